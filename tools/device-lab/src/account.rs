@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The books: entries of CQs, events, arms, limits, contexts, memory. Each has to be balanced after every step.
+//! Comparison of CQ entries, events, arms, limits, contexts and memory with the model after every
+//! step.
 
 use crate::lab::{note, Due, Lab, Told, QPS_PER_CHUNK};
 use crate::memory::{Want, PAGE, PAGES};
@@ -15,7 +16,7 @@ use verbena_device::memory::GuestMemory;
 use zerocopy::FromBytes;
 
 impl Lab {
-    /// Takes over what the device has written to the CQs. Nothing is consumed.
+    /// Reads the entries that the device has written to the CQs, without consuming them.
     pub fn collect(&mut self) {
         for at in 0..self.cqs.len() {
             loop {
@@ -80,7 +81,7 @@ impl Lab {
         }
     }
 
-    /// CQs that have overflowed since.
+    /// Marks CQs as dead whose CQ_ERR event has arrived, and checks that they were full.
     pub fn bury(&mut self) {
         let came: Vec<u32> = self
             .came
@@ -105,14 +106,14 @@ impl Lab {
         }
     }
 
-    /// A queue pair's context.
+    /// Returns the context of a QP from the context table.
     pub fn context(&self, qpn: u32) -> QpContext {
         let base = self.contexts[(qpn / QPS_PER_CHUNK) as usize];
         let place = base + u64::from(qpn % QPS_PER_CHUNK) * size_of::<QpContext>() as u64;
         self.d.ram.read_struct(place).expect("a context")
     }
 
-    /// The states that the device shows by itself.
+    /// Reads the states of all QPs from their contexts.
     pub fn look(&mut self) {
         for at in 0..self.qps.len() {
             let context = self.context(self.qps[at].qpn);
@@ -124,7 +125,8 @@ impl Lab {
         }
     }
 
-    /// Queue pairs follow their CQs.
+    /// Moves a QP to ERR in the model if one of its CQs has overflowed, or if the program has moved
+    /// it.
     pub fn mourn(&mut self) {
         for at in 0..self.qps.len() {
             let qp = &self.qps[at];
@@ -149,7 +151,8 @@ impl Lab {
         }
     }
 
-    /// Whether a receive may have ended a queue pair before its CQ did: the CQ had no room to tell of it.
+    /// True if a receive may have moved the QP to ERR before its CQ overflowed. The completion of
+    /// that receive found no room in the CQ.
     fn has_bad_recv(&self, at: usize) -> bool {
         let qp = &self.qps[at];
         let posted = qp.srq.map_or(&qp.recvs, |srq| &self.srqs[srq].posted);
@@ -159,7 +162,7 @@ impl Lab {
         self.cqs[qp.cqs[1]].dead && posted.iter().any(bad)
     }
 
-    /// Events: all that are due have come, once, and no others.
+    /// Checks that all events that are due have arrived once, and no others.
     pub fn balance_events(&mut self) {
         let came = std::mem::take(&mut self.came);
         for (eqn, event) in &came {
@@ -213,7 +216,7 @@ impl Lab {
             } else {
                 (0, cq.served)
             };
-            // What becomes of an arm of a dead CQ is left open.
+            // The rules leave open if a dead CQ serves its arm.
             if (count, served) != expected && !cq.dead {
                 self.broken(&format!(
                     "CQ {cqn}: {count} events, {served} served; {:?}, {} served before, notified {}, seen {}, solicited {:?}",
@@ -249,7 +252,7 @@ impl Lab {
         }
     }
 
-    /// Shared receive queues: taken in order, the limit told once.
+    /// Checks that receives of SRQs are taken in order, and that each limit is reported once.
     pub fn balance_srqs(&mut self) {
         for at in 0..self.srqs.len() {
             let srq = &self.srqs[at];
@@ -291,7 +294,7 @@ impl Lab {
         }
     }
 
-    /// Contexts of queue pairs, and the words of their doorbell slots.
+    /// Compares the states and contexts of QPs, and the error words of their doorbell slots.
     pub fn balance_qps(&mut self) {
         for at in 0..self.qps.len() {
             let qp = &self.qps[at];
@@ -334,12 +337,12 @@ impl Lab {
         }
     }
 
-    /// Whether a message may have ended in the middle, its receive taken.
+    /// True if a message may have ended in the middle, after it had taken its receive.
     fn cut_short(&self, at: usize) -> bool {
         self.qps[self.qps[at].peer].state != QpState::Rts
     }
 
-    /// Data memory and what nobody writes any more.
+    /// Compares the data memory with the model.
     pub fn balance_memory(&mut self) {
         let real = self.d.bytes(self.heap, (PAGES * PAGE) as usize);
         if let Some(at) = self.data.settle(&real) {
@@ -350,7 +353,7 @@ impl Lab {
         }
     }
 
-    /// What was given back is as it was left.
+    /// Checks that released memory is unchanged.
     pub fn balance_graves(&self) {
         for (at, bytes) in &self.graves {
             if self.d.bytes(*at, bytes.len()) != *bytes {

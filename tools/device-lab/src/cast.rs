@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Messages that nobody acknowledges: those of UC and UD. They arrive or they do not, and their sender cannot tell.
+//! Messages without acknowledgements: those of UC and UD. A message may be lost, and its sender
+//! gets no notice of it.
 
 use crate::lab::Lab;
 use crate::memory::Want;
@@ -14,16 +15,17 @@ use verbena_device::memory::GuestMemory;
 
 /// Bytes before the payload of a datagram.
 const GRH: u32 = 40;
-/// Bytes that a datagram may have: the port's path MTU.
+/// Longest payload of a datagram in bytes: the path MTU of the port.
 pub const PORT_MTU: u32 = 1024;
 
 impl Lab {
-    /// A message leaves; its receiver takes it or drops it.
+    /// Delivers a message to its receiver, which accepts or drops it.
     pub fn cast(&mut self, at: usize, wr: &Send) {
         let qp = &self.qps[at];
         let (peer, datagram, length) = (wr.to.0, qp.kind == QpType::Ud, wr.length());
         let to = &self.qps[peer];
-        // With its highest bit set, the sender's own stands for it (IBTA 10.2.5).
+        // If the highest bit of the Q_Key is set, the Q_Key of the sending QP replaces it (IBTA
+        // 10.2.5).
         let qkey = match wr.to.1 >> 31 {
             0 => wr.to.1,
             _ => qp.qkey,
@@ -46,7 +48,7 @@ impl Lab {
         }
         let payload = self.payload(at, wr);
         if to.real == QpState::Err {
-            // It may have been there in time.
+            // The message may have arrived before the receiver went to ERR.
             self.data.perhaps(&far, &payload);
         }
         if !wr.takes_receive() {
@@ -83,7 +85,8 @@ impl Lab {
             return self.meet("lost");
         }
         let Some(said) = said else {
-            // Without a word of it, it may have been the first message or one behind others.
+            // Without a completion, the message may have been the first one or one after others, so
+            // any receive may have taken it.
             for recv in [recv].into_iter().chain(self.qps[peer].recvs.clone()) {
                 let pieces = self.all_pieces(peer, &recv);
                 self.data.anything(&pieces);
@@ -105,7 +108,7 @@ impl Lab {
         } else {
             let pieces = self.recv_pieces(peer, &recv, all);
             let mut bytes = Vec::new();
-            // The header of the network is not the model's: it takes what is there.
+            // The model does not predict the network header, so it copies the bytes from memory.
             for (offset, len) in &pieces {
                 let mut part = vec![0; *len as usize];
                 self.d
@@ -125,7 +128,8 @@ impl Lab {
         self.meet("arrives");
     }
 
-    /// A receive completes in error: it cannot be used, or one of an SRQ is too short.
+    /// Handles a receive that completes in error: the receive is invalid, or it belongs to an SRQ
+    /// and is too short.
     fn spoilt(&mut self, at: usize, peer: usize, wr: &Send, status: u8, short: bool) {
         use WcStatus::*;
         let Some(recv) = self.next_recv(peer) else {

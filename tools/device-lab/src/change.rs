@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Changes of state in the middle of everything, recovery from errors, and the end, when all is destroyed.
+//! Changes of state while requests are pending, recovery from errors, and the end of a run.
 
 use crate::lab::{note, Due, Lab, WQ};
 use crate::things::Ring;
@@ -12,13 +12,13 @@ use verbena_abi::eqe::EventType;
 use verbena_device::memory::GuestMemory;
 
 impl Lab {
-    /// Changes the state of a queue pair with requests under way.
+    /// Changes the state of QPs that have requests pending.
     pub fn change(&mut self) {
         if self.rng.chance(8) {
             self.drain();
         }
         for at in 0..self.qps.len() {
-            // A drain that is not over has to be seen to its end.
+            // A QP whose SQ_DRAINED event is pending stays in SQD until the event has arrived.
             let qp = &self.qps[at];
             if qp.was == QpState::Sqd
                 && !qp.drains
@@ -27,7 +27,7 @@ impl Lab {
             {
                 note!(self, "QP {} is moved back to RTS", self.qps[at].qpn);
                 let qp = &mut self.qps[at];
-                // To be told was asked for that one time.
+                // The program asked for the event of that transition only.
                 qp.attr.en_sqd_async_notify = 0;
                 (qp.was, qp.state) = (QpState::Rts, QpState::Rts);
             }
@@ -47,7 +47,8 @@ impl Lab {
         }
     }
 
-    /// Moves a queue pair with requests under way to SQD. What has started ends, the others wait.
+    /// Moves a QP that has requests pending to SQD. Requests that have started complete, and the
+    /// others wait.
     pub fn drain(&mut self) {
         let at = self.rng.below(self.qps.len() as u64) as usize;
         let qp = &self.qps[at];
@@ -66,7 +67,7 @@ impl Lab {
             true => m::STATE | m::EN_SQD_ASYNC_NOTIFY,
             false => m::STATE,
         };
-        // It may be in ERR by now.
+        // The device may have moved the QP to ERR already.
         if self.d.modify(qpn, mask, attr).is_ok() {
             note!(self, "QP {qpn} is moved to SQD, to be told: {notify}");
             let qp = &mut self.qps[at];
@@ -76,7 +77,7 @@ impl Lab {
         }
     }
 
-    /// What reaching SQD owes.
+    /// Records the SQ_DRAINED events that are due.
     pub fn balance_drains(&mut self) {
         for at in 0..self.qps.len() {
             let qp = &self.qps[at];
@@ -84,7 +85,7 @@ impl Lab {
                 continue;
             }
             let qpn = qp.qpn;
-            // That the drain is over is published when asked for.
+            // The query makes the device publish that the drain has ended.
             self.d.must(&QueryQp {
                 id: qpn.into(),
                 ..Default::default()
@@ -95,7 +96,7 @@ impl Lab {
                 self.expect(EventType::SqDrained, qpn, Due::Must);
                 self.qps[at].drains = false;
             } else if qp.state != QpState::Sqd {
-                // It may have been there before it ended.
+                // The drain may have ended before the QP left SQD.
                 self.expect(EventType::SqDrained, qpn, Due::May);
                 self.qps[at].drains = false;
             } else if qp.sends.iter().all(|s| s.done) {
@@ -104,7 +105,8 @@ impl Lab {
         }
     }
 
-    /// Registers a region otherwise: in place, or anew with another tag.
+    /// Changes a region: modifies it in place, or destroys it and creates it again with another
+    /// tag.
     pub fn change_region(&mut self) {
         let at = self.rng.below(self.keys.all.len() as u64) as usize;
         let key = self.keys.all[at].key;
@@ -143,7 +145,8 @@ impl Lab {
         self.meet("a region changes");
     }
 
-    /// Moves a CQ to another ring; the entries that wait move along.
+    /// Resizes a CQ, and checks that the device copies the entries that are not consumed to the new
+    /// ring.
     pub fn resize_cq(&mut self, at: usize) {
         let log_size = 3 + self.rng.below(5) as u8;
         let cq = &self.cqs[at];
@@ -186,7 +189,8 @@ impl Lab {
         self.meet("a CQ is resized");
     }
 
-    /// Changes the terms of moderation. Whether an event comes at all does not depend on them.
+    /// Changes the moderation of a CQ. Moderation delays events, but every event that is due still
+    /// arrives.
     pub fn moderate(&mut self, at: usize) {
         let (count, period) = self.draw_moderation();
         let cq = &mut self.cqs[at];
@@ -199,7 +203,7 @@ impl Lab {
         });
     }
 
-    /// Arms the limit of an SRQ. One that is above the count fires at once.
+    /// Arms the limit of an SRQ. A limit above the number of posted receives fires at once.
     pub fn arm_limit(&mut self, at: usize) {
         let limit = self.rng.below(WQ.into()) as u32;
         let srqn = self.srqs[at].srqn;
@@ -217,7 +221,8 @@ impl Lab {
         }
     }
 
-    /// Puts right what went wrong, now or later.
+    /// Recovers 60% of the failed pairs in each step, and resets 2% of the healthy ones. If a CQ of
+    /// the pair is dead, replaces that CQ and the QPs that use it instead.
     pub fn recover(&mut self) {
         for at in 0..self.qps.len() {
             let (peer, state) = (self.qps[at].peer, self.qps[at].state);
@@ -254,7 +259,8 @@ impl Lab {
         self.words(uar).store(doorbell::rq_producer(slot), 0);
     }
 
-    /// What a queue pair had is gone without a completion.
+    /// Removes all requests of a QP that was reset or destroyed; they get no completions. Checks
+    /// the receive that the device gives back.
     fn forget(&mut self, at: usize, reply: &Quiesced) {
         let held = reply.recv_held.get();
         let qp = &mut self.qps[at];
@@ -282,7 +288,8 @@ impl Lab {
             }
             self.meet("a receive is given back");
         }
-        // Once nobody holds anything, what was taken has completed or will never.
+        // If all QPs of the SRQ are in RESET, each receive that was taken has completed or never
+        // will.
         let idle = self
             .qps
             .iter()
@@ -296,7 +303,7 @@ impl Lab {
         }
     }
 
-    /// Memory that was given back: its bytes are noted, and have to stay.
+    /// Fills a ring that the device has released with a pattern, which has to stay unchanged.
     fn bury_memory(&mut self, ring: &Ring) {
         let len = ring.len / ring.pages.len();
         for at in &ring.pages {
@@ -340,7 +347,7 @@ impl Lab {
         self.bury_memory(&ring);
     }
 
-    /// Destroys a dead CQ with the queue pairs attached to it and their peers, and creates all of them anew.
+    /// Destroys a dead CQ, the QPs that use it and their peers, and creates all of them again.
     fn replace(&mut self, cq: usize) {
         let busy = self.d.cmd(&DestroyCq {
             id: self.cqs[cq].cqn.into(),
@@ -360,7 +367,7 @@ impl Lab {
         self.destroy_cq(cq);
         self.cqs[cq] = self.create_cq();
         for at in &hit {
-            // Not on another that is dead too.
+            // `create_qp` draws from the CQs that are not dead.
             let qp = self.create_qp(self.qps[*at].kind, self.qps[*at].peer);
             self.qps[*at] = qp;
         }
@@ -372,7 +379,8 @@ impl Lab {
         self.meet("a CQ is replaced");
     }
 
-    /// The end: everything can be destroyed, nothing is owed, and nothing is touched any more.
+    /// Ends the run: destroys all objects, and checks that no event arrives afterwards and that the
+    /// device leaves released memory unchanged.
     pub fn end(&mut self) {
         self.balance_counters();
         for at in 0..self.qps.len() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Contexts, compared in whole, and their listing for people.
+//! Comparison of complete contexts, and of their listing for users.
 
 use crate::lab::{note, Lab};
 use std::fmt::Debug;
@@ -12,7 +12,7 @@ use verbena_device::{Cursor, Snapshot};
 use zerocopy::FromBytes;
 use zerocopy::IntoBytes;
 
-/// The fields in which a context is not as it should be.
+/// Returns the fields in which two contexts differ, as text.
 fn differences<C: Debug>(found: &C, expected: &C) -> String {
     let (found, expected) = (format!("{found:x?}"), format!("{expected:x?}"));
     let pairs = found.split(", ").zip(expected.split(", "));
@@ -22,13 +22,13 @@ fn differences<C: Debug>(found: &C, expected: &C) -> String {
 }
 
 impl Lab {
-    /// The context of an object whose table has one chunk.
+    /// Returns the context of an object whose table has one chunk.
     pub fn published<C: FromBytes + IntoBytes>(&self, table: Table, number: u32) -> C {
         let place = self.d.table(table) + u64::from(number) * size_of::<C>() as u64;
         self.d.ram.read_struct(place).expect("a context")
     }
 
-    /// What the context of a queue pair says that does not depend on what has happened to it.
+    /// Compares the fields of a QP's context that do not depend on its progress.
     pub fn check_qp_context(&self, at: usize, context: &QpContext) {
         let qp = &self.qps[at];
         let (create, mut attr) = (&qp.create, qp.attr);
@@ -52,7 +52,7 @@ impl Lab {
             rq_pi: qp.pi[1].into(),
             sq_ring: create.sq,
             rq_ring: create.rq,
-            // What it has come to.
+            // The fields below depend on the progress of the QP.
             seq: context.seq,
             sq_draining: context.sq_draining,
             syndrome: context.syndrome,
@@ -74,7 +74,7 @@ impl Lab {
         }
     }
 
-    /// The context of a completion queue.
+    /// Compares the context of a CQ with the model.
     pub fn check_cq_context(&self, at: usize, context: &CqContext) {
         let cq = &self.cqs[at];
         let users = self.qps.iter().flat_map(|qp| qp.cqs);
@@ -91,7 +91,7 @@ impl Lab {
             moderation_count: cq.moderation.0.into(),
             moderation_period: cq.moderation.1.into(),
             users: (users.filter(|cq| *cq == at).count() as u32).into(),
-            // What it has come to.
+            // The fields below depend on the progress of the CQ.
             seq: context.seq,
             notified_index: context.notified_index,
             served_seq: context.served_seq,
@@ -110,7 +110,7 @@ impl Lab {
         }
     }
 
-    /// The context of a shared receive queue, of which so many entries are taken.
+    /// Queries an SRQ and compares its context with the model. `taken` is its consumer index.
     pub fn check_srq_context(&mut self, at: usize, taken: u32) {
         let srqn = self.srqs[at].srqn;
         self.d.must(&QuerySrq {
@@ -142,7 +142,8 @@ impl Lab {
         }
     }
 
-    /// All objects are listed, each once and as it was published last.
+    /// Checks, in 4% of the steps, that all objects are listed once and as they were published
+    /// last.
     pub fn balance_listing(&mut self) {
         if !self.rng.chance(4) {
             return;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Counters: the port has what its queue pairs have counted, those that are gone too, and what the program knows of.
+//! Counters: those of the port are the sums of those of its QPs, including destroyed QPs, and agree
+//! with the events that the program knows of.
 
 use crate::lab::Lab;
 use crate::settle::FLUSH;
@@ -9,7 +10,7 @@ use verbena_abi::stats::Counter::{self, *};
 use verbena_abi::stats::NUM_COUNTERS;
 use verbena_abi::syndrome::Syndrome;
 
-/// What no queue pair counts, or not all of it.
+/// Counters that no QP counts, or that QPs count only in part.
 const OF_DEVICE: [Counter; 11] = [
     RxIcrcEncapsulated,
     RxMalformed,
@@ -24,7 +25,7 @@ const OF_DEVICE: [Counter; 11] = [
     RxNoQp,
 ];
 
-/// What counters are known to have.
+/// Counter values that the model knows.
 #[derive(Debug)]
 pub struct Tally {
     known: [u64; NUM_COUNTERS],
@@ -41,12 +42,12 @@ impl Default for Tally {
 }
 
 impl Tally {
-    /// Notes what was met.
+    /// Counts one occurrence.
     pub fn add(&mut self, counter: Counter) {
         self.known[counter as usize] += 1;
     }
 
-    /// Notes a completion, of a send or of a receive.
+    /// Counts a completion of a send or of a receive.
     pub fn complete(&mut self, recv: bool, status: u8, cause: u32) {
         self.add(match (recv, status) {
             (false, FLUSH) => ReqCqeFlush,
@@ -86,7 +87,8 @@ impl Lab {
         }
     }
 
-    /// A queue pair is to go: its counters stay the port's.
+    /// Keeps the counters of a QP that is about to be destroyed, because the counters of the port
+    /// still include them.
     pub fn keep_counters(&mut self, qpn: u32) {
         let counters = self.query_counters(Some(qpn));
         for (gone, count) in self.tally.gone.iter_mut().zip(counters) {
@@ -94,13 +96,14 @@ impl Lab {
         }
     }
 
-    /// Compares the counters.
+    /// Compares the counters while the QPs of the run exist.
     pub fn balance_counters(&mut self) {
         let qpns: Vec<u32> = self.qps.iter().map(|qp| qp.qpn).collect();
         self.check_counters(&qpns);
     }
 
-    /// Compares the counters, with these queue pairs alive.
+    /// Compares the counters of the port with the sums of those of the given QPs and of destroyed
+    /// QPs.
     pub fn check_counters(&mut self, qpns: &[u32]) {
         let mut sum = self.tally.gone;
         for qpn in qpns {
@@ -110,7 +113,8 @@ impl Lab {
             }
         }
         let port = self.query_counters(None);
-        // Completions that found no room are counted, and nobody has seen them.
+        // Completions that found no room in their CQ are counted, but the program has not seen
+        // them.
         let whole = !self.met.contains_key("a CQ overflows");
         let exact = [
             ReqCqeError,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Creating objects, drawn by lot, and connecting queue pairs.
+//! Creation of objects with random parameters, and connection of QPs.
 
 use crate::lab::{note, Lab, COMP_EQS, LIMITS, LOG_RQ_STRIDE, LOG_SQ_STRIDE, LOG_WQ, WQ};
 use crate::memory::{Domain, Region, PAGE, PAGES};
@@ -37,7 +37,7 @@ impl Lab {
         }
     }
 
-    /// One of the PDs.
+    /// Draws the PD of an object.
     pub fn pd(&mut self) -> u32 {
         if self.rng.chance(80) {
             7
@@ -55,7 +55,7 @@ impl Lab {
             return all;
         }
         let rights = self.rng.below(16) as u32;
-        // Rights of others to change memory need the right to change it (IBTA 10.6.3.1).
+        // Remote write and remote atomic access require local write access (IBTA 10.6.3.1).
         if rights & (access::REMOTE_WRITE | access::REMOTE_ATOMIC) != 0 {
             rights | access::LOCAL_WRITE
         } else {
@@ -63,9 +63,10 @@ impl Lab {
         }
     }
 
-    /// What a region may be: pages in any order, an address of any kind.
+    /// Draws a valid region: pages in any order, and an address that is that of the memory, a
+    /// distant one, or one below [`PAGE`].
     pub fn draw_region(&mut self, key: u32) -> Region {
-        // Pages of the region have 4, 8, or 16 KiB; those of the model 4 KiB.
+        // Pages of the region have 4, 8, or 16 KiB; those of the model have 4 KiB.
         let log_page_size = [12, 12, 13, 14][self.rng.below(4) as usize];
         let unit = 1 << (log_page_size - 12);
         let most = [6, 6, 6, 12][self.rng.below(4) as usize];
@@ -116,7 +117,8 @@ impl Lab {
             .flat_map(|place| place * unit..(place + 1) * unit)
             .collect();
         let levels = 1 + self.rng.below(2) as u8;
-        // With two levels, often across the end of a table of the last level, behind pages that nobody asks for.
+        // With two levels, the region often crosses from one leaf table to the next. The pages
+        // before the region are never accessed.
         let skip = match (levels, self.rng.below(3)) {
             (1, _) | (_, 0) => 0,
             _ => TRANSLATION_LEAF as u64 - self.rng.below(count + 1),
@@ -124,7 +126,7 @@ impl Lab {
         region.skip = skip * unit;
         let leaf = |lab: &mut Self| {
             let table = lab.d.alloc(2 * PAGE);
-            // What lies behind it is none of its entries.
+            // These invalid entries catch a device that reads beyond the end of the table.
             lab.d
                 .ram
                 .write(table + PAGE, &[0xff; PAGE as usize])
@@ -157,7 +159,7 @@ impl Lab {
         region
     }
 
-    /// Registers a region.
+    /// Draws a region and registers it with a new key.
     pub fn create_region(&mut self) {
         self.next_key += 1;
         let key = self.next_key << 8 | self.rng.below(256) as u32;
@@ -165,7 +167,7 @@ impl Lab {
         self.register(region);
     }
 
-    /// Registers a region that was drawn.
+    /// Registers the given region and adds it to the model.
     pub fn register(&mut self, region: Region) {
         self.d.must(&CreateMr {
             key: region.key.into(),
@@ -180,7 +182,7 @@ impl Lab {
         self.keys.all.push(region);
     }
 
-    /// Memory for a ring: contiguous, or pages that are not.
+    /// Allocates the memory of a ring: contiguous, or pages that are not.
     pub fn draw_ring(&mut self, len: usize) -> Ring {
         let levels = self.rng.below(3) as u8;
         if levels == 0 {
@@ -215,9 +217,9 @@ impl Lab {
         Ring { pages, raw, len }
     }
 
-    /// Creates a completion queue.
+    /// Creates a CQ whose size is drawn.
     pub fn create_cq(&mut self) -> Cq {
-        // Four of the smallest, so that some overflow.
+        // Half of the CQs are smaller than the others, so that some overflow.
         let log_size = [3, 4, 5, 6, 7, 7, 7, 7][self.rng.below(8) as usize];
         let ring = self.draw_ring(CQE_SIZE << log_size);
         let (cqn, place) = (self.number(Table::Cqc), self.place());
@@ -257,7 +259,7 @@ impl Lab {
         }
     }
 
-    /// Terms of moderation: mostly none.
+    /// Draws the moderation of a CQ: completions and microseconds. Most CQs have no moderation.
     pub fn draw_moderation(&mut self) -> (u16, u16) {
         match self.rng.below(5) {
             0 => (self.rng.below(9) as u16, 1 + self.rng.below(300) as u16),
@@ -266,7 +268,7 @@ impl Lab {
         }
     }
 
-    /// Creates a shared receive queue.
+    /// Creates an SRQ and adds it to the model.
     pub fn create_srq(&mut self) {
         let ring = self.draw_ring(1 << (LOG_WQ + LOG_RQ_STRIDE));
         let (srqn, place, pd) = (self.number(Table::Srqc), self.place(), self.pd());
@@ -308,7 +310,7 @@ impl Lab {
         self.connect(first);
     }
 
-    /// Creates a queue pair of a pair.
+    /// Creates a QP whose peer has the index `peer`.
     pub fn create_qp(&mut self, kind: QpType, peer: usize) -> Qp {
         let alive: Vec<usize> = (0..self.cqs.len())
             .filter(|cq| !self.cqs[*cq].dead)
@@ -395,7 +397,7 @@ impl Lab {
         }
     }
 
-    /// Brings a pair from RESET to RTS.
+    /// Moves both QPs of a pair from RESET to RTS.
     pub fn connect(&mut self, first: usize) {
         let log_mtu = 8 + self.rng.below(3) as u8;
         let psns = [(); 2].map(|()| match self.rng.chance(50) {
@@ -406,7 +408,8 @@ impl Lab {
         let pair = [first, self.qps[first].peer];
         let qkey = self.rng.below(1 << 20) as u32;
         let [one, other] = self.draw_ends();
-        // READs and atomics that each accepts, and not more than that its peer asks for.
+        // Number of READs and atomics that each QP accepts. Its peer has at most that number
+        // outstanding.
         let accepts = [(); 2].map(|()| [1, 2, 4, 16][self.rng.below(4) as usize]);
         for (side, at) in pair.into_iter().enumerate() {
             let rights = match self.rng.chance(80) {

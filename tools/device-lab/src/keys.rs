@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Keys that work requests change: fast registration, invalidation by the owner and by the peer.
+//! Keys that work requests change: fast registration, and invalidation by the owner and by the
+//! peer.
 //!
-//! While such a request is under way nothing else names its key, so that all who use it know what it is.
+//! While such a request is pending, no other request names its key. So each access of a request has
+//! a known result.
 
 use crate::lab::{note, Lab};
 use crate::memory::{Region, PAGE};
@@ -20,11 +22,11 @@ use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::{send_flags, FastRegSegment, WqeOpcode};
 use verbena_device::memory::GuestMemory;
 
-/// The largest region.
+/// Length of the largest region in bytes.
 const MAX_MR_SIZE: u64 = 1 << 47;
 
 impl Region {
-    /// What a fast registration says of it.
+    /// Returns the segment of the WQE that registers the region.
     pub fn segment(&self) -> FastRegSegment {
         FastRegSegment {
             key: self.key.into(),
@@ -36,7 +38,7 @@ impl Region {
         }
     }
 
-    /// Whether a region may be so.
+    /// True if the device accepts a registration with these values.
     fn is_sound(&self) -> bool {
         let room = match self.raw.levels {
             0 | TRANSLATION_ELEMENTS => u64::MAX,
@@ -51,14 +53,14 @@ impl Region {
 }
 
 impl Lab {
-    /// Creates a key for fast registration.
+    /// Creates a key for fast registration with a new index.
     pub fn create_fast_key(&mut self) {
         self.next_key += 1;
         let key = self.next_key << 8 | self.rng.below(256) as u32;
         self.create_fast_key_of(key);
     }
 
-    /// The same of a number.
+    /// Creates a key for fast registration with the given index and tag.
     pub fn create_fast_key_of(&mut self, key: u32) {
         let region = Region {
             flags: mr_flags::FAST_REG
@@ -68,7 +70,7 @@ impl Lab {
                     0
                 },
             state: MrState::Free,
-            // What it leads to is told with the registration.
+            // The fast registration will set the translation.
             raw: Translation::default(),
             ..self.draw_region(key)
         };
@@ -78,7 +80,7 @@ impl Lab {
     /// Destroys a region.
     pub fn destroy_region(&mut self, at: usize) {
         let region = self.keys.all.remove(at);
-        // By any tag: it may have another by now.
+        // The device ignores the tag, because a fast registration may have changed it.
         let id = region.key ^ self.rng.below(256) as u32;
         self.d.must(&DestroyMr {
             id: id.into(),
@@ -86,7 +88,7 @@ impl Lab {
         });
     }
 
-    /// Whether a request that is under way names a key, with whatever tag.
+    /// True if a pending request names the key's index, with any tag.
     pub fn is_key_used(&self, key: u32) -> bool {
         let index = key >> 8;
         let names = |sges: &[Element]| sges.iter().any(|s| s.2 >> 8 == index);
@@ -100,7 +102,7 @@ impl Lab {
             || self.srqs.iter().any(|srq| recvs(&srq.posted))
     }
 
-    /// Keys that no request is changing any more.
+    /// Clears the `busy` flag of keys that no pending request changes.
     pub fn free_keys(&mut self) {
         let busy: Vec<u32> = self
             .qps
@@ -137,7 +139,8 @@ impl Lab {
             fits(r) && !r.busy && !self.is_key_used(r.key)
         })?;
         let old = self.keys.all[found].clone();
-        // What a peer may not invalidate is the matter of the receiver alone: that has a test of its own.
+        // A remote invalidation that the receiver rejects fails only at the receiver. Another test
+        // covers that case.
         let good = old.is_fast() && old.valid() && old.pd == theirs;
         let (opcode, mut wr) = match remote && good {
             true => {
@@ -192,9 +195,11 @@ impl Lab {
         Some(wr)
     }
 
-    /// Names the memory of a region by a list of elements: its pages, cut anywhere but in a word, for atomics are not cut.
+    /// Translates the region with a list of elements: its pages, split at multiples of eight bytes,
+    /// so that no atomic crosses elements.
     fn with_gaps(&mut self, region: &mut Region) {
-        // Nobody asks for what lies before the first page.
+        // No access reaches the pages before the first one, so the address of their element is
+        // arbitrary.
         let mut elements = vec![(0, region.skip * PAGE)];
         for &page in &region.pages {
             let (mut at, end) = (page * PAGE, (page + 1) * PAGE);
@@ -232,7 +237,7 @@ impl Lab {
         self.meet("a region with gaps");
     }
 
-    /// A signaled request of nothing.
+    /// Returns a signaled request without data.
     fn bare_send(&mut self, at: usize) -> Send {
         let fence = match self.rng.chance(20) {
             true => send_flags::FENCE,
@@ -259,7 +264,7 @@ impl Lab {
         }
     }
 
-    /// What is wrong with a request that changes a key of its own side.
+    /// Returns the verdict for a request that changes a key of the requester and fails.
     pub fn key_fault(&self, at: usize, wr: &Send) -> Option<Verdict> {
         if wr.done {
             return None;
@@ -274,7 +279,7 @@ impl Lab {
                 .is_some_and(|r| !r.valid() && new.is_sound()),
             None => {
                 let key = u32::from_le_bytes(wr.imm);
-                // A process takes away windows only, of which there are none here.
+                // An unprivileged QP may only invalidate memory windows, and the program has none.
                 self.region_of(key)
                     .filter(fits)
                     .is_some_and(|r| registers && r.valid() && r.key == key)
@@ -284,7 +289,7 @@ impl Lab {
         (!good).then_some(Verdict::Local(WcStatus::MwBindErr, cause))
     }
 
-    /// A request that changes a key was executed.
+    /// Applies a request that has changed a key.
     pub fn change_key(&mut self, wr: &Send) {
         let index = wr.changes_key();
         let found = self.keys.all.iter_mut().find(|r| Some(r.key >> 8) == index);
@@ -302,8 +307,9 @@ impl Lab {
         });
     }
 
-    /// The contexts of regions. They tell what became of requests that were flushed, and of those that wait behind others:
-    /// a fast registration does not wait for the messages before it.
+    /// Compares the contexts of regions. The contexts also show which flushed requests were
+    /// executed, and which pending ones: a fast registration does not wait for the messages before
+    /// it.
     pub fn balance_keys(&mut self) {
         let waiting = self.qps.iter().flat_map(|qp| qp.sends.iter().cloned());
         let mut open: Vec<Send> = waiting.filter(Send::is_local).collect();

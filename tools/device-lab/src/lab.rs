@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The device, the program's side of it, and the model: how they are made, and how the device is run.
+//! The device, the program's side of it and the model: their creation, and how the device is run.
 
 use crate::counters::Tally;
 use crate::memory::{Data, Keys, MAX_PAGE, PAGE, PAGES};
@@ -16,97 +16,97 @@ use verbena_device::objects::eq::Event;
 use verbena_device::Config;
 use verbena_roce_lab::Rng;
 
-/// Log of the entries of send and receive rings.
+/// log2 of the number of entries of send and receive rings.
 pub const LOG_WQ: u8 = 4;
-/// Entries of send and receive rings.
+/// Number of entries of send and receive rings.
 pub const WQ: u32 = 1 << LOG_WQ;
-/// Log of the stride of send rings.
+/// log2 of the stride of send rings in bytes.
 pub const LOG_SQ_STRIDE: u8 = 9;
-/// Log of the stride of receive rings.
+/// log2 of the stride of receive rings in bytes.
 pub const LOG_RQ_STRIDE: u8 = 9;
-/// Most elements of a send, of a receive, bytes inline.
+/// Limits: data segments of a send, data segments of a receive, bytes of inline data.
 pub const LIMITS: (u8, u8, u16) = (4, 5, 96);
-/// Doorbell areas.
+/// Number of doorbell areas.
 pub const AREAS: usize = 4;
-/// Event queues of completions.
+/// Number of event queues for completion events.
 pub const COMP_EQS: u32 = 3;
-/// QPNs are below this: a look at all of them takes more than one slice.
+/// Upper limit of QPNs. The device needs more than one slice to scan all of them.
 const MAX_QPN: u32 = 2048;
-/// Contexts of queue pairs in a chunk.
+/// Number of QP contexts in a chunk of the context table.
 pub const QPS_PER_CHUNK: u32 = 128;
-/// Time after which all that can happen has happened: all retries are over.
+/// Time in nanoseconds after which all retries are over and no event is pending.
 const SETTLED: u64 = 1_200_000_000;
 
-/// An event that came, and one that the model expects.
+/// An asynchronous event that has arrived, or that the model expects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Told {
-    /// Number of the event's type.
+    /// Raw number of the event type.
     pub kind: u8,
-    /// Number of the object.
+    /// Number of the event's object.
     pub number: u32,
 }
 
-/// What an event's coming depends on.
+/// Obligation of the device to deliver an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
-    /// It has to come.
+    /// The event has to arrive.
     Must,
-    /// It may come.
+    /// The event may arrive.
     May,
 }
 
-/// A run of one seed.
+/// A run of one seed: the device, the program and the model.
 pub struct Lab {
-    /// The seed.
+    /// Seed that the run was drawn from.
     pub seed: u64,
-    /// Random numbers.
+    /// Random number generator of the run.
     pub rng: Rng,
-    /// The device, and what brings it up.
+    /// Driver mock, which contains the device.
     pub d: Driver,
-    /// Addresses of the chunks of queue pairs' contexts.
+    /// Addresses of the chunks of the QP context table.
     pub contexts: Vec<u64>,
     /// Addresses of the doorbell areas.
     pub areas: [u64; AREAS],
-    /// Writes to the doorbell BAR that are under way, by area.
+    /// Doorbell writes that the device has not processed, by area.
     pub bells: [Cell<u32>; AREAS],
-    /// Address of the data memory, behind its guard page.
+    /// Address of the data memory; a guard page comes before it.
     pub heap: u64,
-    /// The data memory as the model has it.
+    /// Data memory as the model expects it.
     pub data: Data,
-    /// The keys.
+    /// Memory regions of the program.
     pub keys: Keys,
-    /// Completion queues.
+    /// Completion queues of the program.
     pub cqs: Vec<Cq>,
-    /// Shared receive queues.
+    /// Shared receive queues of the program.
     pub srqs: Vec<Srq>,
-    /// Queue pairs.
+    /// Queue pairs of the program.
     pub qps: Vec<Qp>,
-    /// Vectors that were raised and not looked after yet, a bit each.
+    /// Interrupt vectors that were raised and not handled yet, as a bit mask.
     pub raised: u32,
-    /// Doorbells that the device was rung for.
+    /// Number of doorbells that the device was given.
     pub rings: u64,
-    /// What counters are known to have.
+    /// Counter values that the model knows.
     pub tally: Tally,
-    /// Events since the last settling, with the event queue that each came in.
+    /// Events since the last comparison, each with the number of its event queue.
     pub came: Vec<(u32, Event)>,
-    /// Events that are due.
+    /// Asynchronous events that the model expects.
     pub due: BTreeMap<Told, Due>,
-    /// Requests that were flushed or forgotten: what they do to keys may have been done.
+    /// Requests that were flushed or reset; the device may have applied their changes to keys.
     pub unheard: Vec<Send>,
-    /// Memory that nobody writes any more, and what is in it.
+    /// Memory that the device must not write any more, with its contents.
     pub graves: Vec<(u64, Vec<u8>)>,
-    /// What has happened, as text, where it is wanted.
+    /// Trace of the run as text; `None` without a trace.
     pub trace: Option<Vec<String>>,
-    /// What was met, with counts.
+    /// Situations that occurred, with their counts.
     pub met: BTreeMap<&'static str, u64>,
     next_wr: u64,
-    /// Index of the last key.
+    /// Index of the last key that was created.
     pub next_key: u32,
     numbers: HashSet<(u8, u32)>,
     places: HashSet<(u32, usize)>,
 }
 
-/// Notes a line in the trace, if there is one.
+/// Adds a line to the trace, if there is one.
 macro_rules! note {
     ($lab:expr, $($what:tt)*) => {
         if let Some(trace) = &mut $lab.trace {
@@ -117,12 +117,12 @@ macro_rules! note {
 pub(crate) use note;
 
 impl Lab {
-    /// A device that is up, with its objects.
+    /// Returns a run whose device is up and has its objects.
     pub fn new(seed: u64) -> Self {
         Self::prepared(seed, |_| {})
     }
 
-    /// The same, of a device with which something is done first.
+    /// Does the same, but calls `prepare` before the device is brought up.
     pub fn prepared(seed: u64, prepare: impl FnOnce(&mut Driver)) -> Self {
         let mut rng = Rng::new(seed);
         let config = Config {
@@ -133,9 +133,10 @@ impl Lab {
         };
         let mut d = Driver::cold(config);
         prepare(&mut d);
-        // Much else goes on while a command is executed.
+        // Doorbells and timers change objects while a command is executed, so the driver mock
+        // cannot check that a command that fails changes nothing.
         d.watch = u32::MAX;
-        // So small that events have to wait for room.
+        // Some event queues are so small that events have to wait for room.
         d.log_eq = [1, 2, 4, 4][rng.below(4) as usize];
         d.bring_up();
         let mut contexts = vec![d.table(Table::Qpc)];
@@ -153,7 +154,7 @@ impl Lab {
                 ..Default::default()
             });
         }
-        // The data memory begins a large page.
+        // The data memory starts on a boundary of the largest page size.
         let guard = d.alloc(2 * MAX_PAGE);
         let whole = (guard + PAGE).next_multiple_of(MAX_PAGE) - PAGE;
         d.alloc((PAGES + 2) * PAGE);
@@ -205,23 +206,24 @@ impl Lab {
         lab
     }
 
-    /// Counts something that was met.
+    /// Counts a situation that occurred.
     pub fn meet(&mut self, what: &'static str) {
         *self.met.entry(what).or_default() += 1;
     }
 
-    /// Breaks off: a rule is broken.
+    /// Panics with the seed and the rule that the device has broken.
     pub fn broken(&self, rule: &str) -> ! {
         panic!("seed {}: {rule}", self.seed)
     }
 
-    /// A `wr_id` that no other request has.
+    /// Returns a `wr_id` that no other request has.
     pub fn wr_id(&mut self) -> u64 {
         self.next_wr += 1;
         self.next_wr
     }
 
-    /// A number that no other object of its kind has had. Those of other kinds often have the same.
+    /// Returns a number that no other object of this table has had. Objects of other tables often
+    /// have the same number.
     pub fn number(&mut self, kind: Table) -> u32 {
         let (first, most) = match kind {
             Table::Qpc => (FIRST_QPN, MAX_QPN),
@@ -240,7 +242,7 @@ impl Lab {
         }
     }
 
-    /// One of two doorbell areas, and a slot in it, of either group.
+    /// Returns a doorbell area and a slot in either of its groups that no other object has had.
     pub fn place(&mut self) -> (u32, usize) {
         loop {
             let place = (
@@ -256,7 +258,7 @@ impl Lab {
         }
     }
 
-    /// The words of an area.
+    /// Returns access to the words of a doorbell area.
     pub fn words(&self, uar: u32) -> GuestWords<'_> {
         GuestWords {
             ram: &self.d.ram,
@@ -264,13 +266,13 @@ impl Lab {
         }
     }
 
-    /// Writes to the doorbell page of an area, which the device notices a little later.
+    /// Writes to the doorbell page of an area. The device notices the write at the next slice.
     pub fn bell(&self, uar: u32) {
         let bell = &self.bells[uar as usize];
         bell.set(bell.get() + 1);
     }
 
-    /// Runs a few slices, no more: the device may stop anywhere.
+    /// Runs exactly `count` slices, so that the device may stop at any point.
     pub fn slices(&mut self, count: u64) {
         for _ in 0..count {
             self.slice();
@@ -296,7 +298,8 @@ impl Lab {
     fn take_events(&mut self) -> bool {
         let before = self.came.len();
         let raised = std::mem::take(&mut self.raised);
-        // The driver comes when it is called: each event queue has the vector of its number.
+        // The mock driver handles only event queues with an interrupt. The vector of an event queue
+        // is its number.
         for eqn in (0..=COMP_EQS).filter(|eqn| raised & (1 << eqn) != 0) {
             for event in self.d.events(eqn) {
                 note!(self, "  event of EQ {eqn}: {event:?}");
@@ -306,7 +309,8 @@ impl Lab {
         self.came.len() != before
     }
 
-    /// Runs the device until it has nothing to do at this time, all events taken. When it wants to be called next.
+    /// Runs the device until it has no work at this time and all events are taken. Returns the time
+    /// of the device's next deadline in nanoseconds.
     pub fn rest(&mut self) -> Option<u64> {
         for _ in 0..20_000 {
             let (busy, deadline) = self.slice();
@@ -320,7 +324,7 @@ impl Lab {
         self.broken("the device does not come to rest")
     }
 
-    /// Lets so much time pass that nothing is left to happen.
+    /// Advances the time by [`SETTLED`] and runs the device, so that no work is pending afterwards.
     pub fn let_settle(&mut self) {
         let end = self.d.now + SETTLED;
         for _ in 0..20_000 {
@@ -336,7 +340,7 @@ impl Lab {
         self.broken("the timers do not come to rest")
     }
 
-    /// An event has to come, or may.
+    /// Records that an event has to arrive, or that it may arrive.
     pub fn expect(&mut self, kind: EventType, number: u32, due: Due) {
         let told = Told {
             kind: kind as u8,

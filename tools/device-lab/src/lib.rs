@@ -1,28 +1,31 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The laboratory of the device model: programs drawn by seed run on the whole device (`verbena_device`), and an oracle
-//! written from the specification tells what has to come of them.
+//! The laboratory of the device model: it runs programs that are drawn from a seed on the whole
+//! device (`verbena_device`), and compares the results with an oracle that was written from the
+//! specification.
 //!
-//! A step of a program consumes completions, arms CQs, posts to several queues, rings in any of the ways in which a
-//! driver may, and changes objects, with a few slices of the device in between. Then the device runs until nothing is
-//! left to happen, and everything is compared ([`Lab::step`]).
+//! A step of a program consumes completions, arms CQs, posts to several queues, rings doorbells in
+//! any of the ways in which a driver may, and changes objects. A few slices of the device run in
+//! between. Then the device runs until no work is pending, and everything is compared
+//! ([`Lab::step`]).
 //!
-//! The oracle knows no packets and no scheduling. Where these decide (which of two queue pairs takes a receive of their
-//! SRQ, how far requests came before their queue pair ended), it follows what the device says, and checks that it may
-//! say so: completions of one queue have the order of the posts, each status has its cause, bytes are old or new.
+//! The oracle knows no packets and no scheduling. Where these decide (which of two QPs takes a
+//! receive of their SRQ, how many requests arrive before their QP ends), the oracle follows the
+//! device's report and checks that the rules allow the report: completions of one queue have the
+//! order of the posts, each status has its cause, bytes are old or new.
 //!
-//! | file | what |
+//! | file | contents |
 //! | --- | --- |
 //! | `lab.rs`, `things.rs` | the device and its objects, as the program knows them |
-//! | `program.rs`, `post.rs` | what programs do, drawn by lot |
-//! | `furnish.rs` | creating objects, connecting |
-//! | `change.rs` | changes of state, recovery, the end |
+//! | `program.rs`, `post.rs` | actions of programs, drawn at random |
+//! | `furnish.rs` | creation of objects, connection of QPs |
+//! | `change.rs` | changes of state, recovery, the end of a run |
 //! | `keys.rs` | fast registration, invalidation |
-//! | `memory.rs`, `oracle.rs` | data and keys; what becomes of a work request |
-//! | `settle.rs`, `limbo.rs`, `cast.rs` | matching completions with the oracle |
-//! | `paths.rs` | GIDs, and what datagrams tell of them |
+//! | `memory.rs`, `oracle.rs` | data and keys; outcomes of work requests |
+//! | `settle.rs`, `limbo.rs`, `cast.rs` | comparison of completions with the oracle |
+//! | `paths.rs` | GIDs, and the source information of datagrams |
 //! | `account.rs` | CQs, events, arms, limits, memory |
-//! | `contexts.rs`, `counters.rs` | contexts in whole, their listing; counters |
+//! | `contexts.rs`, `counters.rs` | complete contexts and their listing; counters |
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -48,7 +51,7 @@ mod things;
 pub use lab::Lab;
 
 impl Lab {
-    /// One step of the program, and its outcome.
+    /// Runs one step of the program and compares its outcome with the model.
     pub fn step(&mut self) {
         for qp in &mut self.qps {
             (qp.was, qp.cut, qp.excused, qp.pushed) = (qp.state, false, false, false);
@@ -77,16 +80,16 @@ impl Lab {
     }
 }
 
-/// What became of a seed that broke no rule.
+/// Result of a seed that broke no rule.
 #[derive(Debug)]
 pub struct Outcome {
-    /// What was met, with counts.
+    /// Situations that occurred, with their counts.
     pub met: BTreeMap<&'static str, u64>,
     /// Virtual time that passed, in nanoseconds.
     pub time: u64,
 }
 
-/// Runs a seed. Panics when a rule is broken. `trace` takes what happens, line by line.
+/// Runs a seed. Panics if the device breaks a rule. `trace` is called with each line of the trace.
 pub fn run(seed: u64, trace: Option<&mut dyn FnMut(&str)>) -> Outcome {
     let mut lab = Lab::new(seed);
     let Some(trace) = trace else {
@@ -102,7 +105,8 @@ pub fn run(seed: u64, trace: Option<&mut dyn FnMut(&str)>) -> Outcome {
     }
 }
 
-/// Runs a seed of which all is recorded in full. Panics when a rule is broken, or it cannot be recorded.
+/// Runs a seed and records everything in full. Panics if the device breaks a rule, or if the
+/// recording cannot be started.
 pub fn run_recorded(seed: u64, wish: verbena_device::Wish) -> Outcome {
     let number = wish.number;
     let begin = |d: &mut verbena_device::mock::Driver| {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Requests whose end says nothing of how far they came: their queue pair, or their peer, ended before they did.
+//! Requests without a known outcome, because their QP or its peer ended before they completed.
 
 use crate::lab::{Due, Lab};
 use crate::memory::{Piece, Want};
@@ -12,7 +12,7 @@ use verbena_abi::ctx::QpState;
 use verbena_abi::wqe::WqeOpcode;
 
 impl Lab {
-    /// The requests of a queue pair wait in SQD; some may have been executed.
+    /// Marks the pending requests of a QP in SQD, because some of them may have been executed.
     pub fn wait(&mut self, at: usize) {
         self.perhaps(at, false);
         for send in &mut self.qps[at].sends {
@@ -20,14 +20,16 @@ impl Lab {
         }
     }
 
-    /// The queue pair has ended in ERR with requests under way: how far each has come is seen from its receives alone.
+    /// Handles a QP that went to ERR with requests pending. Only the receives of its peer show how
+    /// far each request came.
     pub fn cut(&mut self, at: usize) {
         self.qps[at].cut = true;
         self.meet("cut short");
         self.perhaps(at, true);
     }
 
-    /// What has happened of requests whose completions tell nothing.
+    /// Applies the possible effects of pending requests, whose completions give no information.
+    /// `over` is true if the QP has failed, and false if it waits in SQD.
     pub fn perhaps(&mut self, at: usize, over: bool) {
         let peer = self.qps[at].peer;
         let sends: Vec<Send> = self.qps[at]
@@ -93,7 +95,7 @@ impl Lab {
             for verdict in &verdicts {
                 if let Verdict::Refused(_, told, event) = verdict {
                     let qpn = self.qps[peer].qpn;
-                    // Its receive may have ended it before its CQ did.
+                    // The receive may have moved the peer to ERR before its CQ overflowed.
                     self.qps[peer].excused |= dead && event.is_none();
                     if let Some(event) = event {
                         self.expect(*event, qpn, Due::May);
@@ -113,7 +115,8 @@ impl Lab {
         }
     }
 
-    /// Requests were executed, as a later one shows; their completions are still to come.
+    /// Executes requests that the receive of a later request proves to be executed. Their
+    /// completions are still pending.
     fn execute_all(&mut self, at: usize, limbo: &mut Vec<Send>) {
         for wr in limbo.drain(..) {
             self.execute_as(at, &wr, false);
@@ -124,7 +127,7 @@ impl Lab {
         }
     }
 
-    /// A request may have been executed, in whole or in part.
+    /// Records that a request may have been executed, completely or in part.
     pub fn doubt(&mut self, at: usize, wr: &Send, over: bool) {
         let qp = &self.qps[at];
         let to = (wr.remote.0, wr.length(), wr.remote.1);
@@ -151,7 +154,7 @@ impl Lab {
         }
     }
 
-    /// Something of what a request fetches may be where it has to go.
+    /// Records that part of the response may have been written to the memory of the requester.
     pub fn doubt_own(&mut self, at: usize, wr: &Send) {
         let pd = self.qps[at].pd;
         let pieces = |sge: &Element| self.keys.reach(*sge, pd, Want::Write);

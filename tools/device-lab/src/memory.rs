@@ -1,45 +1,46 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Data memory twice: as the device left it, and as the model says. And the model's table of keys.
+//! Data memory of the device and of the model, and the model's table of keys.
 
 use verbena_abi::ctx::{access, mr_flags, MrState, Translation};
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::WqeOpcode;
 use verbena_device::config::LOCAL_DMA_LKEY;
 
-/// Bytes of a page.
+/// Size of a page in bytes.
 pub const PAGE: u64 = 4096;
-/// Bytes of the largest pages that regions have.
+/// Size of the largest pages of regions in bytes.
 pub const MAX_PAGE: u64 = 4 * PAGE;
-/// Pages of the data memory that programs work in. A page before it and one behind it belong to nobody.
+/// Number of pages of the data memory. The guard page before it and the one after it belong to no
+/// region.
 pub const PAGES: u64 = 32;
 
-/// Who uses keys.
+/// Owner of an access, as the key checks see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Domain {
-    /// The PD.
+    /// PD of the QP or of the SRQ.
     pub pd: u32,
-    /// It is the kernel's own.
+    /// True if the QP belongs to the kernel.
     pub privileged: bool,
 }
 
-/// What an access wants.
+/// Kind of memory access that a key has to allow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Want {
-    /// Reads by the owner.
+    /// Read by the QP that owns the key.
     Read,
-    /// Writes by the owner.
+    /// Write by the QP that owns the key.
     Write,
-    /// RDMA READ by the peer.
+    /// RDMA READ of the peer.
     RemoteRead,
-    /// RDMA WRITE by the peer.
+    /// RDMA WRITE of the peer.
     RemoteWrite,
-    /// An atomic by the peer.
+    /// Atomic operation of the peer.
     RemoteAtomic,
 }
 
 impl Want {
-    /// Whether the owner asks.
+    /// True if the access uses an lkey.
     pub fn is_local(self) -> bool {
         !self.is_remote()
     }
@@ -54,12 +55,12 @@ impl Want {
         }
     }
 
-    /// Whether a peer asks.
+    /// True if the access uses an rkey.
     fn is_remote(self) -> bool {
         !matches!(self, Self::Read | Self::Write)
     }
 
-    /// What the responder's access has to be for an operation.
+    /// Returns the access that an operation makes at the responder.
     pub fn of(opcode: WqeOpcode) -> Option<Self> {
         match opcode {
             WqeOpcode::RdmaWrite | WqeOpcode::RdmaWriteImm => Some(Self::RemoteWrite),
@@ -69,61 +70,62 @@ impl Want {
         }
     }
 
-    /// The right of the queue pair that it needs.
+    /// Returns the bit of `qp_access_flags` that the access needs at the responder's QP.
     pub fn qp_right(self) -> u32 {
         self.right()
     }
 }
 
-/// A piece of the data memory: offset and length.
+/// Part of the data memory: offset and length in bytes.
 pub type Piece = (u64, u64);
 
-/// A memory region.
+/// A memory region of the program.
 #[derive(Clone, Debug)]
 pub struct Region {
-    /// Its key.
+    /// Key of the region: index and tag.
     pub key: u32,
-    /// Its PD.
+    /// PD of the region.
     pub pd: u32,
-    /// `access`.
+    /// `access` flags of the region.
     pub rights: u32,
-    /// `mr_flags`.
+    /// `mr_flags` of the region.
     pub flags: u32,
-    /// Address of the first byte.
+    /// Address of the first byte in the region's address space.
     pub iova: u64,
-    /// Bytes.
+    /// Length of the region in bytes.
     pub length: u64,
-    /// Of the first byte in the first page.
+    /// Offset of the first byte in the first page.
     pub page_offset: u64,
-    /// The pages of the data memory, in order.
+    /// Numbers of the data memory's pages, in the order of the region.
     pub pages: Vec<u64>,
-    /// Pages of its translation before those.
+    /// Number of pages of the translation before `pages`.
     pub skip: u64,
-    /// Its translation as the device was told.
+    /// Translation that the device was given for the region.
     pub raw: Translation,
-    /// Whether the key can be used.
+    /// State of the key.
     pub state: MrState,
-    /// A work request that changes it is under way: until that is over, no other names it.
+    /// True while a work request that changes the key is pending. No other request names the key
+    /// during that time.
     pub busy: bool,
 }
 
 impl Region {
-    /// Offset of the first byte in its translation.
+    /// Returns the offset of the first byte in the translation.
     pub fn offset(&self) -> u64 {
         self.skip * PAGE + self.page_offset
     }
 
-    /// Whether the key can be used.
+    /// True if accesses can use the key.
     pub fn valid(&self) -> bool {
         self.state == MrState::Valid
     }
 
-    /// Whether it is a key for fast registration.
+    /// True if the key was created for fast registration.
     pub fn is_fast(&self) -> bool {
         self.flags & mr_flags::FAST_REG != 0
     }
 
-    /// Where the bytes of a range lie that is inside of the region.
+    /// Returns the pieces of the data memory for a range that lies in the region.
     fn pieces(&self, addr: u64, length: u64) -> Vec<Piece> {
         let mut at = addr - self.iova + self.page_offset;
         let end = at + length;
@@ -137,17 +139,18 @@ impl Region {
     }
 }
 
-/// The keys.
+/// The model's table of keys.
 #[derive(Debug, Default)]
 pub struct Keys {
-    /// Those that were created.
+    /// Regions that exist, in the order of their creation.
     pub all: Vec<Region>,
     /// Address of the data memory.
     pub heap: u64,
 }
 
 impl Keys {
-    /// Looks an access up: its pieces, or all that is wrong with it. An access of no bytes needs no key.
+    /// Looks up an access. Returns its pieces, or all syndromes that may be reported for it. An
+    /// access of zero bytes needs no key.
     pub fn look_up(
         &self,
         (addr, length, key): (u64, u32, u32),
@@ -185,7 +188,9 @@ impl Keys {
         }
     }
 
-    /// What an element may lead to at all: what a message needs may end before the element does, which ends beyond its region.
+    /// Returns the pieces that an access through this data segment can touch. A segment may end
+    /// outside of its region; a message that is shorter than the segment can still use the part
+    /// inside.
     pub fn reach(
         &self,
         (addr, length, key): (u64, u32, u32),
@@ -199,7 +204,8 @@ impl Keys {
             .unwrap_or_default()
     }
 
-    /// Looks all elements of a list up: the pieces of all, or what is wrong with the first that is.
+    /// Looks up all data segments of a list. Returns the pieces of all of them, or the syndromes of
+    /// the first segment that fails.
     pub fn look_up_all(
         &self,
         sges: &[(u64, u32, u32)],
@@ -214,25 +220,25 @@ impl Keys {
     }
 }
 
-/// Data memory as the model has it.
+/// Data memory as the model expects it.
 #[derive(Debug)]
 pub struct Data {
     bytes: Vec<u8>,
-    /// What a byte may be instead: an operation that was cut short may have got so far.
+    /// Alternative contents: an operation that was cut short may have written these bytes.
     doubt: Vec<Doubt>,
 }
 
-/// Bytes of which it is not known whether they were written.
+/// Bytes that the device may or may not have written.
 #[derive(Debug)]
 struct Doubt {
     at: usize,
-    /// What they would be then; `None`: anything.
+    /// New contents of the bytes; `None` if they may have any value.
     new: Option<Vec<u8>>,
     len: usize,
 }
 
 impl Data {
-    /// As memory is at the start.
+    /// Returns the data memory with its initial contents.
     pub fn new(bytes: Vec<u8>) -> Self {
         Self {
             bytes,
@@ -240,7 +246,7 @@ impl Data {
         }
     }
 
-    /// Gathers the bytes of pieces.
+    /// Returns the bytes of the pieces.
     pub fn gather(&self, pieces: &[Piece]) -> Vec<u8> {
         let mut out = Vec::new();
         for &(at, len) in pieces {
@@ -249,7 +255,7 @@ impl Data {
         out
     }
 
-    /// Scatters bytes over pieces, as far as they go.
+    /// Writes bytes to the pieces, in order, until either of them ends.
     pub fn scatter(&mut self, pieces: &[Piece], from: &[u8]) {
         let mut rest = from;
         for &(at, len) in pieces {
@@ -259,7 +265,7 @@ impl Data {
         }
     }
 
-    /// Notes that bytes may have been scattered over pieces, each of them or not.
+    /// Records that each of these bytes may have been written to the pieces.
     pub fn perhaps(&mut self, pieces: &[Piece], from: &[u8]) {
         let mut rest = from;
         for &(at, len) in pieces {
@@ -273,7 +279,7 @@ impl Data {
         }
     }
 
-    /// Notes that the bytes of pieces may be anything.
+    /// Records that the bytes of the pieces may have any value.
     pub fn anything(&mut self, pieces: &[Piece]) {
         for &(at, len) in pieces {
             self.doubt.push(Doubt {
@@ -284,13 +290,15 @@ impl Data {
         }
     }
 
-    /// The 64-bit word at the first of pieces.
+    /// Returns the little-endian 64-bit word that the pieces hold, or 0 if their length is not
+    /// eight bytes.
     pub fn word(&self, pieces: &[Piece]) -> u64 {
         let bytes = self.gather(pieces);
         u64::from_le_bytes(bytes.try_into().unwrap_or_default())
     }
 
-    /// Takes what may have changed from memory as it is, then compares everything. The first offset that differs.
+    /// Takes over bytes that may have changed from the real memory, then compares everything.
+    /// Returns the first offset that differs.
     pub fn settle(&mut self, real: &[u8]) -> Option<usize> {
         for doubt in self.doubt.drain(..) {
             for i in 0..doubt.len {
@@ -306,7 +314,7 @@ impl Data {
         self.bytes.iter().zip(real).position(|(a, b)| a != b)
     }
 
-    /// Some bytes as the model has them.
+    /// Returns up to 16 bytes of the model from an offset, for an error message.
     pub fn at(&self, at: usize) -> &[u8] {
         &self.bytes[at..self.bytes.len().min(at + 16)]
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The oracle: what becomes of a work request, by the rules alone. It knows queues of requests, keys, PDs, states; it
-//! knows no packets, no slices, no scheduling.
+//! The oracle: the outcome of a work request by the rules alone. The oracle knows queues of
+//! requests, keys, PDs and states; packets, slices and scheduling are not part of it.
 
 use crate::lab::Lab;
 use crate::memory::{Domain, Piece, Want};
@@ -13,30 +13,31 @@ use verbena_abi::eqe::EventType;
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::WqeOpcode;
 
-/// What a receive that carries an error completes with: status and possible causes.
+/// Completion of a receive in error: its status and the possible causes.
 pub type BadRecv = (WcStatus, Vec<Syndrome>);
 
-/// What may become of a work request.
+/// Possible outcome of a work request.
 #[derive(Clone, Debug)]
 pub enum Verdict {
-    /// It succeeds.
+    /// The request succeeds.
     Fine,
-    /// It is refused by its own side.
+    /// The requester itself rejects the request.
     Local(WcStatus, Vec<Syndrome>),
-    /// The responder has executed it, and its own side has no place for what comes back.
+    /// The responder has executed the request, but the requester cannot store the response.
     Unstored(Vec<Syndrome>),
-    /// It is refused by the responder: what the requester is told, and what the responder's side is.
+    /// The responder rejects the request: status at the requester, completion of the receive that
+    /// was taken, and event at the responder.
     Refused(WcStatus, Option<BadRecv>, Option<EventType>),
-    /// There is no receive.
+    /// The responder has no receive for the message.
     NotReady,
-    /// Nobody answers.
+    /// The responder does not answer.
     Gone,
-    /// The peer repeats what it refused before.
+    /// The responder repeats the NAK of an earlier request.
     Echo(WcStatus),
 }
 
 impl Verdict {
-    /// The status that the requester sees; `None`: its request stays where it is.
+    /// Returns the status of the request's completion, or `None` if the request stays pending.
     pub fn status(&self, rnr_retry: u8) -> Option<WcStatus> {
         match self {
             Self::Fine => Some(WcStatus::Success),
@@ -50,7 +51,7 @@ impl Verdict {
         }
     }
 
-    /// What `vendor_err` may say.
+    /// Returns the values that `vendor_err` may have.
     pub fn causes(&self) -> Vec<Syndrome> {
         match self {
             Self::Fine => Vec::new(),
@@ -66,7 +67,7 @@ impl Verdict {
     }
 }
 
-/// The part of a list that a message of some length uses.
+/// Returns a list with the part of each data segment that a message of this length uses.
 fn used(sges: &[Element], length: u32) -> Vec<Element> {
     let mut left = length;
     let mut out = Vec::new();
@@ -79,7 +80,8 @@ fn used(sges: &[Element], length: u32) -> Vec<Element> {
 }
 
 impl Lab {
-    /// The receive that the next message to a queue pair takes. Of an SRQ, its completion tells which.
+    /// Returns the receive that the next message to a QP takes. If the QP has an SRQ, the
+    /// completion of the receive names it.
     pub fn next_recv(&self, at: usize) -> Option<Recv> {
         let qp = &self.qps[at];
         let Some(srq) = qp.srq else {
@@ -97,14 +99,14 @@ impl Lab {
             .cloned()
     }
 
-    /// PD by which the receives of a queue pair are checked.
+    /// Returns the domain for the key checks of the QP's receives.
     pub fn recv_pd(&self, at: usize) -> Domain {
         let qp = &self.qps[at];
         qp.srq
             .map_or(qp.pd, |srq| self.srqs[srq].domain(qp.pd.privileged))
     }
 
-    /// Where a message goes that a receive takes.
+    /// Returns the pieces that a message of this length is written to.
     pub fn recv_pieces(&self, at: usize, recv: &Recv, length: u32) -> Vec<Piece> {
         let pd = self.recv_pd(at);
         let list = used(&recv.sges, length);
@@ -113,14 +115,14 @@ impl Lab {
             .unwrap_or_default()
     }
 
-    /// All that a receive may touch.
+    /// Returns all pieces that the device may write for a receive.
     pub fn all_pieces(&self, at: usize, recv: &Recv) -> Vec<Piece> {
         let pd = self.recv_pd(at);
         let pieces = |sge: &Element| self.keys.reach(*sge, pd, Want::Write);
         recv.sges.iter().flat_map(pieces).collect()
     }
 
-    /// What is wrong with a send on its own side.
+    /// Returns the verdict for a send that the requester itself rejects.
     pub fn local_fault(&self, at: usize, wr: &Send) -> Option<Verdict> {
         if let Some(why) = wr.malformed {
             return Some(Verdict::Local(WcStatus::LocQpOpErr, vec![why]));
@@ -138,13 +140,14 @@ impl Lab {
         Some(Verdict::Local(WcStatus::LocProtErr, wrong))
     }
 
-    /// Where what a send fetches goes, or what is wrong there.
+    /// Returns the pieces that the response is written to, or the syndromes of the keys that reject
+    /// it.
     pub fn own_pieces(&self, at: usize, wr: &Send) -> Result<Vec<Piece>, Vec<Syndrome>> {
         self.keys
             .look_up_all(&wr.sges, self.qps[at].pd, Want::Write)
     }
 
-    /// What a send that its responder executes ends with.
+    /// Returns the verdict for a send that the responder executes.
     fn executed(&self, at: usize, wr: &Send) -> Verdict {
         match self.own_pieces(at, wr) {
             Err(wrong) if wr.fetches() => Verdict::Unstored(wrong),
@@ -152,13 +155,16 @@ impl Lab {
         }
     }
 
-    /// What may become of a send. More than one where the rules leave it open, or where another's fate has a part in it.
+    /// Returns the possible outcomes of a send. There are several if the rules leave the outcome
+    /// open, or if the outcome depends on other requests.
     pub fn verdicts(&self, at: usize, wr: &Send) -> Vec<Verdict> {
         let qp = &self.qps[at];
         let peer = &self.qps[qp.peer];
         if let Some(fault) = self.local_fault(at, wr) {
             let mut out = vec![fault];
-            // The local check comes before the first packet; what had begun is checked again with each copy.
+            // The requester checks a request before its first packet, and checks a request in
+            // progress again at each retransmission. So the retries may run out before the check
+            // fails.
             if qp.kind == QpType::Rc && !peer.received() && !wr.is_local() {
                 out.push(Verdict::Gone);
             }
@@ -184,7 +190,7 @@ impl Lab {
         out
     }
 
-    /// What a responder that takes requests may do with one.
+    /// Returns the possible outcomes of a request at a responder that processes requests.
     fn answers(&self, at: usize, wr: &Send) -> Vec<Verdict> {
         use WcStatus::*;
         let qp = &self.qps[at];
@@ -216,13 +222,13 @@ impl Lab {
             return vec![if refused { access } else { fine() }];
         }
         let imm_write = wr.opcode == WqeOpcode::RdmaWriteImm;
-        // The immediate is in the last packet; the key is checked with the first.
+        // The immediate data is in the last packet, but the key is checked with the first packet.
         if refused && length > 1 << qp.log_mtu {
             return vec![access];
         }
         let Some(recv) = self.next_recv(at) else {
             if qp.srq.is_some() && qp.real == QpState::Err && self.cqs[qp.cqs[1]].dead {
-                // Which receive it took can no longer be told.
+                // The model cannot tell any more which receive the responder took.
                 let bad = |status| Verdict::Refused(status, None, None);
                 if refused {
                     return vec![Verdict::NotReady, bad(RemAccessErr)];
@@ -249,7 +255,8 @@ impl Lab {
         }
         let pd = self.recv_pd(at);
         let mut out = Vec::new();
-        // Whether what the message does not need is looked at is left open.
+        // The rules leave open if the responder checks data segments that the message does not
+        // need.
         let needed = self
             .keys
             .look_up_all(&used(&recv.sges, length), pd, Want::Write);

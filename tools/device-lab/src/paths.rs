@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Paths: the port's GIDs, address vectors, and what of them a datagram brings.
+//! Paths: the port's GIDs, address vectors, and the source information of received datagrams.
 
 use crate::lab::Lab;
 use crate::things::{Seen, Send};
@@ -10,10 +10,10 @@ use verbena_abi::ctx::AddressVector;
 use verbena_abi::wqe::WqeOpcode;
 use verbena_device::mock::gid;
 
-/// An entry of the GID table: index, VLAN, last byte of the MAC address, and whether it is of IPv6.
+/// An entry of the GID table: index, VLAN, last byte of the MAC address, and true for IPv6.
 type Entry = (u16, u16, u8, bool);
 
-/// The entries that are set.
+/// Entries of the GID table that are set.
 const ENTRIES: [Entry; 6] = [
     (0, NO_VLAN, 1, false),
     (1, NO_VLAN, 1, false),
@@ -45,7 +45,7 @@ fn entry(index: u16) -> Entry {
 }
 
 impl Lab {
-    /// Sets the GIDs.
+    /// Sets the entries of the GID table.
     pub fn set_gids(&mut self) {
         for entry in ENTRIES {
             let (index, vlan, ..) = entry;
@@ -62,7 +62,8 @@ impl Lab {
         }
     }
 
-    /// The GIDs of both sides of a pair, by index: of the same IP and VLAN, else neither hears the other.
+    /// Draws the GID indexes of both QPs of a pair. The GIDs have the same IP version and VLAN,
+    /// because otherwise the QPs cannot reach each other.
     pub fn draw_ends(&mut self) -> [u16; 2] {
         let (from, vlan, _, v6) = ENTRIES[self.rng.below(ENTRIES.len() as u64) as usize];
         let near = ENTRIES.iter().filter(|e| (e.1, e.3) == (vlan, v6));
@@ -70,7 +71,7 @@ impl Lab {
         [from, near[self.rng.below(near.len() as u64) as usize]]
     }
 
-    /// A path from one GID to another.
+    /// Draws a path from one GID to another.
     pub fn draw_path(&mut self, [from, to]: [u16; 2]) -> AddressVector {
         let to = entry(to);
         AddressVector {
@@ -86,12 +87,13 @@ impl Lab {
         }
     }
 
-    /// What a completion says of where a datagram came from, and the header before it.
+    /// Checks the source information in the completion of a datagram, and the header before its
+    /// payload.
     pub fn check_source(&self, at: usize, wr: &Send, seen: &Seen, grh: &[u8]) {
         let from = entry(wr.path.sgid_index.get());
         let (_, vlan, _, v6) = from;
         let cqe = &seen.cqe;
-        // The service level is the priority of a VLAN tag, within the device as on a wire.
+        // The service level is the priority in the VLAN tag, within the device as on a wire.
         let sl = match vlan == NO_VLAN {
             true => 0,
             false => wr.path.sl,
@@ -118,7 +120,8 @@ impl Lab {
         }
     }
 
-    /// The 40 bytes before a datagram, as far as they are specified.
+    /// Returns the 40 bytes before the payload of a datagram, with `None` for bytes that are not
+    /// specified.
     fn header(&self, wr: &Send, v6: bool) -> Vec<Option<u8>> {
         let path = &wr.path;
         let hop_limit = match path.hop_limit {

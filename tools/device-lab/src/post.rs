@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Writing work requests into rings, telling the device of them, arming, consuming.
+//! Posting of work requests: ring entries and doorbells; arming and consumption of CQs.
 
 use crate::lab::{note, Lab, LIMITS, LOG_RQ_STRIDE, LOG_SQ_STRIDE, WQ};
 use crate::things::{Element, Recv, Ring, Send};
@@ -23,7 +23,7 @@ fn encode(sges: &[Element], out: &mut [u8]) {
 }
 
 impl Lab {
-    /// Writes a send to its ring. The device is not told.
+    /// Writes a send to its ring without publishing the producer index.
     pub fn write_send(&mut self, at: usize, wr: Send) {
         let qp = &self.qps[at];
         let mut bytes = [0; 1 << LOG_SQ_STRIDE];
@@ -44,7 +44,7 @@ impl Lab {
         let atomic = matches!(wr.opcode, WqeOpcode::CompareSwap | WqeOpcode::FetchAdd);
         if datagram {
             let mut av = wr.path;
-            // A QPN has 24 bits; what is above them is not looked at.
+            // A QPN has 24 bits, and the device ignores the bits above them.
             av.dest_qpn = (self.qps[wr.to.0].qpn | (wr.index & 1) << 30).into();
             av.qkey = wr.to.1.into();
             av.pdn = (qp.pd.pd ^ u32::from(wr.foreign)).into();
@@ -76,7 +76,7 @@ impl Lab {
         qp.sends.push_back(wr);
     }
 
-    /// Tells the device of the sends that were written, in one of the ways in which a driver may.
+    /// Publishes the sends that were written, in one of the ways in which a driver may do it.
     pub fn publish_sends(&mut self, at: usize) {
         let (uar, slot) = self.qps[at].place;
         let pi = self.qps[at].pi[0];
@@ -84,20 +84,20 @@ impl Lab {
         let way = self.rng.below(10);
         let words = self.words(uar);
         match way {
-            // The index is there for a while before the doorbell.
+            // The producer index is visible for some slices before the doorbell.
             0 | 1 => {
                 words.store_release(doorbell::sq_producer(slot), pi);
                 self.slices(1 + way);
                 let words = self.words(uar);
                 doorbell::notify(&words, generation, || self.bell(uar));
             }
-            // Told twice, rung though nobody needs it.
+            // The driver publishes twice, and rings although no doorbell is needed.
             2 => {
                 doorbell::post_send(&words, slot, pi, || self.bell(uar));
                 doorbell::post_send(&words, slot, pi, || self.bell(uar));
                 self.bell(uar);
             }
-            // Rung before there is anything.
+            // The driver rings before it publishes the producer index.
             3 => {
                 doorbell::notify(&words, generation, || self.bell(uar));
                 self.bell(uar);
@@ -114,7 +114,7 @@ impl Lab {
         let header = RecvWqe {
             wr_id: wr.wr_id.into(),
             num_sge: if wr.malformed {
-                // More than it may have, or more than there is room for.
+                // The count exceeds the limit of the QP by one or by nine.
                 LIMITS.1 + [1, 9][wr.index as usize % 2]
             } else {
                 wr.sges.len() as u8
@@ -127,7 +127,7 @@ impl Lab {
         self.d.ram.write(slot, &bytes).expect("a receive ring");
     }
 
-    /// Posts a receive to a queue pair.
+    /// Posts a receive to the ring of a QP.
     pub fn post_recv(&mut self, at: usize, wr: Recv) {
         note!(self, "QP {} receives {wr:x?}", self.qps[at].qpn);
         self.write_recv(&self.qps[at].rings[1], &wr);
@@ -149,7 +149,7 @@ impl Lab {
         doorbell::post_recv(&self.words(uar), slot, pi, || self.bell(uar));
     }
 
-    /// Arms a CQ at what the program has consumed.
+    /// Arms a CQ at the consumer index of the program.
     pub fn arm(&mut self, at: usize, mode: ArmMode) {
         let cq = &self.cqs[at];
         let (mut arm, index, (uar, slot)) = (cq.arm, cq.ci, cq.place);
@@ -160,7 +160,7 @@ impl Lab {
         note!(self, "CQ {} armed {arm:?}", self.cqs[at].cqn);
     }
 
-    /// Consumes some of the entries that wait in a CQ.
+    /// Consumes up to `count` entries of a CQ, and checks that they were not overwritten before.
     pub fn consume(&mut self, at: usize, count: usize) {
         let cq = &self.cqs[at];
         let count = count.min(cq.waiting.len());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What programs do, drawn by lot.
+//! Actions of programs, drawn at random.
 
 use crate::cast::PORT_MTU;
 use crate::lab::{note, Lab, LIMITS, WQ};
@@ -18,7 +18,8 @@ use verbena_device::config::LOCAL_DMA_LKEY;
 pub struct Claim {
     piece: Piece,
     writes: bool,
-    /// The queue pair whose message touches it at the peer, and whether all that follows on it comes later.
+    /// QP whose message accesses the piece at the peer, and true if all later messages of this QP
+    /// access memory after it.
     remote: Option<(usize, bool)>,
 }
 
@@ -32,21 +33,21 @@ impl Claim {
     }
 }
 
-/// What is wrong with a request on purpose.
+/// Deliberate defect of a request's key or range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
-    /// No such key, or another tag.
+    /// The key does not exist, or its tag is another one.
     Unknown,
-    /// A key of another PD.
+    /// The key belongs to another PD.
     Pd,
-    /// Beyond the end.
+    /// The range ends outside of the region.
     Bounds,
-    /// Not allowed.
+    /// The region does not allow the access.
     Access,
 }
 
 impl Lab {
-    /// What pending requests claim.
+    /// Returns the memory that pending requests claim.
     pub fn claims(&self) -> Vec<Claim> {
         let mut out = Vec::new();
         for (at, qp) in self.qps.iter().enumerate() {
@@ -113,7 +114,7 @@ impl Lab {
         !inside && !own.iter().any(clash)
     }
 
-    /// A length of any order of magnitude, up to one.
+    /// Draws a length of any order of magnitude, up to `most` bytes.
     fn length(&mut self, most: u32) -> u32 {
         let drawn = match self.rng.below(10) {
             0 => 0,
@@ -127,7 +128,7 @@ impl Lab {
         (drawn as u32).min(most)
     }
 
-    /// A range of a region that allows an access, or of one that does not.
+    /// Draws a range of a region that allows the access, or one with the given defect.
     fn range(
         &mut self,
         who: Domain,
@@ -163,7 +164,7 @@ impl Lab {
             return (addr, length, LOCAL_DMA_LKEY);
         }
         let Some(found) = found else {
-            // There is none such: no bytes need none.
+            // No region fits. An access of zero bytes needs no key.
             return (self.rng.next(), 0, self.rng.next() as u32);
         };
         let (iova, len, key) = {
@@ -172,7 +173,7 @@ impl Lab {
         };
         match fault {
             Some(Fault::Unknown) if !self.keys.all[found].valid() => (iova, length.max(1), key),
-            // Memory as it is: not for everybody, and for no peer.
+            // The key for DMA addresses is invalid for an unprivileged QP and for every peer.
             Some(Fault::Unknown) if self.rng.chance(20) && !(who.privileged && want.is_local()) => {
                 (self.heap, length.max(1), LOCAL_DMA_LKEY)
             }
@@ -185,7 +186,7 @@ impl Lab {
             },
             _ => {
                 let slack = len.saturating_sub(length.into());
-                // Often from the very beginning or to the very end.
+                // The range often starts at the start of the region, or ends at its end.
                 let mut addr = iova
                     + match self.rng.below(6) {
                         0 => 0,
@@ -210,7 +211,8 @@ impl Lab {
         Some([Fault::Unknown, Fault::Pd, Fault::Bounds, Fault::Access][self.rng.below(4) as usize])
     }
 
-    /// Bytes that the receive which a further message of a queue pair would take has room for.
+    /// Returns the number of bytes that the receive for the next message of a QP has room for. For
+    /// an SRQ this is the smallest of the posted receives, and 200 if no receive is posted.
     fn room_ahead(&self, at: usize) -> u32 {
         let qp = &self.qps[at];
         let peer = &self.qps[qp.peer];
@@ -230,7 +232,8 @@ impl Lab {
         peer.recvs.get(before).map_or(200, Recv::room)
     }
 
-    /// Draws a send. `None`: there is no memory for it that no other request claims.
+    /// Draws a send. Returns `None` if each range that was drawn clashes with the claims of other
+    /// requests.
     pub fn draw_send(&mut self, at: usize, claims: &[Claim], faulty: bool) -> Option<Send> {
         use WqeOpcode::*;
         let (kind, pd) = (self.qps[at].kind, self.qps[at].pd);
@@ -378,7 +381,8 @@ impl Lab {
         wr.path.sgid_index = self.qps[at].ends[0].into();
         let inline = !wr.inline.is_empty();
         let (patch, why) = match self.rng.below(9) {
-            // More than was agreed, elements besides, and where there is nothing to send.
+            // The three cases of inline data: it is longer than the QP's limit, it comes with data
+            // segments, or the opcode sends no data.
             4 | 5 if inline => ((4, LIMITS.2 as u8 + 1), Syndrome::WqeInline),
             6 if inline => ((2, 1), Syndrome::WqeInline),
             4..=7 if wr.opcode == WqeOpcode::RdmaRead => {
@@ -386,7 +390,7 @@ impl Lab {
             }
             4 | 5 if self.qps[at].kind == QpType::Ud => {
                 let foreign = self.rng.chance(50);
-                // Another PD, or a GID that is not set.
+                // The address handle belongs to another PD, or names a GID that is not set.
                 wr.foreign = foreign;
                 if !foreign {
                     wr.path.sgid_index = 9.into();
@@ -418,7 +422,7 @@ impl Lab {
         wr.malformed = Some(why);
     }
 
-    /// Draws a receive for requests of a PD.
+    /// Draws a receive for a QP or an SRQ of this domain.
     pub fn draw_recv(
         &mut self,
         pd: Domain,
@@ -428,6 +432,7 @@ impl Lab {
         shared: bool,
     ) -> Option<Recv> {
         let bad = faulty && self.rng.chance(15);
+        // A malformed receive would put the whole SRQ in error.
         let malformed = bad && !shared && self.rng.chance(20);
         for _ in 0..6 {
             let count = if self.rng.chance(5) {
@@ -443,7 +448,6 @@ impl Lab {
                 let fault = self.fault(bad && !malformed && i == 0);
                 sges.push(self.range(pd, Want::Write, length, fault, 1));
             }
-            // In an SRQ it would be the end of the SRQ.
             let wr = Recv {
                 index,
                 wr_id: self.wr_id(),
@@ -457,7 +461,7 @@ impl Lab {
         None
     }
 
-    /// One step of the program: consumes, arms, posts.
+    /// Runs one step of the program: consumes completions, arms CQs, posts requests.
     pub fn act(&mut self) {
         for cq in 0..self.cqs.len() {
             match self.rng.below(10) {
@@ -535,7 +539,8 @@ impl Lab {
         }
         for at in 0..self.qps.len() {
             let qp = &self.qps[at];
-            // Mostly one side of a pair at a time: then everything can be foretold.
+            // Usually only one QP of a pair has sends pending, because then the model can predict
+            // all outcomes.
             let turn =
                 self.rng.chance(50) && (self.rng.chance(15) || self.qps[qp.peer].sends.is_empty());
             if !turn || !self.may_send(at) {

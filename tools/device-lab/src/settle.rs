@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! After each step: what the device told is matched with the oracle, request by request, and the model follows.
+//! Comparison after each step: completions are matched with the oracle, request by request, and the
+//! model follows the device.
 
 use crate::lab::{note, Due, Lab};
 use crate::memory::Want;
@@ -13,7 +14,7 @@ use verbena_abi::eqe::EventType;
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::{send_flags, WqeOpcode};
 
-/// The status of what is flushed.
+/// Status of a flushed request.
 pub const FLUSH: u8 = WcStatus::WrFlushErr as u8;
 
 fn wc_opcode(wr: &Send) -> WcOpcode {
@@ -29,7 +30,7 @@ fn wc_opcode(wr: &Send) -> WcOpcode {
 }
 
 impl Lab {
-    /// Enters ERR, with what that owes.
+    /// Moves a QP to ERR in the model, and records the event that is due.
     pub fn enter_err(&mut self, at: usize) {
         let qp = &mut self.qps[at];
         if qp.state == QpState::Err {
@@ -43,7 +44,8 @@ impl Lab {
         }
     }
 
-    /// Follows the sends of a queue pair as far as the device has brought them.
+    /// Matches the sends of a QP with their completions, up to the first send that is pending or
+    /// has failed.
     pub fn follow(&mut self, at: usize) {
         let kind = self.qps[at].kind;
         while let Some(wr) = self.qps[at].sends.front().cloned() {
@@ -83,7 +85,8 @@ impl Lab {
                         note!(self, "  QP {} waits with {}", qp.qpn, wr.index);
                         self.meet("waits for a receive");
                         self.starve(at);
-                        // All but the last packet of a WRITE with immediate may be there already.
+                        // The peer may have written all packets of a WRITE with immediate data
+                        // except the last.
                         self.doubt(at, &wr, false);
                         return;
                     }
@@ -114,7 +117,7 @@ impl Lab {
                 verdict,
                 Verdict::Unstored(_) | Verdict::Gone | Verdict::Echo(_)
             ) {
-                // The peer may have executed it before it went, and what came behind it.
+                // The peer may have executed this request and later ones before the failure.
                 self.perhaps(at, true);
             }
             self.qps[at].sends.pop_front();
@@ -144,7 +147,7 @@ impl Lab {
         }
     }
 
-    /// Somebody says that there is no receive: so an SRQ has to be empty.
+    /// Marks the SRQ of the peer as empty, because a message of this QP found no receive.
     pub fn starve(&mut self, at: usize) {
         let peer = &self.qps[self.qps[at].peer];
         if let (Some(srq), true) = (peer.srq, peer.real != QpState::Err) {
@@ -159,7 +162,7 @@ impl Lab {
         let causes = verdict.causes();
         let known =
             causes.iter().any(|c| *c as u32 == vendor) || (causes.is_empty() && vendor == 0);
-        // How retries ran out depends on what the peer had time to say.
+        // The cause of the failure depends on the responses that the peer sent before it ended.
         let retry =
             matches!(verdict, Verdict::Gone) && vendor == Syndrome::SequenceRetryExceeded as u32;
         let fetched = match wr.opcode {
@@ -181,7 +184,7 @@ impl Lab {
         }
     }
 
-    /// What a request does at both sides.
+    /// Applies the effects of a request at the requester and at the responder.
     fn apply(&mut self, at: usize, wr: &Send, verdict: &Verdict) {
         match verdict {
             Verdict::Fine => self.execute(at, wr),
@@ -198,12 +201,13 @@ impl Lab {
         self.data.gather(&pieces.unwrap_or_default())
     }
 
-    /// Executes a request that succeeds.
+    /// Executes a request that has succeeded.
     pub fn execute(&mut self, at: usize, wr: &Send) {
         self.execute_as(at, wr, true);
     }
 
-    /// Executes a request at its responder. Its answer has come back, or may have.
+    /// Executes a request at the responder. `answered` is true if the response has arrived, and
+    /// false if it may have arrived.
     pub fn execute_as(&mut self, at: usize, wr: &Send, answered: bool) {
         if wr.done {
             return;
@@ -258,7 +262,7 @@ impl Lab {
         }
     }
 
-    /// A message that succeeds takes its receive.
+    /// Consumes the receive of a message that has succeeded, and checks its completion.
     fn receive(&mut self, at: usize, wr: &Send) {
         let peer = self.qps[at].peer;
         let dead = self.cqs[self.qps[peer].cqs[1]].dead;
@@ -288,7 +292,8 @@ impl Lab {
         self.check_recv(peer, wr, &recv, &seen, wr.length());
     }
 
-    /// The receives of an SRQ that a queue pair without a CQ has taken cannot be told.
+    /// Records that the memory of all receives of the SRQ may have any value. A QP whose CQ is dead
+    /// has no completions that show which receives it took.
     pub fn unknown_srq(&mut self, at: usize) {
         if let Some(srq) = self.qps[at].srq {
             for recv in self.srqs[srq].posted.clone() {
@@ -298,7 +303,7 @@ impl Lab {
         }
     }
 
-    /// Checks the completion of a receive that succeeded.
+    /// Checks the completion of a receive that succeeded with a message of `length` bytes.
     pub fn check_recv(&mut self, at: usize, wr: &Send, recv: &Recv, seen: &Seen, length: u32) {
         let with_imm = matches!(wr.opcode, WqeOpcode::SendImm | WqeOpcode::RdmaWriteImm);
         let opcode = if wr.opcode == WqeOpcode::RdmaWriteImm {
@@ -361,7 +366,7 @@ impl Lab {
         }
     }
 
-    /// Takes the receive that the next message to a queue pair takes.
+    /// Removes the receive that the next message to a QP takes, and returns it.
     pub fn take_recv(&mut self, at: usize) -> Option<Recv> {
         let recv = self.next_recv(at)?;
         match self.qps[at].srq {
@@ -373,7 +378,8 @@ impl Lab {
         }
     }
 
-    /// The responder's side of a refusal.
+    /// Applies the effects of a refusal at the responder: completion of the receive, event, and
+    /// ERR.
     pub fn refuse(
         &mut self,
         at: usize,
@@ -383,7 +389,7 @@ impl Lab {
     ) {
         let peer = self.qps[at].peer;
         if wr.opcode == WqeOpcode::RdmaWriteImm {
-            // All but its last packet may have been written.
+            // The peer may have written all packets of the message except the last.
             self.doubt(at, wr, false);
         }
         if recv.is_none() && event.is_none() {
@@ -400,14 +406,15 @@ impl Lab {
         self.enter_err(peer);
     }
 
-    /// A receive completes in error.
+    /// Consumes a receive that fails, and checks that it completes with this status and one of
+    /// these causes.
     pub fn refuse_recv(&mut self, at: usize, wr: &Send, (status, causes): &BadRecv) {
         let dead = self.cqs[self.qps[at].cqs[1]].dead;
         let Some(recv) = self.take_recv(at) else {
             return;
         };
         if wr.opcode != WqeOpcode::RdmaWriteImm {
-            // How far it came is left open.
+            // The rules leave open how much of the message was written.
             let pieces = self.all_pieces(at, &recv);
             self.data.anything(&pieces);
         }
@@ -432,7 +439,7 @@ impl Lab {
         }
     }
 
-    /// The queue pair is in ERR, or its send queue is: everything completes as flushed.
+    /// Checks that all requests of a QP in ERR, or all sends of a QP in SQE, complete as flushed.
     pub fn flush(&mut self, at: usize) {
         let (sends, recvs) = match self.qps[at].state {
             QpState::Err => (true, true),
@@ -449,7 +456,7 @@ impl Lab {
             self.qps[at].sends.pop_front();
             self.qps[at].sq_free = wr.index.wrapping_add(1 + crate::lab::WQ);
             let seen = self.qps[at].got[0].pop_front();
-            // It may have been executed while others before it were under way.
+            // The request may have been executed while requests before it were pending.
             self.unheard.push(wr.clone());
             self.check_flush(at, 0, wr.index, wr.wr_id, seen);
         }
@@ -458,7 +465,7 @@ impl Lab {
             let seen = self.qps[at].got[1].pop_front();
             self.check_flush(at, 1, wr.index, wr.wr_id, seen);
         }
-        // Of an SRQ, at most the one receive that a message had taken.
+        // Receives of an SRQ are not flushed, except the one that a message had already taken.
         if let (true, Some(srq), Some(seen)) = (
             recvs,
             self.qps[at].srq,

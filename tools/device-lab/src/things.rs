@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What the model knows of each object.
+//! Objects of the device as the model knows them: queue pairs, queues, requests and completions.
 
 use crate::memory::{Domain, Region, PAGE};
 use std::collections::VecDeque;
@@ -11,50 +11,50 @@ use verbena_abi::doorbell::Arm;
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::WqeOpcode;
 
-/// An element of a work request: address, length, key.
+/// Data segment of a work request: address, length and key.
 pub type Element = (u64, u32, u32);
 
-/// A send that was posted.
+/// A send request that the program has posted.
 #[derive(Clone, Debug)]
 pub struct Send {
-    /// Index of its WQE.
+    /// Index of the request's WQE.
     pub index: u32,
-    /// Comes back.
+    /// `wr_id` that the completion has to return.
     pub wr_id: u64,
-    /// Operation.
+    /// Opcode of the WQE.
     pub opcode: WqeOpcode,
-    /// `send_flags`.
+    /// `send_flags` of the WQE.
     pub flags: u8,
-    /// Where the data is.
+    /// Data segments of the request.
     pub sges: Vec<Element>,
-    /// Inline data.
+    /// Inline data; empty if the request has data segments.
     pub inline: Vec<u8>,
-    /// Address and key at the peer.
+    /// Address and rkey of the memory at the peer.
     pub remote: (u64, u32),
-    /// Immediate data, or a key to invalidate.
+    /// Immediate data, or the key that the request invalidates.
     pub imm: [u8; 4],
-    /// Operands of an atomic: compare or add, and swap.
+    /// Operands of an atomic: compare or add value, and swap value.
     pub operands: (u64, u64),
-    /// Datagrams: index of the queue pair that it is for, and the Q_Key.
+    /// For datagrams: index of the destination QP, and the Q_Key.
     pub to: (usize, u32),
-    /// What is malformed in it.
+    /// Syndrome of the defect of a malformed request.
     pub malformed: Option<Syndrome>,
-    /// Raw bytes that differ from what is told above: offset and value.
+    /// Raw byte of the WQE that differs from the fields above: offset and value.
     pub patch: Option<(usize, u8)>,
-    /// The peer has executed it: only its completion is to come.
+    /// True if the peer has executed the request, so that only its completion is pending.
     pub done: bool,
-    /// Datagrams: the path.
+    /// Address vector of a datagram.
     pub path: AddressVector,
-    /// Datagrams: its address handle is of another PD.
+    /// True if the address handle of a datagram belongs to another PD.
     pub foreign: bool,
-    /// What a fast registration makes of its key.
+    /// State that a fast registration gives to its key.
     pub registers: Option<Box<Region>>,
-    /// It may be done, without a word: its queue pair was in SQD.
+    /// True if the request may have been executed without a completion, because its QP was in SQD.
     pub maybe: bool,
 }
 
 impl Send {
-    /// Index of the key that it changes.
+    /// Returns the index of the key that the request changes.
     pub fn changes_key(&self) -> Option<u32> {
         use WqeOpcode::*;
         match self.opcode {
@@ -64,24 +64,24 @@ impl Send {
         }
     }
 
-    /// Whether its own side alone executes it.
+    /// True if the requester executes the request without the peer.
     pub fn is_local(&self) -> bool {
         matches!(self.opcode, WqeOpcode::FastReg | WqeOpcode::LocalInv)
     }
 
-    /// Whether it needs a receive.
+    /// True if the request consumes a receive of the peer.
     pub fn takes_receive(&self) -> bool {
         use WqeOpcode::*;
         matches!(self.opcode, Send | SendImm | SendInv | RdmaWriteImm)
     }
 
-    /// Whether its responder has something for it.
+    /// True if the response carries data for the requester.
     pub fn fetches(&self) -> bool {
         use WqeOpcode::*;
         matches!(self.opcode, RdmaRead | CompareSwap | FetchAdd)
     }
 
-    /// Bytes of its message.
+    /// Returns the length of the message in bytes.
     pub fn length(&self) -> u32 {
         if self.inline.is_empty() {
             self.sges.iter().map(|s| s.1).sum()
@@ -91,54 +91,54 @@ impl Send {
     }
 }
 
-/// A receive that was posted.
+/// A receive request that the program has posted.
 #[derive(Clone, Debug)]
 pub struct Recv {
-    /// Index of its WQE.
+    /// Index of the request's WQE.
     pub index: u32,
-    /// Comes back.
+    /// `wr_id` that the completion has to return.
     pub wr_id: u64,
-    /// Where the data goes.
+    /// Data segments that receive the message.
     pub sges: Vec<Element>,
-    /// It has more elements than a receive may have.
+    /// True if the request has more data segments than a receive may have.
     pub malformed: bool,
 }
 
 impl Recv {
-    /// Bytes that it has room for.
+    /// Returns the total length of the data segments in bytes.
     pub fn room(&self) -> u32 {
         self.sges.iter().map(|s| s.1).sum()
     }
 }
 
-/// A completion that the device wrote.
+/// A completion that the device has written.
 #[derive(Clone, Debug)]
 pub struct Seen {
-    /// The entry.
+    /// Completion queue entry as it was read.
     pub cqe: Cqe,
-    /// Its index in the CQ.
+    /// Index of the entry in the CQ.
     pub at: u32,
-    /// Status.
+    /// Status from the tail of the entry.
     pub status: u8,
-    /// Opcode.
+    /// Opcode from the tail of the entry.
     pub opcode: u8,
-    /// Flags.
+    /// `wc_flags` from the tail of the entry.
     pub flags: u8,
 }
 
-/// Memory of a ring: pages of 4 KiB, in any order.
+/// Memory of a ring: one contiguous range, or 4 KiB pages in any order.
 #[derive(Clone, Debug)]
 pub struct Ring {
-    /// Addresses of its pages; only the first if it is contiguous.
+    /// Addresses of the pages; only the first one if the ring is contiguous.
     pub pages: Vec<u64>,
-    /// As the device was told.
+    /// Translation that the device was given for the ring.
     pub raw: Translation,
-    /// Bytes.
+    /// Length of the ring in bytes.
     pub len: usize,
 }
 
 impl Ring {
-    /// Address of a byte.
+    /// Returns the address of the byte at an offset of the ring.
     pub fn at(&self, offset: u64) -> u64 {
         match self.raw.levels {
             0 => self.pages[0] + offset,
@@ -147,75 +147,76 @@ impl Ring {
     }
 }
 
-/// A completion queue.
+/// A completion queue of the program.
 #[derive(Debug)]
 pub struct Cq {
-    /// Number.
+    /// Number of the CQ.
     pub cqn: u32,
-    /// Event queue.
+    /// Number of the EQ that takes its events.
     pub eqn: u32,
-    /// Area and slot.
+    /// Doorbell area and slot of the CQ.
     pub place: (u32, usize),
-    /// Ring.
+    /// Memory of the CQ's ring.
     pub ring: Ring,
-    /// Log of its size.
+    /// log2 of the number of entries.
     pub log_size: u8,
-    /// Index of the ring's first entry.
+    /// Index of the entry at the start of the ring.
     pub base: u32,
-    /// Consumer index.
+    /// Consumer index of the program.
     pub ci: u32,
-    /// Entries that the model has seen.
+    /// Number of entries that the model has seen.
     pub seen: u32,
-    /// Those of them that were not consumed.
+    /// Entries that the model has seen and the program has not consumed.
     pub waiting: VecDeque<[u8; 64]>,
-    /// Index of each entry that counts as solicited.
+    /// Indexes of the entries that count as solicited.
     pub solicited: Vec<u32>,
-    /// Last arm.
+    /// Last arm that the program has written.
     pub arm: Arm,
-    /// Sequence number of the last arm that was served.
+    /// Sequence number of the last arm that the device has served.
     pub served: u32,
-    /// Producer index of the last notification, as the context tells.
+    /// Producer index of the last notification, from the published context.
     pub notified: u32,
-    /// Moderation: completions, microseconds.
+    /// Moderation: number of completions, and period in microseconds.
     pub moderation: (u16, u16),
-    /// It has overflowed.
+    /// True after the CQ has overflowed.
     pub dead: bool,
 }
 
 impl Cq {
-    /// Entries that have room.
+    /// Returns the number of entries that the device can still write.
     pub fn room(&self) -> u32 {
         (1 << self.log_size) - self.seen.wrapping_sub(self.ci)
     }
 }
 
-/// A shared receive queue.
+/// A shared receive queue of the program.
 #[derive(Debug)]
 pub struct Srq {
-    /// Number.
+    /// Number of the SRQ.
     pub srqn: u32,
-    /// PD.
+    /// PD of the SRQ.
     pub pd: u32,
-    /// Area and slot.
+    /// Doorbell area and slot of the SRQ.
     pub place: (u32, usize),
-    /// Ring.
+    /// Memory of the SRQ's ring.
     pub ring: Ring,
-    /// Producer index.
+    /// Producer index of the program.
     pub pi: u32,
-    /// Receives that did not complete.
+    /// Receives that have not completed.
     pub posted: VecDeque<Recv>,
-    /// Armed limit.
+    /// Armed limit; 0 if none is armed.
     pub limit: u32,
-    /// Entries taken when the model looked last.
+    /// Consumer index at the last comparison.
     pub taken: u32,
-    /// Somebody waits for a receive.
+    /// True if a message found no receive in this step.
     pub starved: bool,
-    /// What its queue pairs have taken cannot be told exactly: one of them has ended in the middle of a message.
+    /// True if the model cannot tell exactly which receives the QPs have taken, because one of the
+    /// QPs has ended in the middle of a message.
     pub vague: bool,
 }
 
 impl Srq {
-    /// By what its receives are checked, for a queue pair that is privileged or not.
+    /// Returns the domain for the key checks of its receives, for a QP that is privileged or not.
     pub fn domain(&self, privileged: bool) -> Domain {
         Domain {
             pd: self.pd,
@@ -224,83 +225,83 @@ impl Srq {
     }
 }
 
-/// A queue pair.
+/// A queue pair of the program.
 #[derive(Debug)]
 pub struct Qp {
-    /// Number.
+    /// Number of the QP.
     pub qpn: u32,
-    /// Type.
+    /// Transport type of the QP.
     pub kind: QpType,
-    /// As it was created.
+    /// Command that has created the QP.
     pub create: CreateQp,
-    /// Its attributes as they were set.
+    /// Attributes that the program has set.
     pub attr: QpAttr,
-    /// Its path as it was set.
+    /// Address vector that the program has set.
     pub av: AddressVector,
-    /// GIDs of its own and of its peer, by index.
+    /// GID indexes of the QP and of its peer.
     pub ends: [u16; 2],
-    /// PD, and whether it is privileged.
+    /// PD of the QP, and if the QP is privileged.
     pub pd: Domain,
-    /// `QP_*`.
+    /// `QP_*` flags of the CREATE_QP command.
     pub flags: u8,
-    /// Indexes of its CQs: of sends, of receives.
+    /// Indexes of the send CQ and of the receive CQ.
     pub cqs: [usize; 2],
-    /// Index of its SRQ.
+    /// Index of the SRQ, if the QP has one.
     pub srq: Option<usize>,
-    /// Area and slot.
+    /// Doorbell area and slot of the QP.
     pub place: (u32, usize),
-    /// Rings.
+    /// Memory of the send ring and of the receive ring.
     pub rings: [Ring; 2],
-    /// Producer indexes.
+    /// Producer indexes of the send ring and of the receive ring.
     pub pi: [u32; 2],
     /// First index of the send ring whose slot may not be written yet.
     pub sq_free: u32,
-    /// State.
+    /// State of the QP in the model.
     pub state: QpState,
-    /// Index of its peer.
+    /// Index of the peer QP.
     pub peer: usize,
-    /// Connected: in RTR or beyond since the last RESET.
+    /// True if the QP has reached RTR since the last RESET.
     pub connected: bool,
-    /// `qp_access_flags`.
+    /// `qp_access_flags` of the QP.
     pub rights: u32,
-    /// RNR retries.
+    /// Number of RNR retries; 7 means without limit.
     pub rnr_retry: u8,
-    /// Log of the path MTU in bytes.
+    /// log2 of the path MTU in bytes.
     pub log_mtu: u8,
-    /// Q_Key.
+    /// Q_Key of the QP.
     pub qkey: u32,
-    /// Sends that are not complete.
+    /// Sends that have not completed.
     pub sends: VecDeque<Send>,
-    /// Receives that are not complete.
+    /// Receives that have not completed.
     pub recvs: VecDeque<Recv>,
-    /// What came for it since the last settling, by queue.
+    /// Completions since the last comparison, for sends and for receives.
     pub got: [VecDeque<Seen>; 2],
-    /// Its state when the step began.
+    /// State of the QP at the start of the step.
     pub was: QpState,
-    /// Its state as the device shows it.
+    /// State of the QP in its published context.
     pub real: QpState,
-    /// It ended in a refusal that it may repeat to its peer.
+    /// True if the QP went to ERR with a NAK, which it may repeat to its peer.
     pub refused: bool,
-    /// COMM_EST is still to come.
+    /// True while the COMM_EST event is pending.
     pub comm_est: bool,
-    /// Some of its work requests were cut short: by its own end in ERR, which has to have a cause.
+    /// True if requests of the QP were flushed in this step, which needs a cause for ERR.
     pub cut: bool,
-    /// One of those would have failed.
+    /// True if one of the flushed requests would have failed.
     pub excused: bool,
-    /// The program has moved it to ERR.
+    /// True if the program has moved the QP to ERR in this step.
     pub pushed: bool,
-    /// The program wants to be told when SQD is reached.
+    /// True if the program has asked for the SQ_DRAINED event.
     pub drains: bool,
 }
 
 impl Qp {
-    /// Whether it took requests when the step began.
+    /// True if the QP processed requests of its peer at the start of the step.
     pub fn received(&self) -> bool {
         use QpState::*;
         matches!(self.was, Rtr | Rts | Sqd | Sqe)
     }
 
-    /// Whether it takes requests.
+    /// True if the QP processes requests of its peer.
     pub fn receives(&self) -> bool {
         use QpState::*;
         matches!(self.state, Rtr | Rts | Sqd | Sqe)
