@@ -216,7 +216,7 @@ pub struct Srq {
 }
 
 impl Srq {
-    /// Returns the domain for the key checks of its receives, for a QP that is privileged or not.
+    /// Returns the domain for the key checks of the SRQ's receives, for a QP of this privilege.
     pub fn domain(&self, privileged: bool) -> Domain {
         Domain {
             pd: self.pd,
@@ -290,7 +290,7 @@ pub struct Qp {
     pub excused: bool,
     /// True if the program has moved the QP to ERR in this step.
     pub pushed: bool,
-    /// True if the program has asked for the SQ_DRAINED event.
+    /// True while an SQ_DRAINED event that the program asked for is pending.
     pub drains: bool,
 }
 
