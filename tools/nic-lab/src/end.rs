@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A VM with a driver: its device, and the queue pairs that are to be left in peace.
+//! An honest VM with a driver: its device, and the QPs that frames of strangers must not affect.
 
 use verbena_abi::cmd::{AttachMcast, QpType};
 use verbena_abi::cqe::WcStatus;
@@ -8,44 +8,44 @@ use verbena_abi::ctx::{access, qp_mask, AddressVector, QpAttr, QpState};
 use verbena_device::mock::{gid, CqHandle, Driver, QpHandle};
 use verbena_device::Config;
 
-/// MAC addresses of the VMs: two that are honest, and one that is not.
+/// MAC addresses of the VMs: two honest ones, and the third VM, which is hostile.
 pub const MACS: [[u8; 6]; 3] = [
     [2, 0, 0, 0, 0, 0xa],
     [2, 0, 0, 0, 0, 0xb],
     [2, 0, 0, 0, 0, 0xc],
 ];
-/// A MAC address of another net device of the third VM.
+/// MAC address of another net device of the third VM.
 pub const OTHER: [u8; 6] = [2, 0, 0, 0, 2, 0xc];
-/// Their addresses.
+/// IP addresses of the VMs.
 pub const IPS: [[u8; 4]; 3] = [[10, 0, 0, 1], [10, 0, 0, 3], [10, 0, 0, 5]];
-/// A station behind the first uplink: MAC address, IP address and QPN.
+/// A station at the first uplink: MAC address, IP address and QPN.
 pub const FAR: ([u8; 6], [u8; 4], u32) = ([2, 0, 0, 0, 0, 0x99], [10, 0, 0, 9], 77);
-/// A multicast group of which the second VM is a member.
+/// A multicast group of which both honest VMs are members.
 pub const GROUP: [u8; 4] = [239, 1, 2, 3];
-/// Messages, and bytes that each has for itself.
+/// Number of messages in a run.
 pub const MESSAGES: usize = 8;
-/// Bytes of a message's place: more than two packets.
+/// Number of bytes that each message has for itself: more than two packets.
 pub const ROOM: usize = 3000;
 
-/// See the module.
+/// An honest VM: driver, device and QPs.
 pub struct End {
-    /// Driver and device.
+    /// Driver mock, which contains the device.
     pub d: Driver,
-    /// Of the two queue pairs that speak with the other VM.
+    /// CQ of the two QPs that are connected to the other VM.
     pub cq: CqHandle,
-    /// Reliably connected to the other VM.
+    /// Reliable connection to the other VM.
     pub rc: QpHandle,
-    /// The same, unreliably.
+    /// Unreliable connection to the other VM.
     pub uc: QpHandle,
-    /// Connected to [`FAR`], which does not answer.
+    /// Reliable connection to [`FAR`], which does not answer.
     pub far: QpHandle,
-    /// Takes datagrams of all who have its Q_Key.
+    /// UD QP that takes the datagrams of all senders with its Q_Key.
     pub ud: QpHandle,
-    /// What messages are sent from and to.
+    /// Address and key of the region that messages are sent from and to.
     pub memory: (u64, u32),
 }
 
-/// The path to a station.
+/// Returns the path to a station.
 pub fn path(mac: [u8; 6], ip: [u8; 4]) -> AddressVector {
     AddressVector {
         dgid: gid(ip),
@@ -55,7 +55,8 @@ pub fn path(mac: [u8; 6], ip: [u8; 4]) -> AddressVector {
 }
 
 impl End {
-    /// One of the two honest VMs. `neighbours`: packets to the other go by reference.
+    /// Returns one of the two honest VMs. With `neighbours`, packets to the other VM are passed by
+    /// reference.
     pub fn new(number: usize, neighbours: bool) -> Self {
         let (mac, [a, b, c, last]) = (MACS[number], IPS[number]);
         let mut d = Driver::cold(Config {
@@ -119,7 +120,7 @@ impl End {
         }
     }
 
-    /// Connects a queue pair.
+    /// Moves a QP to RTS, connected to a peer.
     pub fn connect(&mut self, qpn: u32, peer: u32, path: AddressVector, is_uc: bool) {
         if is_uc {
             let state = |state: QpState| QpAttr {
@@ -150,14 +151,15 @@ impl End {
         }
     }
 
-    /// State, expected PSN and oldest PSN that is not acknowledged.
+    /// Returns the state of a QP, its expected PSN and the PSN of its oldest unacknowledged
+    /// request.
     pub fn look(&mut self, qpn: u32) -> (u8, u32, u32) {
         let context = self.d.query_qp(qpn);
         let psns = (context.expected_psn.get(), context.una_psn.get());
         (context.attr.qp_state, psns.0, psns.1)
     }
 
-    /// Completions, all of which are successes.
+    /// Returns the number of new completions. Panics if one of them is not a success.
     pub fn completed(&mut self) -> usize {
         let done = self.d.drain(&mut self.cq);
         let is_success = |&(_, status): &(u64, WcStatus)| status == WcStatus::Success;

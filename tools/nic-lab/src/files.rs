@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Files that people hand to the NIC's programs: rules of what is to go wrong, and recordings.
+//! Files that users pass to the NIC's programs: rules of fault injection, and recordings.
 
 use std::collections::BTreeSet;
 use verbena_control::{read_json, read_rules};
@@ -8,7 +8,8 @@ use verbena_faults::{RuleSet, Table};
 use verbena_record::full::{Item, Reader};
 use verbena_record::{export, report, why, Entry, Facts, Recording, What, WORDS};
 
-/// The target: an input is a file of rules. It is good, or an error says where it is not.
+/// Fuzz target whose input is a file of rules. The rules are accepted, or an error names the line
+/// and the cause.
 pub fn rule_file(bytes: &[u8]) {
     match read_rules(bytes) {
         Ok(set) => is_good(&set),
@@ -16,7 +17,8 @@ pub fn rule_file(bytes: &[u8]) {
     }
 }
 
-/// The target: an input is a recording of either kind, or what is in one: entries, items. Of what can be read, something is told.
+/// Fuzz target whose input is a recording of either kind, or its contents: entries or items. All
+/// that can be read can also be reported.
 pub fn recording(bytes: &[u8]) {
     if let Ok(recording) = Recording::from_bytes(bytes) {
         told(recording);
@@ -28,7 +30,7 @@ pub fn recording(bytes: &[u8]) {
     let words: Vec<u64> = words.collect();
     let whole = words.chunks_exact(WORDS);
     let unpacked = whole.filter_map(|words| Entry::unpack(words.try_into().ok()?));
-    // Times as a device has them.
+    // A device has no times above this limit.
     let entries = unpacked.filter(|entry| entry.time <= u64::MAX >> 8);
     told(Recording {
         entries: entries.collect(),
@@ -65,7 +67,7 @@ fn told(recording: Recording) {
     }
 }
 
-/// What an error of a file has to be like: it names a line of the file, and says why. Panics if it is not.
+/// Checks an error message: it has to name a line of the file and the cause. Panics if it does not.
 pub fn is_clear(error: &str, file: &[u8]) {
     let lines = 1 + file.iter().filter(|byte| **byte == b'\n').count();
     let told = error
@@ -77,12 +79,13 @@ pub fn is_clear(error: &str, file: &[u8]) {
     assert!(!why.is_empty() && error.chars().count() < 600, "{error}");
 }
 
-/// What is taken for good can be added to a device, and written down and read again. Panics if that is not so.
+/// Checks rules that were accepted: they can be added to a device, and written and read again.
+/// Panics if that fails.
 pub fn is_good(set: &RuleSet) {
     assert_eq!(set.check(), Ok(()));
     let mut table = Table::default();
     if let Err(why) = table.add(set, Some(1), 0, 0) {
-        // Which the device may have, so a file cannot tell.
+        // The device may have a rule with that name, so the check of the file does not report it.
         assert!(why.contains("no other rule is called"), "{why}: {set:?}");
         assert!(table.is_empty());
     }

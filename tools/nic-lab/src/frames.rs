@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Frames of somebody who knows everything but whose address is his own.
+//! Frames of an attacker who knows all addresses, QPNs and PSNs, and uses any of the addresses as
+//! the source.
 
 use crate::end::{FAR, GROUP, IPS, MACS, OTHER};
 use verbena_device::mock::gid;
@@ -8,21 +9,22 @@ use verbena_device::objects::mcast;
 use verbena_roce_lab::fuzz::frames::mend;
 use verbena_roce_lab::fuzz::Input;
 
-/// How a frame is made.
+/// Bits of the byte that selects the shape of a frame.
 mod shape {
-    /// What is drawn is made valid: types, lengths, checksums, port, BTH, ICRC.
+    /// Argument for `mend`: types, lengths, checksums, port, BTH and ICRC are made valid.
     pub const RIGHT: u8 = 0x3f;
-    /// Both bits: any bytes instead.
+    /// With both bits set, the frame consists of arbitrary bytes.
     pub const ANY: u8 = 3;
     pub const TAG: u8 = 1 << 2;
     pub const IPV6: u8 = 1 << 3;
-    /// A byte of it is changed.
+    /// One byte of the frame is changed.
     pub const SPOIL: u8 = 1 << 4;
-    /// Its end is missing.
+    /// The end of the frame is missing.
     pub const CUT: u8 = 1 << 5;
 }
 
-/// The next frame of an input. `qpns` are numbers of live queue pairs, whose sequences began at 0xfffffe.
+/// Returns the next frame of an input. `qpns` contains the numbers of existing QPs, whose PSNs
+/// started at 0xfffffe.
 pub fn next(input: &mut Input<'_>, qpns: &[u32]) -> Vec<u8> {
     let how = input.u8();
     if how & shape::ANY == shape::ANY {
@@ -56,7 +58,7 @@ pub fn next(input: &mut Input<'_>, qpns: &[u32]) -> Vec<u8> {
         frame.extend([0, 0, 0, 0, 0, 0, 0, 0, 64, 17, 0, 0]);
         frame.extend(addresses.concat());
     }
-    // UDP.
+    // UDP header.
     frame.extend([0xc0, 1, 0, 0, 0, 0, 0, 0]);
     let (opcode, flags) = (input.u8(), input.u8());
     let qpn = input.pick(qpns);
@@ -66,7 +68,7 @@ pub fn next(input: &mut Input<'_>, qpns: &[u32]) -> Vec<u8> {
     frame.extend((u32::from(flags) << 24 & 0x8000_0000 | psn & 0xff_ffff).to_be_bytes());
     let length = usize::from(input.u8() & 0x7f);
     frame.extend(take(input, length));
-    // The ICRC.
+    // Room for the ICRC.
     frame.extend([0; 4]);
     let tag = if how & shape::TAG != 0 { 0x40 } else { 0 };
     let ipv6 = if how & shape::IPV6 != 0 { 0x80 } else { 0 };

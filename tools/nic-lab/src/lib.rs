@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The laboratory of the NIC: its switch with devices behind it, without sockets, threads or guests, and somebody who sends
-//! whatever a fuzzer thinks of.
+//! The laboratory of the NIC: its switch and devices, without sockets, threads or guests, and an
+//! attacker whose frames come from a fuzzer.
 //!
-//! Two VMs, each with a driver and connected queue pairs, exchange messages. A third VM and two uplinks send frames: any bytes,
-//! or right ones with one thing wrong, in anybody's name. It must not matter ([`World`]).
+//! Two VMs, each with a driver and connected QPs, exchange messages. A third VM and two uplinks
+//! send frames: arbitrary bytes, or valid frames with one defect, with any source address. These
+//! frames must not affect the two VMs ([`World`]).
 //!
-//! And files that people hand to the NIC's programs ([`rule_file`], [`recording`]).
+//! The laboratory also has targets for files that users pass to the NIC's programs ([`rule_file`],
+//! [`recording`]).
 //!
-//! `tools/roce-lab/fuzz` makes a program for libFuzzer of each target, and `scripts/fuzz` runs them beside the others; the tests here replay
-//! their committed inputs.
+//! `tools/roce-lab/fuzz` makes a libFuzzer program of each target, and `scripts/fuzz` runs them
+//! together with the other targets. The tests here replay the committed inputs.
 #![forbid(unsafe_code)]
 
 mod end;
@@ -21,10 +23,10 @@ pub use files::{is_clear, is_good, recording, rule_file};
 use verbena_roce_lab::fuzz::Input;
 pub use world::World;
 
-/// Longest input that is looked at.
+/// Number of bytes of an input that are used.
 const LONGEST: usize = 1024;
 
-/// The target: an input is a setup, and what happens one after the other. Panics if something is wrong.
+/// Fuzz target whose input is a setup and a sequence of steps. Panics if a rule is broken.
 pub fn hostile_frames(bytes: &[u8]) {
     let mut input = Input::new(bytes.get(..LONGEST).unwrap_or(bytes));
     let mut world = World::new(&mut input);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The switch, the VMs and the uplinks, and what has to hold whatever comes.
+//! The switch, the VMs and the uplinks, and the rules that hold for any frame of a stranger.
 
 use crate::end::{path, End, FAR, GROUP, IPS, MACS, MESSAGES, OTHER, ROOM};
 use crate::frames;
@@ -15,7 +15,7 @@ use verbena_nic::switch::{Port, Ports, Switch};
 use verbena_roce::wire::{frame, Path};
 use verbena_roce_lab::fuzz::Input;
 
-/// Where a stranger's frames come from.
+/// Ports from which strangers send frames.
 const STRANGERS: [Port; 4] = [
     Port::Guest(2),
     Port::Engine(2),
@@ -23,31 +23,33 @@ const STRANGERS: [Port; 4] = [
     Port::Wire(1),
 ];
 
-/// See the module.
+/// The switch with two honest VMs, a hostile VM and two uplinks.
 pub struct World {
     switch: Switch,
     ends: [End; 2],
     now: u64,
-    /// Messages that were posted.
+    /// Number of messages that were posted.
     posted: usize,
-    /// Completions that were seen, of either end.
+    /// Number of completions of each honest VM.
     completed: [usize; 2],
-    /// Receives that were posted: each completes.
+    /// Number of receives that were posted; each of them has to complete.
     receives: usize,
-    /// The station behind the first uplink has said something.
+    /// True if a frame with the addresses of the station at the first uplink came from an uplink or
+    /// was forwarded.
     far_spoke: bool,
-    /// The MAC addresses from which strangers have sent frames.
+    /// MAC addresses from which strangers have sent frames.
     heard: HashSet<[u8; 6]>,
-    /// What the third VM's driver has set.
+    /// GIDs that the third VM's driver has set.
     claimed: Vec<Gid>,
-    /// What the queue pairs that are connected to it were like.
+    /// State and PSNs of the QPs that are connected to that station, at the start.
     far_was: [(u8, u32, u32); 2],
-    /// QPNs of all of them, and some others.
+    /// QPNs of the honest VMs' QPs, and some others.
     qpns: Vec<u32>,
 }
 
 impl World {
-    /// Both honest VMs have connected queue pairs. The first byte says how packets go between them.
+    /// Returns a world in which the honest VMs have connected QPs. The first byte of the input
+    /// decides if packets between them are passed by reference or as frames.
     pub fn new(input: &mut Input<'_>) -> Self {
         let by_reference = input.u8() & 1 == 0;
         let mut ends = [0, 1].map(|n| End::new(n, by_reference));
@@ -57,7 +59,7 @@ impl World {
             end.connect(numbers[n].0, peer.0, to, false);
             end.connect(numbers[n].1, peer.1, to, true);
             end.connect(end.far.qpn, FAR.2, path(FAR.0, FAR.1), false);
-            // It is waiting for an answer.
+            // The far station does not answer this WRITE, so the QP has a request outstanding.
             let wr = SendWr::new(
                 WqeOpcode::RdmaWrite,
                 99,
@@ -96,7 +98,7 @@ impl World {
         world
     }
 
-    /// Whatever the next byte says.
+    /// Does the step that the next byte of the input selects.
     pub fn step(&mut self, input: &mut Input<'_>) {
         match input.u8() % 8 {
             0 => self.post(),
@@ -110,7 +112,7 @@ impl World {
         }
     }
 
-    /// The next message of the first VM's.
+    /// Posts the next message between the honest VMs.
     fn post(&mut self) {
         if self.posted >= MESSAGES {
             return;
@@ -134,7 +136,8 @@ impl World {
         self.posted += 1;
     }
 
-    /// The third VM's driver would like to have GIDs, with any MAC address: its host lets it have all that are nobody else's.
+    /// Lets the third VM's driver set GIDs with any MAC address. The switch has to accept all of
+    /// them that belong to no other station.
     fn claim(&mut self, input: &mut Input<'_>) {
         let wanted = [IPS[2], IPS[0], IPS[1], FAR.1];
         let macs = [MACS[2], OTHER, FAR.0, MACS[0], MACS[1]];
@@ -146,7 +149,7 @@ impl World {
                 vlan: input.pick(&[None, None, Some(5)]),
             })
             .collect();
-        // What it does not want any more it clears first.
+        // The driver first clears the GIDs that it does not set again.
         let groups = vec![gid(GROUP)];
         self.claimed.retain(|own| entries.contains(own));
         let gids = self.claimed.clone();
@@ -155,7 +158,7 @@ impl World {
             let refused = self.switch.claim(2, &entry, self.now).err();
             let is_gid = [gid(IPS[0]), gid(IPS[1])].contains(&entry.gid) && entry.vlan.is_none();
             let is_mac = MACS[..2].contains(&entry.mac);
-            // A station elsewhere may have it.
+            // The switch refuses a MAC address that it has recently seen at another port.
             let is_heard = self.heard.contains(&entry.mac);
             match refused {
                 None => {
@@ -169,7 +172,7 @@ impl World {
         }
     }
 
-    /// Both devices work, and get what is for them, until nothing moves.
+    /// Runs both devices and exchanges their packets until no packet is left.
     fn work(&mut self) {
         self.now += 1000;
         loop {
@@ -195,7 +198,8 @@ impl World {
         }
     }
 
-    /// What a device has sent goes where the switch says. Returns whether there was anything.
+    /// Takes the packets and frames that a device has sent to the destinations that the switch
+    /// selects. Returns true if there were any.
     fn depart(&mut self, from: usize) -> bool {
         let mut moved = false;
         while let Some(packet) = self.ends[from].d.device.next_crossing() {
@@ -203,7 +207,7 @@ impl World {
             let to = packet.path().and_then(|path| {
                 let to = self.switch.engine_for(from as u8, path, self.now);
                 let is_peers = path.dgid == gid(IPS[1 - from]);
-                // The third VM may have got what the station behind the first uplink would have had.
+                // The third VM may have claimed the GID of the station at the first uplink.
                 let is_thirds = |own: &Gid| own.gid == path.dgid && own.vlan == path.vlan;
                 let is_thirds = to == Some(2) && self.claimed.iter().any(is_thirds);
                 let is_right = is_thirds || to == is_peers.then_some(1 - from as u8);
@@ -211,7 +215,7 @@ impl World {
                 to
             });
             match to {
-                // It has no device here.
+                // The third VM has no device in this test.
                 Some(2) => {}
                 Some(_) => self.cross(from, packet),
                 None => {
@@ -241,7 +245,7 @@ impl World {
             .receive_crossing(&to.d.ram, sender, to.d.now, next);
     }
 
-    /// As the engine has it (`tools/nic/src/engine/vm.rs`).
+    /// Delivers a frame in the same way as the engine (`tools/nic/src/engine/vm.rs`).
     fn deliver(&mut self, to: Ports, frame: &[u8]) {
         for vm in to.engines().filter(|vm| *vm < 2) {
             let d = &mut self.ends[vm].d;
@@ -251,7 +255,7 @@ impl World {
         }
     }
 
-    /// A frame of a stranger's.
+    /// Sends a frame of a stranger, and checks its destinations.
     fn hear(&mut self, from: Port, frame: &[u8]) {
         let before = self.switch.tally;
         let to = self.switch.forward(from, frame, self.now);
@@ -260,7 +264,7 @@ impl World {
         let after = self.switch.tally;
         assert!(to.is_empty() || after.refused == before.refused);
         let is_far = |path: Path| path.smac == FAR.0 && path.sgid == gid(FAR.1);
-        // The third VM may have got both, and is that station then.
+        // The third VM may have claimed both addresses, and then it acts as that station.
         let is_far = path.is_some_and(is_far);
         self.far_spoke |= is_far && (matches!(from, Port::Wire(_)) || !to.is_empty());
         if let Some(mac) = frame.get(6..12).and_then(|mac| mac.try_into().ok()) {
@@ -269,7 +273,7 @@ impl World {
         self.deliver(to, frame);
     }
 
-    /// What has to hold of each frame that is forwarded.
+    /// Checks the rules for the destinations of a frame.
     fn check(&self, from: Port, frame: &[u8], path: Option<&Path>, to: Ports) {
         assert!(!to.has(from), "it goes back");
         let vm = match from {
@@ -290,15 +294,17 @@ impl World {
             return;
         };
         for (n, ip) in IPS.iter().enumerate().take(2) {
-            // Somebody behind a wire may have the address of whom he speaks to.
+            // A station at an uplink may have the same GID as the VM to which it sends.
             let is_twice = vm.is_none() && path.dmac == MACS[n];
             let is_own = vm == Some(n) || is_twice;
-            // Both have their GIDs outside of VLANs; in a VLAN the same address is another station's.
+            // Both honest VMs have their GIDs outside of VLANs. In a VLAN, another station may have
+            // the same address.
             let is_its = path.sgid == gid(*ip) && path.vlan.unwrap_or(0) == 0;
             assert!(!is_its || is_own, "with the GID of {n}");
         }
         if let Some(vm) = vm {
-            // The third may have any that is nobody else's: of whose there are, see above.
+            // The third VM may use any address that belongs to no other VM. The loops above have
+            // checked the addresses of the others.
             let is_own = path.smac == MACS[vm] || vm == 2;
             assert!(is_own, "RDMA with another address");
         }
@@ -316,11 +322,12 @@ impl World {
     fn has_gid(&self, vm: usize, of: &[u8; 16]) -> bool {
         let [a, b, c, last] = IPS[vm];
         let own = [gid(IPS[vm]), gid([a, b, c, last + 20])];
-        // What the third has is its own affair.
+        // The third VM may have any GID.
         vm == 2 || own.contains(of)
     }
 
-    /// All that was posted is done, every byte is right, and nobody's queue pair has heard a stranger.
+    /// Posts the remaining messages, and checks that all requests have completed, that every byte
+    /// is right, and that no frame of a stranger has affected a QP.
     pub fn finish(mut self) {
         if !self.far_spoke {
             for (n, was) in self.far_was.into_iter().enumerate() {
@@ -341,7 +348,8 @@ impl World {
             bytes.skip(n * ROOM).take(ROOM).collect()
         };
         for n in 0..MESSAGES {
-            // A READ brings the second VM's to the first, all others the other way.
+            // A READ takes data from the second VM to the first, and the other operations from the
+            // first to the second.
             let seed = if n % 4 == 2 { 2 } else { 1 };
             for (vm, end) in self.ends.iter().enumerate() {
                 let at = end.memory.0 + (n * ROOM) as u64;
