@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! How fast the NIC's engine is by itself: RDMA WRITEs through the device model, without a virtual machine.
+//! Measures the speed of the NIC's engine alone: RDMA WRITEs through the device model, without a
+//! virtual machine.
 //!
-//! Prints a line of JSON for each test: `{test, size, unit, value, memcpy, ratio}`. `memcpy` is the rate at which one
-//! thread copies the very same buffers in the same order, page by page where they are scattered, and `ratio` is
-//! `value / memcpy` (or null where nothing is to be compared). The medians of [`ROUNDS`] rounds are printed, in which both
-//! take turns, because a busy machine slows both.
+//! Prints a line of JSON for each test: `{test, size, unit, value, memcpy, ratio}`. `memcpy` is the
+//! rate at which one thread copies the same buffers in the same order, page by page if they are
+//! scattered. `ratio` is `value / memcpy`. Both are null in tests without a comparison. Each test
+//! runs [`ROUNDS`] rounds and prints the medians. The WRITEs and the copies take turns in each
+//! round, because other load on the machine slows both.
 
 mod driver;
 mod wire;
@@ -21,14 +23,14 @@ use std::time::{Duration, Instant};
 use verbena_device::memory::GuestMemory;
 
 const ROUNDS: usize = 7;
-/// How long each side runs in a round.
+/// Duration of each measurement in a round.
 const ROUND: Duration = Duration::from_millis(200);
 const MESSAGE: u64 = 64 << 10;
-/// Both buffers together stay in any second-level cache or last-level cache.
+/// Buffer size for which both buffers fit into any second-level or last-level cache.
 const WITHIN: u64 = 512 << 10;
-/// The last-level cache where the machine does not tell.
+/// Size of the last-level cache in bytes if the machine does not report it.
 const LLC_FALLBACK: u64 = 32 << 20;
-/// The most memory for either buffer.
+/// Largest size of either buffer in bytes.
 const BEYOND_MAX: u64 = 256 << 20;
 
 /// Measures the NIC's engine without a virtual machine.
@@ -45,7 +47,7 @@ struct Args {
     no_congestion_control: bool,
 }
 
-/// A test by name.
+/// Name and function of a test.
 type Test = (&'static str, Box<dyn Fn(&str) -> io::Result<()>>);
 
 fn main() -> ExitCode {
@@ -135,7 +137,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Size of the last-level cache in bytes.
+/// Returns the size of the last-level cache in bytes.
 fn llc() -> u64 {
     let sizes = (0..8).filter_map(|i| {
         let path = format!("/sys/devices/system/cpu/cpu0/cache/index{i}/size");
@@ -145,13 +147,14 @@ fn llc() -> u64 {
     sizes.max().map_or(LLC_FALLBACK, |kib| kib << 10)
 }
 
-/// Calls `batch` until the round is over; returns bytes (or what it counts) a second.
+/// Calls `batch` until [`ROUND`] is over. Returns the sum of its results (bytes or operations) per
+/// second.
 fn measure(batch: impl FnMut() -> io::Result<u64>) -> io::Result<f64> {
     let start = Instant::now();
     measure_by(|| start.elapsed(), batch)
 }
 
-/// The same by this clock.
+/// Does the same, but measures the time with `clock`.
 fn measure_by(
     clock: impl Fn() -> Duration,
     mut batch: impl FnMut() -> io::Result<u64>,
@@ -166,7 +169,7 @@ fn measure_by(
     }
 }
 
-/// The time that this thread had a processor: what others do on the machine is not in it.
+/// Returns the CPU time of this thread, which excludes the time of other threads and processes.
 fn busy() -> Duration {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
@@ -177,7 +180,8 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// So many messages, one after the other through a buffer of `size` bytes, again and again.
+/// Returns `count` consecutive messages, which start again at the beginning of the buffer after
+/// `size` bytes.
 fn through(count: u64, size: u64) -> Vec<Write> {
     let places = (0..count).map(|i| i * MESSAGE % size);
     let writes = places.map(|at| Write {
@@ -190,7 +194,7 @@ fn through(count: u64, size: u64) -> Vec<Write> {
 
 fn bandwidth(name: &str, size: u64, scatter: bool) -> io::Result<()> {
     let mut driver = Driver::new(Direct::new(), size, scatter)?;
-    // A small buffer is gone through several times without a pause, until the queue is full.
+    // A batch passes over a small buffer several times, so that it fills the send ring.
     let count = (size / MESSAGE).max(DEPTH.into());
     let bytes = count * MESSAGE;
     let writes = through(count, size);
@@ -239,8 +243,8 @@ fn cores() -> usize {
     std::thread::available_parallelism().map_or(2, usize::from)
 }
 
-/// From post to completion, with the engine in a thread of its own, while `rivals` other threads keep cores busy as
-/// virtual CPUs do.
+/// Measures the time from post to completion, with the engine in its own thread, while `rivals - 1`
+/// other threads (none if `rivals` is 0) keep cores busy, as virtual CPUs do.
 fn latency(name: &str, rivals: usize) -> io::Result<()> {
     let stop = Arc::new(AtomicBool::new(false));
     let rivals: Vec<_> = (1..rivals)
@@ -275,7 +279,8 @@ fn latency(name: &str, rivals: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// Half a round trip between two threads that never sleep: with the engine, one thread more than two cores can run.
+/// Measures half a round trip between two threads that never sleep. Together with the engine, the
+/// test has more threads than two cores can run.
 fn ping_pong(name: &str) -> io::Result<()> {
     let mut driver = Driver::new(Threaded::start()?, 1 << 20, false)?;
     driver

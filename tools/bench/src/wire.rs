@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Between two devices: of one process, or of two that are joined by the NIC's own uplinks.
+//! Tests between two devices of one process, or of two processes that are joined by the NIC's own
+//! uplinks.
 //!
-//! `stepped` tests have everything in one thread and by its own clock, so they tell what a byte costs both ends together; with
-//! `threaded` ones each engine has a thread, as in NICs.
+//! `stepped` tests run everything in one thread and measure the CPU time of that thread, so they
+//! show the cost of a byte at both ends together. In `threaded` tests each engine has its own
+//! thread, as in real NICs.
 
 use crate::driver::{scattered, Backend, Driver, Link, Port, Shape, Stepped, Threaded, DEPTH};
 use crate::driver::{PAGE, SOURCE, TARGET};
@@ -12,12 +14,13 @@ use std::io;
 use std::time::{Duration, Instant};
 use verbena_device::memory::GuestMemory;
 
-/// The path MTU of Ethernet's 1500 bytes, as `enum ib_mtu`.
+/// Path MTU that fits into Ethernet's 1500 bytes, as `enum ib_mtu`.
 const ETHERNET: u8 = 3;
-/// What single queue pairs have outstanding beside many: as much as keeps a wire busy.
+/// Number of outstanding WRITEs of the single queue pair that is compared with many. This number
+/// keeps a wire busy.
 const SINGLE: u32 = 64;
 
-/// Two drivers with devices that are made alike.
+/// Creates two drivers whose devices have the same shape.
 fn pair<B: Backend>([a, b]: [B; 2], shape: Shape) -> io::Result<[Driver<B>; 2]> {
     let ports = [Port::of(1), Port::of(2)];
     Ok([
@@ -26,13 +29,13 @@ fn pair<B: Backend>([a, b]: [B; 2], shape: Shape) -> io::Result<[Driver<B>; 2]> 
     ])
 }
 
-/// WRITEs of 64 KiB, with an engine's thread for each process.
+/// Measures WRITEs of 64 KiB, with one engine thread for each process.
 pub fn threaded(name: &str, link: Link, mtu: u8) -> io::Result<()> {
     let start = Instant::now();
     bandwidth(name, Threaded::start_two(link)?, mtu, || start.elapsed())
 }
 
-/// The same in one thread, over Ethernet's path MTU.
+/// Measures WRITEs of 64 KiB in one thread, with Ethernet's path MTU.
 pub fn stepped(name: &str, link: Link) -> io::Result<()> {
     bandwidth(name, Stepped::two(link)?, ETHERNET, busy)
 }
@@ -69,8 +72,9 @@ fn bandwidth<B: Backend>(
     Ok(())
 }
 
-/// WRITEs of 8 bytes: those of so many queue pairs, each with so many outstanding, beside those of one that has
-/// [`SINGLE`] outstanding, or `depth` if that is more. In place of `memcpy` stands the single one's rate.
+/// Measures WRITEs of 8 bytes on `qps` queue pairs, each with `depth` outstanding. Also measures
+/// them on one queue pair with [`SINGLE`] outstanding, or with `depth` if that is more. The field
+/// `memcpy` contains the rate of the single queue pair.
 pub fn many(name: &str, link: Link, qps: u32, depth: u32) -> io::Result<()> {
     let shape = |queues, log_depth| Shape {
         mtu: ETHERNET,

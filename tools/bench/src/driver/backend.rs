@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A device and what runs it: the device model, called directly, or the NIC's engine, in a thread of its own or whenever its driver
-//! waits.
+//! The device under test and its executor: the device model, called directly, or the NIC's engine,
+//! in its own thread or whenever the driver waits.
 
 use super::{Link, Port};
 use std::cell::RefCell;
@@ -16,17 +16,17 @@ use verbena_nic::shared::Shared;
 
 use super::link::Process;
 
-/// A device and what runs it.
+/// Interface to a device and its executor.
 pub trait Backend {
-    /// Gives it memory.
+    /// Maps memory into the device's address space.
     fn map(&mut self, addr: u64, len: u64, fd: &OwnedFd) -> io::Result<()>;
-    /// A register is written.
+    /// Writes a register of the device.
     fn write(&mut self, ram: &GuestRam, offset: usize, value: u32);
-    /// A register is read.
+    /// Reads a register of the device.
     fn read(&self, offset: usize) -> u32;
-    /// The doorbell of an area is rung.
+    /// Rings the doorbell of an area.
     fn ring(&mut self, uar: u32);
-    /// Lets it work. False: it has nothing to do.
+    /// Runs the device. Returns false if the device has no work.
     fn work(&mut self, ram: &GuestRam) -> bool;
 }
 
@@ -55,7 +55,7 @@ impl Direct {
 
 impl Backend for Direct {
     fn map(&mut self, _addr: u64, _len: u64, _fd: &OwnedFd) -> io::Result<()> {
-        // It uses the driver's own map.
+        // The device model gets the driver's own memory map with each call.
         Ok(())
     }
 
@@ -84,7 +84,7 @@ impl Backend for Direct {
     }
 }
 
-/// The NIC's engine in a thread of its own, as behind QEMU.
+/// The NIC's engine in its own thread, as with QEMU.
 pub struct Threaded(pub(super) Arc<Shared>);
 
 impl Threaded {
@@ -97,7 +97,8 @@ impl Threaded {
         all.pop().ok_or(io::ErrorKind::NotFound.into())
     }
 
-    /// Two devices that are joined so. Each process has an engine thread.
+    /// Starts two devices that are joined by the link. Each process of the link has an engine
+    /// thread.
     pub fn start_two(link: Link) -> io::Result<[Self; 2]> {
         let all = Self::start_all(link.processes([1, 2].map(|n| Port::of(n).mac))?)?;
         all.try_into().map_err(|_| io::ErrorKind::NotFound.into())
@@ -139,15 +140,15 @@ impl Backend for Threaded {
     }
 }
 
-/// The engines of two devices in the driver's own thread: all of them get a turn when it waits, so that no scheduler has a part
-/// in what is measured.
+/// The engines of two devices in the driver's own thread. All engines run when the driver waits, so
+/// that the scheduler does not influence the measurement.
 pub struct Stepped {
     device: Threaded,
     engines: Rc<RefCell<Vec<Engine>>>,
 }
 
 impl Stepped {
-    /// Two devices that are joined so.
+    /// Creates two devices that are joined by the link.
     pub fn two(link: Link) -> io::Result<[Self; 2]> {
         let processes = link.processes([1, 2].map(|n| Port::of(n).mac))?;
         let vms = processes.iter().flat_map(|process| &process.vms);
@@ -185,7 +186,7 @@ impl Backend for Stepped {
         for engine in engines.iter_mut() {
             engine.turn();
         }
-        // A wire may have to be waited for.
+        // A packet may still be in flight between the engines, so the device counts as busy.
         true
     }
 }

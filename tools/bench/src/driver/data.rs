@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The data path: posts to the send ring, and polls of the CQ.
+//! The data path: posts to send rings, and polls of the CQ.
 
 use super::{
     unreachable, Backend, Driver, Write, DEPTH, LKEY, LOG_STRIDE, PATIENCE, RKEY, SOURCE, TARGET,
@@ -15,7 +15,8 @@ use verbena_device::memory::{Access, GuestMemory};
 use zerocopy::IntoBytes;
 
 impl<B: Backend> Driver<B> {
-    /// Posts `writes` on the first queue pair, each signaled, and runs the device until all have completed.
+    /// Posts signaled `writes` on the first queue pair, and runs the device until all of them have
+    /// completed.
     pub fn run(&mut self, writes: &[Write]) -> io::Result<()> {
         for chunk in writes.chunks(DEPTH as usize) {
             self.start(chunk).map_err(unreachable)?;
@@ -24,7 +25,8 @@ impl<B: Backend> Driver<B> {
         Ok(())
     }
 
-    /// Posts so many writes of `length` bytes on each queue pair, and runs the device until all have completed.
+    /// Posts `count` writes of `length` bytes on each queue pair, and runs the device until all of
+    /// them have completed.
     pub fn run_each(&mut self, count: u32, length: u32) -> io::Result<()> {
         for queue in 0..self.queues.len() {
             let at = queue as u64 * u64::from(length) % self.shape.size;
@@ -54,7 +56,7 @@ impl<B: Backend> Driver<B> {
         Ok(())
     }
 
-    /// Posts `writes` on the first queue pair, at most as many as there is room for.
+    /// Posts `writes` on the first queue pair. The send ring must have room for all of them.
     pub(super) fn start(&mut self, writes: &[Write]) -> Access {
         self.start_on(0, writes.iter().copied())
     }
@@ -94,7 +96,8 @@ impl<B: Backend> Driver<B> {
         Ok(())
     }
 
-    /// Device specification, section 5; `verbena_abi::doorbell` has it as code for those who map the area.
+    /// Publishes the producer index and rings the doorbell if necessary (device specification,
+    /// section 5). `verbena_abi::doorbell` implements the same for drivers that map the area.
     fn post(&mut self, queue: usize) -> Access {
         let queue = &self.queues[queue];
         let word = |offset: usize| queue.area + offset as u64;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What joins two devices: one process, or the NIC's own uplinks, with the kernel's sockets between them.
+//! Links between two devices: one process, or the NIC's own uplinks, with sockets of the kernel
+//! between them.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -14,34 +15,35 @@ use verbena_nic::places::Places;
 use verbena_nic::shared::Shared;
 use verbena_nic::uplink::{Kind, Uplink};
 
-/// What joins two devices.
+/// Connection between two devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
-    /// One process: packets go by reference.
+    /// One process, which passes packets by reference.
     Reference,
-    /// One process: packets go as frames.
+    /// One process, which passes packets as frames.
     Frames,
-    /// Two, with UNIX sockets between them.
+    /// Two processes with UNIX sockets between them.
     Unix,
-    /// Two, with a UDP tunnel over the loopback device between them.
+    /// Two processes with a UDP tunnel over the loopback device between them.
     Udp,
 }
 
-/// What joins two devices, and how they use it.
+/// Connection between two devices, and its congestion control.
 #[derive(Clone, Copy, Debug)]
 pub struct Link {
     pub by: By,
     pub congestion_control: bool,
 }
 
-/// One engine's network, and the devices in its hands.
+/// One engine's network, and the devices that the engine runs.
 pub struct Process {
     pub network: Arc<Network>,
     pub vms: Vec<(Arc<Shared>, Config)>,
 }
 
 impl Process {
-    /// With a device for each of these MAC addresses.
+    /// Creates a process with one device for each MAC address. The devices get the configuration
+    /// `like`.
     pub fn new(macs: &[[u8; 6]], like: &Config, wires: Vec<Box<dyn Uplink>>) -> io::Result<Self> {
         let common = Arc::new(Common::new()?);
         let vms = macs.iter().map(|&mac| {
@@ -72,7 +74,7 @@ impl From<By> for Link {
 }
 
 impl Link {
-    /// All of them.
+    /// Returns a link of each kind with congestion control.
     #[cfg(test)]
     pub fn all() -> impl Iterator<Item = Self> {
         [By::Reference, By::Frames, By::Unix, By::Udp]
@@ -80,7 +82,7 @@ impl Link {
             .map(Self::from)
     }
 
-    /// The processes with two devices of these MAC addresses.
+    /// Creates the processes of the link, with a device for each MAC address.
     pub fn processes(self, macs: [[u8; 6]; 2]) -> io::Result<Vec<Process>> {
         let like = Config {
             neighbours: self.by == By::Reference,
@@ -93,7 +95,7 @@ impl Link {
             By::Udp => udp()?,
         };
         let wires = [own.open(&places)?, peer.open(&places)?];
-        // Each finds the other, and then nobody else needs their names.
+        // Each uplink connects to its peer here, and needs the names of the sockets no longer.
         wires.iter().flatten().for_each(|wire| wire.tend());
         places.leave();
         let both = macs.iter().zip(wires);

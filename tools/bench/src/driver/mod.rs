@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A driver of a few lines: two connected queue pairs of one device over memory files, as two guests would have them.
+//! A small driver: connected queue pairs of one device or of two devices, over memory files as
+//! guests have them.
 //!
-//! Everything goes through the device's real interface: registers, command slots, doorbell area, rings. The device is
-//! called directly ([`Direct`]), or runs in the NIC's own engine thread ([`Threaded`]).
+//! The driver uses only the interface of the device: registers, command slots, doorbell areas and
+//! rings. It calls the device directly ([`Direct`]), or the device runs in the NIC's own engine, in
+//! a thread ([`Threaded`]) or in the driver's thread ([`Stepped`]).
 
 use rustix::fs::{fcntl_add_seals, ftruncate, memfd_create, MemfdFlags, SealFlags};
 use std::io;
@@ -21,11 +23,12 @@ mod setup;
 pub use backend::{Backend, Direct, Stepped, Threaded};
 pub use link::{By, Link};
 
-/// The driver's own memory: rings, tables, command slots; for each queue pair so much more.
+/// The driver's own memory: its address, the size for rings, tables and command slots, and the
+/// additional size for each queue pair.
 const OWN: u64 = 0;
 const OWN_SIZE: u64 = 16 << 20;
 const QUEUE_SIZE: u64 = 8 << 10;
-/// The buffers of the writing and of the written guest.
+/// Addresses of the source buffer and of the target buffer.
 pub const SOURCE: u64 = 1 << 40;
 pub const TARGET: u64 = 2 << 40;
 
@@ -34,24 +37,25 @@ const UAR: u32 = 1;
 const LKEY: u32 = 1 << 8;
 const RKEY: u32 = 2 << 8;
 const CQN: u32 = 1;
-/// Only a failure waits so long.
+/// Time after which a wait has failed.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What scattered buffers are registered in.
+/// Page size of scattered buffers in bytes.
 pub const PAGE: u64 = 4096;
 
-/// Where a byte of a scattered buffer is in memory: each pair of pages has changed places, so no run is longer than a page.
+/// Returns the memory offset for an offset of a scattered buffer. The two pages of each pair are
+/// swapped, so no contiguous run is longer than a page.
 pub const fn scattered(offset: u64) -> u64 {
     offset ^ PAGE
 }
 
-/// Entries of the send ring and of the CQ, where there are few queue pairs.
+/// log2 of the number of entries of the default send ring, and of the smallest CQ.
 pub const LOG_DEPTH: u8 = 7;
-/// The same as a number.
+/// Number of entries of the default send ring.
 pub const DEPTH: u32 = 1 << LOG_DEPTH;
 const LOG_STRIDE: u8 = wqe::log_sq_stride(false, 1, 0);
 
-/// The addresses of a device: one of two, or the same for both ends.
+/// MAC address and GID of one end of the connections.
 #[derive(Clone, Copy)]
 pub struct Port {
     mac: [u8; 6],
@@ -59,7 +63,7 @@ pub struct Port {
 }
 
 impl Port {
-    /// Of device `n`.
+    /// Returns the addresses of device `n`.
     pub const fn of(n: u8) -> Self {
         Self {
             mac: [2, 0, 0, 0, 0, n],
@@ -68,23 +72,24 @@ impl Port {
     }
 }
 
-/// What a driver makes.
+/// Parameters of the objects that a driver creates.
 #[derive(Clone, Copy)]
 pub struct Shape {
-    /// Bytes of each buffer.
+    /// Size of each buffer in bytes.
     pub size: u64,
-    /// The buffers are registered in pages of 4 KiB, as a guest's are, else in one piece.
+    /// True if the buffers are registered in pages of 4 KiB, like those of a guest. False if they
+    /// are registered as one contiguous range.
     pub scatter: bool,
-    /// Path MTU, as `enum ib_mtu`.
+    /// Path MTU as `enum ib_mtu`.
     pub mtu: u8,
-    /// Queue pairs.
+    /// Number of queue pairs.
     pub queues: u32,
-    /// Entries of each send ring.
+    /// log2 of the number of entries of each send ring.
     pub log_depth: u8,
 }
 
 impl Shape {
-    /// Two queue pairs with the largest path MTU.
+    /// Returns the parameters for two queue pairs with the largest path MTU.
     pub const fn new(size: u64, scatter: bool) -> Self {
         Self {
             size,
@@ -95,32 +100,32 @@ impl Shape {
         }
     }
 
-    /// Entries of the CQ: as many as all send rings together.
+    /// Returns log2 of the number of CQ entries. The CQ has room for the entries of all send rings.
     fn log_cq(&self) -> u8 {
         let all = self.queues.next_power_of_two().ilog2() as u8 + self.log_depth;
         all.max(LOG_DEPTH)
     }
 }
 
-/// A queue pair.
+/// A queue pair of the driver.
 struct Queue {
-    /// Its send ring, and where in it the next request goes.
+    /// Address of the send ring, and producer index.
     sq: u64,
     producer: u32,
-    /// Its doorbell area, by number, the address of that, and its slot there.
+    /// Number and address of the doorbell area, and the slot in it.
     uar: u32,
     area: u64,
     slot: usize,
 }
 
-/// One RDMA WRITE.
+/// Source, target and length of an RDMA WRITE.
 #[derive(Clone, Copy)]
 pub struct Write {
     /// Offset in the source buffer.
     pub from: u64,
     /// Offset in the target buffer.
     pub to: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u32,
 }
 
@@ -128,7 +133,7 @@ pub struct Write {
 pub struct Driver<B> {
     pub ram: GuestRam,
     backend: B,
-    /// Doorbells that had to be rung.
+    /// Number of doorbells that had to be rung.
     pub rings: u64,
     free: u64,
     slots: u64,
@@ -136,7 +141,7 @@ pub struct Driver<B> {
     shape: Shape,
     queues: Vec<Queue>,
     cq: u64,
-    /// Writes that were posted, and those that have completed, on all queue pairs.
+    /// Number of writes that were posted, and of those that have completed, on all queue pairs.
     posted: u32,
     consumer: u32,
 }
@@ -147,7 +152,8 @@ fn memory(ram: &mut GuestRam, backend: &mut impl Backend, addr: u64, len: u64) -
     fcntl_add_seals(&fd, SealFlags::SHRINK)?;
     backend.map(addr, len, &fd)?;
     ram.map(addr, len, &fd, 0, true)?;
-    // Memory that was never written is one zero page, which is not what is to be measured.
+    // Memory that was never written reads as a single zero page, and the benchmark has to measure
+    // copies of distinct pages.
     let block = vec![0x5a; 1 << 20];
     for offset in (0..len).step_by(block.len()) {
         let part = block.len().min((len - offset) as usize);
@@ -162,14 +168,14 @@ fn unreachable(_: verbena_device::memory::Unreachable) -> io::Error {
 }
 
 impl<B: Backend> Driver<B> {
-    /// A device with two queue pairs that are connected to each other, and a buffer of `size` bytes at each end; with `scatter`
-    /// see [`Shape::scatter`].
+    /// Creates a device with two queue pairs that are connected to each other, and a source and a
+    /// target buffer of `size` bytes. [`Shape::scatter`] describes `scatter`.
     pub fn new(backend: B, size: u64, scatter: bool) -> io::Result<Self> {
         Self::between(backend, Shape::new(size, scatter), [Port::of(1); 2])
     }
 
-    /// A device with queue pairs each of which is connected to that of the same number of another device, which is made like this
-    /// one, with the ports the other way round.
+    /// Creates a device whose queue pairs are connected to those with the same numbers on another
+    /// device. The other device is created with the same shape and with the ports in reverse order.
     pub fn between(mut backend: B, shape: Shape, ports: [Port; 2]) -> io::Result<Self> {
         let mut ram = GuestRam::new();
         let own = OWN_SIZE + u64::from(shape.queues) * QUEUE_SIZE;

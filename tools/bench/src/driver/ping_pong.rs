@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Ping-pong of two threads, each with a queue pair.
+//! Ping-pong between two threads, each of which has a queue pair.
 
 use super::{Driver, Threaded, DEPTH, LKEY, LOG_STRIDE, RKEY, SOURCE, TARGET, UAR};
 use std::sync::atomic::{fence, Ordering};
@@ -11,14 +11,15 @@ use verbena_device::memory::{Access, GuestMemory};
 use verbena_nic::guest_ram::GuestRam;
 use verbena_nic::shared::Shared;
 
-/// One of two players: writes a number into the other's memory and waits for the other to do the same.
+/// One of two players, which writes a number into the memory of the other and waits until the other
+/// does the same.
 struct Player<'a> {
     ram: &'a GuestRam,
     shared: &'a Shared,
     area: u64,
     sq: u64,
     slot: usize,
-    /// Where this one and the other one keep their numbers, and their keys.
+    /// Address and key of the memory of this player and of the other player.
     own: (u64, u32),
     other: (u64, u32),
 }
@@ -43,7 +44,8 @@ impl Player<'_> {
         ram.write_struct(at, &header)?;
         ram.write_struct(at + wqe::DATA_OFFSET as u64, &sge)?;
         ram.store32(self.area + doorbell::sq_producer(self.slot) as u64, number)?;
-        // Both players count in one group, so this must be atomic.
+        // The slots of both players share the generation counter of one group, so the increment
+        // must be atomic.
         ram.fetch_add64(self.area + doorbell::qp_generation(0) as u64, 1)?;
         fence(Ordering::SeqCst);
         let sleep = ram.load32(self.area + doorbell::SLEEP as u64)?;
@@ -63,8 +65,8 @@ impl Player<'_> {
 }
 
 impl Driver<Threaded> {
-    /// Plays ping-pong between two threads that never sleep, as two virtual CPUs would, each of which takes `think` to
-    /// answer; returns the round trips in seconds.
+    /// Plays ping-pong between two threads that never sleep, like two virtual CPUs. Each thread
+    /// takes `think` to answer. Returns the round-trip times in seconds.
     pub fn ping_pong(&mut self, rounds: u32, think: Duration) -> Vec<f64> {
         let side = |sq, slot, own, other| Player {
             ram: &self.ram,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What comes before the first write: commands that create and connect everything.
+//! Setup before the first write: commands that create and connect all objects.
 
 use super::{
     scattered, unreachable, Backend, Driver, Port, Queue, Shape, CQN, LKEY, LOG_STRIDE, OWN_SIZE,
@@ -106,14 +106,14 @@ impl<B: Backend> Driver<B> {
             self.create_qp(number, rq)?;
         }
         for number in 0..self.shape.queues {
-            // In one device they are connected two by two.
+            // The queue pairs of a single device are connected in pairs.
             let other = number ^ u32::from(own.mac == peer.mac);
             self.connect(FIRST_QPN + number, FIRST_QPN + other, peer)?;
         }
         Ok(())
     }
 
-    /// Nobody receives, so all have one receive ring.
+    /// Creates a queue pair. No receive is ever posted, so all queue pairs share one receive ring.
     fn create_qp(&mut self, number: u32, rq: Translation) -> io::Result<()> {
         let queue = &self.queues[number as usize];
         let request = CreateQp {
@@ -181,7 +181,7 @@ impl<B: Backend> Driver<B> {
         Ok(())
     }
 
-    /// Memory of the driver, zeroed and page aligned.
+    /// Allocates memory of the driver, which is zeroed and aligned to pages. Returns its address.
     pub(super) fn alloc(&mut self, size: u64) -> io::Result<u64> {
         let at = self.free;
         self.free += size.next_multiple_of(4096);
