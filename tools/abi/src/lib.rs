@@ -2,8 +2,8 @@
 
 //! The contract between driver, device and provider, for the Cargo build.
 //!
-//! The source is `include/abi`, which Kbuild compiles into the kernel module as well. There is nothing here but the
-//! inclusion of that folder, and `bin/layout.rs`, which prints its layout table.
+//! The source is `include/abi`, which Kbuild also compiles into the kernel module. This crate only
+//! includes that directory, and has `bin/layout.rs`, which prints the layout table.
 
 #![no_std]
 #![forbid(unsafe_code)]
