@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! The recovery flows of Documentation/recovery.md over libibverbs, without `unsafe`: `verbena-recovery FLOW careless|careful`.
+//! The recovery flows of Documentation/recovery.md over libibverbs, without `unsafe`:
+//! `verbena-recovery FLOW careless|careful`.
 //!
-//! A flow has the name of the scenario in C that goes wrong by the same rule (`examples/FLOW/rule.toml`). All of them do the same work: some
-//! pieces of memory go from one queue pair to another of the same process, and at the end each byte is compared. Without the rule both forms
-//! do it; with the rule the careful one does, and the careless one, which knows of no recovery, does not.
+//! A flow has the name of the C scenario that fails by the same rule (`examples/FLOW/rule.toml`).
+//! All flows do the same work: they move pieces of memory from one queue pair to another of the
+//! same process, and compare each byte at the end. Without the rule, both forms do all of the work.
+//! With the rule, the careful form does it, and the careless form, which has no recovery, does not.
 //!
-//! Ends with 0 if all of the work is done, with 1 if not, and with 2 where a verb refuses what it is asked for.
+//! The exit status is 0 if all of the work is done, 1 if not, and 2 if a verb refuses an operation.
 mod flows;
 mod verbs;
 

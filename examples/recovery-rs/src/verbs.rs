@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! What the flows share: a device, two ends of a connection in one process, and work between them. What a flow is about is never done here.
+//! Common parts of the flows: a device, two ends of a connection in one process, and the work
+//! between them. The recovery itself is in the flows.
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,17 +11,17 @@ use verbena_testing::ffi::qp::{mask, op, state, Qp, QpInit, RecvWr, SendWr, Srq}
 use verbena_testing::ffi::{AhAttr, Gid, GlobalRoute, QpAttr, QpCap, Wc};
 use verbena_testing::rig::status;
 
-/// The work: so many pieces of so many bytes go from one end to the other.
+/// Number of pieces of the work; each piece goes from one end to the other.
 pub const PIECES: usize = 64;
 const PIECE: usize = 4096;
-/// `enum ibv_qp_type`.
+/// Values of `enum ibv_qp_type`.
 pub const RC: u32 = 2;
 pub const UC: u32 = 3;
 
-/// What a verb refused, in words.
+/// Result whose error describes the operation that a verb has refused.
 pub type Result<T> = std::result::Result<T, String>;
 
-/// Says what was asked for when a verb has refused it.
+/// Adds the operation that was attempted to the error of a verb.
 pub trait Refused<T> {
     fn to(self, what: &str) -> Result<T>;
 }
@@ -31,7 +32,8 @@ impl<T, E: Debug> Refused<T> for std::result::Result<T, E> {
     }
 }
 
-/// A device ($DEVICE, else the first), and the GID that connections use ($GID: its index, else the first that is there).
+/// A device (`$DEVICE`, or the first one), and the GID of connections (the first valid GID from
+/// index `$GID`, or from index 0).
 pub struct Device {
     pub context: Arc<Context>,
     pub pd: Arc<Pd>,
@@ -40,7 +42,7 @@ pub struct Device {
 }
 
 impl Device {
-    /// Opens it, which a device that has died refuses until it is back.
+    /// Opens the device. This fails while a device that had a fatal error is not back yet.
     pub fn open() -> Result<Device> {
         let name = std::env::var("DEVICE").ok();
         let name = name.or_else(|| device_names().into_iter().next());
@@ -60,7 +62,8 @@ impl Device {
         })
     }
 
-    /// The next asynchronous event of a kind, acknowledged, waited for at most so long; others are acknowledged and forgotten.
+    /// Waits for an asynchronous event of this kind for at most `patience`. Returns true if it
+    /// came. Acknowledges all events that come in the meantime, and ignores those of other kinds.
     pub fn event_came(&self, kind: EventType, patience: Duration) -> bool {
         let end = Instant::now() + patience;
         loop {
@@ -74,14 +77,15 @@ impl Device {
     }
 }
 
-/// A queue pair with a CQ and memory of its own; its receives may come from an SRQ. The queue pair is destroyed first.
+/// A queue pair with a CQ and memory of its own; it may take its receives from an SRQ. The queue
+/// pair is the first field, so that it is destroyed first.
 pub struct End {
     pub qp: Qp,
     pub cq: Arc<Cq>,
     mr: Mr,
 }
 
-/// How long an end waits for its peer, as `ibv_modify_qp` has it.
+/// Retry limits of a queue pair, in the encoding of `ibv_modify_qp`.
 #[derive(Clone, Copy)]
 pub struct Patience {
     pub timeout: u8,
@@ -118,7 +122,7 @@ impl End {
         Ok(End { qp, cq, mr })
     }
 
-    /// To a state, with the attributes that the mask names.
+    /// Moves the queue pair to a state, with the attributes that the mask names.
     pub fn modify(&self, to: u32, attr: QpAttr, mask: u32) -> Result<()> {
         let attr = QpAttr {
             qp_state: to,
@@ -136,19 +140,19 @@ impl End {
         self.qp.post_send(&[wr]).to("post a WRITE")
     }
 
-    /// Posts it as a SEND.
+    /// Posts a piece of the work as a SEND.
     pub fn send(&self, piece: usize) -> Result<()> {
         let sge = self.mr.sge(piece * PIECE, PIECE);
         let wr = SendWr::new(op::SEND, piece as u64, &[sge]);
         self.qp.post_send(&[wr]).to("post a SEND")
     }
 
-    /// A receive for a piece.
+    /// Returns a receive request for a piece.
     pub fn receive(&self, piece: usize) -> RecvWr {
         RecvWr::new(piece as u64, &[self.mr.sge(piece * PIECE, PIECE)])
     }
 
-    /// The next completion; `None`: there was none for five seconds.
+    /// Returns the next completion, or `None` after five seconds without one.
     pub fn completion(&self) -> Result<Option<Wc>> {
         let end = Instant::now() + Duration::from_secs(5);
         loop {
@@ -161,7 +165,7 @@ impl End {
     }
 }
 
-/// From whatever state, through RESET, to RTS at both ends.
+/// Moves both ends from any state through RESET to RTS.
 pub fn connect(device: &Device, ends: [&End; 2], patience: Patience) -> Result<()> {
     let is_reliable = ends[0].qp.init.qp_type == RC;
     let more = |mask| if is_reliable { mask } else { 0 };
@@ -219,31 +223,32 @@ pub fn prepare(from: &End, to: &End) {
     to.mr.buf.fill(0, PIECES * PIECE, 0);
 }
 
-/// How many pieces are there, with each of their bytes.
+/// Returns the number of pieces that have arrived completely.
 pub fn arrived(from: &End, to: &End) -> usize {
     let same = |n: &usize| from.mr.buf.read(n * PIECE, PIECE) == to.mr.buf.read(n * PIECE, PIECE);
     (0..PIECES).filter(same).count()
 }
 
-/// How a round of work has ended.
+/// Outcome of a round of work.
 #[derive(PartialEq, Eq, Debug)]
 pub enum Round {
-    /// Each work request completed well.
+    /// Each work request completed with success.
     Done,
-    /// Each completed; this is the status of the first that failed.
+    /// Each work request completed; the value is the status of the first one that failed.
     Failed(u32),
-    /// Completions stayed away.
+    /// A completion was missing for five seconds.
     Silent,
 }
 
-/// Which pieces have completed well.
+/// Pieces that have completed with success.
 #[derive(Default)]
 pub struct Work {
     done: Vec<usize>,
 }
 
 impl Work {
-    /// Waits until so many work requests have completed, in whatever way, and notes which did well. A failure is printed.
+    /// Waits until `posted` work requests have completed with any status, and records those that
+    /// succeeded. Prints the first failure.
     pub fn wait(&mut self, end: &End, posted: usize) -> Result<Round> {
         let mut round = Round::Done;
         for _ in 0..posted {
@@ -261,7 +266,7 @@ impl Work {
         Ok(round)
     }
 
-    /// Writes what is not done.
+    /// Posts the pieces that have not completed with success, and waits for them.
     pub fn write_rest(&mut self, from: &End, to: &End) -> Result<Round> {
         let rest = (0..PIECES).filter(|piece| !self.done.contains(piece));
         let rest: Vec<usize> = rest.collect();

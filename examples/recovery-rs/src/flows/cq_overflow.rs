@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! A CQ in error: it has no room for a completion, its queue pairs are in ERR, and what would complete there completes nowhere. All of it is made
-//! anew, with a larger CQ.
+//! Recovery from a CQ in error: the CQ has no room for a completion, its queue pairs are in ERR,
+//! and their further completions are lost. The flow creates the queue pair and the CQ again, with a
+//! larger CQ.
 use crate::verbs::{
     arrived, connect, prepare, Device, End, Result, Round, Work, PATIENT, PIECES, RC,
 };
@@ -15,18 +16,20 @@ pub fn run(recovers: bool) -> Result<bool> {
     loop {
         prepare(&from, &to);
         connect(&device, [&from, &to], PATIENT)?;
-        // Which work was done when the CQ died is not known, so that all of it is done again.
+        // After the CQ error, the program cannot know which work was done, so it does all of it
+        // again.
         if Work::default().write_rest(&from, &to)? == Round::Done {
             return Ok(arrived(&from, &to) == PIECES);
         }
-        // The event is acknowledged when this returns: a CQ with an event that is not cannot be destroyed.
+        // `event_came` acknowledges the event. A CQ with an unacknowledged event cannot be
+        // destroyed.
         let is_dead = device.event_came(EventType::CQ_ERR, Duration::ZERO);
         if !recovers || !is_dead || cqe > 4 * PIECES {
             return Ok(false);
         }
         cqe *= 2;
         println!("IBV_EVENT_CQ_ERR: a CQ of {cqe} entries");
-        // First its queue pair, then its CQ.
+        // The queue pair is destroyed first, and then its CQ.
         drop(from);
         from = End::new(&device, RC, cqe, None)?;
     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! A dead device: all that was posted is flushed, and only destroying works. It is closed, and opened anew when its driver has it back.
+//! Recovery from a fatal device error: all posted requests are flushed, and objects can only be
+//! destroyed. The flow closes the device, and opens it again when its driver has recovered it.
 use crate::verbs::{
     arrived, connect, prepare, Device, End, Result, Round, Work, PATIENT, PIECES, RC,
 };
@@ -7,7 +8,7 @@ use std::thread::sleep;
 use std::time::Duration;
 use verbena_testing::ffi::context::EventType;
 
-/// The driver takes some seconds for it.
+/// Number of attempts to open the device. The driver needs some seconds to recover it.
 const TRIES: usize = 300;
 
 fn again() -> Result<Device> {
@@ -41,7 +42,7 @@ pub fn run(recovers: bool) -> Result<bool> {
             return Ok(false);
         }
         println!("IBV_EVENT_DEVICE_FATAL: opened again");
-        // All that was made of the device, before it is opened anew.
+        // All objects of the device are destroyed before the device is opened again.
         drop((from, to, device));
         device = again()?;
     }

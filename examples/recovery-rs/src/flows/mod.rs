@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! The flows, by name. Each does its work on a device of its own and says whether all of it is done; told not to recover, it goes on
-//! as if there were nothing to do.
+//! The flows, by name. Each flow does its work on a device of its own and returns true if all of
+//! the work is done. A flow that is not allowed to recover continues without any recovery.
 mod cq_overflow;
 mod device_fatal;
 mod peer_dies;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! A queue pair in ERR: a WRITE fails, and what is behind it is flushed. Through RESET to RTS again.
+//! Recovery from ERR: a WRITE fails, and the requests after it are flushed. The flow moves the
+//! queue pairs through RESET to RTS again.
 use crate::verbs::{
     arrived, connect, prepare, Device, End, Patience, Result, Round, Work, PIECES, RC,
 };
@@ -18,11 +19,12 @@ pub fn run(recovers: bool) -> Result<bool> {
     prepare(&from, &to);
     connect(&device, [&from, &to], PATIENCE)?;
     for _ in 0..10 {
-        // It returns when each work request has its completion: nothing is under way any more.
+        // `write_rest` returns when each work request has its completion, so no request is pending
+        // then.
         match work.write_rest(&from, &to)? {
             Round::Done => break,
             Round::Failed(_) if recovers => connect(&device, [&from, &to], PATIENCE)?,
-            // Posted again, they are flushed again.
+            // Without recovery, the requests of the next round are flushed again.
             Round::Failed(_) => {}
             Round::Silent => return Ok(false),
         }

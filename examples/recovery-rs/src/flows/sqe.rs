@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! A send queue in SQE: a send of an unreliable connection fails, and all that is posted is flushed, while receives go on. Back to RTS.
+//! Recovery from SQE: a send of an unreliable connection fails, and all posted sends are flushed,
+//! while receives go on. The flow moves the queue pair back to RTS.
 use crate::verbs::{
     arrived, connect, prepare, Device, End, Result, Round, Work, PATIENT, PIECES, UC,
 };

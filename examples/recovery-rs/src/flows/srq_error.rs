@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! An SRQ in error: a queue pair that takes from it is in ERR, and its receives complete nowhere. Both are made anew.
+//! Recovery from an SRQ in error: a queue pair that uses the SRQ is in ERR, and its receives get no
+//! completions. The flow creates both again.
 use crate::verbs::{
     arrived, connect, prepare, Device, End, Patience, Refused, Result, Round, Work, PIECES, RC,
 };
@@ -40,7 +41,7 @@ pub fn run(recovers: bool) -> Result<bool> {
         let is_dead = device.event_came(EventType::SRQ_ERR, Duration::from_secs(1));
         if recovers && is_dead {
             println!("IBV_EVENT_SRQ_ERR: queue pair and SRQ are made anew");
-            // An SRQ that a queue pair uses is not destroyed.
+            // An SRQ cannot be destroyed while a queue pair uses it.
             drop(to);
             srq.destroy()
                 .map_err(|(errno, _)| errno)
