@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! `verbena-guest-death KIND[=NUMBER]...`: the device dies under a process that is at work.
+//! `verbena-guest-death KIND[=NUMBER]...`: the device fails under a process that is at work.
 //!
-//! Work is posted, then the NIC is made to misbehave by these kinds (`misbehave` in the guest). Whatever the kinds are, the
-//! driver has to find out by itself: everything that was posted completes exactly once, within [`limit()`], DEVICE_FATAL
-//! comes once, and posting stays accepted and flushes. Then the process leaves its old context behind.
+//! The program posts work, then makes the NIC misbehave in the given ways (`misbehave` in the
+//! guest). Whatever the ways are, the driver has to detect the failure without help: everything
+//! that was posted completes exactly once, within [`limit()`], DEVICE_FATAL arrives once, and
+//! posting is still accepted and flushed. Then the process ends with its old context.
 //!
-//! `verbena-guest-death --refused`: [`refused`].
+//! `verbena-guest-death --refused`: see [`refused`].
 //!
-//! `verbena-guest-death --queries SECONDS`: queries a queue pair that another thread modifies, for a NIC that is slow between
-//! both stores of a context's sequence counter. A reader may be told EBUSY; the device stays alive.
+//! `verbena-guest-death --queries SECONDS`: queries a QP that another thread modifies, for a NIC
+//! that is slow between the two stores of a context's sequence counter. A query may return EBUSY;
+//! the device stays alive.
 use crate::ffi::context::EventType;
 use crate::ffi::qp::{mask, op, state, SendWr};
 use crate::ffi::sys::Errno;
@@ -21,18 +23,18 @@ use crate::{runner, Fail, TestResult};
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
-/// Everything is flushed within this time.
+/// Returns the time within which everything is flushed.
 fn limit() -> Duration {
     Duration::from_secs(20 * rig::slowness())
 }
 
-/// Bytes that a request moves: enough that a device that goes on has something to do.
+/// Bytes that a request moves, enough to keep a device that still works busy.
 const LENGTH: usize = 1 << 16;
 
-/// Requests of each kind.
+/// Number of requests of each kind.
 const REQUESTS: u64 = 8;
 
-/// The program `verbena-guest-death`.
+/// Runs the program `verbena-guest-death`.
 pub fn main() -> ExitCode {
     let kinds: Vec<String> = std::env::args().skip(1).collect();
     let seconds = match kinds.as_slice() {
@@ -74,7 +76,7 @@ fn run(kinds: &[String]) -> TestResult {
     })?;
     checked_exchange(&p, 1).at("before the death")?;
 
-    // Sends that wait for receives, and receives that wait for sends.
+    // Post sends and receives before the failure.
     for w in 0..REQUESTS {
         p.a.recv(100 + w, 0, 64)?;
         p.b.qp
@@ -91,13 +93,14 @@ fn run(kinds: &[String]) -> TestResult {
     let status = Command::new("misbehave").args(kinds).status()?;
     ensure!(status.success(), "misbehave {kinds:?}: {status}");
     let began = Instant::now();
-    // Posted to a device that does nothing any more.
+    // These requests are posted to a device that does not process any more.
     for w in 0..REQUESTS {
         p.a.qp
             .post_send(&[SendWr::new(op::WRITE, 200 + w, &[p.a.mr.sge(0, LENGTH)])
                 .remote(p.b.mr.at(LENGTH), p.b.mr.rkey())])?;
     }
-    // What the device had done before it stopped has completed well; the rest is flushed. In order, each once.
+    // Requests that the device completed before it stopped are successful; the rest is flushed. The
+    // completions are in order, one for each request.
     let writes: Vec<u64> = (0..REQUESTS).collect();
     ended(&p.b, false, &writes, began).at("writes posted before")?;
     let late: Vec<u64> = (200..200 + REQUESTS).collect();
@@ -128,7 +131,8 @@ fn queries(time: Duration) -> TestResult {
     let modify = || {
         let mut count = 0u64;
         while Instant::now() < end {
-            // Refused by the driver, refused by the device, accepted: each has the context written, or not.
+            // The loop alternates modifies that the driver refuses, that the device refuses, and
+            // that are accepted; the device writes the context for some of them only.
             let rtr = QpAttr {
                 qp_state: state::RTR,
                 ..QpAttr::default()
@@ -173,7 +177,8 @@ fn queries(time: Duration) -> TestResult {
     checked_exchange(&other, 1).at("afterwards")
 }
 
-/// Polls the completions of `ids` from one CQ: in order, well at first, then flushed.
+/// Polls the completions of `ids` from one CQ and checks them: in order, first successful, then
+/// flushed.
 fn ended(end: &End, receives: bool, ids: &[u64], began: Instant) -> TestResult {
     let cq = if receives { &end.rcq } else { &end.scq };
     let mut flushed = false;

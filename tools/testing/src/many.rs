@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! `verbena-guest-many COUNT PORT [PEER]`: so many reliable connections from guest to guest, all with traffic at once.
+//! `verbena-guest-many COUNT PORT [PEER]`: COUNT reliable connections from guest to guest, all with
+//! traffic at the same time.
 //!
-//! Without PEER it waits for the other end at a TCP port, over which both tell each other their queue pairs and wait for each
-//! other. Then each end sends a message over all connections before it looks for a completion, writes to the peer's memory over
-//! all, reads from it over all; with other lengths and other bytes for each connection, and every byte compared, those behind the
-//! message too. Prints what a connection costs the guest in memory, and ends with `N passed, N failed`.
+//! Without PEER the program waits for the other end at a TCP port. Over TCP both ends exchange the
+//! numbers of their QPs and synchronize their steps. Then each end sends a message over all
+//! connections before it polls for a completion, writes to the peer's memory over all connections,
+//! and reads from that memory over all connections. Each connection has its own lengths and bytes,
+//! and every byte is compared, including those after the message. The program prints the memory
+//! that a connection takes in the guest, and ends with `N passed, N failed`.
 use crate::ffi::cq::Cq;
 use crate::ffi::mr::{access, Mr};
 use crate::ffi::qp::{flag, op, Qp, QpInit, RecvWr, SendWr};
@@ -18,18 +21,19 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Bytes that a connection has for itself: two packets of the path MTU of an ordinary Ethernet, and something behind.
+/// Bytes of the buffer for each connection: two packets of the path MTU of an ordinary Ethernet,
+/// and some bytes after them.
 const ROOM: usize = 2304;
-/// Longest message.
+/// Maximum length of a message in bytes.
 const LONGEST: u64 = 2048;
-/// What lies where nothing was sent to.
+/// Value of the bytes to which nothing was sent.
 const UNTOUCHED: u8 = 0xa5;
-/// So long all of them together may take for one message each, and the other end to be there.
+/// Limit for one message over each of the connections, and for the other end to arrive.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// Completions that are taken at once.
+/// Maximum number of completions in one poll.
 const BATCH: usize = 256;
 
-/// The program `verbena-guest-many`.
+/// Runs the program `verbena-guest-many`.
 pub fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let number = |at: usize| args.get(at).and_then(|text| text.parse::<u32>().ok());
@@ -54,7 +58,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// The other guest's process.
+/// The connection to the process in the other guest.
 pub(crate) struct Other {
     to: TcpStream,
     from: BufReader<TcpStream>,
@@ -79,7 +83,7 @@ impl Other {
         Ok(Self { to, from })
     }
 
-    /// Says numbers and hears as many.
+    /// Sends numbers and receives as many.
     pub(crate) fn swap(&mut self, told: &[u64]) -> Result<Vec<u64>, Fail> {
         let words: Vec<String> = told.iter().map(u64::to_string).collect();
         writeln!(self.to, "{}", words.join(" "))?;
@@ -90,7 +94,7 @@ impl Other {
         Ok(heard)
     }
 
-    /// Waits until the other end is here as well.
+    /// Waits until the other end has reached this step as well.
     pub(crate) fn meet(&mut self, step: u64) -> TestResult {
         ensure_eq!(self.swap(&[step])?, [step], "step of the other guest");
         Ok(())
@@ -102,17 +106,18 @@ struct Many {
     qps: Vec<Qp>,
     sends: Arc<Cq>,
     receives: Arc<Cq>,
-    /// Where messages are sent from, and where they come to; a place for each connection in both.
+    /// Buffers from which messages are sent and into which they arrive, with a place for each
+    /// connection in both.
     from: Mr,
     to: Mr,
-    /// Address and key of the other end's: where it sends from, and where it receives.
+    /// Address and key of the other end's send buffer and of its receive buffer.
     theirs: [(u64, u32); 2],
     other: Other,
-    /// Which of the two ends this is.
+    /// Number of this end, 0 or 1.
     side: u64,
 }
 
-/// Bytes of a file of /proc that tells kilobytes by name.
+/// Returns the bytes of a value that a file in /proc shows in kilobytes.
 fn memory(file: &str, name: &str) -> Result<u64, Fail> {
     let text = std::fs::read_to_string(file)?;
     let line = text.lines().find_map(|line| line.strip_prefix(name));
@@ -121,13 +126,13 @@ fn memory(file: &str, name: &str) -> Result<u64, Fail> {
     Ok(kilobytes.ok_or("no such line in /proc")? * 1024)
 }
 
-/// What the guest has available, and what this process has.
+/// Returns the available memory of the guest and the resident memory of this process, in bytes.
 fn kept() -> Result<[u64; 2], Fail> {
     let available = memory("/proc/meminfo", "MemAvailable")?;
     Ok([available, memory("/proc/self/status", "VmRSS")?])
 }
 
-/// Length of a connection's message in a step: from 1 to [`LONGEST`].
+/// Returns the length of a connection's message in a step, from 1 to [`LONGEST`].
 fn length(step: u64, at: usize) -> usize {
     let mut rng = pattern::Rng::new(step << 32 | at as u64);
     (1 + rng.below(LONGEST)) as usize
@@ -158,7 +163,7 @@ impl Many {
             sq_sig_all: true,
             qp_type: 2,
         };
-        // Pinned memory is not the connections'.
+        // The pinned memory of the regions is not part of the cost of the connections.
         let before = kept()?;
         let new = |_| Qp::new(&rig.pd, &init).at("creating a QP");
         let qps = (0..count).map(new).collect::<Result<Vec<_>, _>>()?;
@@ -194,7 +199,7 @@ impl Many {
         })
     }
 
-    /// Where a message of this end's is sent from is full of it, where one comes to is empty.
+    /// Fills the send buffer with this end's messages and the receive buffer with [`UNTOUCHED`].
     fn fill(&self, step: u64) {
         self.to
             .buf
@@ -205,7 +210,7 @@ impl Many {
         }
     }
 
-    /// Every byte that came is the other end's, and none is there that was not sent.
+    /// Checks that every received byte is the other end's, and that all other bytes are untouched.
     fn check(&self, step: u64) -> TestResult {
         for at in 0..self.qps.len() {
             let length = length(step, at);
@@ -245,7 +250,7 @@ impl Many {
         Ok(())
     }
 
-    /// One completion of each connection.
+    /// Waits for one completion of each connection.
     fn wait(&self, cq: &Cq, what: &str) -> TestResult {
         let count = self.qps.len();
         let (mut seen, mut left) = (vec![false; count], count);
@@ -273,7 +278,7 @@ impl Many {
         Ok(())
     }
 
-    /// A message over each connection, either way.
+    /// Transfers a message over each connection in both directions.
     fn turn(&mut self, step: u64, opcode: u32, name: &str) -> TestResult {
         let began = Instant::now();
         self.fill(step);
@@ -286,7 +291,7 @@ impl Many {
         if opcode == op::SEND {
             self.wait(&self.receives, "receive")?;
         }
-        // What the other end writes is there once it has its completions.
+        // The other end's data has arrived when the other end has its completions.
         self.other.meet(4 * step + 1)?;
         self.check(step)?;
         self.other.meet(4 * step + 2)?;
@@ -299,10 +304,11 @@ impl Many {
     }
 }
 
-/// Connects all to those with these numbers, in their order.
+/// Connects each QP to the number at the same place in `theirs`.
 fn connect(qps: &[Qp], gid: Gid, theirs: &[u64]) -> TestResult {
     let conn = Conn {
-        // Eight seconds with all retries: the peer has as many others to serve, on a machine that may be busy.
+        // All retries together take eight seconds: the peer serves as many other connections, on a
+        // machine that may be busy.
         timeout: 18,
         ..Conn::default()
     };

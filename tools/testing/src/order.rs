@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 //! The order in which the bytes of RDMA WRITEs become visible, as a program that polls the last 8 of them sees it.
 //!
-//! Lengths are uniform in the logarithm from 8 B to 64 KiB. A message is one WRITE, one WRITE from two pieces of memory, or two WRITEs
-//! behind each other; in all three the poller of a byte at the end of the message takes everything below that byte for new, and
-//! so it has to be. `1/last-bytes-come-last` has both ends in one process; `verbena-guest-order COUNT PORT [PEER]` has one end in each
-//! of two guests, the one with PEER being the sender, and ends with `N passed, N failed`.
+//! Lengths are uniform in the logarithm from 8 B to 64 KiB. A message is one WRITE, one WRITE from
+//! two pieces of memory, or two consecutive WRITEs. In all three cases the program that polls a
+//! byte at the end of the message relies on everything below that byte being new, which this test
+//! checks. `1/last-bytes-come-last` has both ends in one process.
+//! `verbena-guest-order COUNT PORT [PEER]` has one end in each of two guests, of which the one with
+//! PEER is the sender, and ends with `N passed, N failed`.
 use crate::ffi::mr::{access, Mr};
 use crate::ffi::qp::{flag, op, Qp, SendWr};
 use crate::ffi::sys::Buf;
@@ -25,15 +27,16 @@ pub static TESTS: &[Test] = &[
     .long(),
 ];
 
-/// Longest message in bytes.
+/// Maximum length of a message in bytes.
 const LONGEST: usize = 64 << 10;
-/// Room for messages at any place.
+/// Bytes of the buffer in which messages have random offsets.
 const ROOM: usize = 2 * LONGEST;
-/// Where the word lies, behind that room, by which the poller says for how many messages it is prepared.
+/// Offset, after that room, of the word in which the poller writes the number of messages that it
+/// is prepared for.
 const READY: usize = ROOM;
 const BUFFER: usize = ROOM + 4096;
 
-/// How an end is made.
+/// Returns the parameters of an end.
 fn options() -> PairOpts {
     PairOpts {
         buf: BUFFER,
@@ -42,14 +45,14 @@ fn options() -> PairOpts {
     }
 }
 
-/// A message, drawn alike by both ends.
+/// A message, of which both ends draw the same parameters.
 struct Message {
     /// Offset in the target's buffer.
     at: usize,
     length: usize,
-    /// Which byte is polled, from the end.
+    /// Distance of the polled byte from the end of the message.
     polled: usize,
-    /// Where it is divided, if it is.
+    /// Offset at which the message is divided, for messages of two parts.
     division: usize,
     value: u8,
 }
@@ -68,7 +71,8 @@ impl Message {
     }
 }
 
-/// Polls until something is so; gives the processor away where the other end may need it.
+/// Polls until a condition holds. Every 1024 rounds the thread yields the processor, which the
+/// other end may need.
 fn poll(what: &str, mut done: impl FnMut() -> bool) -> TestResult {
     let began = Instant::now();
     for round in 1u64.. {
@@ -93,14 +97,14 @@ struct Poller<'a> {
 }
 
 impl Poller<'_> {
-    /// How many messages had stale bytes, and a description of one.
+    /// Returns the number of messages that had stale bytes, and a description of one of them.
     fn run(&self, seed: u64, messages: u64) -> Result<(u64, String), Fail> {
         let (mut rng, mut bad, mut example) = (Rng::new(seed), 0, String::new());
         let buf: &Buf = &self.mr.buf;
         for number in 0..messages {
             let message = Message::draw(&mut rng, number);
             let end = message.at + message.length;
-            // What is polled may be what a message before has left there.
+            // The polled byte may have the new value already, from an earlier message.
             buf.fill(end - 8, 8, !message.value);
             buf.write(READY, &(number + 1).to_ne_bytes());
             let wr = SendWr::new(op::WRITE, number, &[self.mr.sge(READY, 8)])
@@ -118,7 +122,7 @@ impl Poller<'_> {
                     message.length, message.at, message.polled
                 );
             }
-            // The next one is not asked for before this one is there.
+            // The next message is requested only after this one has arrived completely.
             poll("its end", || buf.load(end - 1) == message.value)?;
             ok(
                 &wait_one(&self.end.scq, "telling the sender")?,
@@ -138,7 +142,8 @@ fn send(end: &End, theirs: (u64, u32), seed: u64, messages: u64) -> TestResult {
         let message = Message::draw(&mut rng, number);
         let Message { at, length, .. } = message;
         buf.fill(0, length, message.value);
-        // The word may come in pieces on other devices: the poller's number is never smaller than what is wanted.
+        // Other devices may write the word in several pieces: the loop waits for the exact number,
+        // not for a smaller or greater one.
         poll("the poller", || {
             let word = buf.read(READY, 8);
             word == (number + 1).to_ne_bytes()
@@ -195,7 +200,7 @@ fn in_one_guest(rig: &Rig, messages: u64) -> TestResult {
     judge(outcome, messages)
 }
 
-/// The program `verbena-guest-order`.
+/// Runs the program `verbena-guest-order`.
 pub fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let number = |at: usize| args.get(at).and_then(|text| text.parse::<u64>().ok());
@@ -252,7 +257,8 @@ fn between_guests(messages: u64, port: u16, peer: Option<&str>) -> TestResult {
     };
     let each: Duration = began.elapsed() / messages.max(1) as u32;
     println!("{} us for each message", each.as_micros());
-    // Whoever fails says so by its end, and does not wait.
+    // An end that fails exits without waiting, and the other end sees that its connection is
+    // closed.
     result?;
     other.meet(2)?;
     ensure_eq!(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! What tests build on: an open device, connected pairs, waiting, checking completions.
+//! Building blocks of tests: an open device, connected pairs, waiting, checking completions.
 use crate::ffi::context::{AsyncEvent, Context, EventType, Pd};
 use crate::ffi::cq::{Channel, Cq};
 use crate::ffi::mr::{access, Mr};
@@ -28,7 +28,7 @@ pub mod status {
     pub const RNR_RETRY_EXC_ERR: u32 = 13;
     pub const REM_ABORT_ERR: u32 = 16;
 
-    /// The name in C.
+    /// Returns the name of the status in C.
     pub fn name(status: u32) -> String {
         let known = u8::try_from(status).ok().and_then(WcStatus::from_raw);
         known.map_or_else(
@@ -51,13 +51,14 @@ pub mod wc {
     pub const WITH_INV: u32 = 1 << 3;
 }
 
-/// How long a test waits for what must come. Long, because a guest may be emulated on a loaded
-/// machine and the link may lose packets on purpose; nothing is ever concluded from waiting less.
+/// Returns the time for which a test waits for an event that must happen. It is long because a
+/// guest may be emulated on a loaded machine and the link may lose packets on purpose. No test
+/// concludes anything from a shorter wait.
 pub fn patience() -> Duration {
     Duration::from_secs(25 * slowness())
 }
 
-/// How long a test watches for what must not come.
+/// The time for which a test watches for an event that must not happen.
 pub const QUIET: Duration = Duration::from_millis(300);
 
 pub struct Env {
@@ -71,11 +72,11 @@ pub fn set_env(env: Env) {
     let _ = ENV.set(env);
 }
 
-/// Device and GID of this run.
+/// Returns the device and the GID index of this run.
 ///
 /// # Panics
 ///
-/// If the program did not call [`set_env`] at its start.
+/// Panics if the program did not call [`set_env`] at its start.
 pub fn env() -> &'static Env {
     ENV.get().expect("set_env comes first")
 }
@@ -98,7 +99,7 @@ impl Rig {
         Ok(Rig { ctx, pd, gid })
     }
 
-    /// A fresh connected pair.
+    /// Creates a new connected pair.
     pub fn pair(&self, opts: &PairOpts) -> Result<Pair, Fail> {
         let a = self.end(opts).at("making end A")?;
         let b = self.end(opts).at("making end B")?;
@@ -107,7 +108,7 @@ impl Rig {
         Ok(Pair { a, b })
     }
 
-    /// One unconnected end: CQs, buffer and a QP in RESET.
+    /// Creates an unconnected end: CQs, a buffer and a QP in RESET.
     pub fn end(&self, opts: &PairOpts) -> Result<End, Fail> {
         let scq = match &opts.cq {
             Some(cq) => cq.clone(),
@@ -120,7 +121,7 @@ impl Rig {
         self.end_on(opts, scq, rcq)
     }
 
-    /// One unconnected end on given CQs.
+    /// Creates an unconnected end on the given CQs.
     pub fn end_on(&self, opts: &PairOpts, scq: Arc<Cq>, rcq: Arc<Cq>) -> Result<End, Fail> {
         let init = QpInit {
             send_cq: scq.clone(),
@@ -135,7 +136,7 @@ impl Rig {
         Ok(End { qp, scq, rcq, mr })
     }
 
-    /// A CQ with a channel of its own.
+    /// Creates a CQ with a channel of its own.
     pub fn cq_with_events(&self, cqe: i32) -> Result<(Arc<Cq>, Arc<Channel>), Fail> {
         let channel = Channel::new(&self.ctx).at("creating a channel")?;
         let cq = Cq::with_channel(&self.ctx, cqe, Some(&channel), 0).at("creating a CQ")?;
@@ -150,7 +151,7 @@ impl Rig {
             .ok_or_else(|| format!("no asynchronous event: {what}").into())
     }
 
-    /// Waits for an event of that kind and object.
+    /// Waits for an asynchronous event and checks its kind and its object.
     pub fn expect_event(
         &self,
         kind: EventType,
@@ -162,7 +163,7 @@ impl Rig {
         Ok(event)
     }
 
-    /// Nothing more arrives for `quiet`.
+    /// Checks that no further event arrives for `quiet`.
     pub fn expect_no_event(&self, quiet: Duration) -> TestResult {
         match self.ctx.async_event(quiet.as_millis() as i32) {
             None => Ok(()),
@@ -171,19 +172,20 @@ impl Rig {
     }
 }
 
-/// How a QP is connected.
+/// The parameters of a QP's connection.
 #[derive(Clone)]
 pub struct Conn {
     pub access: u32,
-    /// `enum ibv_mtu`; 3 is 1024.
+    /// Path MTU, `enum ibv_mtu`; 3 is 1024 bytes.
     pub mtu: u32,
     pub timeout: u8,
     pub retry_cnt: u8,
     pub rnr_retry: u8,
     pub min_rnr_timer: u8,
-    /// READs and atomics that it has outstanding.
+    /// Maximum number of READs and atomics that the QP has outstanding.
     pub rd_atomic: u8,
-    /// Those that it takes; none: as many as it has outstanding.
+    /// Maximum number of READs and atomics that the QP accepts, or `None` for the same number as
+    /// `rd_atomic`.
     pub dest_rd_atomic: Option<u8>,
     pub sq_psn: u32,
     pub rq_psn: u32,
@@ -206,7 +208,7 @@ impl Default for Conn {
     }
 }
 
-/// What a pair is made of.
+/// The parameters of a pair.
 #[derive(Clone)]
 pub struct PairOpts {
     pub cqe: i32,
@@ -214,7 +216,7 @@ pub struct PairOpts {
     pub buf: usize,
     pub mr_access: u32,
     pub sig_all: bool,
-    /// One CQ for all four queues instead of four CQs.
+    /// A CQ to use for all four queues, instead of four CQs.
     pub cq: Option<Arc<Cq>>,
     pub srq: Option<Arc<Srq>>,
     pub conn_a: Conn,
@@ -244,7 +246,7 @@ impl Default for PairOpts {
 }
 
 impl PairOpts {
-    /// The same change at both ends.
+    /// Makes the same change at both ends.
     pub fn conn(mut self, f: impl Fn(&mut Conn)) -> PairOpts {
         f(&mut self.conn_a);
         f(&mut self.conn_b);
@@ -257,7 +259,7 @@ impl PairOpts {
     }
 }
 
-/// One end of a connection. Fields are dropped in order: the QP goes first.
+/// One end of a connection. Fields are dropped in order, so the QP is destroyed first.
 pub struct End {
     pub qp: Qp,
     pub scq: Arc<Cq>,
@@ -294,7 +296,7 @@ pub const RTS_MASK: u32 = mask::STATE
     | mask::SQ_PSN
     | mask::MAX_QP_RD_ATOMIC;
 
-/// Attributes for all the transitions of an RC QP; the mask chooses.
+/// Returns the attributes for all the transitions of an RC QP; the mask selects among them.
 pub fn attrs(gid: Gid, dest_qpn: u32, conn: &Conn) -> QpAttr {
     QpAttr {
         qp_access_flags: conn.access,
@@ -324,7 +326,7 @@ pub fn attrs(gid: Gid, dest_qpn: u32, conn: &Conn) -> QpAttr {
     }
 }
 
-/// The mask of the ordinary transition to a state.
+/// Returns the mask of the ordinary transition to a state.
 pub fn mask_to(state: u32) -> u32 {
     match state {
         state::INIT => INIT_MASK,
@@ -334,7 +336,7 @@ pub fn mask_to(state: u32) -> u32 {
     }
 }
 
-/// Moves a QP to a state with exactly the attributes that belong to it.
+/// Moves a QP to a state with exactly the attributes that the transition requires.
 pub fn move_to(qp: &Qp, to: u32, gid: Gid, dest: u32, conn: &Conn) -> Result<(), Errno> {
     let attr = QpAttr {
         qp_state: to,
@@ -343,7 +345,7 @@ pub fn move_to(qp: &Qp, to: u32, gid: Gid, dest: u32, conn: &Conn) -> Result<(),
     qp.modify(&attr, mask_to(to))
 }
 
-/// RESET to RTS.
+/// Moves a QP from RESET to RTS.
 pub fn connect(qp: &Qp, gid: Gid, dest_qpn: u32, conn: &Conn) -> TestResult {
     for to in [state::INIT, state::RTR, state::RTS] {
         move_to(qp, to, gid, dest_qpn, conn).at(state::NAMES[to as usize])?;
@@ -351,7 +353,7 @@ pub fn connect(qp: &Qp, gid: Gid, dest_qpn: u32, conn: &Conn) -> TestResult {
     Ok(())
 }
 
-/// To ERR or RESET.
+/// Moves a QP to ERR or RESET.
 pub fn set_state(qp: &Qp, to: u32) -> Result<(), Errno> {
     qp.modify(
         &QpAttr {
@@ -362,7 +364,7 @@ pub fn set_state(qp: &Qp, to: u32) -> Result<(), Errno> {
     )
 }
 
-/// Gives the CPU away while polling: guests have few CPUs, and the device needs one too.
+/// Yields the CPU while polling: guests have few CPUs, and the device needs one too.
 pub fn relax(spins: &mut u32) {
     *spins += 1;
     if *spins < 200 {
@@ -372,7 +374,7 @@ pub fn relax(spins: &mut u32) {
     }
 }
 
-/// Polls until `n` completions came.
+/// Polls until `n` completions have arrived.
 pub fn wait(cq: &Cq, n: usize, what: &str) -> Result<Vec<Wc>, Fail> {
     let deadline = Instant::now() + patience();
     let mut all = Vec::with_capacity(n);
@@ -401,7 +403,7 @@ pub fn wait_one(cq: &Cq, what: &str) -> Result<Wc, Fail> {
     Ok(wait(cq, 1, what)?[0])
 }
 
-/// Nothing completes for `quiet`.
+/// Checks that nothing completes for `quiet`.
 pub fn expect_quiet(cq: &Cq, quiet: Duration, what: &str) -> TestResult {
     let deadline = Instant::now() + quiet;
     loop {
@@ -430,7 +432,7 @@ pub fn wait_for(what: &str, mut cond: impl FnMut() -> Result<bool, Fail>) -> Tes
     }
 }
 
-/// The QP reaches a state by itself.
+/// Waits until the QP has reached a state without a modify by the test.
 pub fn wait_state(qp: &Qp, want: u32) -> TestResult {
     wait_for(
         &format!("the QP is in {}", state::NAMES[want as usize]),
@@ -461,7 +463,7 @@ pub fn describe(wcs: &[Wc]) -> String {
     }
 }
 
-/// A completion in success, of that request.
+/// Checks that a completion is the successful one of the given request.
 pub fn ok(w: &Wc, wr_id: u64, opcode: u32) -> TestResult {
     ensure_eq!(
         status::name(w.status),
@@ -474,21 +476,22 @@ pub fn ok(w: &Wc, wr_id: u64, opcode: u32) -> TestResult {
     Ok(())
 }
 
-/// Whether the link loses packets on purpose (`VERBENA_LOSSY` in the environment). A responder in
-/// ERR is silent, so when the NAK that named the error is lost the requester can only see that its
-/// retries were in vain.
+/// True if the link loses packets on purpose (`VERBENA_LOSSY` in the environment). A responder in
+/// ERR is silent, so if the NAK with the error is lost, the requester can only see that its retries
+/// are exhausted.
 pub fn lossy() -> bool {
     std::env::var_os("VERBENA_LOSSY").is_some()
 }
 
-/// How many times slower than the stock kernel this one is (`VERBENA_SLOW` in the environment): a
-/// kernel with checkers needs more time for everything.
+/// Returns the factor by which this kernel is slower than the stock kernel (`VERBENA_SLOW` in the
+/// environment): a kernel with checkers needs more time for everything.
 pub fn slowness() -> u64 {
     let told = std::env::var("VERBENA_SLOW").ok();
     told.and_then(|v| v.parse().ok()).unwrap_or(1).clamp(1, 100)
 }
 
-/// A completion in error: what is valid then (rule 1.5) is all checked. Returns `vendor_err`.
+/// Checks a completion in error, with all the fields that are valid then (rule 1.5). Returns
+/// `vendor_err`.
 pub fn err(w: &Wc, wr_id: u64, want: u32, qp: &Qp) -> Result<u32, Fail> {
     let from_nak = (status::REM_INV_REQ_ERR..=status::REM_OP_ERR).contains(&want);
     let want = if from_nak && w.status == status::RETRY_EXC_ERR && lossy() {

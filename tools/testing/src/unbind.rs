@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! `verbena-guest-unbind [CYCLES]`: the device goes away under a process that is at work.
+//! `verbena-guest-unbind [CYCLES]`: the driver is unbound from the device under a process that is
+//! at work.
 //!
-//! In each cycle this process has work posted, a thread that waits for asynchronous events, and
-//! its mappings; then the driver is unbound. DEVICE_FATAL must come exactly once, every posted
-//! request must be flushed, posting must stay accepted and flush too, and touching the mappings
-//! must not hurt. Then the driver is bound again while the old context is still open, and the new
-//! device must work at once. Slab memory is compared between an early cycle and the last.
+//! In each cycle this process has posted work, a thread that waits for asynchronous events, and its
+//! mappings of the device; then the driver is unbound. DEVICE_FATAL must arrive exactly once, every
+//! posted request must be flushed, posting must still be accepted and flushed, and accesses to the
+//! mappings must do no harm. Then the driver is bound again while the old context is still open,
+//! and the new device must work at once. Slab memory is compared between an early cycle and the
+//! last.
 use crate::ffi::context::EventType;
 use crate::ffi::qp::{op, SendWr};
 use crate::outcome::Context as _;
@@ -19,7 +21,7 @@ use std::time::Duration;
 
 const SLAB_LIMIT_KB: u64 = 1024;
 
-/// The program `verbena-guest-unbind`.
+/// Runs the program `verbena-guest-unbind`.
 pub fn main() -> ExitCode {
     let cycles = match std::env::args().nth(1).map(|a| a.parse::<u64>()) {
         None => 100,
@@ -75,7 +77,7 @@ fn run(cycles: u64) -> TestResult {
     let now = slab()?;
     println!("slab after cycle {early}: {slab_then} kB, after cycle {cycles}: {now} kB");
     ensure!(
-        // A kernel with checkers keeps what was freed; it searches for leaks by itself.
+        // A kernel with checkers keeps freed memory; such a kernel searches for leaks itself.
         now <= slab_then + SLAB_LIMIT_KB || rig::slowness() > 1,
         "slab grew from {slab_then} to {now} kB"
     );
@@ -89,7 +91,7 @@ fn cycle(driver: &Path, address: &str, i: u64) -> TestResult {
         ..PairOpts::default()
     })?;
     checked_exchange(&p, i).at("before the unbind")?;
-    // Work that cannot finish by itself: sends without a receive, receives without a send.
+    // This work cannot finish: the sends have no receive, and the receives have no send.
     for w in 0..6 {
         p.b.qp
             .post_send(&[SendWr::new(op::SEND, w, &[p.b.mr.sge(0, 64)]).flags(0)])?;
@@ -126,7 +128,7 @@ fn cycle(driver: &Path, address: &str, i: u64) -> TestResult {
     {
         rig::err(w, 100 + n as u64, rig::status::WR_FLUSH_ERR, &p.b.qp)?;
     }
-    // Posting, arming and polling touch rings and doorbells that are no longer the device's.
+    // Posting, arming and polling access rings and doorbells that the device no longer uses.
     for w in 0..40 {
         p.a.recv(w, 0, 64).at("posting to a dead device")?;
         rig::err(
@@ -149,7 +151,8 @@ fn cycle(driver: &Path, address: &str, i: u64) -> TestResult {
         rig::expect_quiet(cq, Duration::from_millis(20), "everything was flushed once")?;
     }
 
-    // Bound again at once, the old context still open; now and then it closes first.
+    // The driver is bound again at once while the old context is still open; in every third cycle
+    // the context is closed first.
     let old = if i % 3 == 0 {
         drop(p);
         drop(rig);
@@ -179,7 +182,7 @@ fn cycle(driver: &Path, address: &str, i: u64) -> TestResult {
     }
 }
 
-/// How often the PCI device has been enabled and not disabled: at most once for each driver that is bound.
+/// Returns the enable count of the PCI device, which is at most one for each driver that is bound.
 fn enabled(device: &Path) -> Result<u32, Fail> {
     let count = fs::read_to_string(device.join("enable"))?;
     count
@@ -188,7 +191,7 @@ fn enabled(device: &Path) -> Result<u32, Fail> {
         .map_err(|_| format!("no number in enable: {count}").into())
 }
 
-/// Slab memory in kB, caches dropped.
+/// Returns the slab memory in kB, after dropping caches.
 fn slab() -> Result<u64, Fail> {
     fs::write("/proc/sys/vm/drop_caches", "3")?;
     std::thread::sleep(Duration::from_secs(1));

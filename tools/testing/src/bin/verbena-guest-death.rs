@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! The device dies under a working process; see `verbena_testing::death`.
+//! Makes the device fail under a working process; see `verbena_testing::death`.
 fn main() -> std::process::ExitCode {
     verbena_testing::death::main()
 }

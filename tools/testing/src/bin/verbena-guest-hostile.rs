@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! The hostile process; see `verbena_testing::hostile`.
+//! Runs the hostile process; see `verbena_testing::hostile`.
 fn main() -> std::process::ExitCode {
     verbena_testing::hostile::main()
 }

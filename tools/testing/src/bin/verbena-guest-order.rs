@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! The order of the bytes of WRITEs between two guests; see `verbena_testing::order`.
+//! Tests the order of the bytes of WRITEs between two guests; see `verbena_testing::order`.
 fn main() -> std::process::ExitCode {
     verbena_testing::order::main()
 }

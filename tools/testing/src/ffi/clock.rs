@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! The device clock, and extended CQs, whose completions have timestamps of it.
+//! The device clock, and extended CQs, whose completions have timestamps of that clock.
 #![allow(unsafe_code)]
 
 use super::bindings::*;
@@ -12,7 +12,7 @@ pub use super::bindings::{
     IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN as IGNORE_OVERRUN, IBV_VALUES_MASK_RAW_CLOCK as RAW_CLOCK,
 };
 
-/// Reads what `mask` names by `ibv_query_rt_values_ex`; the raw clock comes back.
+/// Reads the values in `mask` by `ibv_query_rt_values_ex`, and returns the raw clock.
 pub fn query(ctx: &Arc<Context>, mask: u32) -> Result<u64, Errno> {
     let mut values = ibv_values_ex {
         comp_mask: mask,
@@ -21,7 +21,7 @@ pub fn query(ctx: &Arc<Context>, mask: u32) -> Result<u64, Errno> {
     let methods = later_methods(ctx.raw()).ok_or(Errno::EOPNOTSUPP)?;
     // SAFETY: the method table of a provider, which is not changed any more.
     let op = unsafe { (*methods).query_rt_values }.ok_or(Errno::EOPNOTSUPP)?;
-    // SAFETY: a valid context and a structure to fill.
+    // SAFETY: the context is valid, and so is the structure that the provider fills.
     match unsafe { op(ctx.raw(), &mut values) } {
         0 => Ok(values.raw_clock.tv_nsec as u64),
         errno => Err(Errno(errno)),
@@ -33,13 +33,13 @@ pub fn query(ctx: &Arc<Context>, mask: u32) -> Result<u64, Errno> {
 pub struct Timed {
     pub wr_id: u64,
     pub status: u32,
-    /// By the device clock.
+    /// Timestamp by the device clock.
     pub timestamp: u64,
-    /// By the system clock.
+    /// Timestamp by the system clock.
     pub wall_clock: u64,
 }
 
-/// An extended CQ with timestamps of both kinds.
+/// Creates an extended CQ with timestamps of both clocks.
 pub fn cq(ctx: &Arc<Context>, cqe: u32, flags: u32) -> Result<Arc<Cq>, Errno> {
     let mut attr = ibv_cq_init_attr_ex {
         cqe,
@@ -61,11 +61,11 @@ pub fn cq(ctx: &Arc<Context>, cqe: u32, flags: u32) -> Result<Arc<Cq>, Errno> {
     Ok(Cq::from_raw(raw.cast(), ctx))
 }
 
-/// All that an extended CQ holds, in one poll.
+/// Takes all completions of an extended CQ in one poll.
 pub fn drain(cq: &Cq) -> Result<Vec<Timed>, Errno> {
     const ENOENT: i32 = 2;
     let raw: *mut ibv_cq_ex = cq.raw().cast();
-    // SAFETY: made by `cq` above, alive while `cq` is.
+    // SAFETY: `cq` above made the object, which is alive while `cq` is.
     let ops = unsafe { &*raw };
     let (Some(start), Some(next), Some(end), Some(time), Some(wall)) = (
         ops.start_poll,
@@ -78,17 +78,17 @@ pub fn drain(cq: &Cq) -> Result<Vec<Timed>, Errno> {
     };
     let mut attr = ibv_poll_cq_attr::default();
     let mut all = Vec::new();
-    // SAFETY: an extended CQ.
+    // SAFETY: the object is an extended CQ.
     let mut returned = unsafe { start(raw, &mut attr) };
     if returned == ENOENT {
         return Ok(all);
     }
     while returned == 0 {
-        // SAFETY: within a poll, and these fields are the current completion's.
+        // SAFETY: a poll is in progress, so these fields are those of the current completion.
         let &ibv_cq_ex { wr_id, status, .. } = unsafe { &*raw };
-        // SAFETY: within a poll.
+        // SAFETY: a poll is in progress.
         let timestamp = unsafe { time(raw) };
-        // SAFETY: within a poll.
+        // SAFETY: a poll is in progress.
         let wall_clock = unsafe { wall(raw) };
         all.push(Timed {
             wr_id,
@@ -96,7 +96,7 @@ pub fn drain(cq: &Cq) -> Result<Vec<Timed>, Errno> {
             timestamp,
             wall_clock,
         });
-        // SAFETY: within a poll.
+        // SAFETY: a poll is in progress.
         returned = unsafe { next(raw) };
     }
     // SAFETY: the start succeeded.

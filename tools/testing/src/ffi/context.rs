@@ -13,11 +13,11 @@ use std::sync::Arc;
 /// An open device.
 pub struct Context {
     pub(super) raw: *mut ibv_context,
-    /// The device's name, `verbena0`.
+    /// Name of the device, such as `verbena0`.
     pub name: String,
 }
 
-/// The names of all devices that libibverbs has a provider for.
+/// Returns the names of all devices that libibverbs has a provider for.
 pub fn device_names() -> Vec<String> {
     with_devices(|devices| devices.iter().map(|d| d.0.clone()).collect())
 }
@@ -31,31 +31,31 @@ fn with_devices<R>(f: impl FnOnce(&[(String, *mut ibv_device)]) -> R) -> R {
         for i in 0..usize::try_from(num).unwrap_or(0) {
             // SAFETY: the list has `num` entries, so the pointer stays in it.
             let entry = unsafe { list.add(i) };
-            // SAFETY: an entry of the list.
+            // SAFETY: the pointer is that of an entry of the list.
             let device = unsafe { *entry };
-            // SAFETY: a device of the list.
+            // SAFETY: the device is one of the list.
             let name = unsafe { ibv_get_device_name(device) };
-            // SAFETY: a C string that lives as long as the device.
+            // SAFETY: the name is a C string that lives as long as the device.
             let name = unsafe { CStr::from_ptr(name) };
             devices.push((name.to_string_lossy().into_owned(), device));
         }
     }
     let r = f(&devices);
     if !list.is_null() {
-        // SAFETY: the list from above; opened devices keep their own reference.
+        // SAFETY: the list is the one from above; opened devices keep their own reference.
         unsafe { ibv_free_device_list(list) };
     }
     r
 }
 
 impl Context {
-    /// Opens the device of that name.
+    /// Opens the device with the given name.
     pub fn open(name: &str) -> Result<Arc<Context>, Errno> {
         Context::open_by(name, |open| open())
     }
 
-    /// Opens the device of that name by calling the function that `by` is given: what comes before,
-    /// the search for devices, is over then.
+    /// Opens the device with the given name when `by` calls the function that it is given. The
+    /// search for devices is complete by then.
     pub fn open_by<T>(
         name: &str,
         by: impl FnOnce(&dyn Fn() -> Result<Arc<Context>, Errno>) -> Result<T, Errno>,
@@ -63,7 +63,7 @@ impl Context {
         with_devices(|devices| {
             let (_, device) = devices.iter().find(|d| d.0 == name).ok_or(Errno::ENODEV)?;
             by(&|| {
-                // SAFETY: a device of the list, which is freed only after this.
+                // SAFETY: the device is one of the list, which is freed only after this call.
                 let raw = unsafe { ibv_open_device(*device) };
                 if raw.is_null() {
                     return Err(Errno::last());
@@ -78,21 +78,22 @@ impl Context {
         })
     }
 
-    /// Ends this process with what `by` returns. The function that `by` is given closes the device's
-    /// file while all of the process's objects are alive, so that the kernel has to destroy them.
+    /// Ends this process with the status that `by` returns. `by` is given a function that closes
+    /// the device's file while all objects of the process are alive, so that the kernel has to
+    /// destroy them.
     pub fn close_under_all(&self, by: impl FnOnce(&dyn Fn()) -> c_int) -> ! {
-        // A mapping holds the file, too.
+        // A mapping keeps the file open, too.
         for mapping in DeviceMapping::find("/uverbs") {
             mapping.unmap();
         }
         // SAFETY: valid while `self` lives; the field never changes.
         let fd = unsafe { (*self.raw).cmd_fd };
         let status = by(&|| {
-            // SAFETY: a descriptor of ours. The library may not use it any more, and does not: the
-            // process ends below without running any destructor.
+            // SAFETY: the descriptor belongs to this process. The library does not use it any more,
+            // because the process ends below without running any destructor.
             unsafe { libc::close(fd) };
         });
-        // SAFETY: ends the process.
+        // SAFETY: the call ends the process and has no pointers.
         unsafe { libc::_exit(status) }
     }
 
@@ -100,7 +101,7 @@ impl Context {
         self.raw
     }
 
-    /// The descriptor that asynchronous events arrive at.
+    /// Returns the descriptor at which asynchronous events arrive.
     pub fn async_fd(&self) -> c_int {
         // SAFETY: `raw` is valid while `self` lives; the field never changes.
         unsafe { (*self.raw).async_fd }
@@ -119,7 +120,8 @@ impl Context {
         Ok(unsafe { attr.assume_init() })
     }
 
-    /// Completions and microseconds that an event can wait for, at most.
+    /// Returns the maximum moderation of completion events: the number of completions and of
+    /// microseconds that an event can wait for.
     pub fn cq_moderation(&self) -> Result<(u16, u16), Errno> {
         let mut attr = MaybeUninit::<ibv_device_attr_ex>::zeroed();
         let size = core::mem::size_of_val(&attr);
@@ -129,15 +131,17 @@ impl Context {
         let input = std::ptr::null();
         // SAFETY: a valid context, no input, and room of the size given.
         Errno::check(unsafe { op(self.raw, input, attr.as_mut_ptr(), size) })?;
-        // SAFETY: all fields are integers; zeroed and then filled by the library.
+        // SAFETY: all fields are integers, which were zeroed and then filled by the library.
         let caps = unsafe { attr.assume_init() }.cq_mod_caps;
         Ok((caps.max_cq_count, caps.max_cq_period))
     }
 
-    /// The exported function, which knows the fields up to `flags`; the others are 0.
+    /// Queries a port by the exported function, which knows the fields up to `flags`; the later
+    /// fields are 0.
     pub fn query_port(&self, port: u8) -> Result<ibv_port_attr, Errno> {
         let mut attr = ibv_port_attr::default();
-        // SAFETY: a valid context; the older structure that is written is the head of this one.
+        // SAFETY: the context is valid; the older structure that the function writes is the head of
+        // this one.
         Errno::check(unsafe { ibv_query_port(self.raw, port, (&raw mut attr).cast()) })?;
         Ok(attr)
     }
@@ -163,7 +167,7 @@ impl Context {
         Ok(u16::from_be(pkey))
     }
 
-    /// The next asynchronous event, or `None` after `ms` milliseconds without one.
+    /// Returns the next asynchronous event, or `None` after `ms` milliseconds without an event.
     pub fn async_event(self: &Arc<Self>, ms: i32) -> Option<AsyncEvent> {
         if !readable(self.async_fd(), ms) {
             return None;
@@ -199,7 +203,7 @@ pub struct Gid {
 
 impl From<ibv_gid> for Gid {
     fn from(gid: ibv_gid) -> Gid {
-        // SAFETY: any bytes are a GID.
+        // SAFETY: a GID may have any bytes.
         let raw = unsafe { gid.raw };
         Gid { raw }
     }
@@ -211,7 +215,7 @@ impl From<Gid> for ibv_gid {
     }
 }
 
-/// An entry of a port's GID table: `struct ibv_gid_entry`.
+/// An entry of a port's GID table, `struct ibv_gid_entry`.
 #[derive(Clone, Copy, Debug)]
 pub struct GidEntry {
     pub gid: Gid,
@@ -221,7 +225,7 @@ pub struct GidEntry {
     pub ndev_ifindex: u32,
 }
 
-/// An asynchronous event; acknowledged when dropped.
+/// An asynchronous event, which is acknowledged when this value is dropped.
 pub struct AsyncEvent {
     raw: ibv_async_event,
     _ctx: Arc<Context>,
@@ -235,23 +239,24 @@ impl AsyncEvent {
         EventType(self.raw.event_type)
     }
 
-    /// The object: compare with `Cq::element`, `Qp::element`, or a port number.
+    /// Returns the object of the event, to compare with `Cq::element`, `Qp::element`, or a port
+    /// number.
     pub fn element(&self) -> Element {
-        // SAFETY: whichever member the event has, nothing of the others is longer than a pointer, and
-        // `async_event` had zeroed all.
+        // SAFETY: no member of the union is longer than a pointer, and `async_event` had zeroed all
+        // of it.
         Element(unsafe { self.raw.element.cq } as usize)
     }
 }
 
 impl Drop for AsyncEvent {
     fn drop(&mut self) {
-        // SAFETY: an event that `ibv_get_async_event` returned and nobody acknowledged yet; its
-        // object cannot be gone, as destroying it waits for this.
+        // SAFETY: `ibv_get_async_event` returned the event and no code has acknowledged it yet. Its
+        // object still exists, because destroying it waits for this acknowledgement.
         unsafe { ibv_ack_async_event(&mut self.raw) };
     }
 }
 
-/// Identity of the object of an event.
+/// The identity of the object of an event.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Element(usize);
 
@@ -312,7 +317,8 @@ impl fmt::Debug for EventType {
     }
 }
 
-/// The table of the methods that came later than `ibv_context`'s own, as `verbs_get_ctx()` finds it.
+/// Returns the table of the methods that were added after those in `ibv_context`, like
+/// `verbs_get_ctx()`.
 pub(super) fn later_methods(context: *mut ibv_context) -> Option<*mut verbs_context> {
     // SAFETY: an open context.
     let has_more = unsafe { (*context).abi_compat } as isize == -1;
@@ -324,7 +330,7 @@ pub(super) fn later_methods(context: *mut ibv_context) -> Option<*mut verbs_cont
 pub struct Pd {
     pub(super) raw: *mut ibv_pd,
     pub ctx: Arc<Context>,
-    /// A parent domain: what it joins.
+    /// Parent domain only: the protection domain and the thread domain that it joins.
     pub(super) _stands_on: Option<(Arc<Pd>, Arc<Td>)>,
 }
 

@@ -8,7 +8,7 @@ use super::sys::{readable, set_nonblocking, Errno};
 use core::ffi::c_void;
 use std::sync::Arc;
 
-/// A completion channel: the descriptor that completion events arrive at.
+/// A completion channel: the descriptor at which completion events arrive.
 pub struct Channel {
     pub(super) raw: *mut ibv_comp_channel,
     _ctx: Arc<Context>,
@@ -34,7 +34,7 @@ impl Channel {
         unsafe { (*self.raw).fd }
     }
 
-    /// Takes and acknowledges the next event; returns the CQ's identity, or `None` after `ms`
+    /// Takes and acknowledges the next event. Returns the CQ's identity, or `None` after `ms`
     /// milliseconds without an event.
     pub fn event(&self, ms: i32) -> Option<Element> {
         if !readable(self.fd(), ms) {
@@ -47,7 +47,7 @@ impl Channel {
         if ret != 0 {
             return None;
         }
-        // SAFETY: the CQ cannot be gone: destroying it waits for this acknowledgement.
+        // SAFETY: the CQ still exists, because destroying it waits for this acknowledgement.
         unsafe { ibv_ack_cq_events(cq, 1) };
         Some(Element::of(cq.cast()))
     }
@@ -61,7 +61,7 @@ pub struct Wc {
     pub opcode: u32,
     pub vendor_err: u32,
     pub byte_len: u32,
-    /// Network order; or the key that was invalidated.
+    /// Immediate data in network byte order, or the key that was invalidated.
     pub imm_data: u32,
     pub qp_num: u32,
     pub src_qp: u32,
@@ -80,7 +80,7 @@ impl From<&ibv_wc> for Wc {
             opcode: wc.opcode,
             vendor_err: wc.vendor_err,
             byte_len: wc.byte_len,
-            // SAFETY: both members are 32 bits, and `poll` initialized them.
+            // SAFETY: both members have 32 bits, and `poll` initialized them.
             imm_data: unsafe { wc.__bindgen_anon_1.imm_data },
             qp_num: wc.qp_num,
             src_qp: wc.src_qp,
@@ -132,7 +132,7 @@ impl Cq {
         }))
     }
 
-    /// Takes over what was created otherwise.
+    /// Wraps a CQ that was created by another call than `ibv_create_cq`.
     pub(super) fn from_raw(raw: *mut ibv_cq, ctx: &Arc<Context>) -> Arc<Cq> {
         Arc::new(Cq {
             raw,
@@ -149,15 +149,15 @@ impl Cq {
         Element::of(self.raw.cast())
     }
 
-    /// The number of entries that the library says the CQ has.
+    /// Returns the number of entries that the library reports for the CQ.
     pub fn cqe(&self) -> usize {
         // SAFETY: valid while `self` lives.
         let cqe = unsafe { (*self.raw).cqe };
         usize::try_from(cqe).unwrap_or(0)
     }
 
-    /// `ibv_poll_cq` for at most `max` entries. The structures are filled with a pattern before,
-    /// so a field that the provider forgets is seen.
+    /// Calls `ibv_poll_cq` for at most `max` entries. The structures hold a pattern before the
+    /// call, which reveals fields that the provider does not fill.
     pub fn poll(&self, max: usize) -> Result<Vec<Wc>, Errno> {
         let poison = ibv_wc {
             wr_id: 0xa5a5_a5a5_a5a5_a5a5,
@@ -171,32 +171,33 @@ impl Cq {
         let mut wc = vec![poison; max];
         // SAFETY: the context's method table is filled by the provider before it is handed out.
         let op = unsafe { (*self.ctx.raw()).ops.poll_cq }.ok_or(Errno::EOPNOTSUPP)?;
-        // SAFETY: a valid CQ and an array of `max` entries.
+        // SAFETY: the CQ is valid, and the array has `max` entries.
         let n = unsafe { op(self.raw, max as i32, wc.as_mut_ptr()) };
         let n = usize::try_from(n).map_err(|_| Errno(n.abs()))?;
         assert!(n <= max, "poll_cq({max}) returned {n}");
         Ok(wc[..n].iter().map(Wc::from).collect())
     }
 
-    /// Polls at most four entries without as much as an allocation: how many there were.
+    /// Polls up to four entries without allocating memory, and returns their number.
     pub fn poll_silently(&self) -> u32 {
         let mut wc = [ibv_wc::default(); 4];
         // SAFETY: the context's method table is filled by the provider before it is handed out.
         let Some(op) = (unsafe { (*self.ctx.raw()).ops.poll_cq }) else {
             return 0;
         };
-        // SAFETY: a valid CQ and an array of four entries.
+        // SAFETY: the CQ is valid, and the array has four entries.
         let n = unsafe { op(self.raw, 4, wc.as_mut_ptr()) };
         n.try_into().unwrap_or(0)
     }
 
-    /// `ibv_resize_cq`.
+    /// Calls `ibv_resize_cq`.
     pub fn resize(&self, cqe: i32) -> Result<(), Errno> {
         // SAFETY: a valid CQ.
         Errno::check(unsafe { ibv_resize_cq(self.raw, cqe) })
     }
 
-    /// `ibv_modify_cq`: events only after so many completions, or so many microseconds.
+    /// Calls `ibv_modify_cq`, so that events are raised only after `count` completions or `period`
+    /// microseconds.
     pub fn moderate(&self, count: u16, period: u16) -> Result<(), Errno> {
         let mut attr = ibv_modify_cq_attr {
             attr_mask: IBV_CQ_ATTR_MODERATE,
@@ -212,7 +213,7 @@ impl Cq {
         Errno::check(unsafe { op(self.raw, &mut attr) })
     }
 
-    /// `ibv_req_notify_cq`.
+    /// Calls `ibv_req_notify_cq`.
     pub fn arm(&self, solicited_only: bool) -> Result<(), Errno> {
         // SAFETY: as in `poll`.
         let op = unsafe { (*self.ctx.raw()).ops.req_notify_cq }.ok_or(Errno::EOPNOTSUPP)?;
@@ -220,10 +221,11 @@ impl Cq {
         Errno::check(unsafe { op(self.raw, solicited_only.into()) })
     }
 
-    /// Tries to destroy a CQ that others still use: the caller expects EBUSY. On success the
-    /// object is gone for good, so its owner must not be used again: the process ends.
+    /// Tries to destroy a CQ that QPs still use, for which the caller expects EBUSY. If the call
+    /// succeeds, the CQ does not exist any more and its owner must not use it, so the process ends.
     pub fn expect_busy(&self) -> Result<(), String> {
-        // SAFETY: a valid CQ. If the call succeeds nothing of this process touches it any more.
+        // SAFETY: the CQ is valid. If the call succeeds, this process does not access the CQ any
+        // more.
         match Errno::check(unsafe { ibv_destroy_cq(self.raw) }) {
             Err(Errno::EBUSY) => Ok(()),
             Err(other) => Err(format!("destroying a CQ in use gave {other}, not EBUSY")),

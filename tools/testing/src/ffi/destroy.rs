@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! Destroying an object: when it is dropped, or by hand, for who wants to see it fail: then the object is
-//! returned.
+//! Destroying an object: when it is dropped, or explicitly by a caller that handles the error.
+//! After an error the object is returned to that caller.
 #![allow(unsafe_code)]
 
 use super::bindings::*;
@@ -14,19 +14,19 @@ use super::sys::{note_drop, Errno};
 use super::xrc::{close_xrcd, Target, Xrcd};
 use std::sync::Arc;
 
-/// What can be destroyed.
+/// An object that a test can destroy explicitly.
 pub trait Destroy: Sized {
-    /// Destroys the object. On an error nothing has happened to it.
+    /// Destroys the object. After an error the object is unchanged.
     fn destroy(self) -> Result<(), (Errno, Self)>;
 }
 
-/// For an object with one owner.
+/// Implements [`Destroy`] for an object with one owner.
 macro_rules! owned {
     ($type:ty, $verb:ident) => {
         impl Destroy for $type {
             fn destroy(mut self) -> Result<(), (Errno, Self)> {
-                // SAFETY: a valid object; on success the pointer is cleared, so that `Drop`, the only
-                // one that still sees it, leaves it alone.
+                // SAFETY: the object is valid. On success the pointer is cleared, so that `Drop`,
+                // the only code that still accesses the object, does nothing.
                 match Errno::check(unsafe { $verb(self.raw) }) {
                     Ok(()) => {
                         self.raw = std::ptr::null_mut();
@@ -39,7 +39,8 @@ macro_rules! owned {
     };
 }
 
-/// For an object that others may hold: EBUSY while they do.
+/// Implements [`Destroy`] for an object that several owners may share; the result is EBUSY while
+/// there are several.
 macro_rules! shared {
     ($type:ty, $verb:ident) => {
         impl Destroy for Arc<$type> {
@@ -47,7 +48,7 @@ macro_rules! shared {
                 let Some(only) = Arc::get_mut(&mut self) else {
                     return Err((Errno::EBUSY, self));
                 };
-                // SAFETY: as above; nobody else holds the object.
+                // SAFETY: as above; `only` is the only reference to the object.
                 match Errno::check(unsafe { $verb(only.raw) }) {
                     Ok(()) => {
                         only.raw = std::ptr::null_mut();
@@ -60,12 +61,13 @@ macro_rules! shared {
     };
 }
 
-/// What all objects are: usable from any thread, and destroyed when they are dropped.
+/// Implements the common properties of all objects: they are usable from any thread, and destroyed
+/// when they are dropped.
 macro_rules! object {
     ($type:ty, $verb:ident, $what:literal) => {
         // SAFETY: libibverbs objects may be used from any thread.
         unsafe impl Send for $type {}
-        // SAFETY: as above; the library and the provider lock what they share.
+        // SAFETY: as above; the library and the provider lock the data that threads share.
         unsafe impl Sync for $type {}
 
         impl Drop for $type {
@@ -73,8 +75,8 @@ macro_rules! object {
                 if self.raw.is_null() {
                     return;
                 }
-                // SAFETY: a valid object, destroyed once. Whatever was made from it holds an `Arc` to it,
-                // so that is gone.
+                // SAFETY: the object is valid and is destroyed once. Every object made from it
+                // holds an `Arc` to it, so none of those exists any more.
                 note_drop($what, Errno::check(unsafe { $verb(self.raw) }));
             }
         }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! Thread domains, and parent domains, which join one with a protection domain. A parent domain is a [`Pd`].
+//! Thread domains, and parent domains, which join a thread domain with a protection domain. A
+//! parent domain is a [`Pd`].
 #![allow(unsafe_code)]
 
 use super::bindings::*;
@@ -29,7 +30,7 @@ impl Td {
         Ok(Arc::new(Td { raw, ctx }))
     }
 
-    /// What joins it with a protection domain.
+    /// Creates a parent domain, which joins this thread domain with a protection domain.
     pub fn parent(self: &Arc<Self>, pd: &Arc<Pd>) -> Result<Arc<Pd>, Errno> {
         let methods = later_methods(self.ctx.raw()).ok_or(Errno::EOPNOTSUPP)?;
         // SAFETY: the method table of a provider, which is not changed any more.
@@ -42,7 +43,8 @@ impl Td {
             free: None,
             pd_context: std::ptr::null_mut(),
         };
-        // SAFETY: a valid context and attributes; what they name is kept alive by the result.
+        // SAFETY: the context and the attributes are valid; the result keeps the objects in them
+        // alive.
         let raw = unsafe { op(self.ctx.raw(), &mut attr) };
         if raw.is_null() {
             return Err(Errno::last());
@@ -54,17 +56,21 @@ impl Td {
         }))
     }
 
-    /// Freeing it fails, for a parent domain stands on it. Where it succeeds the process ends.
+    /// Tries to free the thread domain, for which the caller expects EBUSY because a parent domain
+    /// uses it. If the call succeeds, the process ends.
     pub fn expect_busy(&self) -> Result<(), String> {
-        // SAFETY: a valid thread domain. If the call succeeds nothing of this process touches it any more.
+        // SAFETY: the thread domain is valid. If the call succeeds, this process does not access it
+        // any more.
         busy(unsafe { dealloc_td(self.raw) }, "a thread domain")
     }
 }
 
 impl Pd {
-    /// Freeing it fails, for it is in use. Where it succeeds the process ends.
+    /// Tries to free the domain, for which the caller expects EBUSY because the domain is in use.
+    /// If the call succeeds, the process ends.
     pub fn expect_busy(&self) -> Result<(), String> {
-        // SAFETY: a valid domain. If the call succeeds nothing of this process touches it any more.
+        // SAFETY: the domain is valid. If the call succeeds, this process does not access it any
+        // more.
         busy(unsafe { ibv_dealloc_pd(self.raw) }, "a domain")
     }
 }
@@ -80,7 +86,7 @@ fn busy(returned: i32, what: &str) -> Result<(), String> {
     }
 }
 
-/// A CQ on a parent domain, which cannot be freed before it.
+/// Creates a CQ on a parent domain, which cannot be freed before the CQ.
 pub fn cq(parent: &Arc<Pd>, cqe: u32) -> Result<Arc<Cq>, Errno> {
     let mut attr = ibv_cq_init_attr_ex {
         cqe,
@@ -99,11 +105,12 @@ pub fn cq(parent: &Arc<Pd>, cqe: u32) -> Result<Arc<Cq>, Errno> {
     Ok(Cq::from_raw(raw.cast(), &parent.ctx))
 }
 
-/// `ibv_dealloc_td`, which is no function of the library's.
+/// Calls `ibv_dealloc_td`, which is an inline function of the header and not exported by the
+/// library.
 ///
 /// # Safety
 ///
-/// `td` is valid, and not used afterwards if this succeeds.
+/// `td` is valid, and is not used any more if this call succeeds.
 pub(super) unsafe fn dealloc_td(td: *mut ibv_td) -> i32 {
     // SAFETY: a valid object has a valid context.
     let context = unsafe { (*td).context };
@@ -112,7 +119,7 @@ pub(super) unsafe fn dealloc_td(td: *mut ibv_td) -> i32 {
     };
     // SAFETY: the method table of a provider, which is not changed any more.
     match unsafe { (*methods).dealloc_td } {
-        // SAFETY: the caller vouches for it.
+        // SAFETY: the caller guarantees that `td` is valid.
         Some(op) => unsafe { op(td) },
         None => libc::EOPNOTSUPP,
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! The wall between the tests and C: every `unsafe` of this crate is in this folder.
+//! Safe wrappers of the C interfaces: every `unsafe` of this crate is in this folder.
 //!
 //! | file | wraps |
 //! | --- | --- |
@@ -12,12 +12,12 @@
 //! | `cq.rs` | completion channels and queues |
 //! | `qp.rs` | queue pairs, shared receive queues, address handles, work requests |
 //! | `umad.rs` | management datagrams |
-//! | `destroy.rs` | destroying any of them: in `Drop`, or by hand, with the result |
+//! | `destroy.rs` | destroying these objects: in `Drop`, or explicitly, with the result |
 //!
-//! Objects hold a reference to what they were made from, so they are destroyed in the only order
-//! that verbs allow; a destroy that fails in `Drop` is counted ([`sys::drop_failures`]) and fails
-//! the test that caused it.
-// Sizes and offsets in the generated file are those of one architecture.
+//! Each object holds references to the objects from which it was made, so objects are destroyed in
+//! the only order that verbs allow. A destroy call that fails in `Drop` is counted
+//! ([`sys::drop_failures`]) and fails the test that caused it.
+// The sizes and offsets in the generated file hold for one architecture only.
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu")))]
 compile_error!(
     "the generated bindings of libibverbs (tools/testing/src/ffi/bindings.rs) are those of x86_64-unknown-linux-gnu: \

@@ -22,7 +22,7 @@ pub mod access {
     pub const ZERO_BASED: u32 = IBV_ACCESS_ZERO_BASED;
     pub const HUGETLB: u32 = IBV_ACCESS_HUGETLB;
     pub const RELAXED_ORDERING: u32 = IBV_ACCESS_RELAXED_ORDERING;
-    /// What an ordinary test buffer and QP allow.
+    /// Access rights of an ordinary test buffer and QP.
     pub const ALL: u32 = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ;
 }
 
@@ -30,28 +30,31 @@ pub mod access {
 pub struct Mr {
     pub(super) raw: *mut ibv_mr,
     pub buf: Arc<Buf>,
-    /// What it was made of, and of what since. Under this lock, because `ibv_rereg_mr` is not safe to be called twice at once.
+    /// The objects that the region consists of now. The lock serializes `ibv_rereg_mr`, which must
+    /// not run twice at the same time for one region.
     parts: Mutex<Parts>,
 }
 
-/// What a region is made of: kept alive as long as the region lives.
+/// The objects that a region consists of, kept alive as long as the region lives.
 struct Parts {
     _pd: Arc<Pd>,
     _buf: Arc<Buf>,
 }
 
-/// Registers memory by hand (`IB_USER_VERBS_CMD_REG_MR`), with an answer that can be written nowhere.
+/// Registers memory by writing the command (`IB_USER_VERBS_CMD_REG_MR`) to the device file, with a
+/// response address that the kernel cannot write to.
 pub fn register_unheard(pd: &Pd, buf: &Buf) -> Result<(), Errno> {
     const REG_MR: u32 = 9;
-    /// Not mapped.
+    /// An address that is not mapped.
     const NOWHERE: u64 = 16;
-    // SAFETY: valid while `pd` lives; the field never changes.
+    // SAFETY: the context is valid while `pd` lives; the field never changes.
     let fd = unsafe { (*pd.ctx.raw()).cmd_fd };
     // SAFETY: as above.
     let handle = unsafe { (*pd.raw()).handle };
     let mut request = Vec::new();
     request.extend(REG_MR.to_ne_bytes());
-    // Words in and out: the driver's part of the answer is behind the core's three.
+    // The lengths of request and response, in words. The driver's part of the response follows the
+    // core's three words.
     request.extend(12u16.to_ne_bytes());
     request.extend(5u16.to_ne_bytes());
     for word in [NOWHERE, buf.addr(), buf.len() as u64, buf.addr()] {
@@ -59,7 +62,7 @@ pub fn register_unheard(pd: &Pd, buf: &Buf) -> Result<(), Errno> {
     }
     request.extend(handle.to_ne_bytes());
     request.extend(access::ALL.to_ne_bytes());
-    // SAFETY: reads the request, which is as long as that.
+    // SAFETY: the kernel reads the request, whose length is given.
     let written = unsafe { libc::write(fd, request.as_ptr().cast(), request.len()) };
     match written {
         -1 => Err(Errno::last()),
@@ -68,7 +71,7 @@ pub fn register_unheard(pd: &Pd, buf: &Buf) -> Result<(), Errno> {
 }
 
 impl Mr {
-    /// Registers a fresh zeroed buffer.
+    /// Registers a new zeroed buffer.
     pub fn new(pd: &Arc<Pd>, len: usize, access: u32) -> Result<Mr, Errno> {
         Mr::of(pd, &Arc::new(Buf::new(len)?), 0, len, access)
     }
@@ -84,7 +87,7 @@ impl Mr {
         assert!(off <= buf.len() && len <= buf.len() - off);
         let addr = buf.as_ptr().wrapping_add(off);
         let raw = if access & access::RELAXED_ORDERING != 0 {
-            // SAFETY: the range is a live mapping that the `Arc` in the result keeps alive.
+            // SAFETY: the range lies in a live mapping, which the `Arc` in the result keeps alive.
             unsafe { ibv_reg_mr_iova2(pd.raw(), addr.cast(), len, addr as u64, access) }
         } else {
             let access = access as i32;
@@ -94,10 +97,10 @@ impl Mr {
         Mr::made(raw, pd, buf)
     }
 
-    /// Registers all of `buf`, which work requests are to name by other addresses.
+    /// Registers all of `buf` at `iova`, the address by which work requests refer to the buffer.
     pub fn at_iova(pd: &Arc<Pd>, buf: &Arc<Buf>, iova: u64, access: u32) -> Result<Mr, Errno> {
         let addr = buf.as_ptr().cast();
-        // SAFETY: a live mapping that the `Arc` in the result keeps alive.
+        // SAFETY: the mapping is live, and the `Arc` in the result keeps it alive.
         let raw = unsafe { ibv_reg_mr_iova2(pd.raw(), addr, buf.len(), iova, access) };
         Mr::made(raw, pd, buf)
     }
@@ -116,7 +119,8 @@ impl Mr {
         })
     }
 
-    /// `ibv_rereg_mr`: what is `None` stays. `self.buf` remains the buffer that it was made of.
+    /// Calls `ibv_rereg_mr`; a property that is `None` does not change. `self.buf` remains the
+    /// original buffer.
     pub fn change(
         &self,
         buf: Option<&Arc<Buf>>,
@@ -130,7 +134,8 @@ impl Mr {
         let (addr, len) = buf.map_or((std::ptr::null_mut(), 0), |b| (b.as_ptr(), b.len()));
         let raw_pd = pd.map_or(std::ptr::null_mut(), |pd| pd.raw());
         let access = access.unwrap_or(0) as i32;
-        // SAFETY: a valid region; buffer and domain are alive, and are kept so if this succeeds.
+        // SAFETY: the region is valid; buffer and domain are alive, and `parts` keeps them alive if
+        // the call succeeds.
         let ret = unsafe { ibv_rereg_mr(self.raw, flags as i32, raw_pd, addr.cast(), len, access) };
         if ret != 0 {
             return Err(Errno::last());
@@ -152,12 +157,13 @@ impl Mr {
         unsafe { (*self.raw).rkey }
     }
 
-    /// Address of a byte of the buffer.
+    /// Returns the address of a byte of the buffer.
     pub fn at(&self, off: usize) -> u64 {
         self.buf.addr() + off as u64
     }
 
-    /// An SGE over a part of the buffer. Not checked: a wrong one is the device's to refuse.
+    /// Returns an SGE over a part of the buffer, without a check of its bounds: the device has to
+    /// refuse an invalid SGE.
     pub fn sge(&self, off: usize, len: usize) -> ibv_sge {
         ibv_sge {
             addr: self.at(off),

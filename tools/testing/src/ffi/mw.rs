@@ -24,11 +24,11 @@ pub struct Mw {
 }
 
 impl Mw {
-    /// `ibv_alloc_mw`, with any number as the type.
+    /// Calls `ibv_alloc_mw`, with any number as the type.
     pub fn new(pd: &Arc<Pd>, mw_type: u32) -> Result<Mw, Errno> {
         // SAFETY: the method table of a provider, which is not changed any more.
         let op = unsafe { (*pd.ctx.raw()).ops.alloc_mw }.ok_or(Errno::EOPNOTSUPP)?;
-        // SAFETY: a valid domain.
+        // SAFETY: the domain is valid.
         let raw = unsafe { op(pd.raw(), mw_type) };
         if raw.is_null() {
             return Err(Errno::last());
@@ -45,7 +45,7 @@ impl Mw {
     }
 }
 
-/// What part of a region a window is to be bound to.
+/// The part of a region to which a window is to be bound.
 #[derive(Clone, Copy)]
 pub struct Bind<'a> {
     pub mr: Option<&'a Mr>,
@@ -65,15 +65,16 @@ impl Bind<'_> {
     }
 }
 
-/// `ibv_dealloc_mw`, which is no function of the library's.
+/// Calls `ibv_dealloc_mw`, which is an inline function of the header and not exported by the
+/// library.
 ///
 /// # Safety
 ///
-/// `mw` is valid, and not used afterwards if this succeeds.
+/// `mw` is valid, and is not used any more if this call succeeds.
 pub(super) unsafe fn dealloc_mw(mw: *mut ibv_mw) -> i32 {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller guarantees that `mw` is valid.
     let context = unsafe { (*mw).context };
-    // SAFETY: the context of a window that is there.
+    // SAFETY: the context is that of a window that exists.
     match unsafe { (*context).ops.dealloc_mw } {
         // SAFETY: as above.
         Some(op) => unsafe { op(mw) },
@@ -82,7 +83,7 @@ pub(super) unsafe fn dealloc_mw(mw: *mut ibv_mw) -> i32 {
 }
 
 impl Qp {
-    /// Posts a bind of a window that gives it this key.
+    /// Posts a bind that gives the window the key `rkey`.
     pub fn bind(&self, wr_id: u64, mw: &Mw, rkey: u32, to: Bind<'_>) -> Result<(), PostError> {
         let mut wr = ibv_send_wr {
             wr_id,
@@ -97,11 +98,11 @@ impl Qp {
             },
             ..ibv_send_wr::default()
         };
-        // SAFETY: one request without SGEs; window and region are alive.
+        // SAFETY: the list is one request without SGEs; window and region are alive.
         unsafe { self.post_raw(std::slice::from_mut(&mut wr)) }
     }
 
-    /// `ibv_bind_mw`, which chooses the key.
+    /// Calls `ibv_bind_mw`, in which the provider chooses the key.
     pub fn bind_1(&self, wr_id: u64, mw: &Mw, to: Bind<'_>) -> Result<(), Errno> {
         let mut bind = ibv_mw_bind {
             wr_id,
@@ -110,7 +111,7 @@ impl Qp {
         };
         // SAFETY: the method table of a provider, which is not changed any more.
         let op = unsafe { (*mw.pd.ctx.raw()).ops.bind_mw }.ok_or(Errno::EOPNOTSUPP)?;
-        // SAFETY: valid objects.
+        // SAFETY: the objects are valid.
         Errno::check(unsafe { op(self.raw, mw.raw, &mut bind) })
     }
 }

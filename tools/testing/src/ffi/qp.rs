@@ -86,22 +86,22 @@ pub struct SendWr {
     pub opcode: u32,
     pub flags: u32,
     pub sges: Vec<ibv_sge>,
-    /// With `Some` the pieces are sent inline and `sges` is not used.
+    /// Data to send inline. With `Some`, `sges` is not used.
     pub inline: Option<Vec<Vec<u8>>>,
-    /// Network order, as the wire has it.
+    /// Immediate data in network byte order.
     pub imm: u32,
     pub remote_addr: u64,
     pub rkey: u32,
-    /// Atomics only.
+    /// Compare or add operand, for atomics only.
     pub compare_add: u64,
     pub swap: u64,
-    /// XRC only: the SRQ at the peer.
+    /// Number of the SRQ at the peer, for XRC only.
     pub srqn: u32,
-    /// UD only.
+    /// Destination of a datagram, for UD only.
     pub to: Option<Destination>,
 }
 
-/// Where a datagram goes.
+/// The destination of a datagram.
 #[derive(Clone)]
 pub struct Destination {
     pub ah: Arc<Ah>,
@@ -110,7 +110,7 @@ pub struct Destination {
 }
 
 impl SendWr {
-    /// A signaled request.
+    /// Creates a signaled request.
     pub fn new(opcode: u32, wr_id: u64, sges: &[ibv_sge]) -> SendWr {
         SendWr {
             wr_id,
@@ -201,15 +201,16 @@ impl RecvWr {
     }
 }
 
-/// A post that was refused: how many of the list were queued before it, and the errno.
+/// A refused post: the errno and the request at which the provider stopped. All requests before
+/// that request were queued.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PostError {
     pub errno: Errno,
-    /// Index of the request that `bad_wr` pointed to; `None` if it pointed to none of them.
+    /// Index of the request that `bad_wr` pointed to, or `None` if it pointed to none of them.
     pub bad_wr: Option<usize>,
 }
 
-/// Links receive requests into the list that the verb takes; the vectors own the memory.
+/// Links receive requests into the list that the verb takes. The list points into `wrs`.
 pub(super) fn recv_list(wrs: &[RecvWr]) -> Vec<ibv_recv_wr> {
     let mut list: Vec<ibv_recv_wr> = wrs
         .iter()
@@ -233,12 +234,12 @@ fn index_of<T>(list: &[T], bad: *mut T) -> Option<usize> {
     (index < list.len()).then_some(index)
 }
 
-/// Posts a list by one of the context's verbs.
+/// Posts a list by one of the verbs in the context's method table.
 ///
 /// # Safety
 ///
-/// `queue` is a valid queue of the kind that `verb` posts to, `list` one list of requests whose SGEs, and
-/// inline data, are readable during the call.
+/// `queue` is a valid queue of the kind that `verb` posts to. `list` is one linked list of
+/// requests, whose SGEs and inline data are readable during the call.
 unsafe fn post<Q, W>(
     verb: Option<unsafe extern "C" fn(*mut Q, *mut W, *mut *mut W) -> c_int>,
     queue: *mut Q,
@@ -249,7 +250,7 @@ unsafe fn post<Q, W>(
         errno: Errno::EOPNOTSUPP,
         bad_wr: None,
     })?;
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller guarantees the conditions of this function.
     let ret = unsafe { verb(queue, list.as_mut_ptr(), &mut bad) };
     Errno::check(ret).map_err(|errno| PostError {
         errno,
@@ -257,7 +258,7 @@ unsafe fn post<Q, W>(
     })
 }
 
-/// What a QP is made of.
+/// The attributes with which a QP is created.
 #[derive(Clone)]
 pub struct QpInit {
     pub send_cq: Arc<Cq>,
@@ -265,14 +266,14 @@ pub struct QpInit {
     pub srq: Option<Arc<Srq>>,
     pub cap: ibv_qp_cap,
     pub sq_sig_all: bool,
-    /// `enum ibv_qp_type`: 2 RC, 3 UC, 4 UD.
+    /// Type of the QP, `enum ibv_qp_type`: 2 RC, 3 UC, 4 UD.
     pub qp_type: u32,
 }
 
 /// A queue pair.
 pub struct Qp {
     pub(super) raw: *mut ibv_qp,
-    /// What the provider granted.
+    /// Capacity that the provider granted.
     pub cap: ibv_qp_cap,
     pub init: QpInit,
     pd: Arc<Pd>,
@@ -317,31 +318,31 @@ impl Qp {
         Errno::check(unsafe { ibv_modify_qp(self.raw, &mut attr, mask as i32) })
     }
 
-    /// Attaches it to a multicast group.
+    /// Attaches the QP to a multicast group.
     pub fn attach_mcast(&self, group: [u8; 16]) -> Result<(), Errno> {
         self.attach_mcast_by(group, 0)
     }
 
-    /// The same by a LID, which RoCE does not know and the core does not look at.
+    /// Attaches the QP with a LID, which RoCE does not use and the core does not check.
     pub fn attach_mcast_by(&self, group: [u8; 16], lid: u16) -> Result<(), Errno> {
         let gid = ibv_gid { raw: group };
         // SAFETY: a valid QP and GID.
         Errno::check(unsafe { ibv_attach_mcast(self.raw, &gid, lid) })
     }
 
-    /// Detaches it again.
+    /// Detaches the QP from a multicast group.
     pub fn detach_mcast(&self, group: [u8; 16]) -> Result<(), Errno> {
         self.detach_mcast_by(group, 0)
     }
 
-    /// The same by a LID.
+    /// Detaches the QP with a LID.
     pub fn detach_mcast_by(&self, group: [u8; 16], lid: u16) -> Result<(), Errno> {
         let gid = ibv_gid { raw: group };
         // SAFETY: a valid QP and GID.
         Errno::check(unsafe { ibv_detach_mcast(self.raw, &gid, lid) })
     }
 
-    /// Live attributes, and the capacity that the device reports.
+    /// Returns the current attributes, and the capacity that the device reports.
     pub fn query(&self) -> Result<(ibv_qp_attr, ibv_qp_cap), Errno> {
         let mut attr = ibv_qp_attr::default();
         let mut init = MaybeUninit::<ibv_qp_init_attr>::zeroed();
@@ -354,13 +355,14 @@ impl Qp {
         Ok((attr, init.cap))
     }
 
-    /// What order of the bytes of an operation's messages is kept; with `RETURN_CAPS` (1) as a set of orders. 0: none.
+    /// Returns the order in which the bytes of an operation's messages arrive, or 0 if no order is
+    /// guaranteed. With the flag `RETURN_CAPS` (1) the result is a set of orders.
     pub fn data_in_order(&self, opcode: u32, flags: u32) -> i32 {
         // SAFETY: a valid QP.
         unsafe { ibv_query_qp_data_in_order(self.raw, opcode, flags) }
     }
 
-    /// The live state.
+    /// Returns the current state.
     pub fn state(&self) -> Result<u32, Errno> {
         Ok(self.query()?.0.qp_state)
     }
@@ -381,7 +383,8 @@ impl Qp {
                     })
                     .collect();
             }
-            // Without `inline` the addresses are only read by the device, through a key.
+            // Only inline data is read during the call. Without `inline`, only the device reads the
+            // addresses, through a key.
             assert!(wr.inline.is_some() || flags & flag::INLINE == 0);
             list.push(ibv_send_wr {
                 wr_id: wr.wr_id,
@@ -404,17 +407,21 @@ impl Qp {
         for i in 1..list.len() {
             list[i - 1].next = base.wrapping_add(i);
         }
-        // SAFETY: `list` and `wrs` own the list until after the call; inline data is read during the call, from `wrs`.
+        // SAFETY: `list` and `wrs` own the requests until after the call; inline data is read from
+        // `wrs` during the call.
         unsafe { self.post_raw(&mut list) }
     }
 
+    /// Posts a list that the caller built.
+    ///
     /// # Safety
     ///
-    /// `list` is one list of requests, whose SGEs, inline data and objects are valid during the call.
+    /// `list` is one linked list of requests, whose SGEs, inline data and objects are valid during
+    /// the call.
     pub(super) unsafe fn post_raw(&self, list: &mut [ibv_send_wr]) -> Result<(), PostError> {
         // SAFETY: the context's method table is filled by the provider before it is handed out.
         let verb = unsafe { (*self.pd.ctx.raw()).ops.post_send };
-        // SAFETY: a valid QP; for the rest the caller vouches.
+        // SAFETY: the QP is valid; the caller guarantees the rest.
         unsafe { post(verb, self.raw, list) }
     }
 
@@ -431,7 +438,7 @@ impl Qp {
 pub struct Srq {
     pub(super) raw: *mut ibv_srq,
     pd: Arc<Pd>,
-    /// One for extended connections: what it is made of.
+    /// CQ and domain of an SRQ for extended connections.
     _xrc: Option<(Arc<Cq>, Arc<Xrcd>)>,
 }
 
@@ -440,7 +447,7 @@ impl Srq {
         Srq::with_limit(pd, max_wr, max_sge, 0)
     }
 
-    /// With a value where one that is modified has its limit.
+    /// Creates an SRQ with a `srq_limit` in the attributes, which only modifying an SRQ uses.
     pub fn with_limit(
         pd: &Arc<Pd>,
         max_wr: u32,
@@ -480,15 +487,15 @@ impl Srq {
         })
     }
 
-    /// The SRQN, of one for extended connections.
-    ///
-    /// # Panics
-    ///
-    /// If the provider has no such verb.
     pub fn element(&self) -> Element {
         Element::of(self.raw.cast())
     }
 
+    /// Returns the SRQN. Only an SRQ for extended connections has one.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the provider does not have the verb, or if the verb fails.
     pub fn number(&self) -> u32 {
         let methods = later_methods(self.pd.ctx.raw()).expect("a table of later methods");
         // SAFETY: the method table of a provider, which is not changed any more.
@@ -500,24 +507,24 @@ impl Srq {
         number
     }
 
-    /// Sets the limit below which an event is raised.
+    /// Sets the number of receives below which the SRQ raises an event.
     pub fn set_limit(&self, limit: u32) -> Result<(), Errno> {
         self.modify(None, Some(limit))
     }
 
-    /// Another number of work requests.
+    /// Changes the maximum number of work requests.
     pub fn resize(&self, max_wr: u32) -> Result<(), Errno> {
         self.modify(Some(max_wr), None)
     }
 
-    /// What is given of both.
+    /// Modifies the attributes that are `Some`.
     pub fn modify(&self, max_wr: Option<u32>, limit: Option<u32>) -> Result<(), Errno> {
         let mut attr = ibv_srq_attr {
             max_wr: max_wr.unwrap_or_default(),
             srq_limit: limit.unwrap_or_default(),
             ..ibv_srq_attr::default()
         };
-        // IBV_SRQ_MAX_WR, IBV_SRQ_LIMIT.
+        // The bits of `mask` are IBV_SRQ_MAX_WR and IBV_SRQ_LIMIT.
         let mask = c_int::from(max_wr.is_some()) | c_int::from(limit.is_some()) << 1;
         // SAFETY: a valid SRQ and attributes.
         Errno::check(unsafe { ibv_modify_srq(self.raw, &mut attr, mask) })

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! The operating system's part of the wall: memory shared with a device, waiting, killing.
+//! Wrappers of operating system calls: memory shared with a device, waiting, killing.
 #![allow(unsafe_code)]
 
 use core::ffi::c_int;
@@ -22,12 +22,12 @@ impl Errno {
     pub const ENOMEM: Errno = Errno(libc::ENOMEM);
     pub const EOPNOTSUPP: Errno = Errno(libc::EOPNOTSUPP);
 
-    /// The calling thread's errno.
+    /// Returns the calling thread's errno.
     pub fn last() -> Errno {
         Errno(io::Error::last_os_error().raw_os_error().unwrap_or(0))
     }
 
-    /// The result of a verb that returns 0, a positive errno, or -1 with errno set.
+    /// Converts the return value of a verb that returns 0, a positive errno, or -1 with errno set.
     pub(super) fn check(ret: c_int) -> Result<(), Errno> {
         match ret {
             0 => Ok(()),
@@ -68,7 +68,7 @@ impl fmt::Display for Errno {
 
 static DROP_FAILURES: AtomicUsize = AtomicUsize::new(0);
 
-/// Notes that an object could not be destroyed while it was dropped.
+/// Counts and reports an object that could not be destroyed while it was dropped.
 pub(super) fn note_drop(what: &str, result: Result<(), Errno>) {
     if let Err(errno) = result {
         eprintln!("note: destroying a {what} failed: {errno}");
@@ -76,13 +76,13 @@ pub(super) fn note_drop(what: &str, result: Result<(), Errno>) {
     }
 }
 
-/// How many objects could not be destroyed in this process so far.
+/// Returns the number of objects that could not be destroyed in this process so far.
 pub fn drop_failures() -> usize {
     DROP_FAILURES.load(Ordering::Relaxed)
 }
 
-/// Anonymous memory that a device may read and write at any time. No reference into it ever
-/// exists: it is copied in and out.
+/// Anonymous memory that a device may read and write at any time. No reference into this memory
+/// ever exists: data is copied in and out.
 pub struct Buf {
     addr: *mut u8,
     len: usize,
@@ -95,19 +95,20 @@ unsafe impl Send for Buf {}
 unsafe impl Sync for Buf {}
 
 impl Buf {
-    /// A zeroed, page-aligned mapping.
+    /// Creates a zeroed, page-aligned mapping.
     pub fn new(len: usize) -> Result<Buf, Errno> {
         Buf::mapped(std::ptr::null_mut(), len.max(1), 0)
     }
 
-    /// A zeroed mapping of huge pages of 2 MiB, of which `len` is a multiple.
+    /// Creates a zeroed mapping of huge pages of 2 MiB; `len` is a multiple of 2 MiB.
     pub fn huge(len: usize) -> Result<Buf, Errno> {
         let flags = libc::MAP_HUGETLB | libc::MAP_HUGE_2MB;
         Buf::mapped(std::ptr::null_mut(), len, flags)
     }
 
     fn mapped(at: *mut libc::c_void, len: usize, flags: i32) -> Result<Buf, Errno> {
-        // SAFETY: an anonymous mapping at an address of the kernel's choice, or in place of one of a value of this type.
+        // SAFETY: the mapping is anonymous, and its address is either chosen by the kernel or that
+        // of an existing mapping that a value of this type owns.
         let addr = unsafe {
             libc::mmap(
                 at,
@@ -143,25 +144,26 @@ impl Buf {
         self.addr
     }
 
-    /// Puts fresh zeroed memory in the place of this, which goes.
+    /// Replaces the memory by fresh zeroed memory at the same address; the old pages are freed.
     pub fn replace(&self) -> Result<(), Errno> {
         let fresh = Buf::mapped(self.addr.cast(), self.len, libc::MAP_FIXED)?;
-        // It is this value's from here on.
+        // `self` owns the new mapping from here on.
         std::mem::forget(fresh);
         Ok(())
     }
 
-    /// Takes every access away: the memory cannot be pinned any more.
+    /// Removes all access rights, so that the memory cannot be pinned any more.
     pub fn forbid(&self) {
         self.forbid_from(0);
     }
 
-    /// The same for what begins there, at a page.
+    /// Removes all access rights from page-aligned offset `off` to the end of the memory.
     pub fn forbid_from(&self, off: usize) {
         self.check(off, 0);
         // SAFETY: the range was just checked to lie in the mapping.
         let from = unsafe { self.addr.add(off) };
-        // SAFETY: the mapping is this value's own. Who accesses it from here on is ended by a signal.
+        // SAFETY: the mapping is owned by this value. A later access to the range ends the process
+        // by a signal.
         unsafe { libc::mprotect(from.cast(), self.len - off, libc::PROT_NONE) };
     }
 
@@ -198,25 +200,28 @@ impl Buf {
         unsafe { std::ptr::write_bytes(to, byte, len) };
     }
 
-    /// A byte that the device may just be writing, with all that it wrote before.
+    /// Loads a byte that the device may write concurrently. Everything that the device wrote before
+    /// that byte is visible afterwards.
     pub fn load(&self, off: usize) -> u8 {
         self.check(off, 1);
         // SAFETY: the offset was just checked to lie in the mapping.
         let at = unsafe { self.addr.add(off) };
-        // SAFETY: a valid byte, to which only atomics have references, and those of this call alone.
+        // SAFETY: the byte is valid; only atomics have references to it, and only those of this
+        // call.
         unsafe { AtomicU8::from_ptr(at) }.load(Ordering::Acquire)
     }
 
-    /// How many bytes of a range have another value, the last ones looked at first.
+    /// Counts the bytes of a range that differ from `value`, beginning at the end of the range.
     pub fn others(&self, off: usize, len: usize, value: u8) -> usize {
         self.check(off, len);
         let (mut at, mut count) = (off + len, 0);
         while at > off {
             if at % 8 == 0 && at - off >= 8 {
                 at -= 8;
-                // SAFETY: the range was just checked to lie in the mapping, which begins at a page.
+                // SAFETY: the range was just checked to lie in the mapping, which begins at a page
+                // boundary.
                 let word = unsafe { self.addr.add(at) };
-                // SAFETY: a valid word, aligned, to which only atomics have references.
+                // SAFETY: the word is valid and aligned, and only atomics have references to it.
                 let word = unsafe { AtomicU64::from_ptr(word.cast()) }.load(Ordering::Relaxed);
                 if word != u64::from_ne_bytes([value; 8]) {
                     count += word.to_ne_bytes().iter().filter(|&&b| b != value).count();
@@ -232,12 +237,13 @@ impl Buf {
 
 impl Drop for Buf {
     fn drop(&mut self) {
-        // SAFETY: exactly the mapping that `new` made; whoever registered it holds an `Arc` to it.
+        // SAFETY: this is exactly the mapping that `mapped` made; every owner of a registration of
+        // it holds an `Arc` to this value.
         unsafe { libc::munmap(self.addr.cast(), self.len) };
     }
 }
 
-/// Waits until `fd` is readable; false after `ms` milliseconds without.
+/// Waits until `fd` is readable. Returns false if `fd` is not readable after `ms` milliseconds.
 pub fn readable(fd: c_int, ms: i32) -> bool {
     let mut p = libc::pollfd {
         fd,
@@ -249,7 +255,7 @@ pub fn readable(fd: c_int, ms: i32) -> bool {
     n > 0 && p.revents & (libc::POLLIN | libc::POLLERR | libc::POLLHUP) != 0
 }
 
-/// Has the C library keep the memory that it got, so that allocations do not ask the kernel.
+/// Makes the C library keep freed memory, so that later allocations make no system calls.
 pub fn hoard() {
     const ENOUGH: c_int = 64 << 20;
     for option in [
@@ -263,12 +269,14 @@ pub fn hoard() {
     drop(vec![1u8; 16 << 20]);
 }
 
-/// Runs `f`, then ends the thread. Meanwhile the kernel ends it for any system call but read and write, silently.
+/// Runs `f`, then ends the thread. During `f` the kernel silently ends the thread for any system
+/// call except read and write.
 pub fn without_calls(f: impl FnOnce()) {
-    // SAFETY: no pointers; this thread alone is bound by it.
+    // SAFETY: the call has no pointers and restricts only this thread.
     unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_STRICT) };
     f();
-    // SAFETY: of this thread nothing is waited for, and its stack stays. What the C library would do at its end is forbidden.
+    // SAFETY: no other thread waits for this thread, and its stack remains mapped. The system calls
+    // with which the C library would end the thread are forbidden.
     unsafe { libc::syscall(libc::SYS_exit, 0) };
 }
 
@@ -286,24 +294,24 @@ pub fn kill_group(pgid: u32) {
         return;
     };
     if pgid > 1 {
-        // SAFETY: no pointers; a negative pid means the group.
+        // SAFETY: the call has no pointers; a negative pid means the process group.
         unsafe { libc::kill(-pgid, libc::SIGKILL) };
     }
 }
 
-/// A range of this process that is mapped from a device file, found in `/proc/self/maps`.
+/// A range of this process that is mapped from a device file, as found in `/proc/self/maps`.
 #[derive(Clone, Debug)]
 pub struct DeviceMapping {
     start: usize,
     len: usize,
-    /// Offset in the device file, which tells what the range is.
+    /// Offset in the device file, which identifies the purpose of the range.
     pub offset: u64,
     pub readable: bool,
     pub writable: bool,
 }
 
 impl DeviceMapping {
-    /// All mappings of files whose path contains `name`, in address order.
+    /// Returns all mappings of files whose path contains `name`, in address order.
     pub fn find(name: &str) -> Vec<DeviceMapping> {
         let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else {
             return Vec::new();
@@ -328,17 +336,19 @@ impl DeviceMapping {
             .collect()
     }
 
-    /// Takes the mapping away. Who still uses it, the provider first of all, is hit by SIGSEGV.
+    /// Unmaps the range. A later access to it, above all by the provider, raises SIGSEGV.
     pub(super) fn unmap(self) {
         // SAFETY: a mapping of a device's file, in which no Rust object lives; the only caller ends the
         // process next.
         unsafe { libc::munmap(self.start as *mut libc::c_void, self.len) };
     }
 
-    /// Asks for the right to write to a mapping that can only be read: the error of mprotect(2). Granted, the right is given back.
+    /// Tries to make a read-only mapping writable and returns the error of mprotect(2). If the
+    /// right is granted, the mapping is made read-only again.
     pub fn make_writable(&self) -> Result<(), Errno> {
         let protect = |prot| {
-            // SAFETY: a mapping of a device's file, which stays readable; no Rust object lives in it.
+            // SAFETY: the mapping is one of a device's file and stays readable; no Rust object
+            // lives in it.
             match unsafe { libc::mprotect(self.start as *mut libc::c_void, self.len, prot) } {
                 0 => Ok(()),
                 _ => Err(Errno::last()),
@@ -348,7 +358,7 @@ impl DeviceMapping {
         protect(libc::PROT_READ)
     }
 
-    /// Where it is, which tells one mapping from another.
+    /// Returns the start address, which distinguishes this mapping from others.
     pub fn start(&self) -> usize {
         self.start
     }
@@ -367,28 +377,28 @@ impl DeviceMapping {
         (self.start + off) as *mut T
     }
 
-    /// One aligned 32-bit load.
+    /// Loads 32 bits by one aligned access.
     pub fn read32(&self, off: usize) -> u32 {
         // SAFETY: `at` checked bounds and alignment; the caller keeps the context whose mapping
         // this is open, as `find` documents mappings of this very process.
         unsafe { self.at::<u32>(off).read_volatile() }
     }
 
-    /// One aligned 32-bit store.
+    /// Stores 32 bits by one aligned access.
     pub fn write32(&self, off: usize, value: u32) {
         assert!(self.writable);
-        // SAFETY: as in `read32`; what the device or the provider makes of the value is what the
-        // hostile tests are about: they hold no Rust object inside a device mapping.
+        // SAFETY: as in `read32`. The hostile tests examine how the device and the provider handle
+        // the value; no Rust object lies inside a device mapping.
         unsafe { self.at::<u32>(off).write_volatile(value) }
     }
 
-    /// One aligned 64-bit load.
+    /// Loads 64 bits by one aligned access.
     pub fn read64(&self, off: usize) -> u64 {
         // SAFETY: as in `read32`.
         unsafe { self.at::<u64>(off).read_volatile() }
     }
 
-    /// One aligned 64-bit store.
+    /// Stores 64 bits by one aligned access.
     pub fn write64(&self, off: usize, value: u64) {
         assert!(self.writable);
         // SAFETY: as in `write32`.
@@ -396,8 +406,8 @@ impl DeviceMapping {
     }
 }
 
-/// A copy of this process, as fork() makes one: it shares every page until somebody writes to it, and does nothing but end
-/// when it is dropped here.
+/// A copy of this process made by fork(). The copy shares every page until one of the two processes
+/// writes to it. The copy only waits, and ends when this value is dropped.
 pub struct Twin {
     pid: libc::pid_t,
     gate: c_int,
@@ -406,25 +416,25 @@ pub struct Twin {
 impl Twin {
     pub fn new() -> Result<Twin, Errno> {
         let mut ends = [0; 2];
-        // SAFETY: room for the two descriptors.
+        // SAFETY: `ends` has room for the two descriptors.
         Errno::check(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) })?;
         let [wait, gate] = ends;
         // SAFETY: the copy calls nothing but close, read and _exit, which need no lock of another thread.
         let pid = unsafe { libc::fork() };
         if pid == 0 {
             let mut byte = 0u8;
-            // SAFETY: its own copy of the descriptor.
+            // SAFETY: the descriptor is the copy's own.
             unsafe { libc::close(gate) };
-            // SAFETY: room for a byte.
+            // SAFETY: `byte` has room for the one byte.
             unsafe { libc::read(wait, (&raw mut byte).cast(), 1) };
-            // SAFETY: nothing is left to be dropped.
+            // SAFETY: the copy has no values left to drop.
             unsafe { libc::_exit(0) }
         }
         let forked = Errno::check(pid.min(0));
-        // SAFETY: this end is the copy's.
+        // SAFETY: only the copy uses this end.
         unsafe { libc::close(wait) };
         if forked.is_err() {
-            // SAFETY: nobody has use for this one either.
+            // SAFETY: without a copy, no other code uses this end.
             unsafe { libc::close(gate) };
         }
         forked.map(|()| Twin { pid, gate })
@@ -433,9 +443,9 @@ impl Twin {
 
 impl Drop for Twin {
     fn drop(&mut self) {
-        // SAFETY: the descriptor is this value's own; the copy ends when it is closed.
+        // SAFETY: this value owns the descriptor; the copy ends when it is closed.
         unsafe { libc::close(self.gate) };
-        // SAFETY: a child of this process that nobody else waits for.
+        // SAFETY: the process is a child of this process, and no other code waits for it.
         unsafe { libc::waitpid(self.pid, std::ptr::null_mut(), 0) };
     }
 }

@@ -8,13 +8,13 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 
-/// Bytes of a datagram.
+/// Length of a datagram in bytes.
 pub const MAD: usize = 256;
-/// Bytes of `struct ib_user_mad_hdr`.
+/// Length of `struct ib_user_mad_hdr` in bytes.
 const HEADER: usize = 64;
 const GSI: u8 = 1;
 const GSI_QKEY: u32 = 0x8001_0000;
-/// The kernel sends again what is not answered.
+/// Time after which the kernel retransmits a request that has no response.
 const TIMEOUT_MS: u32 = 2000;
 const RETRIES: u32 = 5;
 
@@ -35,14 +35,14 @@ const REGISTER: libc::c_ulong = 0xc01c_1b01;
 const ENABLE_PKEY: libc::c_ulong = 0x1b03;
 const _: () = assert!(size_of::<Registration>() == 0x1c);
 
-/// One who asks.
+/// A client that sends requests of one management class.
 pub struct Agent {
     file: File,
     id: u32,
 }
 
 impl Agent {
-    /// One for requests of a class.
+    /// Registers a client for requests of a management class.
     pub fn new(path: &str, mgmt_class: u8) -> io::Result<Agent> {
         let file = File::options().read(true).write(true).open(path)?;
         let mut registration = Registration {
@@ -54,11 +54,12 @@ impl Agent {
             oui: [0; 3],
             rmpp_version: 0,
         };
-        // SAFETY: no pointers.
+        // SAFETY: the call has no pointers.
         if unsafe { libc::ioctl(file.as_raw_fd(), ENABLE_PKEY) } != 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: a structure of the size that the request names, which the kernel fills.
+        // SAFETY: the structure has the size that the ioctl number contains, and the kernel fills
+        // it.
         if unsafe { libc::ioctl(file.as_raw_fd(), REGISTER, &raw mut registration) } != 0 {
             return Err(io::Error::last_os_error());
         }
@@ -66,7 +67,7 @@ impl Agent {
         Ok(Agent { file, id })
     }
 
-    /// Sends a request to QPN 1 of a port, and returns the answer.
+    /// Sends a request to QPN 1 of a port, and returns the response.
     pub fn ask(&mut self, to: Gid, gid_index: u8, mad: &[u8; MAD]) -> io::Result<[u8; MAD]> {
         let mut message = [0; HEADER + MAD];
         message[..4].copy_from_slice(&self.id.to_ne_bytes());
@@ -74,7 +75,7 @@ impl Agent {
         message[12..16].copy_from_slice(&RETRIES.to_ne_bytes());
         message[20..24].copy_from_slice(&u32::from(GSI).to_be_bytes());
         message[24..28].copy_from_slice(&GSI_QKEY.to_be_bytes());
-        // With a GRH: no LID leads anywhere.
+        // The datagram has a GRH, because RoCE does not route by LIDs.
         (message[32], message[33], message[34]) = (1, gid_index, 64);
         message[36..52].copy_from_slice(&to.raw);
         message[HEADER..].copy_from_slice(mad);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! Extended reliable connections: domains, their SRQs and targets. Initiators are [`Qp`](super::qp::Qp)s of type 9.
+//! Extended reliable connections: domains, their SRQs and targets. Initiators are
+//! [`Qp`](super::qp::Qp)s of type 9.
 #![allow(unsafe_code)]
 
 use super::bindings::*;
@@ -10,14 +11,14 @@ use super::sys::Errno;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
-/// A domain.
+/// An XRC domain.
 pub struct Xrcd {
     pub(super) raw: *mut ibv_xrcd,
     pub ctx: Arc<Context>,
 }
 
 impl Xrcd {
-    /// Opens the domain of a file; without one, a domain of this process' own.
+    /// Opens the domain of a file, or without a file a domain private to this process.
     pub fn open(ctx: &Arc<Context>, file: Option<&std::fs::File>) -> Result<Arc<Xrcd>, Errno> {
         let mut attr = ibv_xrcd_init_attr {
             comp_mask: IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS,
@@ -36,7 +37,7 @@ impl Xrcd {
         Ok(Arc::new(Xrcd { raw, ctx }))
     }
 
-    /// An SRQ whose receives complete in `cq`.
+    /// Creates an SRQ of the domain whose receives complete in `cq`.
     pub fn srq(
         self: &Arc<Self>,
         pd: &Arc<Pd>,
@@ -62,7 +63,8 @@ impl Xrcd {
         let methods = later_methods(self.ctx.raw()).ok_or(Errno::EOPNOTSUPP)?;
         // SAFETY: the method table of a provider, which is not changed any more.
         let op = unsafe { (*methods).create_srq_ex }.ok_or(Errno::EOPNOTSUPP)?;
-        // SAFETY: a valid context and attributes; what they name is kept alive by the result.
+        // SAFETY: the context and the attributes are valid; the result keeps the objects in them
+        // alive.
         let raw = unsafe { op(self.ctx.raw(), &mut attr) };
         if raw.is_null() {
             return Err(Errno::last());
@@ -70,8 +72,9 @@ impl Xrcd {
         Ok(Srq::of_xrc(raw, pd, cq, self))
     }
 
-    /// Creates an initiator by `ibv_create_qp_ex` with an SRQ, a receive CQ and receives, which mean nothing there, and
-    /// destroys it; false if the program finds its SRQ or its receive CQ changed.
+    /// Creates an initiator by `ibv_create_qp_ex` with an SRQ, a receive CQ and a receive capacity,
+    /// all of which an initiator ignores, and destroys it. False if the call has changed the SRQ or
+    /// the receive CQ in the attributes.
     pub fn initiator_keeps_attributes(
         pd: &Arc<Pd>,
         cq: &Arc<Cq>,
@@ -91,17 +94,17 @@ impl Xrcd {
         let methods = later_methods(pd.ctx.raw()).ok_or(Errno::EOPNOTSUPP)?;
         // SAFETY: the method table of a provider, which is not changed any more.
         let op = unsafe { (*methods).create_qp_ex }.ok_or(Errno::EOPNOTSUPP)?;
-        // SAFETY: a valid context and attributes, which outlive the queue pair.
+        // SAFETY: the context and the attributes are valid and outlive the QP.
         let raw = unsafe { op(pd.ctx.raw(), &mut attr) };
         if raw.is_null() {
             return Err(Errno::last());
         }
-        // SAFETY: just created, and nobody else knows it.
+        // SAFETY: the QP was just created, and no other code has its address.
         Errno::check(unsafe { ibv_destroy_qp(raw) })?;
         Ok(attr.srq == srq.raw && attr.recv_cq == other)
     }
 
-    /// A target in RESET.
+    /// Creates a target, which is in RESET.
     pub fn target(self: &Arc<Self>) -> Result<Target, Errno> {
         let mut attr = ibv_qp_init_attr_ex {
             qp_type: IBV_QPT_XRC_RECV,
@@ -112,12 +115,12 @@ impl Xrcd {
         let methods = later_methods(self.ctx.raw()).ok_or(Errno::EOPNOTSUPP)?;
         // SAFETY: the method table of a provider, which is not changed any more.
         let op = unsafe { (*methods).create_qp_ex }.ok_or(Errno::EOPNOTSUPP)?;
-        // SAFETY: a valid context and attributes; the domain is kept alive by the result.
+        // SAFETY: the context and the attributes are valid; the result keeps the domain alive.
         let raw = unsafe { op(self.ctx.raw(), &mut attr) };
         self.own(raw)
     }
 
-    /// Opens a target that somebody else has created.
+    /// Opens a target that another process or context has created.
     pub fn open_target(self: &Arc<Self>, qpn: u32) -> Result<Target, Errno> {
         let mut attr = ibv_qp_open_attr {
             comp_mask: IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE,
@@ -129,7 +132,7 @@ impl Xrcd {
         let methods = later_methods(self.ctx.raw()).ok_or(Errno::EOPNOTSUPP)?;
         // SAFETY: the method table of a provider, which is not changed any more.
         let op = unsafe { (*methods).open_qp }.ok_or(Errno::EOPNOTSUPP)?;
-        // SAFETY: a valid context and attributes; the domain is kept alive by the result.
+        // SAFETY: the context and the attributes are valid; the result keeps the domain alive.
         let raw = unsafe { op(self.ctx.raw(), &mut attr) };
         self.own(raw)
     }
@@ -143,18 +146,19 @@ impl Xrcd {
     }
 }
 
-/// `ibv_close_xrcd`, which is no function of the library's.
+/// Calls `ibv_close_xrcd`, which is an inline function of the header and not exported by the
+/// library.
 ///
 /// # Safety
 ///
-/// `xrcd` is valid, and not used afterwards if this succeeds.
+/// `xrcd` is valid, and is not used any more if this call succeeds.
 pub(super) unsafe fn close_xrcd(xrcd: *mut ibv_xrcd) -> i32 {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller guarantees that `xrcd` is valid.
     let context = unsafe { (*xrcd).context };
     let methods = later_methods(context);
     // SAFETY: the method table of a provider, which is not changed any more.
     match methods.and_then(|methods| unsafe { (*methods).close_xrcd }) {
-        // SAFETY: the caller vouches for it.
+        // SAFETY: the caller guarantees that `xrcd` is valid.
         Some(op) => unsafe { op(xrcd) },
         None => Errno::EOPNOTSUPP.0,
     }
@@ -176,13 +180,13 @@ impl Target {
         Element::of(self.raw.cast())
     }
 
-    /// Tries to post a receive to it.
+    /// Tries to post a receive to the target.
     pub fn post_recv(&self, wr: &RecvWr) -> Result<(), Errno> {
         let mut list = recv_list(std::slice::from_ref(wr));
         let mut bad = std::ptr::null_mut();
         // SAFETY: the context's method table is filled by the provider before it is handed out.
         let op = unsafe { (*self.xrcd.ctx.raw()).ops.post_recv }.ok_or(Errno::EOPNOTSUPP)?;
-        // SAFETY: a valid queue pair and a list of one request without buffers.
+        // SAFETY: the QP is valid, and the list is one request without buffers.
         Errno::check(unsafe { op(self.raw, list.as_mut_ptr(), &mut bad) })
     }
 
