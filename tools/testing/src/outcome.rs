@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! What a test is and how it can end.
+//! The definition of a test and of its possible results.
 use crate::ffi::qp::PostError;
 use crate::ffi::sys::Errno;
 use crate::rig::Rig;
 
-/// Why a test did not pass.
+/// The reason why a test did not pass.
 #[derive(Debug)]
 pub enum Fail {
     Failed(String),
-    /// The device does not offer what the test needs.
+    /// The device does not offer a feature that the test needs.
     Skipped(String),
 }
 
@@ -18,11 +18,11 @@ pub type TestResult = Result<(), Fail>;
 pub struct Test {
     pub name: &'static str,
     pub run: fn(&Rig) -> TestResult,
-    /// Seconds until it counts as hung.
+    /// Seconds after which the test counts as hung.
     pub limit: u64,
     /// Runs only with `--long` or when `--filter` names it exactly.
     pub long: bool,
-    /// Looks at the whole device, so no other test runs beside it.
+    /// The test examines the whole device, so no other test runs at the same time.
     pub alone: bool,
 }
 
@@ -86,7 +86,7 @@ impl From<std::io::Error> for Fail {
     }
 }
 
-/// Names the step at which an error came up.
+/// Adds to an error the step at which it occurred.
 pub trait Context<T> {
     fn at(self, step: &str) -> Result<T, Fail>;
 }
@@ -110,7 +110,7 @@ macro_rules! ensure {
     };
 }
 
-/// Fails the test unless both are equal; the message says what was compared.
+/// Fails the test unless both values are equal; the message names the compared value.
 #[macro_export]
 macro_rules! ensure_eq {
     ($left:expr, $right:expr, $($arg:tt)+) => {{

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! Byte patterns whose every part is different, so that a byte at a wrong place is seen.
+//! Byte patterns in which every part is different, so that a misplaced byte is detected.
 
-/// A small generator (splitmix64): deterministic, and good enough to tell bytes apart.
+/// A small generator (splitmix64): deterministic, and good enough to produce distinct patterns.
 #[derive(Clone)]
 pub struct Rng(u64);
 
@@ -18,13 +18,13 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// A number below `n` (`n` > 0).
+    /// Returns a number below `n`; `n` must be greater than 0.
     pub fn below(&mut self, n: u64) -> u64 {
         self.next_u64() % n
     }
 }
 
-/// `len` bytes that belong to `seed` alone.
+/// Returns `len` bytes that are specific to `seed`.
 pub fn bytes(seed: u64, len: usize) -> Vec<u8> {
     let mut rng = Rng::new(seed);
     let mut out = Vec::with_capacity(len + 8);
@@ -35,7 +35,7 @@ pub fn bytes(seed: u64, len: usize) -> Vec<u8> {
     out
 }
 
-/// Compares and says where the first difference is.
+/// Compares two byte strings. The error describes the first difference.
 pub fn compare(what: &str, got: &[u8], want: &[u8]) -> Result<(), String> {
     if got == want {
         return Ok(());

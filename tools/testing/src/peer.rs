@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! The other process of a test that needs two: this program again, in a role, talking lines over
-//! pipes. It stays in the process group of the test, so a hung test takes it along.
+//! The second process of a test that needs two: the same program in a role, which exchanges lines
+//! with the test over pipes. The peer stays in the process group of the test, so it is killed with
+//! a hung test.
 use crate::rig::{self, Rig};
 use crate::{Fail, TestResult};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-/// A running peer. Killed when dropped.
+/// A running peer, which is killed when this value is dropped.
 pub struct Peer {
     child: Child,
     to: Option<ChildStdin>,
@@ -19,7 +20,7 @@ impl Peer {
         Peer::start_as(role, None)
     }
 
-    /// The same, as another user.
+    /// Starts the peer as another user.
     pub fn start_as(role: &str, uid: Option<u32>) -> Result<Peer, Fail> {
         let env = rig::env();
         let mut command = Command::new("/proc/self/exe");
@@ -56,7 +57,7 @@ impl Peer {
         Ok(line.trim_end().to_owned())
     }
 
-    /// A line of numbers.
+    /// Receives a line of numbers.
     pub fn hear_numbers(&mut self) -> Result<Vec<u64>, Fail> {
         numbers(&self.hear()?)
     }
@@ -65,13 +66,13 @@ impl Peer {
         self.child.id()
     }
 
-    /// Ends the peer the hard way: its queue pairs die without a word.
+    /// Kills the peer without a shutdown: the kernel destroys its QPs.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// Closes the peer's input and takes its verdict.
+    /// Closes the peer's input, waits for the peer to end and returns its result.
     pub fn finish(mut self) -> TestResult {
         self.to = None;
         let mut rest = String::new();
@@ -100,7 +101,7 @@ pub fn numbers(line: &str) -> Result<Vec<u64>, Fail> {
         .collect()
 }
 
-/// The peer's side of the pipes.
+/// The connection to the parent, in the peer's process.
 pub struct Parent {
     from: std::io::StdinLock<'static>,
 }
@@ -113,7 +114,7 @@ impl Parent {
         Ok(())
     }
 
-    /// The next line, or `None` when the parent is done.
+    /// Returns the next line, or `None` if the parent has closed the pipe.
     pub fn hear(&mut self) -> Result<Option<String>, Fail> {
         let mut line = String::new();
         let n = self.from.read_line(&mut line)?;
@@ -121,7 +122,7 @@ impl Parent {
     }
 }
 
-/// A role: a name and what the process does.
+/// A role: a name and the function that the process runs.
 pub struct Role {
     pub name: &'static str,
     pub run: fn(&Rig, &mut Parent) -> TestResult,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! `verbena-guest-death --refused`: a NIC that refuses one kind of command after the other (`misbehave refuse-commands`). What the
-//! core lets no driver fail at ends all the same; of anything else the caller is told, and what he has goes on as before.
+//! `verbena-guest-death --refused`: a NIC that refuses one kind of command after the other
+//! (`misbehave refuse-commands`). Calls that the core does not allow a driver to fail succeed
+//! nevertheless. All other calls return an error, and the object of the call works as before.
 use crate::ffi::cq::{Channel, Cq};
 use crate::ffi::destroy::Destroy;
 use crate::ffi::mr::access;
@@ -13,12 +14,12 @@ use crate::tests::checked_exchange;
 use crate::TestResult;
 use std::process::Command;
 
-/// 239.1.2.3.
+/// Multicast group 239.1.2.3, as a GID.
 const GROUP: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 1, 2, 3];
-/// `IBV_QPT_UD`.
+/// Type of UD QPs, `IBV_QPT_UD`.
 const DATAGRAM: u32 = 4;
 
-// `include/abi/cmd/opcode.rs`.
+// Opcodes of `include/abi/cmd/opcode.rs`.
 const MODIFY_MR: u32 = 0x32;
 const CREATE_CQ: u32 = 0x40;
 const RESIZE_CQ: u32 = 0x44;
@@ -50,8 +51,9 @@ pub fn run() -> TestResult {
     keeps_its_rights(&rig).at("other rights")
 }
 
-/// What the device invents of a CQ before it answers that there is none. Whoever takes such an event has no CQ for it, and the core
-/// has freed what the event is linked to (`UVERBS_METHOD_CQ_CREATE`).
+/// The device sends events for a CQ before it refuses to create that CQ. The driver must drop these
+/// events: it has no CQ for them, and the core has freed the object that such an event would be
+/// linked to (`UVERBS_METHOD_CQ_CREATE`).
 fn hears_of_none_that_is_not(rig: &Rig) -> TestResult {
     let channel = Channel::new(&rig.ctx)?;
     misbehave(&["events-ahead=300".to_owned()])?;
@@ -60,7 +62,7 @@ fn hears_of_none_that_is_not(rig: &Rig) -> TestResult {
     ensure_eq!(told, Some(Errno::ENOMEM), "ibv_create_cq");
     ensure!(!readable(channel.fd(), 0), "a completion event of no CQ");
     ensure!(!readable(rig.ctx.async_fd(), 0), "an error of no CQ");
-    // The same channel serves one that is there.
+    // The same channel serves a CQ that was created.
     let cq = create().at("ibv_create_cq, later")?;
     cq.destroy()
         .map_err(|(errno, _)| errno)
@@ -68,7 +70,8 @@ fn hears_of_none_that_is_not(rig: &Rig) -> TestResult {
     Ok(())
 }
 
-/// The core counts the groups that a queue pair is in, and destroys none that is in one.
+/// Detaching must succeed although the device refuses it, because the core counts the groups of a
+/// QP and does not destroy a QP that is in a group.
 fn leaves_a_group(rig: &Rig) -> TestResult {
     let cq = Cq::new(&rig.ctx, 8)?;
     let init = QpInit {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! Runs tests, each in its own process with a time limit, and counts.
+//! Runs tests, each in its own process with a time limit, and counts the results.
 use crate::ffi::{context, sys};
 use crate::rig::{self, Env, Rig};
 use crate::{peer, tests, Fail, Test};
@@ -70,7 +70,7 @@ fn parse(args: impl Iterator<Item = String>) -> Result<Options, String> {
     Ok(o)
 }
 
-/// The first RoCEv2 entry of port 1 that holds an IPv4 address.
+/// Returns the index of the first RoCEv2 entry of port 1 that holds an IPv4 address.
 fn find_gid(device: &str) -> Option<u32> {
     const ROCE_V2: u32 = 2;
     let ctx = context::Context::open(device).ok()?;
@@ -82,7 +82,7 @@ fn find_gid(device: &str) -> Option<u32> {
     })
 }
 
-/// Resolves device and GID from options and environment and makes them known to all tests.
+/// Resolves device and GID index from options and environment, and sets them for all tests.
 pub fn set_env(device: Option<String>, gid: Option<u32>) -> Result<(), String> {
     let device = device.unwrap_or_else(|| "verbena0".into());
     let from_env = || {
@@ -101,7 +101,7 @@ pub fn set_env(device: Option<String>, gid: Option<u32>) -> Result<(), String> {
     Ok(())
 }
 
-/// The program `verbena-guest-tests`.
+/// Runs the program `verbena-guest-tests`.
 pub fn main() -> ExitCode {
     let options = match parse(std::env::args().skip(1)) {
         Ok(o) => o,
@@ -165,8 +165,8 @@ struct Running {
     test: &'static Test,
     child: Child,
     log: PathBuf,
-    /// Seconds until it counts as hung: more where packets are lost on purpose, or the kernel is
-    /// slow.
+    /// Seconds after which the test counts as hung. The limit is longer if packets are lost on
+    /// purpose or if the kernel is slow.
     limit: u64,
     started: Instant,
 }
@@ -203,11 +203,11 @@ enum Outcome {
 }
 
 impl Running {
-    /// The outcome, once there is one.
+    /// Returns the outcome of a test that has ended or was killed after its limit.
     fn poll(&mut self) -> Option<Outcome> {
         match self.child.try_wait() {
             Ok(Some(status)) => {
-                // Peers of a test that ended early must not live on.
+                // Peers of a test that ended early must not keep running.
                 sys::kill_group(self.child.id());
                 Some(self.judge(status))
             }
@@ -253,7 +253,8 @@ impl Running {
     }
 }
 
-/// The tests to run. A filter that no test has in its name is a slip of the pen: running nothing would look like success.
+/// Returns the tests to run. A filter that matches no test is an error, because it is probably
+/// misspelt and running nothing would look like success.
 fn selected(o: &Options) -> Result<Vec<&'static Test>, String> {
     let named = |filter: &str| tests::all().any(|t| t.name.contains(filter));
     if let Some(filter) = o.filters.iter().find(|f| !named(f)) {
@@ -312,7 +313,7 @@ fn run_all(options: &Options, chosen: Vec<&'static Test>) -> ExitCode {
             match outcome {
                 Outcome::Passed => {
                     println!("ok {name}{took}");
-                    // What a test has measured.
+                    // A passed test prints its measurements as figures.
                     let text = std::fs::read_to_string(&done.log).unwrap_or_default();
                     for figure in text.lines().filter_map(|l| l.strip_prefix("figure: ")) {
                         println!("  {figure}");

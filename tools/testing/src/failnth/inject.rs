@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! `/proc/self/fail-nth`, and one verb under it.
+//! Access to `/proc/self/fail-nth`, and running one verb with it.
 use crate::ffi::destroy::Destroy;
 use crate::ffi::sys::Errno;
 use crate::{Fail, TestResult};
@@ -9,7 +9,8 @@ use std::os::unix::fs::FileExt;
 
 const DEBUGFS: &str = "/sys/kernel/debug";
 
-/// Lets any allocation of a process fail, those that could wait for memory too, and quietly.
+/// Configures fault injection so that any allocation of a process can fail, including those that
+/// may wait for memory, and without messages.
 pub fn enable() -> io::Result<()> {
     for (what, value) in [
         ("failslab/ignore-gfp-wait", "N"),
@@ -33,8 +34,8 @@ pub fn enable() -> io::Result<()> {
     Ok(())
 }
 
-/// Where the checker of the DMA API is in memory, if the kernel has it. It switches itself off when
-/// an allocation of its own fails, so those shall not.
+/// Returns the address range of the DMA API checker, if the kernel has it. The checker disables
+/// itself when one of its own allocations fails, so these must not fail.
 fn dma_debug() -> io::Result<Option<(u64, u64)>> {
     let symbols = fs::read_to_string("/proc/kallsyms")?;
     let mut text: Vec<(u64, &str)> = symbols
@@ -42,7 +43,7 @@ fn dma_debug() -> io::Result<Option<(u64, u64)>> {
         .filter_map(|line| {
             let mut words = line.split_whitespace();
             let (address, kind, name) = (words.next()?, words.next()?, words.next()?);
-            // Modules come last, and name themselves.
+            // Symbols of modules come last and have the name of the module as a fourth word.
             let kernel = kind.eq_ignore_ascii_case("t") && words.next().is_none();
             kernel
                 .then(|| Some((u64::from_str_radix(address, 16).ok()?, name)))
@@ -50,7 +51,7 @@ fn dma_debug() -> io::Result<Option<(u64, u64)>> {
         })
         .collect();
     text.sort_unstable();
-    // They are one file of the kernel, so they lie beside each other.
+    // The checker is one source file of the kernel, so its functions are adjacent.
     let end = |(_, name): &(u64, &str)| *name == "_etext";
     let text = text.split(end).next().unwrap_or_default();
     let of_it =
@@ -63,10 +64,10 @@ fn dma_debug() -> io::Result<Option<(u64, u64)>> {
     }))
 }
 
-/// What may fail at once.
+/// The kinds of allocations in which failures can be injected.
 const POOLS: [&str; 2] = ["failslab", "fail_page_alloc"];
 
-/// Runs `f` while only those allocations can fail that are made on behalf of this module.
+/// Runs `f` while only allocations made by code of this module can fail.
 pub fn only_of<T>(module: &str, f: impl FnOnce() -> T) -> io::Result<T> {
     let modules = fs::read_to_string("/proc/modules")?;
     let place = modules.lines().find_map(|line| {
@@ -93,7 +94,8 @@ pub fn only_of<T>(module: &str, f: impl FnOnce() -> T) -> io::Result<T> {
     Ok(result)
 }
 
-/// This thread's failures. `self` in the path is the process, so only its first thread may have one.
+/// The failure injection of this thread. `self` in the path is the process, so only its first
+/// thread can use an injector.
 pub struct Injector(File);
 
 impl Injector {
@@ -102,12 +104,14 @@ impl Injector {
         options.open("/proc/self/fail-nth").map(Injector)
     }
 
-    /// Runs `f` with its `n`-th allocation failing; tells whether that was met.
+    /// Runs `f` while its `n`-th allocation fails. The second result is true if `f` reached that
+    /// allocation.
     pub fn around<T>(&mut self, n: u32, f: impl FnOnce() -> T) -> (T, bool) {
         let text = n.to_string();
         let armed = self.0.write_at(text.as_bytes(), 0);
         let result = f();
-        // What is left to count; in a buffer of this stack, since from here on nothing may allocate.
+        // Read the remaining count into a buffer on this stack, because the thread must not
+        // allocate while the injection is armed.
         let mut left = [b'0'; 16];
         let read = self.0.read_at(&mut left, 0);
         let disarmed = self.0.write_at(b"0", 0);
@@ -120,14 +124,14 @@ impl Injector {
     }
 }
 
-/// How a verb ended.
+/// The result of a verb.
 pub struct Outcome {
-    /// Whether the allocation failed: else the verb has fewer of them.
+    /// True if the allocation failed; false if the verb makes fewer allocations.
     pub fired: bool,
     pub error: Option<Errno>,
 }
 
-/// One try of a verb, with one of its allocations failing.
+/// One attempt at a verb, in which one of its allocations fails.
 pub struct Shot<'a> {
     injector: &'a mut Injector,
     n: u32,
@@ -151,12 +155,12 @@ impl Shot<'_> {
         self.outcome
     }
 
-    /// Notes how the verb ended, for one that is tried elsewhere.
+    /// Records the result of a verb that was run in another process.
     pub fn ended(&mut self, fired: bool, error: Option<Errno>) {
         self.outcome = Some(Outcome { fired, error });
     }
 
-    /// Runs the verb; what it made, if it did.
+    /// Runs the verb, and returns its result if it succeeded.
     pub fn fire<T>(&mut self, verb: impl FnOnce() -> Result<T, Errno>) -> Option<T> {
         let (result, fired) = self.injector.around(self.n, verb);
         let (made, error) = match result {
@@ -167,7 +171,7 @@ impl Shot<'_> {
         made
     }
 
-    /// Destroys; where that fails it must succeed right after.
+    /// Destroys the object. If that fails, a second attempt must succeed.
     pub fn destroy<T: Destroy>(&mut self, object: T) -> TestResult {
         let mut left = None;
         self.fire(|| {
@@ -180,7 +184,7 @@ impl Shot<'_> {
         match object.destroy() {
             Ok(()) => Ok(()),
             Err((errno, object)) => {
-                // Its memory is not known to be free of users.
+                // The device may still use the object's memory, so it is leaked.
                 std::mem::forget(object);
                 Err(Fail::Failed(format!(
                     "destroyed again after a failure: {errno}"

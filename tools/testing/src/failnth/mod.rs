@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 //! `verbena-guest-failnth`: every allocation of every verb fails once.
 //!
-//! A kernel with fault injection lets the n-th allocation of a thread fail when n is written to
-//! `/proc/self/fail-nth`. For each [`verbs::Verb`], n grows from 1 until the verb is through without
-//! having met the failure. Each time the verb must end, in success or with an error; it must do as
-//! it says, for what it made can be destroyed and what it failed to destroy is still there; and when
-//! all of its allocations have failed once, as many objects exist as before. What leaks otherwise,
-//! and what the kernel complains of, is found by the kernel's own checkers (`scripts/vm --kernel
-//! debug`).
+//! A kernel with fault injection makes the n-th allocation of a thread fail when n is written to
+//! `/proc/self/fail-nth`. For each [`verbs::Verb`], n grows from 1 until the verb ends without
+//! having reached the failure. Each time the verb must end, in success or with an error, and the
+//! result must be true: an object that the verb created can be destroyed, and an object that it
+//! failed to destroy still exists. After all of its allocations have failed once, there must be as
+//! many objects as before. The kernel's own checkers find other leaks and report other errors
+//! (`scripts/vm --kernel debug`).
 //!
-//! What the core does otherwise is listed in `Documentation/testing.md`.
+//! Deviations of the core are listed in `Documentation/testing.md`.
 mod inject;
 mod verbs;
 
@@ -22,7 +22,7 @@ use inject::{Injector, Shot};
 use std::collections::BTreeMap;
 use std::process::{Command, ExitCode};
 
-/// No verb allocates this often: something is wrong with the counting.
+/// Limit for the allocations of a verb. A greater number means that the counting is wrong.
 const MOST: u32 = 5000;
 
 const HELP: &str = "usage: verbena-guest-failnth [--list] [--filter SUBSTR]...
@@ -33,7 +33,7 @@ Prints `ok VERB N` (N allocations failed, one at a time), `FAILED VERB: reason` 
 `skipped VERB: reason`, and at the end `N passed, N failed[, N skipped]`. As root, on a kernel with
 fault injection.";
 
-/// The program `verbena-guest-failnth`.
+/// Runs the program `verbena-guest-failnth`.
 pub fn main() -> ExitCode {
     let mut filters = Vec::new();
     let mut args = std::env::args().skip(1);
@@ -44,7 +44,7 @@ pub fn main() -> ExitCode {
                 return ExitCode::SUCCESS;
             }
             ("--filter", Some(text)) => filters.push(text),
-            // The child that `verbs` starts.
+            // This option is for the child process that `verbs` starts.
             ("--close", Some(n)) => return close(n.parse().unwrap_or(0)),
             _ => {
                 eprintln!("{HELP}");
@@ -92,7 +92,8 @@ pub fn main() -> ExitCode {
     ExitCode::from(u8::from(failed > 0))
 }
 
-/// Lets every allocation of a verb fail. Returns how many there were and what the verb said then.
+/// Makes every allocation of a verb fail in turn. Returns the number of allocations and the results
+/// of the verb.
 fn sweep(verb: &verbs::Verb) -> Result<String, Fail> {
     sys::hoard();
     let mut injector = Injector::new().at("opening fail-nth")?;
@@ -123,7 +124,7 @@ fn sweep(verb: &verbs::Verb) -> Result<String, Fail> {
     Err(format!("more than {MOST} allocations").into())
 }
 
-/// What the core counts of this device: `pd 3 cq 2 ...`.
+/// Returns the core's counts of this device's objects: `pd 3 cq 2 ...`.
 fn objects() -> Result<String, Fail> {
     let out = Command::new("rdma")
         .args(["resource", "show", &rig::env().device])
@@ -132,8 +133,8 @@ fn objects() -> Result<String, Fail> {
     Ok(String::from_utf8_lossy(&out.stdout).trim().to_owned())
 }
 
-/// The child of [`verbs::close`]: closes the device's file under a rig. Its status tells whether the
-/// failure was met.
+/// Runs the child of [`verbs::close`]: closes the device's file while objects exist. The exit
+/// status shows whether the failure was reached.
 fn close(n: u32) -> ExitCode {
     let run = || -> Result<std::convert::Infallible, Fail> {
         runner::set_env(None, None)?;
@@ -157,7 +158,7 @@ fn close(n: u32) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Opens the device, searching for it before `by` is called.
+/// Opens the device. The search for devices is complete before `by` is called.
 fn open<T>(
     by: impl FnOnce(&dyn Fn() -> Result<std::sync::Arc<Context>, Errno>) -> Result<T, Errno>,
 ) -> Result<T, Fail> {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! The verbs that are tried. Each sets up what it needs, runs one verb through [`Shot::fire`] or
-//! [`Shot::destroy`], and takes everything down, which must succeed.
+//! The verbs that are tried. Each function sets up the objects it needs, runs one verb through
+//! [`Shot::fire`] or [`Shot::destroy`], and destroys everything, which must succeed.
 use super::inject::{self, Shot};
 use super::open;
 use crate::ffi::cq::{Channel, Cq};
@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-/// One verb.
+/// A verb and the function that tries it.
 pub struct Verb {
     pub name: &'static str,
     pub run: fn(&mut Shot<'_>) -> TestResult,
@@ -154,7 +154,8 @@ verbs! {
     "create-qp-xrc-target": |shot| {
         let rig = Rig::new()?;
         let xrcd = Xrcd::open(&rig.ctx, None)?;
-        // Where the core's own fail after the driver's, it keeps the domain for ever.
+        // If an allocation of the core fails after the driver's part, the core never releases the
+        // domain, so only the driver's allocations fail here.
         let _target = inject::only_of("verbena", || shot.fire(|| xrcd.target()))?;
         Ok(())
     },
@@ -234,7 +235,7 @@ verbs! {
     "unbind": unbind,
 }
 
-/// Those with many allocations, each of which takes seconds.
+/// Verbs with many allocations, each of which takes seconds.
 pub const LONG: &[&str] = &["bind", "unbind"];
 
 fn query(shot: &mut Shot<'_>, verb: fn(&Rig) -> Result<(), Errno>) -> TestResult {
@@ -243,7 +244,8 @@ fn query(shot: &mut Shot<'_>, verb: fn(&Rig) -> Result<(), Errno>) -> TestResult
     Ok(())
 }
 
-/// Several pages, all there: what fails is the kernel's part.
+/// Returns a buffer of several pages, all of them populated, so that only allocations of the kernel
+/// can fail.
 fn buffer() -> Result<Arc<Buf>, Errno> {
     let buf = Buf::new(1 << 18)?;
     buf.fill(0, buf.len(), 1);
@@ -267,7 +269,7 @@ fn qp_init(rig: &Rig, qp_type: u32) -> Result<QpInit, Fail> {
     })
 }
 
-/// A fresh QP, or a skip where the device has no such type.
+/// Creates a QP, or skips the test if the device does not support the type.
 fn qp(rig: &Rig, qp_type: u32) -> Result<Qp, Fail> {
     Qp::new(&rig.pd, &qp_init(rig, qp_type)?).map_err(|errno| match errno {
         Errno::EOPNOTSUPP => Fail::Skipped("the device has no such type".into()),
@@ -283,7 +285,7 @@ fn create_qp(shot: &mut Shot<'_>, qp_type: u32) -> TestResult {
     Ok(())
 }
 
-/// One transition.
+/// Makes one state transition of a QP.
 fn step(rig: &Rig, qp: &Qp, to: u32) -> Result<(), Errno> {
     let conn = Conn::default();
     let attr = QpAttr {
@@ -335,7 +337,7 @@ fn ah_attr(rig: &Rig) -> AhAttr {
     rig::attrs(rig.gid, 0, &Conn::default()).ah_attr
 }
 
-/// One of each, fields in the order in which they are destroyed.
+/// One object of each kind; the fields are in the order in which they are destroyed.
 pub struct Everything {
     _rc: Qp,
     _ud: Qp,
@@ -364,10 +366,12 @@ impl Everything {
     }
 }
 
-/// Status of the child that closed without having met the failure; one more if it did.
+/// Exit status of the child that closed without having reached the failure; [`CLOSED`] + 1 if it
+/// did.
 pub const CLOSED: i32 = 100;
 
-/// The device's file is closed while one of each object is alive: the kernel destroys them.
+/// Closes the device's file while an object of each kind exists, so that the kernel has to destroy
+/// the objects.
 fn close(shot: &mut Shot<'_>) -> TestResult {
     let status = Command::new("/proc/self/exe")
         .args(["--close", &shot.n().to_string()])
@@ -381,7 +385,7 @@ fn close(shot: &mut Shot<'_>) -> TestResult {
     Ok(())
 }
 
-/// Kernel queues made, connected and destroyed by the self-test module, if it is loaded.
+/// Creates, connects and destroys kernel queues by the self-test module, if that is loaded.
 fn kernel_users(shot: &mut Shot<'_>) -> TestResult {
     let trigger = Path::new("/sys/module/verbena_selftest/parameters/connect");
     if !trigger.exists() {
@@ -391,7 +395,7 @@ fn kernel_users(shot: &mut Shot<'_>) -> TestResult {
     Ok(())
 }
 
-/// A write to a file that does something.
+/// Writes to a file whose write triggers an action.
 fn write(shot: &mut Shot<'_>, path: &Path, text: &str) -> Option<()> {
     use std::io::Write;
     let mut file = fs::File::options().write(true).open(path).ok()?;
@@ -401,7 +405,7 @@ fn write(shot: &mut Shot<'_>, path: &Path, text: &str) -> Option<()> {
     })
 }
 
-/// Driver's folder and address of the device.
+/// Returns the folder of the driver and the PCI address of the device.
 fn pci() -> Result<(PathBuf, String), Fail> {
     let device = fs::canonicalize(
         Path::new("/sys/class/infiniband")
@@ -440,7 +444,7 @@ fn unbind(shot: &mut Shot<'_>) -> TestResult {
     back()
 }
 
-/// The device is there again, with its address.
+/// Waits until the device exists again and has its address.
 fn back() -> TestResult {
     rig::wait_for("the device is back", || {
         Ok(Rig::new().is_ok_and(|r| r.gid.raw != [0; 16]))

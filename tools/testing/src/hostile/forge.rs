@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! Forged work queue entries: valid ones with one or two fields gone wrong.
+//! Forged work queue entries: valid entries in which one or two fields are invalid.
 use crate::ffi::mr::Mr;
 use crate::pattern::Rng;
 use std::mem::offset_of;
 use verbena_abi::wqe::{RecvWqe, SendWqe, Sge, WqeOpcode, DATA_OFFSET, DATA_OFFSET_ATOMIC};
 
-/// What the forger may name in an entry.
+/// The regions and addresses that a forged entry may refer to.
 pub struct Names<'a> {
-    /// Own memory, and a peer's address and key that are good.
+    /// Valid local memory. `remote` is a valid address and key of the peer.
     pub mr: &'a Mr,
     pub remote: (u64, u32),
-    /// Memory without local write.
+    /// Memory without the right of local write.
     pub read_only: &'a Mr,
     /// Memory of another PD.
     pub foreign: &'a Mr,
 }
 
-/// An entry in bytes.
+/// The bytes of an entry.
 pub struct Entry(pub Vec<u8>);
 
 impl Entry {
@@ -33,7 +33,7 @@ impl Entry {
     }
 }
 
-/// A value that is interesting for a 32-bit field that holds `good`.
+/// Returns an unusual value for a 32-bit field whose valid value is `good`.
 fn odd32(rng: &mut Rng, good: u32) -> u32 {
     match rng.below(8) {
         0 => 0,
@@ -59,7 +59,7 @@ fn odd64(rng: &mut Rng, good: u64) -> u64 {
     }
 }
 
-/// The keys and lengths that make an SGE wrong in a way of its own.
+/// Returns address, length and key of an SGE that is invalid in one of several ways.
 fn odd_sge(rng: &mut Rng, names: &Names<'_>) -> (u64, u32, u32) {
     let good = names.mr;
     match rng.below(6) {
@@ -72,7 +72,7 @@ fn odd_sge(rng: &mut Rng, names: &Names<'_>) -> (u64, u32, u32) {
     }
 }
 
-/// A send entry of `stride` bytes.
+/// Returns a send entry of `stride` bytes.
 pub fn send(rng: &mut Rng, stride: usize, names: &Names<'_>, wr_id: u64) -> Entry {
     let mut e = Entry(vec![0; stride]);
     let all = WqeOpcode::ALL;
@@ -82,7 +82,7 @@ pub fn send(rng: &mut Rng, stride: usize, names: &Names<'_>, wr_id: u64) -> Entr
     let inline = !atomic && opcode < WqeOpcode::RdmaRead.to_raw() && rng.below(4) == 0;
     let length = if atomic { 8 } else { rng.below(3000) as u32 };
     e.put(offset_of!(SendWqe, opcode), &[opcode]);
-    // FENCE 1, SIGNALED 2, SOLICITED 4, INLINE 8.
+    // The flags are FENCE 1, SIGNALED 2, SOLICITED 4, INLINE 8.
     let flags = 2 | (rng.below(2) as u8) | (rng.below(2) as u8) << 2 | u8::from(inline) << 3;
     e.put(offset_of!(SendWqe, flags), &[flags]);
     e.put(offset_of!(SendWqe, num_sge), &[u8::from(!inline)]);
@@ -123,7 +123,7 @@ pub fn send(rng: &mut Rng, stride: usize, names: &Names<'_>, wr_id: u64) -> Entr
                 e.put(offset_of!(SendWqe, rkey), &v.to_le_bytes());
             }
             6 => {
-                // Two good SGEs whose lengths add up to more than any message.
+                // The lengths of these two SGEs add up to more than any message.
                 e.put(offset_of!(SendWqe, num_sge), &[2]);
                 e.sge(data, names.mr.at(0), 0x7fff_ffff, names.mr.lkey());
                 e.sge(data + 16, names.mr.at(0), 0x7fff_ffff, names.mr.lkey());
@@ -141,7 +141,7 @@ pub fn send(rng: &mut Rng, stride: usize, names: &Names<'_>, wr_id: u64) -> Entr
     e
 }
 
-/// A receive entry.
+/// Returns a receive entry of `stride` bytes.
 pub fn recv(rng: &mut Rng, stride: usize, names: &Names<'_>, wr_id: u64) -> Entry {
     let mut e = Entry(vec![0; stride]);
     let data = size_of::<RecvWqe>();

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! `verbena-guest-hostile [SECONDS [SEED]]`: a process that lies to the device through its own queues.
+//! `verbena-guest-hostile [SECONDS [SEED]]`: a process that gives the device forged data through
+//! its own queues.
 //!
-//! It makes queue pairs through the ordinary verbs, finds the mappings that the provider made of
-//! the device file, and then goes around the provider: it forges work queue entries that are valid
-//! but for one or two fields ([`forge`]), producer indexes, consumer indexes and arm words. Beside
-//! it a second process moves data and compares every byte. The run has failed if the bystander
-//! sees anything, if the device stops serving this process, or if a syndrome that a work queue
-//! entry can raise never came up (then the forging has become too blunt to test anything).
+//! The program creates QPs through the ordinary verbs, finds the mappings that the provider made of
+//! the device file, and then bypasses the provider: it forges work queue entries that are valid
+//! except for one or two fields ([`forge`]), producer indexes, consumer indexes and arm words. At
+//! the same time a second process, the bystander, moves data and compares every byte. The run fails
+//! if the bystander notices anything, if the device stops serving this process, or if a syndrome
+//! that a work queue entry can raise never occurred (then the forged entries test too little).
 //!
-//! What is wrong here may well confuse this process's own provider; that is its own affair.
+//! Forged data may confuse this process's own provider, which is not an error.
 mod forge;
 mod queues;
 
@@ -22,7 +23,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use verbena_abi::syndrome::Syndrome;
 
-/// What entries of a connected queue pair can raise in completions.
+/// The syndromes that entries of a connected QP can raise in completions.
 const EXPECTED: &[Syndrome] = &[
     Syndrome::Flushed,
     Syndrome::RecvTooSmall,
@@ -43,10 +44,10 @@ const EXPECTED: &[Syndrome] = &[
     Syndrome::RecvWqeMalformed,
 ];
 
-/// How often each syndrome was seen.
+/// The number of times that each syndrome was seen.
 pub type Seen = BTreeMap<u32, u64>;
 
-/// The program `verbena-guest-hostile`.
+/// Runs the program `verbena-guest-hostile`.
 pub fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().collect();
     if args.iter().any(|a| a == "--peer") {
@@ -83,11 +84,13 @@ fn run(time: Duration, seed: u64) -> Result<(), Fail> {
     let mut rng = Rng::new(seed);
     let (mut episodes, mut forged) = (0u64, 0u64);
     let begun = Instant::now();
-    // On a slow guest the same time brings fewer entries: then it goes on, up to a limit, for what is missing.
+    // A slow guest forges fewer entries in the same time, so the run continues up to a limit while
+    // syndromes are missing.
     let most = time * (1 + rig::slowness() as u32);
     let result = (|| -> Result<(), Fail> {
         while begun.elapsed() < time || begun.elapsed() < most && !missing(&seen).is_empty() {
-            // A context of its own for some episodes: its area is torn down in whatever state.
+            // Every 12 episodes have a context of their own, whose doorbell area is torn down in
+            // any state.
             let rig = Rig::new()?;
             let area = queues::Area::find().ok_or("no doorbell area among the mappings")?;
             for _ in 0..12 {
@@ -101,7 +104,7 @@ fn run(time: Duration, seed: u64) -> Result<(), Fail> {
     println!("{episodes} episodes, {forged} forged entries, seed {seed}");
     report(&seen);
     result?;
-    // An ordinary connection of this process still works.
+    // An ordinary connection of this process must still work.
     let rig = Rig::new()?;
     let p = rig.pair(&rig::PairOpts {
         buf: 1 << 17,
@@ -119,7 +122,7 @@ fn run(time: Duration, seed: u64) -> Result<(), Fail> {
     Ok(())
 }
 
-/// The syndromes that have not been seen and must be.
+/// Returns the names of the expected syndromes that have not been seen yet.
 fn missing(seen: &Seen) -> Vec<&'static str> {
     EXPECTED
         .iter()

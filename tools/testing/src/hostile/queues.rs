@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! The queues of this process behind the provider's back: where they are, and one episode of
-//! lying through them.
+//! Access to the queues of this process without the provider: finding the queues, and one episode
+//! of forged data.
 use super::{forge, Seen};
 use crate::ffi::cq::Cq;
 use crate::ffi::mr::{access, Mr};
@@ -19,19 +19,19 @@ use verbena_abi::wqe::{RecvWqe, SendWqe};
 
 const DEVICE_FILE: &str = "/dev/infiniband/uverbs";
 
-/// A word of the guest's part of the doorbell area, as an offset in the mapping of that part.
+/// Returns the offset of a word in the mapping of the guest's part of the doorbell area.
 fn word(area_offset: usize) -> usize {
     area_offset - db::GUEST_PART
 }
 
-/// The mappings that were not there before.
+/// Returns the mappings that did not exist before.
 fn new_since(before: &[DeviceMapping]) -> Vec<DeviceMapping> {
     let mut now = DeviceMapping::find(DEVICE_FILE);
     now.retain(|m| before.iter().all(|b| b.start() != m.start()));
     now
 }
 
-/// A ring of entries, with the free-running index of the next one to forge.
+/// A ring of entries, with the free-running index of the next entry to forge.
 struct Ring {
     map: DeviceMapping,
     stride: usize,
@@ -40,8 +40,8 @@ struct Ring {
 }
 
 impl Ring {
-    /// Finds the ring in which the provider wrote requests with ids `first` and `first + 1`, one
-    /// after the other. `id_at` is the offset of the id in an entry.
+    /// Finds the ring in which the provider wrote two consecutive requests with the ids `first` and
+    /// `first + 1`. `id_at` is the offset of the id in an entry.
     fn find(maps: &[DeviceMapping], first: u64, id_at: usize, entries: u32) -> Option<Ring> {
         let at = |map: &DeviceMapping, id: u64| {
             (id_at..map.len() - 7)
@@ -75,17 +75,20 @@ impl Ring {
     }
 }
 
-/// The doorbell area of this process: what the guest writes of it, and its page in the BAR.
+/// The doorbell area of this process: the part that the guest writes, and the doorbell page in the
+/// BAR.
 pub struct Area {
     guest: DeviceMapping,
     bell: DeviceMapping,
 }
 
 impl Area {
-    /// Looks in a context that has no queues yet, whose rings could be taken for an area.
+    /// Finds the doorbell area in a context that has no queues yet, because rings could be mistaken
+    /// for the area.
     pub fn find() -> Option<Area> {
         let maps = DeviceMapping::find(DEVICE_FILE);
-        // The guest's part lies behind the device's, which is for reading only; the doorbell page by itself.
+        // The guest's part begins where the device's read-only part ends; the doorbell page is
+        // apart.
         let behind = |m: &DeviceMapping| {
             let mut device = maps.iter().filter(|m| !m.writable);
             device.any(|d| d.start() + d.len() == m.start())
@@ -104,7 +107,7 @@ impl Area {
             .collect()
     }
 
-    /// Stores a producer index and makes the device look.
+    /// Stores a producer index and rings the doorbell.
     fn publish(&self, at: usize, slot: usize, index: u32) {
         fence(Ordering::Release);
         self.guest.write32(word(at), index);
@@ -120,12 +123,13 @@ impl Area {
     }
 }
 
-/// The slot whose producer index changed.
+/// Returns the slot whose producer index changed.
 fn changed(before: &[u32], after: &[u32]) -> Option<usize> {
     before.iter().zip(after).position(|(a, b)| a != b)
 }
 
-/// Counts the causes in a completion ring, the entries being whatever the device wrote.
+/// Counts the syndromes in a completion ring, whatever the device wrote there. Returns true if
+/// there were any.
 fn harvest(maps: &[DeviceMapping], seen: &mut Seen) -> bool {
     let mut any = false;
     for map in maps.iter().filter(|m| m.readable && !m.writable) {
@@ -140,7 +144,8 @@ fn harvest(maps: &[DeviceMapping], seen: &mut Seen) -> bool {
     any
 }
 
-/// One life of a queue pair. Returns the number of entries that were forged.
+/// Creates a connected pair of QPs, forges entries and words for one of them, and counts the
+/// syndromes. Returns the number of forged entries.
 pub fn episode(rig: &Rig, area: &Area, rng: &mut Rng, seen: &mut Seen) -> Result<u64, Fail> {
     let opts = PairOpts::default()
         .with(|o| o.cap.max_inline_data = 32)
@@ -157,7 +162,7 @@ pub fn episode(rig: &Rig, area: &Area, rng: &mut Rng, seen: &mut Seen) -> Result
     rig::connect(&a.qp, rig.gid, b.qp.qpn(), &opts.conn_a).at("connecting")?;
     rig::connect(&b.qp, rig.gid, a.qp.qpn(), &opts.conn_b).at("connecting")?;
 
-    // Two honest requests in each queue tell where the queues are.
+    // Two valid requests in each queue reveal the addresses of the queues.
     let tag = 0x7e57_0000_0000_0000 | rng.below(1 << 40) << 4;
     let recvs = area.producers(db::rq_producer);
     let sge = a.mr.sge(0, 4096);
@@ -193,7 +198,8 @@ pub fn episode(rig: &Rig, area: &Area, rng: &mut Rng, seen: &mut Seen) -> Result
     };
     let mut forged = 0;
 
-    // Receives first: what the peer sends lands in forged entries. Sometimes the peer has none.
+    // Forge receives first, so that the peer's SENDs arrive in forged entries. In one third of the
+    // episodes the peer has no receives.
     for i in 0..4 {
         rq.put(&forge::recv(rng, rq.stride, &names, tag + 100 + i));
         forged += 1;
@@ -233,7 +239,7 @@ pub fn episode(rig: &Rig, area: &Area, rng: &mut Rng, seen: &mut Seen) -> Result
     if rng.below(4) == 0 {
         scribble(area, rng);
     }
-    // The device has its say: an error is likely, but some forgeries are harmless.
+    // Give the device time: an error is likely, but some forged entries are harmless.
     let until = Instant::now() + Duration::from_millis(40);
     while Instant::now() < until {
         std::thread::sleep(Duration::from_millis(1));
@@ -253,7 +259,8 @@ pub fn episode(rig: &Rig, area: &Area, rng: &mut Rng, seen: &mut Seen) -> Result
     Ok(forged)
 }
 
-/// Arm words, consumer indexes, generations and the rung word of all own slots.
+/// Overwrites arm words, consumer and producer indexes and the rung word of random slots, and
+/// increments two generation words.
 fn scribble(area: &Area, rng: &mut Rng) {
     for _ in 0..1 + rng.below(8) {
         let slot = rng.below(16) as usize;

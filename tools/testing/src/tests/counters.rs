@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! Counters, where those who look after a device look for them: sysfs, and the `rdma` tool.
+//! Tests of counters where administrators read them: sysfs, and the `rdma` tool.
 use super::multicast::{group, to_group};
 use super::port::{ip, netdev, until};
 use super::unreliable::{datagram_end, ends, GRH, UD};
@@ -26,14 +26,14 @@ pub static TESTS: &[Test] = &[
 
 pub(super) type Values = BTreeMap<String, u64>;
 
-/// The core asks the device no more often than this.
+/// Minimum time between two reads of the device by the core.
 const FRESH: Duration = Duration::from_millis(50);
 
 fn link() -> String {
     format!("{}/1", env().device)
 }
 
-/// What sysfs has of the port in a folder.
+/// Returns the counters that sysfs has in a folder of the port.
 pub(super) fn sysfs(folder: &str) -> Result<Values, Fail> {
     if lossy() {
         return Err(Fail::Skipped("what is sent again counts again".into()));
@@ -45,7 +45,7 @@ pub(super) fn sysfs(folder: &str) -> Result<Values, Fail> {
         let entry = entry.at(&path)?;
         let name = entry.file_name().to_string_lossy().into_owned();
         let value = std::fs::read_to_string(entry.path()).at(&name)?;
-        // One is no counter: how long they are kept.
+        // `lifespan` is no counter but the time for which the values are kept.
         if let Ok(value) = value.trim().parse() {
             all.insert(name, value);
         }
@@ -56,7 +56,7 @@ pub(super) fn sysfs(folder: &str) -> Result<Values, Fail> {
     Ok(all)
 }
 
-/// What was added to a counter.
+/// Returns the increase of a counter.
 pub(super) fn added(before: &Values, after: &Values, name: &str) -> Result<u64, Fail> {
     let of = |all: &Values| all.get(name).copied();
     match (of(before), of(after)) {
@@ -72,7 +72,7 @@ fn compare(before: &Values, after: &Values, want: &[(&str, u64)]) -> TestResult 
     Ok(())
 }
 
-/// So many SENDs of 100 bytes.
+/// Sends `count` SENDs of 100 bytes.
 pub(super) fn send(p: &Pair, count: u64) -> TestResult {
     for wr_id in 0..count {
         p.b.recv(wr_id, 0, 100)?;
@@ -84,7 +84,7 @@ pub(super) fn send(p: &Pair, count: u64) -> TestResult {
     Ok(())
 }
 
-/// Traffic that is known adds to each counter what it is.
+/// Known traffic increases each counter by the expected number.
 fn port(rig: &Rig) -> TestResult {
     let p = rig.pair(&PairOpts::default())?;
     let (own, pma) = (sysfs("hw_counters")?, sysfs("counters")?);
@@ -95,7 +95,7 @@ fn port(rig: &Rig) -> TestResult {
         p.a.qp.post_send(&[wr]).at("a post")?;
         ok(&wait_one(&p.a.scq, "a post")?, 9, done)?;
     }
-    // With a key that is not one: an error on either side.
+    // An invalid key causes an error on both sides.
     p.a.recv(1, 0, 8)?;
     let wr = SendWr::new(op::WRITE, 9, &[p.a.mr.sge(0, 8)]);
     let wr = wr.remote(p.b.mr.at(0), !p.b.mr.rkey());
@@ -123,7 +123,7 @@ fn port(rig: &Rig) -> TestResult {
             ("duplicate_request", 0),
         ],
     )?;
-    // In units of four bytes, each rounded down by itself.
+    // The values are in units of four bytes, and each value is rounded down separately.
     let words = |all: &Values| all.get("tx_bytes").map_or(0, |bytes| bytes / 4);
     let packets = added(&own, &own_after, "tx_packets")?;
     compare(
@@ -143,13 +143,14 @@ fn port(rig: &Rig) -> TestResult {
     )
 }
 
-/// What moved of the port in both folders, of what tells directions apart.
+/// Returns the increases of those counters, in both folders of the port, that differ by direction.
 fn moved(own: &Values, pma: &Values) -> Result<[u64; 10], Fail> {
     let (own_after, pma_after) = (sysfs("hw_counters")?, sysfs("counters")?);
     let own = |name| added(own, &own_after, name);
     let pma = |name| added(pma, &pma_after, name);
     let data = |name, bytes: u64| -> Result<u64, Fail> {
-        // In units of four bytes, rounded down: of what is a multiple of four the same was added.
+        // The values are in units of four bytes, rounded down. The increase is exact because all
+        // lengths are multiples of four.
         ensure_eq!(pma(name)?, bytes / 4, "{name}");
         Ok(bytes)
     };
@@ -167,11 +168,11 @@ fn moved(own: &Values, pma: &Values) -> Result<[u64; 10], Fail> {
     ])
 }
 
-/// Where what is sent is not what is received, each counter moves alone.
+/// Each counter increases alone if sent and received traffic differ.
 fn directions(rig: &Rig) -> TestResult {
     let now = || Ok::<_, Fail>((sysfs("hw_counters")?, sysfs("counters")?));
     let (p, to) = ends(rig, UD)?;
-    // To nobody: sent, not received, and nothing is wrong with the link.
+    // A datagram to a QP that does not exist is sent and not received, and is no error of the link.
     let nobody = Destination {
         qpn: 0xff_fff0,
         ..to.ok_or("a destination")?
@@ -184,7 +185,7 @@ fn directions(rig: &Rig) -> TestResult {
     }
     let want = [3, 0, 300, 0, 0, 0, 3, 0, 0, 0];
     ensure_eq!(moved(&own, &pma)?, want, "datagrams to nobody");
-    // The same of a connection, with a retry.
+    // The same holds for a connection with one retry.
     let end = rig.end(&PairOpts::default())?;
     let conn = Conn {
         retry_cnt: 1,
@@ -197,7 +198,7 @@ fn directions(rig: &Rig) -> TestResult {
     end.qp.post_send(&[wr]).at("a SEND")?;
     let ends = wait_one(&end.scq, "a SEND to nobody")?;
     err(&ends, 1, status::RETRY_EXC_ERR, &end.qp)?;
-    // Behind a wire it is sent a few times more, as probes.
+    // With a wire between the ends, the requester sends the request a few more times as probes.
     let sent = moved(&own, &pma)?;
     let n = sent[0];
     ensure!(n >= 2, "a SEND with a retry was sent {n} times");
@@ -206,7 +207,7 @@ fn directions(rig: &Rig) -> TestResult {
         [n, 0, n * 100, 0, 0, 0, n, 0, 0, 0],
         "a SEND to nobody"
     );
-    // One to two members: sent once, received twice.
+    // A multicast datagram to two members is sent once and received twice.
     let (members, group) = ([datagram_end(rig)?, datagram_end(rig)?], group(5));
     for member in &members {
         member.qp.attach_mcast(group).at("attaching")?;
@@ -225,7 +226,7 @@ fn directions(rig: &Rig) -> TestResult {
     for member in &members {
         member.qp.detach_mcast(group).at("detaching")?;
     }
-    // The link.
+    // The link goes down once.
     let netdev = netdev()?;
     let (own, pma) = now()?;
     ip(&["link", "set", &netdev, "down"])?;
@@ -248,7 +249,8 @@ fn rdma(words: &[&str]) -> Result<String, Fail> {
     Ok(String::from_utf8_lossy(&out.stdout).into_owned())
 }
 
-/// Counters that queue pairs are bound to, as `rdma statistic qp show` has them, with their queue pairs.
+/// Returns the counters that QPs are bound to, as `rdma statistic qp show` prints them, with their
+/// QPs.
 fn shown() -> Result<Vec<(Values, Vec<u32>)>, Fail> {
     std::thread::sleep(FRESH);
     let text = rdma(&["statistic", "qp", "show", "link", &link()])?;
@@ -265,7 +267,7 @@ fn shown() -> Result<Vec<(Values, Vec<u32>)>, Fail> {
     Ok(counters.collect())
 }
 
-/// The one counter that there is.
+/// Returns the only counter that QPs are bound to.
 fn only() -> Result<(Values, Vec<u32>), Fail> {
     let mut all = shown()?;
     ensure_eq!(all.len(), 1, "counters of queue pairs");
@@ -279,7 +281,8 @@ fn bind(words: &[&str]) -> TestResult {
     rdma(&all).map(drop)
 }
 
-/// Queue pairs that are bound to a counter count for it and for the port; others, and later, for the port alone.
+/// QPs that are bound to a counter count for that counter and for the port. Other QPs, and QPs
+/// after they are unbound, count for the port alone.
 fn queue_pairs(rig: &Rig) -> TestResult {
     let port = sysfs("hw_counters")?;
     let p = rig.pair(&PairOpts::default())?;
@@ -294,7 +297,7 @@ fn queue_pairs(rig: &Rig) -> TestResult {
     ensure_eq!(values.get("posts"), Some(&5), "posts");
     ensure_eq!(values.get("tx_bytes"), Some(&500), "bytes sent");
     ensure_eq!(values.get("rx_sends"), Some(&0), "SENDs of the other");
-    // It is in one already.
+    // A QP that is bound already cannot be bound again.
     ensure!(bind(&["lqpn", &a]).is_err(), "bound twice");
     let id = values.get("cntn").ok_or("a counter without number")?;
     let id = id.to_string();
@@ -319,7 +322,8 @@ fn queue_pairs(rig: &Rig) -> TestResult {
     sum(14)
 }
 
-/// Bound, counted and unbound without a read between: nothing of it is lost for the port, and the next counter begins at 0.
+/// If a QP is bound, counts and is unbound without a read in between, the port loses none of its
+/// counts, and the next counter begins at 0.
 fn unread(rig: &Rig) -> TestResult {
     let port = sysfs("hw_counters")?;
     let p = rig.pair(&PairOpts::default())?;
@@ -328,7 +332,7 @@ fn unread(rig: &Rig) -> TestResult {
     let mut total = 0;
     for (round, (bound, free)) in [(3, 2), (0, 1), (4, 0), (1, 5)].into_iter().enumerate() {
         bind(&["lqpn", &a])?;
-        // It has read the counter too, before there was anything to count.
+        // This command also reads the counter, before there is anything to count.
         let text = rdma(&["statistic", "qp", "show", "link", &link])?;
         let mut words = text.split_whitespace().skip_while(|word| *word != "cntn");
         let id = words.nth(1).ok_or("a counter without number")?.to_owned();
@@ -349,7 +353,8 @@ fn unread(rig: &Rig) -> TestResult {
     bind(&["lqpn", &p.b.qp.qpn().to_string(), "cntn", &id])?;
     send(&p, 4)?;
     total += 4;
-    // The one that goes leaves what it has counted with the counter, which the other keeps.
+    // The QP that is unbound leaves its counts with the counter, to which the other QP is still
+    // bound.
     let unbind = ["statistic", "qp", "unbind", "link", &link, "cntn", &id];
     rdma(&[&unbind[..], &["lqpn", &a]].concat())?;
     let (values, qps) = only()?;
@@ -357,13 +362,14 @@ fn unread(rig: &Rig) -> TestResult {
     ensure_eq!(values.get("posts"), Some(&4), "posts of the one that went");
     ensure_eq!(values.get("rx_sends"), Some(&4), "SENDs of the other");
     send(&p, 2)?;
-    // And destroyed while it is bound.
+    // The remaining QP is destroyed while it is bound.
     drop(p);
     ensure_eq!(shown()?.len(), 0, "counters that are left");
     compare(&port, &sysfs("hw_counters")?, &[("posts", total + 2)])
 }
 
-/// With one counter for each type of queue pair, all is counted there, and stays the port's when they are gone.
+/// With one counter for each type of QP, everything is counted there, and remains in the port's
+/// counters after the QPs are destroyed.
 fn automatic(rig: &Rig) -> TestResult {
     let port = sysfs("hw_counters")?;
     let link = link();
@@ -378,7 +384,7 @@ fn automatic(rig: &Rig) -> TestResult {
         let (values, qps) = only()?;
         ensure_eq!(qps.len(), 2, "queue pairs of the counter");
         ensure_eq!(values.get("rx_sends"), Some(&6), "SENDs");
-        // What a queue pair has counted stays, also when it begins anew.
+        // The counts of a QP remain when the QP is reset.
         set_state(&p.a.qp, state::RESET)?;
         let (values, _) = only()?;
         ensure_eq!(values.get("posts"), Some(&6), "posts after RESET");
@@ -392,7 +398,7 @@ fn automatic(rig: &Rig) -> TestResult {
     compare(&port, &after, &[("rx_sends", 6), ("posts", 6)])
 }
 
-/// Commands so far.
+/// Returns the number of commands so far.
 fn commands() -> Result<u64, Fail> {
     let text = std::fs::read_to_string(debugfs("commands")?).at("commands")?;
     let line = text.lines().next().unwrap_or("");
@@ -400,14 +406,16 @@ fn commands() -> Result<u64, Fail> {
     count.ok_or_else(|| format!("no number of commands in {line}").into())
 }
 
-/// Reading all that the port has does not ask the bound queue pairs for each value anew: what was told is good for 10 ms. A
-/// slow guest takes longer for each file, and may ask again for each.
+/// Reading all counters of the port does not query the bound QPs for each value again, because
+/// values are valid for 10 ms. A slow guest takes longer for each file, and may query again for
+/// each.
 fn few_commands(rig: &Rig) -> TestResult {
     let p = rig.pair(&PairOpts::default())?;
     for end in [&p.a, &p.b] {
         bind(&["lqpn", &end.qp.qpn().to_string()])?;
     }
-    // The port, and each queue pair for the port's sum and for its own counter.
+    // A full read queries the port, and each QP once for the port's sum and once for its own
+    // counter.
     const AT_ONCE: u128 = 5;
     let (before, start) = (commands()?, Instant::now());
     sysfs("hw_counters")?;

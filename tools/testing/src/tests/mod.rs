@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! All tests, by rule.
+//! All tests, grouped by rule.
 use crate::peer::Role;
 use crate::Test;
 
@@ -84,7 +84,7 @@ static GROUPS: &[&[Test]] = &[
     stress::TESTS,
 ];
 
-/// What this program can be for another process of a test.
+/// The roles of this program as the second process of a test.
 pub static ROLES: &[&[Role]] = &[processes::ROLES, limits::ROLES, shares::ROLES];
 
 pub fn all() -> impl Iterator<Item = &'static Test> {

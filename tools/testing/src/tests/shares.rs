@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! What a user may have of what all users share: memory for queues, contexts, numbers of objects. Others always start.
+//! Tests of a user's share of common resources: memory for queues, contexts, numbers of objects.
+//! Other users can always start.
 use super::limits::{run, KERNEL_AREAS};
 use super::objects;
 use crate::ffi::context::Context;
@@ -39,19 +40,21 @@ pub static ROLES: &[Role] = &[Role {
     run: hog,
 }];
 
-/// The user of the hogs, and other ordinary ones.
+/// UID of the hogs; `OTHER` and `THIRD` are other ordinary users.
 const HOG: u32 = 65534;
 const OTHER: u32 = 65533;
 const THIRD: u32 = 65532;
-/// What `ulimit -l 64` allows, in bytes.
+/// RLIMIT_MEMLOCK of `ulimit -l 64`, in bytes.
 const MEMLOCK: u64 = 64 << 10;
 /// Bytes of queues that a process has without RLIMIT_MEMLOCK (rust/rdma/base/share.rs).
 const FREE: u64 = 8 << 20;
 
-/// What a hog takes: a letter each, in the order in which it is asked to.
+/// The kinds of resources that a hog takes, a letter for each. A hog takes them in the order of its
+/// command.
 const KINDS: &str = "mcqwpx";
 
-/// Takes what it is asked for until it gets no more, says how much that is and why there is no more, and holds it.
+/// Takes the requested resources until there are no more, reports the numbers and the last errno,
+/// and holds the resources.
 fn hog(rig: &Rig, parent: &mut Parent) -> TestResult {
     let (mut cqs, mut qps, mut windows, mut pds, mut contexts) =
         (vec![], vec![], vec![], vec![], vec![]);
@@ -59,7 +62,7 @@ fn hog(rig: &Rig, parent: &mut Parent) -> TestResult {
     let mut note = |error: Errno| errno = error.0;
     let mut bytes = 0u64;
     let max_cqe = rig.ctx.query_device().at("query_device")?.max_cqe;
-    // For queue pairs, made before there is no CQ left.
+    // The CQ for the QPs is created before no CQ is left.
     let cq = Cq::new(&rig.ctx, 1).at("the first queue")?;
     let mut cap = PairOpts::default().cap;
     (cap.max_send_wr, cap.max_recv_wr) = (1, 1);
@@ -79,7 +82,7 @@ fn hog(rig: &Rig, parent: &mut Parent) -> TestResult {
         match kind {
             'm' => {
                 let mut entries = max_cqe;
-                // As far as whole pages go.
+                // The hog halves the size after each error, down to a page.
                 while entries as usize * CQE_SIZE >= 4096 {
                     match Cq::new(&rig.ctx, entries) {
                         Ok(cq) => {
@@ -125,7 +128,7 @@ fn take<T>(list: &mut Vec<T>, note: &mut impl FnMut(Errno), make: impl Fn() -> R
     }
 }
 
-/// What a hog has taken.
+/// The resources that a hog has taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Taken {
     bytes: u64,
@@ -159,12 +162,12 @@ impl Taken {
     }
 }
 
-/// A hog, which waits to be told what to take.
+/// Starts a hog, which waits for the command with the resources to take.
 fn start(memlock: u64) -> Result<Peer, Fail> {
     start_as(HOG, memlock)
 }
 
-/// The same of another user.
+/// Starts a hog of another user.
 fn start_as(uid: u32, memlock: u64) -> Result<Peer, Fail> {
     let mut peer = Peer::start_as("hog", Some(uid)).at("a hog")?;
     ensure_eq!(peer.hear()?, "ready", "the hog's first word");
@@ -179,7 +182,7 @@ fn start_as(uid: u32, memlock: u64) -> Result<Peer, Fail> {
     Ok(peer)
 }
 
-/// What it has taken, when it gets no more. That must be for want of memory.
+/// Returns the resources of a hog that gets no more. The last error must be ENOMEM.
 fn taken(peer: &mut Peer) -> Result<Taken, Fail> {
     let n = peer.hear_numbers()?;
     ensure_eq!(n.len(), 7, "numbers of a hog");
@@ -194,7 +197,7 @@ fn taken(peer: &mut Peer) -> Result<Taken, Fail> {
     })
 }
 
-/// Kills what it was started with.
+/// A child process that is killed when this value is dropped.
 struct Server(Child);
 
 impl Drop for Server {
@@ -204,7 +207,8 @@ impl Drop for Server {
     }
 }
 
-/// `ibv_rc_pingpong` between two processes of a user, who has no more RLIMIT_MEMLOCK than the hogs unless it is root.
+/// Runs `ibv_rc_pingpong` between two processes of a user, whose RLIMIT_MEMLOCK is that of the poor
+/// hogs unless the user is root.
 fn pingpong(rig: &Rig, uid: u32, port: u16) -> TestResult {
     let (gid, port) = (env().gid_index.to_string(), port.to_string());
     let line = ["-d", &rig.ctx.name, "-g", &gid, "-n", "20", "-p", &port];
@@ -245,7 +249,8 @@ fn pingpong(rig: &Rig, uid: u32, port: u16) -> TestResult {
     Ok(())
 }
 
-/// One process of an ordinary user: its queues are free at first, then they count as pinned memory.
+/// For one process of an ordinary user, the first queues are free, and further queues count as
+/// pinned memory.
 fn one_process(_rig: &Rig) -> TestResult {
     let mut poor = start(MEMLOCK)?;
     poor.say("m")?;
@@ -256,7 +261,7 @@ fn one_process(_rig: &Rig) -> TestResult {
         "{} bytes of queues",
         had.bytes
     );
-    // What is beyond the first bytes is shown as pinned.
+    // The bytes beyond the free ones are shown as pinned.
     let status = std::fs::read_to_string(format!("/proc/{}/status", poor.pid()))?;
     let pinned = status.lines().find_map(|line| line.strip_prefix("VmPin:"));
     let pinned: u64 = pinned
@@ -266,7 +271,7 @@ fn one_process(_rig: &Rig) -> TestResult {
         pinned > 0 && pinned << 10 <= MEMLOCK,
         "{pinned} KiB are pinned"
     );
-    // Its user's next process begins anew, and one with a larger limit gets as much more.
+    // The user's next process has its own free bytes, and a larger limit allows as many more bytes.
     let mut rich = start(4 << 20)?;
     rich.say("m")?;
     let more = taken(&mut rich)?;
@@ -280,8 +285,9 @@ fn one_process(_rig: &Rig) -> TestResult {
     rich.finish()
 }
 
-/// Hogs of one user, of which the n-th takes the n-th of `kinds`, over and over; users who must not notice; and that all comes back.
-/// Returns what they had together.
+/// Starts hogs of one user, of which the n-th takes the n-th of `kinds`, cyclically, checks that
+/// other users are not affected, and checks that everything is released at the end. Returns the sum
+/// of all that the hogs had.
 fn hogs(rig: &Rig, count: usize, kinds: &[&str]) -> Result<Taken, Fail> {
     let before = objects::counts(rig)?;
     let mut port = 20_000;
@@ -291,9 +297,10 @@ fn hogs(rig: &Rig, count: usize, kinds: &[&str]) -> Result<Taken, Fail> {
         pingpong(rig, OTHER, port + 1).at(when)
     };
     let mut peers = Vec::new();
-    // All are there before one takes anything: whoever comes when its user has its share of contexts gets none.
+    // All hogs are started before one takes anything, because a process gets no context after its
+    // user has used up the share of contexts.
     for n in 0..count {
-        // Every second one may pin what it likes: its user's share is the limit.
+        // Every second hog has no limit on pinned memory, so the user's share is its limit.
         peers.push(start(if n % 2 == 0 { MEMLOCK } else { u32::MAX.into() })?);
     }
     for (n, (peer, kind)) in (0..).zip(peers.iter_mut().zip(kinds.iter().cycle())) {
@@ -316,7 +323,7 @@ fn hogs(rig: &Rig, count: usize, kinds: &[&str]) -> Result<Taken, Fail> {
     }
     drop(peers);
     objects::counts_return(rig, &before)?;
-    // Whatever they had has come back: one gets what only an empty share has room for.
+    // All resources are released: one process gets as much as only an unused share allows.
     let mut again = start(u32::MAX.into())?;
     again.say("m")?;
     let had = taken(&mut again)?;
@@ -329,13 +336,14 @@ fn hogs(rig: &Rig, count: usize, kinds: &[&str]) -> Result<Taken, Fail> {
 
 fn some_hogs(rig: &Rig) -> TestResult {
     let all = hogs(rig, 8, &["m", "m", "x", "x", "c", "q", "q", "c"])?;
-    // As many processes as other devices have contexts for.
+    // This is the number of contexts, and thus of processes, that other devices support.
     ensure!(all.contexts >= 3000, "only {} contexts", all.contexts);
     Ok(())
 }
 
-/// The processes of three users hold more than 4000 contexts at once, the first user no more than half of those that ordinary users
-/// can have, each further one no more than what is left; and others start.
+/// The processes of three users hold more than 4000 contexts at the same time. The first user gets
+/// at most half of the contexts of ordinary users, each further user at most half of the rest.
+/// Other users can still start.
 fn thousands_of_contexts(rig: &Rig) -> TestResult {
     let before = objects::counts(rig)?;
     let most = (NUM_UARS - KERNEL_AREAS) as u64 / 8 * 7;
@@ -352,7 +360,7 @@ fn thousands_of_contexts(rig: &Rig) -> TestResult {
         }
         peers.extend(processes);
         of_user.show(&format!("two processes of user {uid}"));
-        // Each process has one that it began with.
+        // Each process has one more context, with which it began.
         let had = of_user.contexts + 2;
         let left = most - all.contexts;
         ensure!(had <= left / 2 + 1, "{had} contexts of {left}");
@@ -370,7 +378,7 @@ fn thousands_of_contexts(rig: &Rig) -> TestResult {
 }
 
 fn hundred_hogs(rig: &Rig) -> TestResult {
-    // Each begins with something else.
+    // Each hog begins with another kind.
     let orders: Vec<String> = (0..KINDS.len())
         .map(|n| KINDS[n..].to_owned() + &KINDS[..n])
         .collect();
