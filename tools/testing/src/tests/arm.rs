@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! Rule 1.7: an arm is never lost, and never answered twice.
+//! Tests of rule 1.7: an arm is never lost, and never has two events.
 use crate::ffi::cq::{Channel, Cq};
 use crate::ffi::qp::{flag, op, state, Qp, QpInit, RecvWr, SendWr};
 use crate::ffi::QpCap;
@@ -26,7 +26,7 @@ pub static TESTS: &[Test] = &[
     Test::new("1.7/2000-armed-cqs-on-one-vector", crowd).limit(240),
 ];
 
-/// A pair whose end B receives into a CQ with events.
+/// Creates a pair whose end B receives into a CQ with events.
 fn rig_up(rig: &Rig) -> Result<(Pair, Arc<Cq>, Arc<Channel>), Fail> {
     let (cq, channel) = rig.cq_with_events(64)?;
     let opts = PairOpts::default();
@@ -38,7 +38,7 @@ fn rig_up(rig: &Rig) -> Result<(Pair, Arc<Cq>, Arc<Channel>), Fail> {
     Ok((Pair { a, b }, cq, channel))
 }
 
-/// Sends one message and waits until it is acknowledged: its receive has completed by then.
+/// Sends a message and waits until it is acknowledged; by then its receive has completed.
 fn send(p: &Pair, wr_id: u64, solicited: bool) -> TestResult {
     p.b.recv(wr_id, 0, 64)?;
     let f = flag::SIGNALED | if solicited { flag::SOLICITED } else { 0 };
@@ -82,7 +82,7 @@ fn arm_first(rig: &Rig) -> TestResult {
 
 fn slipped_in(rig: &Rig) -> TestResult {
     let (p, cq, channel) = rig_up(rig)?;
-    // The CQE is there, unseen by the program, when it arms.
+    // The CQE exists when the program arms the CQ, and the program has not seen it.
     send(&p, 1, false)?;
     cq.arm(false)?;
     expect_event(&channel, &cq, "a completion that was there before the arm")?;
@@ -95,8 +95,8 @@ fn no_second(rig: &Rig) -> TestResult {
     for round in 0..20 {
         send(&p, round, false)?;
         expect_event(&channel, &cq, "a completion")?;
-        // The usual loop: arm again first, then drain. The CQE is still unpolled at the arm,
-        // but it has been notified.
+        // As in the usual loop, the program first arms again and then drains. At the arm the CQE is
+        // not polled yet, but its event has been sent.
         cq.arm(false)?;
         ok(&wait_one(&cq, "receive")?, round, wc::RECV)?;
     }
@@ -114,7 +114,7 @@ fn one_per_arm(rig: &Rig) -> TestResult {
     expect_event(&channel, &cq, "five completions after one arm")?;
     expect_no_event(&channel, "one arm gives one event")?;
     ensure_eq!(wait(&cq, 5, "receives")?.len(), 5, "completions");
-    // Not armed any more.
+    // The CQ is not armed any more.
     send(&p, 9, false)?;
     expect_no_event(&channel, "the arm was used up")
 }
@@ -143,7 +143,7 @@ fn solicited(rig: &Rig) -> TestResult {
     send(&p, 2, true)?;
     expect_event(&channel, &cq, "a solicited message")?;
     ensure_eq!(wait(&cq, 2, "receives")?.len(), 2, "completions");
-    // A full arm needs no solicitation.
+    // A full arm needs no solicited completion.
     cq.arm(false)?;
     send(&p, 3, false)?;
     expect_event(&channel, &cq, "an unsolicited message on a full arm")
@@ -175,7 +175,8 @@ fn error_solicited(rig: &Rig) -> TestResult {
 fn usual_loop(rig: &Rig) -> TestResult {
     const TOTAL: u64 = 3000;
     let (p, cq, channel) = rig_up(rig)?;
-    // What the receiver has polled: the sender must not run away from the receive queue's depth.
+    // The number of polled messages, so that the sender does not exceed the depth of the receive
+    // queue.
     let polled = AtomicU64::new(0);
     let failed = AtomicBool::new(false);
     let receive = || -> TestResult {
@@ -233,13 +234,14 @@ fn usual_loop(rig: &Rig) -> TestResult {
         });
         let received = receive();
         failed.fetch_or(received.is_err(), Ordering::Relaxed);
-        // Whoever failed first is the cause.
+        // The thread that failed first is the cause of the failure.
         sender.join().map_err(|_| "the sending thread panicked")??;
         received
     })
 }
 
-/// How often each interrupt of the device's PCI function was taken: /proc/interrupts, by line.
+/// Returns the number of times that each interrupt of the device's PCI function was taken, by line
+/// of /proc/interrupts.
 fn interrupts(rig: &Rig) -> Result<BTreeMap<String, u64>, Fail> {
     let device = format!("/sys/class/infiniband/{}/device", rig.ctx.name);
     let device = std::fs::canonicalize(device)?;
@@ -253,7 +255,7 @@ fn interrupts(rig: &Rig) -> Result<BTreeMap<String, u64>, Fail> {
         .filter(|line| line.contains(address))
         .filter_map(|line| {
             let (number, rest) = line.split_once(':')?;
-            // A count for each CPU, then names.
+            // A line has a count for each CPU, then names.
             let counts = rest.split_whitespace().map_while(|w| w.parse::<u64>().ok());
             Some((number.trim().to_owned(), counts.sum()))
         })
@@ -275,8 +277,9 @@ fn vectors(rig: &Rig) -> TestResult {
         })?;
         let before = interrupts(rig)?;
         let mut grown = Vec::new();
-        // One event at a time, so each has an interrupt of its own, and nothing else of the device is at work. But where the
-        // host is slow, the driver may come for an event before its interrupt does, which then falls into the next.
+        // There is one event at a time and no other work of the device, so each event has an
+        // interrupt of its own. But on a slow host the driver may handle an event before its
+        // interrupt, which then coincides with the next.
         for round in 0..MOST_ROUNDS {
             cq.arm(false)?;
             let wr = SendWr::new(op::WRITE, round, &[p.a.mr.sge(0, 8)]);
@@ -309,10 +312,11 @@ fn vectors(rig: &Rig) -> TestResult {
     Ok(())
 }
 
-/// CQs that all have their event at once: more than the device's event queues hold.
+/// Number of CQs that have an event at the same time, more than the device's event queues hold.
 const CROWD: usize = 2000;
 
-/// Queue pairs that send to one CQ die with it, and each flushes a receive into a CQ of its own, which is armed.
+/// Many QPs that send to one CQ fail with it, and each flushes a receive into a CQ of its own,
+/// which is armed.
 fn crowd(rig: &Rig) -> TestResult {
     let channel = Channel::new(&rig.ctx)?;
     let dying = Cq::new(&rig.ctx, 8)?;

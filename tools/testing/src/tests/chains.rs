@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! Chains of changes to the same objects, drawn by seed: CQs, SRQs, regions and queue pairs are modified over and over, each attribute is
-//! queried and used by a peer afterwards, and all of it is compared with a model. A verb that fails must have changed nothing.
+//! Tests of chains of changes to the same objects, drawn from a seed. CQs, SRQs, regions and QPs
+//! are modified many times. After each change, attributes are queried, peers use the objects, and
+//! the results are compared with a model. A verb that fails must have changed nothing.
 //!
 //! `VERBENA_SEED=N` runs the chain of one seed; a failure names the seed and the step.
 use crate::ffi::context::{Element, EventType, Pd};
@@ -80,9 +81,9 @@ fn chains(rig: &Rig, kinds: &[Step], seeds: u64, steps: usize) -> TestResult {
     Ok(())
 }
 
-/// Send requests at most, and completions that nobody has polled.
+/// Maximum number of send requests, and of completions that are not polled.
 const DEPTH: u32 = 128;
-/// Bytes of each buffer that the region may be of; the last buffer cannot be registered.
+/// Sizes in bytes of the buffers of the region; the last buffer cannot be registered.
 const SIZES: [usize; 4] = [4096, 8192 + 4096, 1 << 20, 8192];
 const GONE: usize = SIZES.len() - 1;
 const RIGHTS: [u32; 9] = [
@@ -93,12 +94,12 @@ const RIGHTS: [u32; 9] = [
     access::LOCAL_WRITE | access::REMOTE_READ,
     access::LOCAL_WRITE | access::REMOTE_ATOMIC,
     EVERYTHING,
-    // What no region can be: remote writes need local ones.
+    // No region can have these rights, because remote writes require local writes.
     access::REMOTE_WRITE,
     access::REMOTE_ATOMIC,
 ];
 const EVERYTHING: u32 = access::ALL | access::REMOTE_ATOMIC;
-/// In the buffer of either end: where marks are read to, and where messages begin.
+/// Offset in the buffer of either end to which marks are read; messages begin at `MESSAGES`.
 const MARK: usize = 4096;
 const MESSAGES: usize = 8192;
 
@@ -107,7 +108,7 @@ fn is_possible(rights: u32) -> bool {
     !writes || rights & access::LOCAL_WRITE != 0
 }
 
-/// The objects, and what the model says of them.
+/// The objects, and the state that the model expects of them.
 struct World<'r> {
     rig: &'r Rig,
     rng: Rng,
@@ -120,21 +121,23 @@ struct World<'r> {
     bufs: Vec<Arc<Buf>>,
     _between: Vec<Buf>,
     mr: Mr,
-    /// The number of the next work request.
+    /// The number of the last work request.
     next: u64,
-    /// The region: which buffer, which domain, which rights.
+    /// Buffer, domain and rights of the region, by index.
     region: (usize, usize, u32),
-    /// Entries of A's send CQ, and the requests whose completions lie there.
+    /// Number of entries of A's send CQ, and in `completed` the requests whose completions are in
+    /// that CQ.
     cqe: usize,
     completed: VecDeque<u64>,
-    /// Work requests of the SRQ, its limit, and the receives that wait there.
+    /// Number of work requests of the SRQ, its limit, and the receives that wait in it.
     max_wr: u32,
     srq_limit: u32,
     waiting: VecDeque<u64>,
-    /// The attributes of A and of B, as they were set last, and whether nothing has been sent since they were.
+    /// The attributes of A and of B as they were set last. `fresh` is true while nothing has been
+    /// sent since then.
     conns: [Conn; 2],
     fresh: bool,
-    /// Events that have to come.
+    /// Events that must arrive.
     events: Vec<(EventType, Element)>,
 }
 
@@ -148,7 +151,8 @@ impl<'r> World<'r> {
         opts.srq = Some(srq.clone());
         opts.cqe = 2 * DEPTH as i32;
         let b = rig.end(&opts)?;
-        // What lies between them keeps the end of one from being the beginning of another.
+        // Other memory between the buffers, so that the end of one buffer is never the beginning of
+        // another.
         let (mut bufs, mut between) = (Vec::new(), Vec::new());
         for size in SIZES {
             bufs.push(Arc::new(Buf::new(size)?));
@@ -156,7 +160,7 @@ impl<'r> World<'r> {
         }
         bufs[GONE].forbid();
         let mr = Mr::of(&rig.pd, &bufs[0], 0, SIZES[0], access::ALL)?;
-        // Both numbers of READs are attributes of their own.
+        // The two limits of outstanding READs are separate attributes.
         let first = Conn {
             dest_rd_atomic: Some(4),
             ..Conn::default()
@@ -201,7 +205,8 @@ impl<'r> World<'r> {
         self.next
     }
 
-    /// Both queue pairs through RESET to RTS, by the attributes of the model. What A's CQ had of the old life is gone.
+    /// Moves both QPs through RESET to RTS with the attributes of the model. The earlier
+    /// completions in A's CQ are discarded.
     fn connect(&mut self) -> TestResult {
         for qp in [&self.a.qp, &self.b.qp] {
             set_state(qp, state::RESET).at("RESET")?;
@@ -214,7 +219,7 @@ impl<'r> World<'r> {
         Ok(())
     }
 
-    /// All that can be asked of the objects is as the model has it, and so are the events.
+    /// Checks that all queries of the objects, and the events, agree with the model.
     fn verify(&mut self) -> TestResult {
         let srq = self.srq.query().at("query_srq")?;
         ensure_eq!(srq.max_wr, self.max_wr, "max_wr");
@@ -252,7 +257,8 @@ impl<'r> World<'r> {
         }
     }
 
-    /// A does `wr` alone; how it completed.
+    /// Executes `wr` at A while nothing else is outstanding, and returns the status of its
+    /// completion.
     fn alone(&mut self, wr: SendWr) -> Result<u32, Fail> {
         self.poll_all()?;
         self.fresh = false;
@@ -263,8 +269,8 @@ impl<'r> World<'r> {
         Ok(done.status)
     }
 
-    /// What completed as `got` has to be `want`, or one of the two if that is an error of the peer and packets are lost. Behind an
-    /// error both queue pairs live again.
+    /// Checks that the status `got` is `want`, or RETRY_EXC_ERR if `want` is an error of the peer
+    /// and packets are lost. After an error, both QPs are connected again.
     fn judge(&mut self, what: &str, got: u32, want: u32) -> TestResult {
         let hidden = lossy() && want >= status::REM_INV_REQ_ERR && got == status::RETRY_EXC_ERR;
         if !hidden {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! Objects that are changed while they are used: CQs that are resized and moderated, regions that are registered anew.
+//! Tests that change objects in use: CQs are resized and moderated, memory regions are registered
+//! again.
 use super::events::checked_exchange;
 use crate::ffi::context::EventType;
 use crate::ffi::cq::Cq;
@@ -27,7 +28,7 @@ pub static TESTS: &[Test] = &[
     Test::new("7/rereg-under-traffic", rereg_under_traffic).limit(180),
 ];
 
-/// A pair whose A completes its sends to a CQ of its own.
+/// Creates a pair whose end A has a send CQ of its own.
 fn with_cq(rig: &Rig, cqe: i32, depth: u32) -> Result<(Pair, Arc<Cq>), Fail> {
     let opts = PairOpts::default().with(|o| {
         o.cap.max_send_wr = depth;
@@ -42,7 +43,7 @@ fn with_cq(rig: &Rig, cqe: i32, depth: u32) -> Result<(Pair, Arc<Cq>), Fail> {
     Ok((Pair { a, b }, cq))
 }
 
-/// Writes `count` times, one signaled request each, and waits until all is done that was asked for, without polling.
+/// Posts `count` signaled WRITEs and waits, without polling, until the requests are done.
 fn write(pair: &Pair, first: u64, count: u64) -> TestResult {
     for id in first..first + count {
         let wr = SendWr::new(op::WRITE, id, &[pair.a.mr.sge(0, 8)]);
@@ -67,7 +68,7 @@ fn polled(cq: &Cq, first: u64, count: u64) -> TestResult {
     Ok(())
 }
 
-/// Larger and smaller, with entries in the ring that were and were not polled.
+/// Resizes a CQ to larger and smaller sizes, with polled and unpolled entries in the ring.
 fn resize_keeps(rig: &Rig) -> TestResult {
     let (pair, cq) = with_cq(rig, 64, 256)?;
     let mut next = 0;
@@ -113,12 +114,12 @@ fn resize_too_small(rig: &Rig) -> TestResult {
     polled(&cq, 20, 16)
 }
 
-/// What a thread does over and over beside the traffic of another. However they share the processors, the traffic goes on until that was done
-/// some times.
+/// Work that a thread repeats during the traffic of another thread. However the threads share the
+/// processors, the traffic continues until the work was done a few times.
 #[derive(Default)]
 struct Beside {
     rounds: AtomicU64,
-    /// A round has failed: there will be no more.
+    /// Set after a round has failed; no more rounds follow.
     failed: AtomicBool,
     traffic_ended: AtomicBool,
 }
@@ -126,7 +127,7 @@ struct Beside {
 impl Beside {
     const LEAST: u64 = 3;
 
-    /// Does rounds, numbered from 0, until the traffic has ended or one fails.
+    /// Runs rounds, numbered from 0, until the traffic has ended or a round fails.
     fn work(&self, mut round: impl FnMut(u64) -> TestResult) -> TestResult {
         while !self.traffic_ended.load(Ordering::Relaxed) {
             let done = self.rounds.load(Ordering::Relaxed);
@@ -137,7 +138,8 @@ impl Beside {
         Ok(())
     }
 
-    /// Whether there has to be more traffic behind `count`, of which there have to be `total` at least.
+    /// True if more traffic is needed after `count` requests, of which there must be at least
+    /// `total`.
     fn wants(&self, count: u64, total: u64) -> bool {
         let enough = self.rounds.load(Ordering::Relaxed) >= Self::LEAST;
         count < total || !enough && !self.failed.load(Ordering::Relaxed)
@@ -148,7 +150,8 @@ impl Beside {
     }
 }
 
-/// One thread posts and polls, another moves the ring under it: each request completes once, in order.
+/// One thread posts and polls while another thread resizes the CQ. Each request must complete once
+/// and in order.
 pub(super) fn resize_under_traffic(rig: &Rig) -> TestResult {
     const TOTAL: u64 = 30_000;
     let (pair, cq) = with_cq(rig, 256, 128)?;
@@ -156,7 +159,7 @@ pub(super) fn resize_under_traffic(rig: &Rig) -> TestResult {
     std::thread::scope(|s| {
         let mover = s.spawn(|| {
             beside.work(|moves| {
-                // Always room for what is outstanding.
+                // Each size has room for all outstanding requests.
                 let cqe = [128, 2000, 256, 500][moves as usize % 4];
                 cq.resize(cqe).at(&format!("to {cqe} entries"))?;
                 std::thread::sleep(Duration::from_millis(2));
@@ -198,7 +201,8 @@ pub(super) fn resize_under_traffic(rig: &Rig) -> TestResult {
     expect_quiet(&cq, QUIET, "behind all of it")
 }
 
-/// A CQ that has shrunk overflows where it ends now; one that has grown holds what it promises.
+/// A CQ that was made smaller overflows at its new size; a CQ that was made larger holds the new
+/// number of entries.
 fn overflow_at_new_size(rig: &Rig) -> TestResult {
     let (pair, cq) = with_cq(rig, 64, 600)?;
     cq.resize(200).at("to 200 entries")?;
@@ -223,7 +227,8 @@ fn overflow_at_new_size(rig: &Rig) -> TestResult {
         "events {kinds:?}"
     );
     wait_state(&pair.a.qp, state::ERR)?;
-    // Resizing does not revive it: nothing completes there, and it takes no queue pair.
+    // Resizing does not repair the CQ: no more completions arrive there, and no QP can be created
+    // on it.
     let _ = cq.resize(300);
     polled(&cq, 0, room)?;
     let wr = SendWr::new(op::WRITE, 1, &[pair.a.mr.sge(0, 8)]);
@@ -248,7 +253,7 @@ fn moderation(rig: &Rig) -> TestResult {
     connect(&a.qp, rig.gid, b.qp.qpn(), &opts.conn_a)?;
     connect(&b.qp, rig.gid, a.qp.qpn(), &opts.conn_b)?;
     let pair = Pair { a, b };
-    // By count: no event before the fourth.
+    // Moderation by count: the event arrives with the fourth completion.
     cq.moderate(4, u16::MAX).at("4 completions, 65 ms")?;
     cq.arm(false)?;
     write(&pair, 0, 4)?;
@@ -258,7 +263,7 @@ fn moderation(rig: &Rig) -> TestResult {
         "no event for four completions"
     );
     polled(&cq, 0, 4)?;
-    // By time: one alone has its event too.
+    // Moderation by time: a single completion has an event, too.
     cq.arm(false)?;
     write(&pair, 4, 1)?;
     ensure!(
@@ -266,7 +271,7 @@ fn moderation(rig: &Rig) -> TestResult {
         "no event for one completion"
     );
     polled(&cq, 4, 1)?;
-    // Off: as without.
+    // Moderation is off, so the single completion has its event at once.
     cq.moderate(0, 0).at("no moderation")?;
     cq.arm(false)?;
     write(&pair, 5, 1)?;
@@ -279,7 +284,7 @@ fn moderation(rig: &Rig) -> TestResult {
     Ok(())
 }
 
-/// One WRITE of `value` to the first byte of the region at `addr`; how it completed.
+/// Posts a WRITE of the byte `value` to `addr`, and returns the status of its completion.
 fn write_to(pair: &Pair, value: u8, addr: u64, rkey: u32) -> Result<u32, Fail> {
     pair.a.mr.buf.write(0, &[value]);
     let wr = SendWr::new(op::WRITE, 1, &[pair.a.mr.sge(0, 1)]);
@@ -287,7 +292,7 @@ fn write_to(pair: &Pair, value: u8, addr: u64, rkey: u32) -> Result<u32, Fail> {
     Ok(wait_one(&pair.a.scq, "the WRITE")?.status)
 }
 
-/// Both queue pairs to RESET and up again.
+/// Moves both QPs to RESET and back to RTS.
 fn again(rig: &Rig, pair: &Pair) -> TestResult {
     let conn = Conn::default();
     for qp in [&pair.a.qp, &pair.b.qp] {
@@ -330,7 +335,8 @@ fn rereg_access(rig: &Rig) -> TestResult {
     rig.expect_no_event(QUIET)
 }
 
-/// From a region that is only read, which is pinned for reading, to one that is written, elsewhere.
+/// A region with remote READ only, whose memory is pinned for reading, becomes writable and then
+/// moves to other memory.
 fn rereg_memory(rig: &Rig) -> TestResult {
     let pair = rig.pair(&PairOpts::default())?;
     let mr = Mr::new(&rig.pd, 8192, access::REMOTE_READ)?;
@@ -354,7 +360,7 @@ fn rereg_memory(rig: &Rig) -> TestResult {
     );
     ensure_eq!(other.read(other.len() - 1, 1), [5], "the last byte");
     ensure_eq!(mr.buf.read(0, 1), [4], "the former memory");
-    // The former memory is no part of it any more.
+    // The previous memory is not part of the region any more.
     ensure_eq!(
         write_to(&pair, 6, mr.buf.addr(), keys.1)?,
         status::REM_ACCESS_ERR,
@@ -364,7 +370,8 @@ fn rereg_memory(rig: &Rig) -> TestResult {
     rig.expect_no_event(QUIET)
 }
 
-/// Other memory lies where the region's did: no rights bring it into the region.
+/// The process has mapped other memory at the region's address. Changing the rights must not bring
+/// that memory into the region.
 fn rereg_rights(rig: &Rig) -> TestResult {
     let pair = rig.pair(&PairOpts::default())?;
     let mr = Mr::new(&rig.pd, 8192, access::REMOTE_READ)?;
@@ -405,7 +412,7 @@ fn rereg_pd(rig: &Rig) -> TestResult {
         status::SUCCESS,
         "of the same domain"
     );
-    // The region is in use of the one and not of the other.
+    // The domain `pd` can be freed, because the region is in the other domain again.
     drop(pd);
     rig.expect_no_event(QUIET)
 }
@@ -431,8 +438,8 @@ fn rereg_refused(rig: &Rig) -> TestResult {
     rig.expect_no_event(QUIET)
 }
 
-/// A region is registered anew all the time, over the same memory, while it is written: no WRITE fails or goes astray. Another
-/// goes from one domain to another and back.
+/// A region is registered again over the same memory all the time while it is the target of WRITEs,
+/// none of which may fail or write to other memory. Another region moves between two domains.
 pub(super) fn rereg_under_traffic(rig: &Rig) -> TestResult {
     const TOTAL: u64 = 4000;
     let pair = rig.pair(&PairOpts::default())?;

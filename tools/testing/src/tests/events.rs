@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! Section 4: asynchronous events, who gets them, how often, and who owns them.
+//! Section 4: asynchronous events, their recipients, their number and their objects.
 use crate::ffi::context::EventType;
 use crate::ffi::cq::Cq;
 use crate::ffi::destroy::Destroy as _;
@@ -35,21 +35,21 @@ enum Side {
     Receive,
 }
 
-/// End B of the victim pair: a small CQ on one side, a healthy one on the other.
+/// A pair whose end B has a small CQ on one side and a healthy CQ on the other.
 struct Victim {
     a: End,
     b: End,
     dying: Arc<Cq>,
 }
 
-/// Makes the pair whose B overflows, and overflows it by `surplus` completions. Returns how many
-/// completions were provoked in all.
+/// Creates the pair and overflows the small CQ of B by `surplus` completions. Returns the number of
+/// completions that were provoked.
 fn overflow(rig: &Rig, side: &Side, surplus: u64) -> Result<(Victim, u64), Fail> {
     let opts = PairOpts::default().with(|o| {
         o.cap.max_send_wr = 256;
         o.cap.max_recv_wr = 256;
         o.cqe = 600;
-        // The requester must see its peer die soon, if it dies.
+        // The requester must detect soon that its peer has failed.
         if surplus > 0 {
             (o.conn_a.timeout, o.conn_a.retry_cnt) = (14, 1);
         }
@@ -85,7 +85,8 @@ fn overflow(rig: &Rig, side: &Side, surplus: u64) -> Result<(Victim, u64), Fail>
     Ok((Victim { a, b, dying }, n))
 }
 
-/// Takes the CQ_ERR and the QP_FATAL of an overflow, in any order, and nothing else.
+/// Takes the CQ_ERR and the QP_FATAL events of an overflow, in any order, and checks that there are
+/// no others.
 fn take_events(rig: &Rig, cq: &Cq, qps: &[&End]) -> TestResult {
     let mut cq_err = 0;
     let mut fatal = vec![0; qps.len()];
@@ -115,7 +116,8 @@ fn cq_err(rig: &Rig, side: Side) -> TestResult {
     let (v, _) = overflow(rig, &side, 5)?;
     take_events(rig, &v.dying, &[&v.b])?;
     wait_state(&v.b.qp, state::ERR)?;
-    // Exactly the entries that were there, in order, none overwritten; then nothing ever.
+    // The CQ has exactly the entries before the overflow, in order and none overwritten, and gets
+    // no more.
     let n = v.dying.cqe();
     for (i, w) in wait(&v.dying, n, "the completions before the overflow")?
         .iter()
@@ -129,7 +131,7 @@ fn cq_err(rig: &Rig, side: Side) -> TestResult {
         ok(w, i as u64, opcode)?;
     }
     expect_quiet(&v.dying, Duration::from_secs(1), "a CQ in error")?;
-    // Having been polled does not revive it.
+    // Polling does not repair the CQ.
     v.b.qp
         .post_recv(&[RecvWr::new(9, &[v.b.mr.sge(0, 8)])])
         .at("posting to a QP in ERR")?;
@@ -146,19 +148,22 @@ fn cq_err_healthy(rig: &Rig) -> TestResult {
             .at("posting a send at the dying QP")?;
     }
     take_events(rig, &v.dying, &[&v.b])?;
-    // Its sends (A has no receive) flush to the healthy CQ; its receives have no CQ to go to.
+    // The sends of B (A has no receive) are flushed to the healthy CQ; the receives have no CQ to
+    // complete in.
     for (i, w) in wait(&v.b.scq, 3, "flushed sends")?.iter().enumerate() {
         err(w, 700 + i as u64, status::WR_FLUSH_ERR, &v.b.qp)?;
     }
     expect_quiet(&v.b.scq, QUIET, "the healthy CQ")?;
-    // The requester finds its peer silent, and everything it posted is accounted for.
+    // The requester detects that its peer is silent, and each of its requests completes or is
+    // flushed.
     wait_state(&v.a.qp, state::ERR).at("the sender, whose peer died")?;
     let first = wait_one(&v.a.scq, "first failed send")?;
     ensure!(
         first.status != status::SUCCESS,
         "an unsignaled send completed in success"
     );
-    // It may be one that was received: a responder that went to ERR owes no acknowledgement.
+    // The first failed send may have been received: a responder that moved to ERR does not
+    // acknowledge any more.
     let rest = wait(
         &v.a.scq,
         (n - first.wr_id - 1) as usize,
@@ -211,7 +216,7 @@ fn cq_err_bystander(rig: &Rig) -> TestResult {
     })
 }
 
-/// One WRITE, READ and SEND with every byte compared.
+/// Executes a WRITE, a READ and a SEND, with every byte compared.
 pub fn checked_exchange(p: &Pair, seed: u64) -> TestResult {
     let len = 1 + (pattern::Rng::new(seed).below(30_000)) as usize;
     let data = pattern::bytes(seed, len);
@@ -256,7 +261,7 @@ fn cq_err_recovery(rig: &Rig) -> TestResult {
         drop((a, b));
         let destroyed = dying.destroy().map_err(|(errno, _)| errno);
         destroyed.at("destroying the CQ in error")?;
-        // Both again, and they work.
+        // A new pair with new CQs works.
         let p = rig.pair(&PairOpts {
             buf: 1 << 17,
             ..PairOpts::default()
@@ -268,8 +273,8 @@ fn cq_err_recovery(rig: &Rig) -> TestResult {
 
 fn cq_full(rig: &Rig) -> TestResult {
     let (v, n) = overflow(rig, &Side::Receive, 0)?;
-    // A WRITE behind the sends completes at the sender only, when the peer has executed them all: the CQ is full then,
-    // and nobody has looked at it.
+    // The WRITE after the sends completes only at the sender, after the peer has executed all the
+    // sends. By then the CQ is full and has not been polled.
     let wr = SendWr::new(op::WRITE, 800, &[v.a.mr.sge(0, 8)]).remote(v.b.mr.at(64), v.b.mr.rkey());
     v.a.qp.post_send(&[wr])?;
     ok(
@@ -295,8 +300,8 @@ fn cq_full(rig: &Rig) -> TestResult {
 }
 
 fn cq_polled(rig: &Rig) -> TestResult {
-    // A CQ that is polled between posts holds exactly what is outstanding: never an overflow,
-    // however stale the device's idea of the consumer index may be.
+    // A CQ that is polled between posts holds at most the outstanding requests, so it never
+    // overflows, even if the device has an old value of the consumer index.
     let cq = Cq::new(&rig.ctx, 4)?;
     let opts = PairOpts {
         cq: Some(cq.clone()),
@@ -322,7 +327,7 @@ fn cq_polled(rig: &Rig) -> TestResult {
 }
 
 fn qp_fatal(rig: &Rig) -> TestResult {
-    // Two QPs on the CQ that dies; only one causes it.
+    // Two QPs use the CQ that overflows, and only one of them causes the overflow.
     let opts = PairOpts::default();
     let dying = Cq::new(&rig.ctx, 8)?;
     let idle = rig.end_on(&opts, dying.clone(), dying.clone())?;
@@ -345,7 +350,7 @@ fn qp_fatal(rig: &Rig) -> TestResult {
     wait_state(&idle.qp, state::ERR)
 }
 
-/// Provokes QP_ACCESS_ERR at B of a fresh pair.
+/// Provokes QP_ACCESS_ERR at B of a new pair.
 fn provoke_access(rig: &Rig) -> Result<Pair, Fail> {
     let p = rig.pair(&PairOpts::default())?;
     let wr = SendWr::new(op::WRITE, 1, &[p.a.mr.sge(0, 8)]).remote(p.b.mr.at(0), !p.b.mr.rkey());
@@ -382,7 +387,7 @@ fn req_err(rig: &Rig) -> TestResult {
     rig.expect_no_event(Duration::from_secs(1))
 }
 
-/// Runs `destroy` in a thread and checks that it waits for `event` to be dropped.
+/// Runs `destroy` in a thread and checks that the call waits until `event` is dropped.
 fn waits_for_ack(
     event: crate::ffi::context::AsyncEvent,
     destroy: impl FnOnce() + Send,
@@ -424,7 +429,7 @@ fn destroy_cq_waits(rig: &Rig) -> TestResult {
 
 fn none_for_destroyed(rig: &Rig) -> TestResult {
     for _ in 0..30 {
-        // The event is on its way or queued, unread, when the QP is destroyed.
+        // When the QP is destroyed, the event is not yet delivered, or is queued and unread.
         drop(provoke_access(rig)?);
     }
     rig.expect_no_event(Duration::from_secs(1))

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! What one process may use up, and what it may not.
+//! Tests of the resources that one process can use up, and of those that it must not.
 use crate::ffi::context::Context;
 use crate::ffi::cq::Cq;
 use crate::ffi::qp::state;
@@ -45,12 +45,12 @@ pub static ROLES: &[Role] = &[
     },
 ];
 
-/// Contexts of a process for which earlier releases had no room.
+/// Number of contexts of a process that earlier releases did not support.
 const SOME: usize = 1100;
-/// Areas that no process gets.
+/// Number of doorbell areas that no process gets.
 pub(super) const KERNEL_AREAS: u32 = 128;
 
-/// What a program writes. An error if it fails.
+/// Runs a program and returns its output, or an error if the program fails.
 pub(super) fn run(program: &str, args: &[&str]) -> Result<String, Fail> {
     let out = Command::new(program).args(args).output().at(program)?;
     ensure!(
@@ -61,7 +61,7 @@ pub(super) fn run(program: &str, args: &[&str]) -> Result<String, Fail> {
     Ok(String::from_utf8_lossy(&out.stdout).into_owned())
 }
 
-/// Whether a test of the kernel's self-test module passes.
+/// Runs a test of the kernel's self-test module and checks that it passes.
 fn kernel_test(name: &str) -> TestResult {
     let passes = || {
         Ok::<_, Fail>(
@@ -88,7 +88,7 @@ fn some_contexts(rig: &Rig) -> TestResult {
     Ok(())
 }
 
-/// A process of root takes every context that it gets.
+/// A process of root opens as many contexts as it can.
 fn all_contexts(rig: &Rig) -> TestResult {
     may_open_many()?;
     let mut open = Vec::new();
@@ -100,7 +100,7 @@ fn all_contexts(rig: &Rig) -> TestResult {
         }
     };
     ensure_eq!(error, Errno::ENOMEM, "error");
-    // The rig's own context has one too.
+    // The rig's own context has an area too.
     ensure!(
         open.len() < (NUM_UARS - KERNEL_AREAS) as usize,
         "{} contexts: the kernel has fewer than {KERNEL_AREAS} areas left",
@@ -108,20 +108,21 @@ fn all_contexts(rig: &Rig) -> TestResult {
     );
     ensure!(open.len() >= 4000, "only {} contexts", open.len());
     refused_contexts_hold_no_task(rig)?;
-    // They are really the kernel's: its first area has no room for so many.
+    // The kernel can use its areas: its first area does not have room for the many CQs of this
+    // test.
     kernel_test("many-cqs")?;
     open.pop();
     drop(Context::open(&rig.ctx.name).at("a context after one was closed")?);
     Ok(())
 }
 
-/// Each context takes a few descriptors.
+/// Raises the limit of open files, because each context takes a few descriptors.
 fn may_open_many() -> TestResult {
     let me = std::process::id().to_string();
     run("prlimit", &["--pid", &me, "--nofile=65536:65536"]).map(drop)
 }
 
-/// Tasks that the kernel has memory for.
+/// Returns the number of tasks that the kernel has allocated.
 fn tasks() -> Result<usize, Fail> {
     let slabs = fs::read_to_string("/proc/slabinfo").at("/proc/slabinfo")?;
     let line = slabs.lines().find(|line| line.starts_with("task_struct "));
@@ -129,7 +130,8 @@ fn tasks() -> Result<usize, Fail> {
     count.ok_or_else(|| Fail::from("no task_struct in /proc/slabinfo"))
 }
 
-/// Threads that are refused a context, and end: nothing of them stays. (The core forgets the reference that it took of each.)
+/// Threads that are refused a context and end must leave no task allocated. (The core does not
+/// release the reference that it took to each of them.)
 fn refused_contexts_hold_no_task(rig: &Rig) -> TestResult {
     const THREADS: usize = 400;
     let before = tasks()?;
@@ -138,11 +140,12 @@ fn refused_contexts_hold_no_task(rig: &Rig) -> TestResult {
         let refused = std::thread::spawn(move || Context::open(&name).is_err()).join();
         ensure!(refused.unwrap_or(false), "a context too many");
     }
-    // A kernel with KASAN keeps what is freed in quarantine, where it still counts; kmemleak is there to say what is left.
+    // A kernel with KASAN keeps freed memory in quarantine, where it still counts; kmemleak finds
+    // leaks there.
     if Path::new("/sys/kernel/debug/kmemleak").exists() {
         return Ok(());
     }
-    // A task is freed some time after its end.
+    // The kernel frees a task some time after the end of the task.
     let mut after = tasks()?;
     for _ in 0..50 {
         if after < before + THREADS / 2 {
@@ -157,12 +160,12 @@ fn refused_contexts_hold_no_task(rig: &Rig) -> TestResult {
     )))
 }
 
-/// Bytes of a ring of the hoarder.
+/// Bytes of each ring of the hoarder.
 const RING: usize = 1 << 20;
-/// Bytes that the hoarder's group may have.
+/// Memory limit of the hoarder's cgroup, in bytes.
 const GROUP: usize = 64 << 20;
 
-/// Makes completion queues until it gets no more, or has twice what its group may have.
+/// Creates CQs until it gets no more, or until they have twice the limit of its cgroup.
 fn hoarder(rig: &Rig, parent: &mut Parent) -> TestResult {
     parent.hear()?;
     let entries = (RING / verbena_abi::cqe::CQE_SIZE) as i32;
@@ -182,7 +185,7 @@ fn hoarder(rig: &Rig, parent: &mut Parent) -> TestResult {
     Ok(())
 }
 
-/// A memory cgroup, removed when dropped.
+/// A memory cgroup, which is removed when this value is dropped.
 struct Group(PathBuf);
 
 impl Group {
@@ -220,20 +223,20 @@ fn charged(rig: &Rig) -> TestResult {
     peer.say("go")?;
     let numbers = peer.hear_numbers()?;
     ensure!(numbers.len() == 2, "the peer said {numbers:?}");
-    // It has memory of its own too, but not half of the group's.
+    // The process has other memory too, but that is less than half of the limit.
     ensure!(
         (GROUP / RING / 2..=GROUP / RING).contains(&(numbers[0] as usize)),
         "{} rings of {RING} bytes in a group of {GROUP}",
         numbers[0]
     );
     ensure_eq!(numbers[1] as i32, Errno::ENOMEM.0, "errno");
-    // Nobody else is short of anything.
+    // Other processes can still create CQs.
     drop(Cq::new(&rig.ctx, 16384).at("a queue of somebody else")?);
-    // The peer was told, not killed.
+    // The peer got an error and was not killed.
     peer.finish()
 }
 
-/// Asks for what the device refuses: a P_Key that is not there.
+/// Makes the device refuse a command, by a P_Key index that does not exist.
 fn be_refused(rig: &Rig) -> TestResult {
     let end = rig.end(&PairOpts::default())?;
     let mut attr = attrs(rig.gid, 0, &Conn::default());
@@ -254,7 +257,7 @@ fn refused(rig: &Rig, parent: &mut Parent) -> TestResult {
     parent.say("done")
 }
 
-/// How often the log tells of a refused command.
+/// Returns the number of messages about failed commands in the log.
 fn told() -> Result<usize, Fail> {
     let log = run("dmesg", &[])?;
     Ok(log
@@ -285,8 +288,8 @@ fn refusals(rig: &Rig) -> TestResult {
     Ok(())
 }
 
-/// GET_CONTEXT of a provider that speaks any version, with that word in what is kept for later. The version that the
-/// driver answers, or its error.
+/// Sends GET_CONTEXT as a provider that supports any version, with `word` in the reserved field.
+/// Returns the version that the driver answers, or the driver's error.
 fn get_context(rig: &Rig, word: u32) -> Result<Result<u16, Errno>, Fail> {
     const GET_CONTEXT: u32 = 0;
     let node = fs::read_dir("/sys/class/infiniband_verbs")?
@@ -305,7 +308,7 @@ fn get_context(rig: &Rig, word: u32) -> Result<Result<u16, Errno>, Fail> {
     request.extend(words.to_ne_bytes());
     request.extend(room.to_ne_bytes());
     request.extend((response.as_mut_ptr() as u64).to_ne_bytes());
-    // The newest version that is spoken, whatever it is.
+    // The newest version of the provider is higher than that of any driver.
     request.extend(u16::MAX.to_le_bytes());
     request.extend(0u16.to_le_bytes());
     request.extend(word.to_le_bytes());
@@ -314,11 +317,11 @@ fn get_context(rig: &Rig, word: u32) -> Result<Result<u16, Errno>, Fail> {
         Ok(taken) => ensure_eq!(taken, request.len(), "bytes taken"),
         Err(error) => return Ok(Err(Errno(error.raw_os_error().unwrap_or(0)))),
     }
-    // The core's own part is one double word; the driver's begins with the version.
+    // The core's own part is one 64-bit word; the driver's part begins with the version.
     Ok(Ok(response[1] as u16))
 }
 
-/// What the provider never says: words of the request that are kept for later.
+/// The driver must refuse reserved words that are not zero, which the provider never sends.
 fn reserved(rig: &Rig) -> TestResult {
     get_context(rig, 0)?.at("get_context")?;
     for word in [1, 1 << 31] {
@@ -328,7 +331,8 @@ fn reserved(rig: &Rig) -> TestResult {
     Ok(())
 }
 
-/// A process is told the version that driver and device have agreed on. Where the device is older, `VERBENA_ABI` says so.
+/// A process gets the version on which driver and device have agreed. For an older device,
+/// `VERBENA_ABI` has that version.
 fn version(rig: &Rig) -> TestResult {
     let agreed = match std::env::var("VERBENA_ABI") {
         Ok(version) => version.parse().map_err(|_| "VERBENA_ABI is no number")?,

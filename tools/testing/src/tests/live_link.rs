@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! The net device changes under live queue pairs: MTU, link, addresses, in an order drawn by seed. What is told is compared with a model,
-//! and queue pairs are used after each change.
+//! Tests that change the net device under QPs in use: MTU, link and addresses, in an order drawn
+//! from a seed. Queries and events are compared with a model, and QPs are used after each change.
 use super::events::checked_exchange;
 use super::port::{ip, netdev};
 use crate::ffi::context::EventType;
@@ -28,14 +28,15 @@ pub static TESTS: &[Test] = &[
 
 const DOWN: u32 = 1;
 const ACTIVE: u32 = 4;
-/// MTUs of the net device, and what a RoCE packet has room for then (`enum ibv_mtu`).
+/// MTUs of the net device, each with the path MTU that RoCE can use then (`enum ibv_mtu`).
 const MTUS: [(u32, u32); 4] = [(1500, 3), (700, 2), (2300, 4), (4300, 5)];
 const ADDRESSES: [&str; 3] = ["10.78.0.1", "10.78.0.2", "fd78::1"];
-/// The one of IPv6, and the least MTU of a net device that has any (RFC 8200, 5).
+/// Index of the IPv6 address in `ADDRESSES`. `IPV6_MTU` is the minimum MTU of a net device with
+/// IPv6 (RFC 8200, 5).
 const IPV6: usize = 2;
 const IPV6_MTU: u32 = 1280;
 
-/// The GID of an address, as RoCE v2 has it.
+/// Returns the GID of an address in RoCE v2.
 fn gid_of(address: &str) -> Result<Gid, Fail> {
     let address: std::net::IpAddr = address.parse().map_err(|_| "an address")?;
     let raw = match address {
@@ -45,7 +46,7 @@ fn gid_of(address: &str) -> Result<Gid, Fail> {
     Ok(Gid { raw })
 }
 
-/// Where the port's table has the GID for RoCE v2.
+/// Returns the index of a RoCE v2 GID in the port's table.
 fn index_of(rig: &Rig, gid: Gid) -> Option<u32> {
     const ROCE_V2: u32 = 2;
     let all = (0..256).filter_map(|i| rig.ctx.query_gid(1, i).ok());
@@ -56,12 +57,13 @@ fn index_of(rig: &Rig, gid: Gid) -> Option<u32> {
 struct World<'r> {
     rig: &'r Rig,
     netdev: String,
-    /// Lives through all of it.
+    /// A pair that exists during the whole test.
     pair: Pair,
     mtu: usize,
     up: bool,
     there: [bool; ADDRESSES.len()],
-    /// PORT_ERR and PORT_ACTIVE that have come, and that have to have come.
+    /// Numbers of PORT_ERR and PORT_ACTIVE events that have arrived, and in `expected` those that
+    /// must arrive.
     ports: [u32; 2],
     expected: [u32; 2],
     seed: u64,
@@ -75,7 +77,7 @@ impl World<'_> {
         ip(&["link", "set", &self.netdev, if up { "up" } else { "down" }])?;
         self.up = up;
         if !up {
-            // An IPv6 address goes with the link and does not come back by itself.
+            // The kernel removes IPv6 addresses when the link goes down, and does not restore them.
             self.there[IPV6] = false;
         }
         Ok(())
@@ -83,7 +85,7 @@ impl World<'_> {
 
     fn set_mtu(&mut self, which: usize) -> TestResult {
         self.mtu = which;
-        // So does an IPv6 address with an MTU that is too small.
+        // The kernel also removes IPv6 addresses when the MTU is too small.
         self.there[IPV6] &= MTUS[which].0 >= IPV6_MTU;
         ip(&[
             "link",
@@ -99,12 +101,13 @@ impl World<'_> {
             return Ok(());
         }
         let address = ADDRESSES[which];
-        // No two in one subnet: the kernel takes the others away with the first.
+        // Each address has a subnet of its own, because the kernel removes all addresses of a
+        // subnet with the first of them.
         let bits = if address.contains(':') { 64 } else { 32 };
         let address = format!("{address}/{bits}");
         let verb = if there { "add" } else { "del" };
         let mut args = vec!["address", verb, &address, "dev", &self.netdev];
-        // Without it an address is tentative for a second or more, and no address of the port's yet.
+        // Without `nodad` an address is tentative for a second or more, and has no GID until then.
         if there && bits == 64 {
             args.push("nodad");
         }
@@ -113,7 +116,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// What is told comes to be what the model has.
+    /// Waits until queries and events agree with the model.
     fn verify(&mut self) -> TestResult {
         let (state, mtu) = (if self.up { ACTIVE } else { DOWN }, MTUS[self.mtu].1);
         wait_for(&format!("the port has state {state} and MTU {mtu}"), || {
@@ -138,7 +141,8 @@ impl World<'_> {
         Ok(())
     }
 
-    /// The queue pair that has lived through all, one of the MTU of now, and one of each address.
+    /// Uses the QP that exists during the whole test, a new QP with the current MTU, and a pair of
+    /// QPs for each address.
     fn exchange(&mut self) -> TestResult {
         if !self.up {
             return Ok(());
@@ -161,7 +165,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// A WRITE of a pair whose GIDs are that address'.
+    /// Executes a WRITE of a pair whose GIDs are those of the address.
     fn by(&self, address: &str) -> TestResult {
         let gid = gid_of(address)?;
         let index = index_of(self.rig, gid).ok_or("no GID")?;
@@ -198,7 +202,7 @@ fn changes(rig: &Rig, steps: u64) -> TestResult {
     let mut world = World {
         rig,
         netdev: netdev()?,
-        // Of a path MTU that fits into each MTU of the net device.
+        // The pair's path MTU fits into each MTU of the net device.
         pair: rig.pair(&opts.conn(|c| c.mtu = 2))?,
         mtu: 0,
         up: true,
@@ -223,7 +227,8 @@ fn changes(rig: &Rig, steps: u64) -> TestResult {
                 }
                 _ => {
                     let n = rng.below(ADDRESSES.len() as u64) as usize;
-                    // An IPv6 address that is added to a link that is down waits for the link.
+                    // An IPv6 address that is added while the link is down takes effect only when
+                    // the link is up.
                     let takes = n != IPV6 || world.up && MTUS[world.mtu].0 >= IPV6_MTU;
                     let there = !world.there[n] && takes;
                     world.set_address(n, there)?;
@@ -231,7 +236,7 @@ fn changes(rig: &Rig, steps: u64) -> TestResult {
                 }
             };
             let at = format!("seed {seed}, step {step}, {at}");
-            // Some changes come one upon the other.
+            // Some changes follow one another without a check in between.
             if rng.below(3) > 0 {
                 world.verify().at(&at)?;
                 world.exchange().at(&at)?;
@@ -240,7 +245,7 @@ fn changes(rig: &Rig, steps: u64) -> TestResult {
         Ok(())
     };
     let ran = run();
-    // As it was, whatever came of it.
+    // The initial state is restored whether the test passed or not.
     let mut end = || -> TestResult {
         world.set_link(true)?;
         world.set_mtu(0)?;

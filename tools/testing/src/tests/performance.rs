@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! Performance management by datagram, as monitoring asks for it from anywhere (specification, 16.1).
+//! Tests of performance management by datagrams, as remote monitoring uses it (specification,
+//! 16.1).
 use super::counters::{added, send, sysfs};
 use super::multicast::{group, to_group};
 use super::unreliable::{datagram_end, GRH};
@@ -27,10 +28,10 @@ const CLASS_PORT_INFO: u16 = 0x01;
 const PORT_COUNTERS: u16 = 0x12;
 const PORT_COUNTERS_EXTENDED: u16 = 0x1d;
 const ALL_PORTS: u8 = 0xff;
-/// Where the attribute begins.
+/// Offset of the attribute in the datagram.
 const DATA: usize = 64;
 
-/// A request.
+/// The fields of a request that differ between tests.
 #[derive(Clone, Copy)]
 struct Asked {
     method: u8,
@@ -48,13 +49,13 @@ const ASKED: Asked = Asked {
     select: 0,
 };
 
-/// A number of so many bytes of an attribute.
+/// Returns the number of `len` bytes at an offset of an attribute.
 fn number(attribute: &[u8], at: usize, len: usize) -> u64 {
     let bytes = &attribute[at..at + len];
     bytes.iter().fold(0, |sum, &b| sum << 8 | u64::from(b))
 }
 
-/// The device's `umad`.
+/// Opens the `umad` device of the RDMA device.
 fn agent() -> Result<Agent, Fail> {
     for n in 0..8 {
         let of = std::fs::read_to_string(format!("/sys/class/infiniband_mad/umad{n}/ibdev"));
@@ -65,7 +66,8 @@ fn agent() -> Result<Agent, Fail> {
     Err("the device has no umad".into())
 }
 
-/// An IPv6 GID of the port. The kernel tells whose an answer is by the destination in the GRH, which over IPv4 has none.
+/// Returns an IPv6 GID of the port. The kernel finds the agent of a response by the destination in
+/// the GRH, which does not exist over IPv4.
 fn ipv6(rig: &Rig) -> Result<GidEntry, Fail> {
     const ROCE_V2: u32 = 2;
     let all = (0..=u8::MAX).filter_map(|i| rig.ctx.query_gid(1, i.into()).ok());
@@ -73,7 +75,7 @@ fn ipv6(rig: &Rig) -> Result<GidEntry, Fail> {
     own.next().ok_or_else(|| "no IPv6 GID".into())
 }
 
-/// Asks; status and attribute.
+/// Sends a request and returns status and attribute of the response.
 fn ask(rig: &Rig, asked: Asked) -> Result<(u16, Vec<u8>), Fail> {
     let mut mad = [0; MAD];
     (mad[0], mad[1], mad[2], mad[3]) = (1, PERF_MGMT, asked.version, asked.method);
@@ -85,7 +87,7 @@ fn ask(rig: &Rig, asked: Asked) -> Result<(u16, Vec<u8>), Fail> {
     let answer = match agent()?.ask(to.gid, to.gid_index as u8, &mad) {
         Ok(answer) => answer,
         Err(wrong) => {
-            // Whether it is the request that is lost, or its answer.
+            // The counters show whether the request or the response was lost.
             let after = sysfs("counters")?;
             let sent = added(&before, &after, "port_xmit_packets")?;
             let received = added(&before, &after, "port_rcv_packets")?;
@@ -108,7 +110,8 @@ fn told(rig: &Rig, asked: Asked) -> Result<Vec<u8>, Fail> {
     Ok(attribute)
 }
 
-/// Where PortCountersExtended has what sysfs calls so, and where PortCounters has it in four bytes.
+/// Name of a counter in sysfs, its offset in PortCountersExtended, and its offset in PortCounters
+/// if it is there (four bytes).
 const FIELDS: [(&str, usize, Option<usize>); 8] = [
     ("port_xmit_data", 8, Some(24)),
     ("port_rcv_data", 16, Some(28)),
@@ -120,7 +123,7 @@ const FIELDS: [(&str, usize, Option<usize>); 8] = [
     ("multicast_rcv_packets", 64, None),
 ];
 
-/// What is told is what sysfs has, and the datagrams count themselves.
+/// Responses have the values of sysfs, and the datagrams themselves are counted.
 fn read(rig: &Rig) -> TestResult {
     let (status, info) = ask(
         rig,
@@ -145,7 +148,7 @@ fn read(rig: &Rig) -> TestResult {
         let basic = told(rig, basic)?;
         let after = sysfs("counters")?;
         for (name, at, short) in FIELDS {
-            // Of 256 bytes there, and as many back.
+            // The datagrams have 256 bytes in each direction.
             let (own, total) = match name {
                 _ if name.ends_with("_data") => (64, 4 * 64),
                 _ if name.starts_with("multicast") => (0, 0),
@@ -169,7 +172,8 @@ fn read(rig: &Rig) -> TestResult {
     Ok(())
 }
 
-/// Set begins anew with what it selects, of this attribute alone; the device goes on counting.
+/// Set clears the counters that it selects, in this attribute only; the device's own counters
+/// continue.
 fn clear(rig: &Rig) -> TestResult {
     let own = sysfs("hw_counters")?;
     send(&rig.pair(&PairOpts::default())?, 20)?;
@@ -208,16 +212,18 @@ fn clear(rig: &Rig) -> TestResult {
     few("packets received", number(&cleared, 36, 4), true)?;
     let extended = told(rig, ASKED)?;
     few("packets received", number(&extended, 32, 8), false)?;
-    // It was nobody's to clear what the device counts.
+    // The device's own counters were not cleared.
     let sent = added(&own, &sysfs("hw_counters")?, "tx_packets")?;
     ensure!((40..100).contains(&sent), "{sent} packets sent");
     Ok(())
 }
 
-/// Bits of CounterSelect in PortCounters, and the bytes that they clear (16.1.3.5).
+/// Bits of CounterSelect in PortCounters, and the offsets of the counters that they clear
+/// (16.1.3.5).
 const BASIC: [(u16, usize); 4] = [(12, 24), (13, 28), (14, 32), (15, 36)];
 
-/// What a counter has at most when it was just cleared, by the datagrams that ask, and what it has at least before: in words, or packets.
+/// Returns an upper limit for a counter that was just cleared, which counts only the datagrams of
+/// the requests, and a lower limit for the counter before; in words or packets.
 fn bounds(name: &str) -> (u64, u64) {
     if name.ends_with("_data") {
         (400, 1000)
@@ -226,7 +232,8 @@ fn bounds(name: &str) -> (u64, u64) {
     }
 }
 
-/// Each bit of CounterSelect clears its own counter and no other: all of them count more before than the datagrams that ask.
+/// Each bit of CounterSelect clears its own counter and no other. Before that, all counters are
+/// greater than the datagrams of the requests explain.
 fn each_bit(rig: &Rig) -> TestResult {
     sysfs("counters")?;
     let multicast = [datagram_end(rig)?, datagram_end(rig)?];
@@ -235,7 +242,7 @@ fn each_bit(rig: &Rig) -> TestResult {
     let to = to_group(rig, group)?;
     let p = rig.pair(&PairOpts::default())?;
     let count = || -> TestResult {
-        // A packet for each KiB.
+        // The WRITE has a packet for each KiB.
         let wr = SendWr::new(op::WRITE, 1, &[p.a.mr.sge(0, 64 << 10)]);
         let wr = wr.remote(p.b.mr.at(0), p.b.mr.rkey());
         p.a.qp.post_send(&[wr]).at("a WRITE")?;
@@ -287,7 +294,7 @@ fn each_bit(rig: &Rig) -> TestResult {
     multicast[1].qp.detach_mcast(group).at("detaching")
 }
 
-/// Each with the status of 13.4.7 that says why.
+/// The device refuses each of these requests with the status of 13.4.7 for its error.
 fn refused(rig: &Rig) -> TestResult {
     const VERSION: u16 = 1 << 2;
     const METHOD_ATTRIBUTE: u16 = 3 << 2;

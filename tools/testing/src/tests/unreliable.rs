@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! UC and UD: what arrives, what is dropped without a word, and how their send queues fail and recover.
+//! Tests of UC and UD: which packets arrive, which are dropped silently, and how the send queues
+//! fail and recover.
 use crate::ffi::qp::{mask, op, state, Ah, Destination, Qp, QpInit, RecvWr, SendWr, Srq};
 use crate::ffi::sys::Errno;
 use crate::ffi::{QpAttr, Wc};
@@ -28,7 +29,7 @@ pub static TESTS: &[Test] = &[
 const UC: u32 = 3;
 pub(super) const UD: u32 = 4;
 pub(super) const QKEY: u32 = 0x1234_5678;
-/// What is before the data of a datagram.
+/// Bytes before the data of a received datagram.
 pub(super) const GRH: usize = 40;
 
 fn to_state(qp: &Qp, qp_type: u32, to: u32, gid: crate::ffi::Gid, dest: u32) -> TestResult {
@@ -48,7 +49,7 @@ fn to_state(qp: &Qp, qp_type: u32, to: u32, gid: crate::ffi::Gid, dest: u32) -> 
     qp.modify(&attr, wanted).at(state::NAMES[to as usize])
 }
 
-/// An end for datagrams, in RTS.
+/// Creates a UD end in RTS.
 pub(super) fn datagram_end(rig: &Rig) -> Result<End, Fail> {
     let end = unreliable_end(rig, UD, &PairOpts::default(), None)?;
     for to in [state::INIT, state::RTR, state::RTS] {
@@ -73,12 +74,12 @@ fn unreliable_end(
     Ok(End { qp, ..end })
 }
 
-/// Two ends of a transport, in RTS; and where the second is, for datagrams.
+/// Creates two ends of a transport in RTS, and for UD the destination of the second end.
 pub(super) fn ends(rig: &Rig, qp_type: u32) -> Result<(Pair, Option<Destination>), Fail> {
     ends_of(rig, qp_type, &PairOpts::default(), None)
 }
 
-/// The same; the second may take its receives from an SRQ.
+/// Creates two ends like [`ends`]; the second end may take its receives from an SRQ.
 fn ends_of(
     rig: &Rig,
     qp_type: u32,
@@ -114,7 +115,8 @@ fn post(p: &Pair, to: &Option<Destination>, wr: SendWr) -> TestResult {
     p.a.qp.post_send(&[wr]).at("a post")
 }
 
-/// Sends until the peer has received one, for packets may get lost; each send completes with success.
+/// Sends until the peer has received a message, because packets may be lost. Each send must
+/// complete with success.
 fn arrives(p: &Pair, to: &Option<Destination>, wr: &SendWr) -> Result<Wc, Fail> {
     for _ in 0..100 {
         post(p, to, wr.clone())?;
@@ -131,7 +133,8 @@ fn arrives(p: &Pair, to: &Option<Destination>, wr: &SendWr) -> Result<Wc, Fail> 
     Err("nothing arrives".into())
 }
 
-/// A few sends that succeed, of which nothing arrives: the peer's receive is still there.
+/// Sends a few messages that succeed and do not arrive, and checks that the peer's receive does not
+/// complete.
 fn vanish(p: &Pair, to: &Option<Destination>, wr: &SendWr, what: &str) -> TestResult {
     for _ in 0..3 {
         post(p, to, wr.clone())?;
@@ -174,7 +177,7 @@ fn ud_receive(rig: &Rig) -> TestResult {
         got.wc_flags
     );
     ensure!(p.b.mr.buf.read(1000 + GRH, 700) == bytes, "the bytes");
-    // RoCE v2 over IPv4: its header is the end of the GRH.
+    // The IPv4 header of RoCE v2 is at the end of the GRH.
     let header = p.b.mr.buf.read(1000 + 20, 20);
     ensure_eq!(header[0], 0x45, "version and length of the IPv4 header");
     let own = &rig.gid.raw[12..];
@@ -202,14 +205,14 @@ fn ud_drops(rig: &Rig) -> TestResult {
     });
     vanish(&p, &nobody, &send(&p, 3, 8), "no such queue pair")?;
     vanish(&p, &to, &send(&p, 4, 101), "longer than the receive")?;
-    // The receive is the next one's that fits.
+    // The next datagram that fits takes the receive.
     let got = arrives(&p, &to, &send(&p, 5, 100))?;
     ok(&got, 5, wc::RECV)?;
     ensure_eq!(got.byte_len as usize, 100 + GRH, "length");
     rig.expect_no_event(QUIET)
 }
 
-/// C10-93.1.1: nothing is sent, and there is no error.
+/// Checks that nothing is sent and that there is no error (C10-93.1.1).
 fn ud_too_long(rig: &Rig) -> TestResult {
     let (p, to) = ends(rig, UD)?;
     p.b.recv(5, 0, 20_000)?;
@@ -217,11 +220,12 @@ fn ud_too_long(rig: &Rig) -> TestResult {
     ok(&arrives(&p, &to, &send(&p, 2, 1000))?, 5, wc::RECV)
 }
 
-/// The send completes in error, what is behind it is flushed; the queue pair is in SQE and receives.
+/// Checks that the send completes in error, that the next send is flushed, and that the QP moves to
+/// SQE without an event.
 fn fails(rig: &Rig, p: &Pair, to: &Option<Destination>, bad: SendWr) -> TestResult {
     let bad = SendWr { wr_id: 1, ..bad };
     p.a.qp.post_send(&[bad]).at("a post")?;
-    // Posted into SQE or before it: either way it is flushed.
+    // The send is flushed whether it is posted before or after the QP moves to SQE.
     post(p, to, send(p, 2, 8))?;
     let sends = wait(&p.a.scq, 2, "the error and the flush")?;
     err(&sends[0], 1, status::LOC_QP_OP_ERR, &p.a.qp)?;
@@ -232,7 +236,7 @@ fn fails(rig: &Rig, p: &Pair, to: &Option<Destination>, bad: SendWr) -> TestResu
 
 fn op_err(rig: &Rig, qp_type: u32, opcode: u32) -> TestResult {
     let (p, to) = ends(rig, qp_type)?;
-    // Address and key of the peer, also where a datagram would have an address handle.
+    // The request has address and key of the peer, in UD at the place of the address handle.
     let bad = SendWr::new(opcode, 1, &[p.a.mr.sge(0, 8)]).remote(p.b.mr.at(0), p.b.mr.rkey());
     fails(rig, &p, &to, bad)
 }
@@ -254,7 +258,7 @@ fn foreign_ah(rig: &Rig) -> TestResult {
 
 fn uc_operations(rig: &Rig) -> TestResult {
     let (p, to) = ends(rig, UC)?;
-    // Several packets.
+    // The message has several packets.
     let bytes: Vec<u8> = (0..5000).map(|i| (i * 13 + 1) as u8).collect();
     p.a.mr.buf.write(0, &bytes);
     p.b.recv(5, 100, 6000)?;
@@ -323,13 +327,14 @@ fn sqe_recovery(rig: &Rig) -> TestResult {
     Ok(())
 }
 
-/// A sender that is reset in the middle of a message, and begins another: the receive of the first completes as aborted.
+/// The sender is reset in the middle of a message and begins another. The receive of the first
+/// message must complete as aborted.
 fn abandoned(rig: &Rig) -> TestResult {
     let srq = Srq::new(&rig.pd, 16, 1).at("an SRQ")?;
     let (p, _) = ends_of(rig, UC, &long_buffers(), Some(srq.clone()))?;
     for round in 0..ROUNDS {
         for wr_id in [1, 2] {
-            // Where enough are left of the last round, there is no room for more.
+            // If enough receives are left from the previous round, the SRQ has no room for more.
             let _ = srq.post(&[RecvWr::new(wr_id, &[p.b.mr.sge(0, LONG)])]);
         }
         give_up(rig, &p, round)?;
@@ -337,7 +342,8 @@ fn abandoned(rig: &Rig) -> TestResult {
         ensure_eq!(p.b.qp.state()?, state::RTS, "state of the receiver");
         if small.status == status::REM_ABORT_ERR {
             ensure!(small.vendor_err != 0, "no vendor_err");
-            // Where packets get lost, the gap that ended the long one may have been one, and the small one another.
+            // If packets are lost, a lost packet of the long message may have aborted it, and the
+            // small message may be lost, too.
             let next = match lossy() {
                 true => arrives(&p, &None, &send(&p, 9, 8))?,
                 false => wait_one(&p.b.rcq, "the message behind it")?,
@@ -350,7 +356,7 @@ fn abandoned(rig: &Rig) -> TestResult {
             return Ok(());
         }
         ensure_eq!(small.status, status::SUCCESS, "round {round}");
-        // Whatever came, the receives that are left are for the next round.
+        // Further completions do not matter. The receives that are left serve the next round.
         while !p.b.rcq.poll(4)?.is_empty() {}
     }
     Err("no message was caught under way".into())
@@ -358,7 +364,8 @@ fn abandoned(rig: &Rig) -> TestResult {
 
 const LONG: usize = 4 << 20;
 
-/// How often a message is abandoned until that catches one under way; on a busy machine most have arrived before.
+/// Maximum number of attempts to abandon a message before it has arrived; on a busy machine most
+/// messages arrive first.
 const ROUNDS: u64 = 2000;
 
 fn long_buffers() -> PairOpts {
@@ -368,7 +375,7 @@ fn long_buffers() -> PairOpts {
     }
 }
 
-/// A begins a long message, and is reset: sooner or later while that is under way.
+/// Begins a long message at A and resets A after a delay that differs by round.
 fn give_up(rig: &Rig, p: &Pair, round: u64) -> TestResult {
     let long = SendWr::new(op::SEND, round, &[p.a.mr.sge(0, LONG)]);
     p.a.qp.post_send(&[long]).at("a long SEND")?;
@@ -380,10 +387,11 @@ fn give_up(rig: &Rig, p: &Pair, round: u64) -> TestResult {
     Ok(())
 }
 
-/// Without an SRQ the receive of a message that was abandoned is the next one's, from its beginning.
+/// Without an SRQ, the next message takes the receive of an abandoned message, from the beginning
+/// of the buffer.
 fn used_again(rig: &Rig) -> TestResult {
     let (p, _) = ends_of(rig, UC, &long_buffers(), None)?;
-    // Behind what the small message brings.
+    // Offset in the buffer that the small message does not reach.
     const BEHIND: usize = 512;
     p.a.mr.buf.fill(0, 1024, 0x5a);
     for round in 0..ROUNDS {
@@ -391,7 +399,7 @@ fn used_again(rig: &Rig) -> TestResult {
         p.b.recv(1, 0, LONG)?;
         give_up(rig, &p, round)?;
         let first = match p.b.rcq.poll(1)?.first() {
-            // It was too late.
+            // The long message had arrived before the reset.
             Some(one) => *one,
             None => arrives(&p, &None, &send(&p, 9, 8))?,
         };
@@ -404,7 +412,7 @@ fn used_again(rig: &Rig) -> TestResult {
     Err("no message was caught under way".into())
 }
 
-/// The receive cannot go back to its queue, so it completes in error; the queue pair stays up.
+/// A receive cannot return to its SRQ, so it completes in error; the QP stays in RTS.
 fn too_long_for_srq(rig: &Rig) -> TestResult {
     for (qp_type, head) in [(UD, GRH), (UC, 0)] {
         let srq = Srq::new(&rig.pd, 16, 1).at("an SRQ")?;
@@ -423,7 +431,7 @@ fn too_long_for_srq(rig: &Rig) -> TestResult {
     rig.expect_no_event(QUIET)
 }
 
-/// Out of SQE there are ways to RTS, ERR and RESET only.
+/// A QP in SQE can only move to RTS, ERR and RESET.
 fn illegal_from_sqe(rig: &Rig) -> TestResult {
     let (p, to) = ends(rig, UC)?;
     let bad = SendWr::new(op::READ, 1, &[p.a.mr.sge(0, 8)]);
