@@ -131,8 +131,8 @@ fn queries(time: Duration) -> TestResult {
     let modify = || {
         let mut count = 0u64;
         while Instant::now() < end {
-            // The loop alternates modifies that the driver refuses, that the device refuses, and
-            // that are accepted; the device writes the context for some of them only.
+            // The loop alternates a modify that is refused with modifies that are accepted, for
+            // which the device writes the context.
             let rtr = QpAttr {
                 qp_state: state::RTR,
                 ..QpAttr::default()

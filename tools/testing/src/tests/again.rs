@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! A second fault after the first, in one life of the driver: what the first fault left behind must not change what the second does.
+//! Tests of a second fault after a first one without a reload of the driver: the effects of the
+//! second must not depend on the first.
 use super::events::checked_exchange;
 use super::faults::{device_fatal, function_reset, inject};
 use crate::ffi::context::EventType;
@@ -16,7 +17,8 @@ pub static TESTS: &[Test] = &[
     Test::new("3/faults-one-after-the-other", sends).limit(120),
 ];
 
-/// The device dies by the driver's hand, by somebody else's, and by the driver's again.
+/// The device fails by a fault of the driver, then by a reset from outside, then by a fault of the
+/// driver again.
 fn device(_rig: &Rig) -> TestResult {
     for round in 0..3 {
         let at = format!("death {round}");
@@ -30,13 +32,13 @@ fn device(_rig: &Rig) -> TestResult {
     Ok(())
 }
 
-/// What a connection dies of, and what both ends are told.
+/// The cause of a connection's error, and its effects at both ends.
 #[derive(Clone, Copy)]
 struct Fault {
     name: &'static str,
     status: u32,
     event: Option<EventType>,
-    /// A status that the driver has the next send complete with.
+    /// True if the driver makes the next send complete with `status`.
     injected: bool,
 }
 
@@ -73,7 +75,7 @@ const FAULTS: &[Fault] = &[
     },
 ];
 
-/// One queue pair dies of one fault after the other, in an order drawn by seed, and works between.
+/// A QP has one error after the other, in an order drawn from a seed, and works in between.
 fn sends(rig: &Rig) -> TestResult {
     let seed = std::env::var("VERBENA_SEED").ok();
     let seed = seed.and_then(|seed| seed.parse().ok()).unwrap_or(1);
@@ -87,7 +89,7 @@ fn sends(rig: &Rig) -> TestResult {
         (c.timeout, c.retry_cnt, c.rnr_retry) = (10, 1, 1);
         c.min_rnr_timer = 1;
     });
-    // A link that loses packets on purpose needs more tries than these.
+    // A link that loses packets on purpose needs more retries than this test has.
     if lossy() {
         return Err(crate::Fail::Skipped(
             "with one retry each loss counts".into(),
@@ -97,7 +99,7 @@ fn sends(rig: &Rig) -> TestResult {
     for step in 0..16 {
         let fault = FAULTS[rng.below(FAULTS.len() as u64) as usize];
         let at = format!("seed {seed}, step {step}, {}", fault.name);
-        // What is posted behind the fault is flushed, on both queues.
+        // Requests posted after the failing one are flushed in both queues.
         p.a.recv(50, 0, 8).at(&at)?;
         let mut wr = SendWr::new(op::WRITE, 1, &[p.a.mr.sge(0, 8)]);
         wr = wr.remote(p.b.mr.at(0), p.b.mr.rkey());

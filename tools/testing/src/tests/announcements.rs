@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! Events that tell of no error.
+//! Tests of events that do not report an error.
 use crate::ffi::context::EventType;
 use crate::ffi::qp::{mask, op, state, RecvWr, SendWr, Srq};
 use crate::ffi::QpAttr;
@@ -20,7 +20,7 @@ fn send(end: &End, wr_id: u64) -> TestResult {
     end.qp.post_send(&[wr]).at("a SEND")
 }
 
-/// A packet arrives at a queue pair that is in RTR: once.
+/// COMM_EST arrives once, when a packet arrives at a QP in RTR.
 fn comm_est(rig: &Rig) -> TestResult {
     let (a, b) = (
         rig.end(&PairOpts::default())?,
@@ -48,7 +48,8 @@ fn comm_est(rig: &Rig) -> TestResult {
     rig.expect_no_event(QUIET)
 }
 
-/// What is under way ends, then the event comes, once; what is posted meanwhile waits for RTS.
+/// Requests in progress complete before the event, which arrives once; requests that are posted
+/// after that wait for RTS.
 fn sq_drained(rig: &Rig) -> TestResult {
     let p = rig.pair(&PairOpts::default())?;
     for round in 0..3 {
@@ -66,7 +67,7 @@ fn sq_drained(rig: &Rig) -> TestResult {
             .modify(&attr, mask::STATE | mask::EN_SQD_ASYNC_NOTIFY)
             .at("SQD")?;
         drop(rig.expect_event(EventType::SQ_DRAINED, p.a.qp.element())?);
-        // What had begun is done; whatever had not waits, as what comes now does.
+        // Requests that had begun are complete; all others wait, like those that are posted now.
         let done = p.a.scq.poll(16)?;
         for (one, wr_id) in done.iter().zip(0..) {
             ok(one, wr_id, wc::RDMA_WRITE)?;
@@ -91,7 +92,7 @@ fn sq_drained(rig: &Rig) -> TestResult {
     Ok(())
 }
 
-/// B takes its receives from an SRQ, A sends to it.
+/// Creates a pair in which B takes its receives from an SRQ.
 fn on_srq(rig: &Rig) -> Result<(Pair, Arc<Srq>), Fail> {
     let srq = Srq::new(&rig.pd, 16, 1).at("an SRQ")?;
     let opts = PairOpts {
@@ -105,7 +106,7 @@ fn on_srq(rig: &Rig) -> Result<(Pair, Arc<Srq>), Fail> {
 }
 
 fn srq_limit(rig: &Rig) -> TestResult {
-    // At creation it is irrelevant (ibv_create_srq(3)).
+    // The limit is ignored at creation (ibv_create_srq(3)).
     for irrelevant in [8, 0xdead_beef] {
         let srq = Srq::with_limit(&rig.pd, 16, 1, irrelevant).at("an SRQ with a limit")?;
         ensure_eq!(srq.query()?.srq_limit, 0, "limit of a new one");
@@ -123,7 +124,7 @@ fn srq_limit(rig: &Rig) -> TestResult {
         send(&p.a, wr_id)?;
         ok(&wait_one(&p.b.rcq, "a receive")?, wr_id, wc::RECV)
     };
-    // Five are left: not below it.
+    // Five receives are left, which is not below the limit.
     (0..3).try_for_each(take)?;
     rig.expect_no_event(QUIET)?;
     take(3)?;
@@ -134,7 +135,7 @@ fn srq_limit(rig: &Rig) -> TestResult {
     ensure_eq!(srq.query()?.srq_limit, 0, "limit when it has fired");
     take(4)?;
     rig.expect_no_event(QUIET).at("it fires once")?;
-    // Three are left: a limit above that fires at once.
+    // Three receives are left, so a limit above that raises the event at once.
     srq.set_limit(4).at("a limit of 4")?;
     let event = rig.event("a limit above what is posted")?;
     ensure_eq!(event.kind(), EventType::SRQ_LIMIT_REACHED, "event");
@@ -143,7 +144,7 @@ fn srq_limit(rig: &Rig) -> TestResult {
     rig.expect_no_event(QUIET)
 }
 
-/// Once for each entry to ERR, whether it had taken a receive or not.
+/// The event arrives once for each transition to ERR, whether the QP had taken a receive or not.
 fn last_wqe(rig: &Rig) -> TestResult {
     let (p, srq) = on_srq(rig)?;
     srq.post(&[RecvWr::new(1, &[p.b.mr.sge(0, 64)])])
@@ -153,7 +154,7 @@ fn last_wqe(rig: &Rig) -> TestResult {
         drop(rig.expect_event(EventType::QP_LAST_WQE_REACHED, p.b.qp.element())?);
         set_state(&p.b.qp, state::ERR)?;
         rig.expect_no_event(QUIET).at(&format!("round {round}"))?;
-        // The receive is the SRQ's still.
+        // The receive still belongs to the SRQ.
         expect_quiet(&p.b.rcq, QUIET, "a receive of an SRQ is not flushed")?;
         for end in [&p.a, &p.b] {
             set_state(&end.qp, state::RESET)?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! COMPARE SWAP and FETCH ADD.
+//! Tests of COMPARE SWAP and FETCH ADD.
 use crate::ffi::context::EventType;
 use crate::ffi::mr::access;
 use crate::ffi::qp::{op, SendWr};
@@ -64,7 +64,7 @@ fn atomic(p: &Pair, opcode: u32, at: usize, len: usize, compare_add: u64, swap: 
     }
 }
 
-/// What was there before comes in as many pieces as there may be.
+/// The previous value arrives in the maximum number of pieces.
 fn scattered(rig: &Rig) -> TestResult {
     let value = 0x0102_0304_0506_0708_u64.to_be_bytes();
     for lengths in [&[2, 2, 2, 2][..], &[2, 2, 2, 1, 1]] {
@@ -153,7 +153,7 @@ fn refused(
             .post_send(&[atomic(&p, opcode, at, 8, 0, 5)])
             .at("an atomic")?;
         let one = wait_one(&p.a.scq, "an atomic")?;
-        // Where the NAK is lost, so is the peer's voice.
+        // If the NAK is lost, the requester can only see that its retries are exhausted.
         let want = if lossy() && one.status == status::RETRY_EXC_ERR {
             status::RETRY_EXC_ERR
         } else {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! Each bit alone: of a Q_Key, of access rights, of send flags. A neighbour's bit must not stand in for it.
+//! Tests of each single bit of a Q_Key, of access rights and of send flags. Another bit must not
+//! have the same effect.
 use super::unreliable::{ends, GRH, QKEY, UD};
 use crate::ffi::cq::Cq;
 use crate::ffi::mr::{access, Mr};
@@ -17,7 +18,7 @@ pub static TESTS: &[Test] = &[
     Test::new("1/each-send-flag-alone", send_flags),
 ];
 
-/// A program names a Q_Key with this bit to send with the Q_Key of its own queue pair.
+/// A request whose Q_Key has this bit is sent with the Q_Key of its own QP.
 const CONTROLLED: u32 = 1 << 31;
 
 fn set_qkey(end: &End, qkey: u32) -> TestResult {
@@ -31,7 +32,8 @@ fn set_qkey(end: &End, qkey: u32) -> TestResult {
         .at(&format!("Q_Key {qkey:#x}"))
 }
 
-/// A datagram whose Q_Key differs in one bit arrives nowhere; the one behind it, with the right Q_Key, arrives.
+/// A datagram whose Q_Key differs in one bit must not arrive; the next datagram, with the right
+/// Q_Key, must arrive.
 fn qkey(rig: &Rig) -> TestResult {
     let (p, to) = ends(rig, UD)?;
     let to = to.ok_or("a destination")?;
@@ -42,9 +44,10 @@ fn qkey(rig: &Rig) -> TestResult {
         ok(&wait_one(&p.a.scq, "a datagram")?, wr_id, wc::SEND)
     };
     for bit in 0..32u32 {
-        // What A sends with where the program leaves it to the queue pair: not what B expects.
+        // A's own Q_Key, used for requests with the controlled bit, is not the one that B expects.
         set_qkey(&p.a, !QKEY)?;
-        // Of B, so that its last bit can differ too: it has another Q_Key for each bit.
+        // B has another Q_Key for each bit, without the controlled bit, so that the last bit can
+        // differ, too.
         let expected = QKEY.rotate_left(bit) & !CONTROLLED;
         set_qkey(&p.b, expected)?;
         p.b.recv(u64::from(bit), 0, 8 + GRH)?;
@@ -62,7 +65,8 @@ fn qkey(rig: &Rig) -> TestResult {
         wait_for(&format!("bit {bit}: the right Q_Key"), || {
             got = p.b.rcq.poll(1)?;
             if got.is_empty() && lossy() {
-                // It may be lost; who gets it twice has no receive for the second.
+                // The datagram may be lost. If both copies arrive, there is no receive for the
+                // second.
                 send(2, right)?;
             }
             Ok(!got.is_empty())
@@ -83,13 +87,13 @@ fn qkey_told(rig: &Rig) -> TestResult {
     Ok(())
 }
 
-/// What needs a right of the peer, and that right.
+/// Operations that need a right at the peer, and that right.
 const REMOTE: [(u32, u32); 3] = [
     (op::WRITE, access::REMOTE_WRITE),
     (op::READ, access::REMOTE_READ),
     (op::FETCH_ADD, access::REMOTE_ATOMIC),
 ];
-/// Remote writes of a region need the local right, which is no remote one.
+/// Regions with remote writes require the local right, which grants nothing to the peer.
 const RIGHTS: [u32; 5] = [
     access::LOCAL_WRITE,
     access::LOCAL_WRITE | access::REMOTE_WRITE,
@@ -134,7 +138,7 @@ fn pair_rights(rig: &Rig) -> TestResult {
     let everything = access::ALL | access::REMOTE_ATOMIC;
     for rights in RIGHTS {
         for (opcode, needed) in REMOTE {
-            // Nothing of the local right, and nothing of A's rights, counts.
+            // Local write, MW_BIND and the rights of A must have no effect.
             let remote = rights & !access::LOCAL_WRITE & !access::MW_BIND;
             let opts = PairOpts::default().with(|o| {
                 o.conn_a.access = everything;
@@ -155,7 +159,7 @@ fn pair_rights(rig: &Rig) -> TestResult {
     Ok(())
 }
 
-/// Each flag does what it says and nothing that another flag says.
+/// Each flag must have its own effect and not that of another flag.
 fn send_flags(rig: &Rig) -> TestResult {
     let (rcq, channel) = rig.cq_with_events(64)?;
     for sig_all in [false, true] {
@@ -181,14 +185,15 @@ fn send_flags(rig: &Rig) -> TestResult {
             a.mr.buf.write(0, &wr_id.to_le_bytes());
             let mut wr = SendWr::new(op::SEND, wr_id, &[a.mr.sge(0, 8)]).flags(flags);
             if flags & flag::INLINE != 0 {
-                // What is not inline would bring other bytes, if it were read at all.
+                // If the data is not sent inline, the device reads these other bytes.
                 a.mr.buf.write(0, &[0; 8]);
                 wr = wr.flags(0).inline(&[&wr_id.to_le_bytes()]);
             }
             a.qp.post_send(&[wr]).at(&at)?;
             ok(&wait_one(&rcq, "the receive").at(&at)?, wr_id, wc::RECV)?;
             ensure_eq!(b.mr.buf.read(0, 8), wr_id.to_le_bytes(), "{at}: data");
-            // A signaled request behind it says that the first one's completion would be there by now.
+            // The completion of a signaled request after the first one shows that a completion of
+            // the first would have arrived.
             let mark = SendWr::new(op::WRITE, 99, &[]).remote(b.mr.at(0), b.mr.rkey());
             a.qp.post_send(&[mark]).at(&at)?;
             let first = wait_one(&a.scq, "a completion").at(&at)?;
@@ -199,7 +204,7 @@ fn send_flags(rig: &Rig) -> TestResult {
             } else {
                 ok(&first, 99, wc::RDMA_WRITE).at(&at)?;
             }
-            // Armed for solicited completions alone.
+            // The CQ is armed for solicited completions only.
             let solicited = flags == flag::SOLICITED;
             let ms = if solicited {
                 patience().as_millis()
@@ -209,7 +214,8 @@ fn send_flags(rig: &Rig) -> TestResult {
             let told = channel.event(ms as i32).is_some();
             ensure_eq!(told, solicited, "{at}: a completion event");
         }
-        // One arm is left where nothing was solicited; a solicited message ends it.
+        // The last arm is still pending because its round was not solicited; a solicited message
+        // raises its event.
         b.recv(7, 0, 8)?;
         let last = SendWr::new(op::SEND, 7, &[]).flags(flag::SOLICITED | flag::SIGNALED);
         a.qp.post_send(&[last])?;

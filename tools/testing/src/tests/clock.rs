@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! The device clock, timestamps of completions, and CQs whose overrun is ignored.
+//! Tests of the device clock, of timestamps of completions, and of CQs whose overrun is ignored.
 use crate::ffi::clock::{self, Timed, IGNORE_OVERRUN, RAW_CLOCK};
 use crate::ffi::context::EventType;
 use crate::ffi::cq::Cq;
@@ -26,14 +26,15 @@ fn device_clock(rig: &Rig) -> TestResult {
         }
         last = now;
     }
-    // Nanoseconds: it goes as fast as the system's, give or take what reading it costs.
+    // The clock counts nanoseconds, so it advances as fast as the system's clock, except for the
+    // time of reading it.
     let (began, first) = (Instant::now(), clock::query(&rig.ctx, RAW_CLOCK)?);
     let least = began.elapsed();
     std::thread::sleep(QUIET);
     let (within, second) = (began.elapsed(), clock::query(&rig.ctx, RAW_CLOCK)?);
     let most = began.elapsed();
     let passed = u128::from(second - first);
-    // The guest's clock and the host's may differ in rate.
+    // The clocks of guest and host may differ in rate.
     let (low, high) = (
         (within - least).as_nanos() * 9 / 10,
         most.as_nanos() * 11 / 10,
@@ -47,7 +48,7 @@ fn device_clock(rig: &Rig) -> TestResult {
     }
 }
 
-/// Polls an extended CQ until it has had `count` completions.
+/// Polls an extended CQ until `count` completions have arrived.
 fn wait_timed(cq: &Cq, count: usize) -> Result<Vec<Timed>, Fail> {
     let deadline = Instant::now() + patience();
     let mut all = Vec::new();
@@ -93,7 +94,7 @@ fn timestamps(rig: &Rig) -> TestResult {
             return Err(format!("{wr_id} completed at {time}, not in {last} to {after}").into());
         }
         last = one.timestamp;
-        // Two clocks are compared across an emulated bus.
+        // The tolerance covers the comparison of two clocks across an emulated bus.
         const SLACK: u64 = 500_000_000;
         if one.wall_clock + SLACK < wall_before || one.wall_clock > wall_after + SLACK {
             let time = one.wall_clock;
@@ -123,7 +124,7 @@ fn ignored_overrun(rig: &Rig) -> TestResult {
             SendWr::new(op::WRITE, wr_id, &[a.mr.sge(at, 8)]).remote(b.mr.at(at), b.mr.rkey())
         ])
     };
-    // What is polled in time is all there.
+    // If the CQ is polled in time, no completion is lost.
     for first in (0..10).map(|round| round * SIZE) {
         for wr_id in first..first + SIZE {
             send(&senders[0], wr_id, 0).at("a post")?;
@@ -132,21 +133,22 @@ fn ignored_overrun(rig: &Rig) -> TestResult {
         let expected = first..first + SIZE;
         ensure!(all.iter().map(|one| one.wr_id).eq(expected), "{all:?}");
     }
-    // Three times as many as there is room for.
+    // Three times as many requests are posted as the CQ has entries.
     for (sender, wr_id) in senders.iter().flat_map(|s| (0..SIZE).map(move |i| (s, i))) {
-        // The last one writes what nothing else has.
+        // Only the last request of each QP writes to this place.
         let at = if wr_id == SIZE - 1 { 8 } else { 0 };
         sender.0.mr.buf.write(8, &[1; 8]);
         send(sender, 1000 + wr_id, at).at("a post")?;
     }
-    // What has not begun when its queue pair goes to SQD stays there, and a window may keep it back: so each has begun first.
+    // A request that has not begun when its QP moves to SQD stays in the queue, and a congestion
+    // window may delay it. So the test waits until the last request of each QP has been executed.
     for (_, b) in &senders {
         wait_for("the last WRITE is there", || {
             Ok(b.mr.buf.read(8, 8) == [1; 8])
         })?;
     }
     for (a, _) in &senders {
-        // Drained: all have completed.
+        // After SQ_DRAINED, all requests have completed.
         let attr = QpAttr {
             qp_state: state::SQD,
             en_sqd_async_notify: 1,
@@ -157,7 +159,7 @@ fn ignored_overrun(rig: &Rig) -> TestResult {
         rig.expect_event(EventType::SQ_DRAINED, a.qp.element())?;
         ensure_eq!(a.qp.state()?, state::SQD, "state");
     }
-    // The newest are there, and nobody has told of an error.
+    // The newest completions are in the CQ, and no error was reported.
     let left = clock::drain(&cq).at("an extended poll")?;
     ensure_eq!(left.len() as u64, SIZE, "completions that are left");
     ensure!(

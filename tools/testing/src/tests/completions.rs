@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! Rules 1.1 to 1.6: what completions there are, when, in which order, and what they say.
+//! Rules 1.1 to 1.6: number, time, order and contents of completions.
 use crate::ffi::cq::Cq;
 use crate::ffi::qp::{flag, op, RecvWr, SendWr};
 use crate::ffi::sys;
@@ -38,14 +38,14 @@ pub static TESTS: &[Test] = &[
     Test::new("1.8/poll-without-a-system-call", no_calls),
 ];
 
-/// A thread that polls is not allowed any system call: empty polls first, then completions.
+/// A polling thread must make no system call, neither for empty polls nor for completions.
 fn no_calls(rig: &Rig) -> TestResult {
     const EMPTY: u32 = 1000;
     const COUNT: u32 = 12;
     let p = rig.pair(&PairOpts::default())?;
     let (ready, done) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
     let (cq, told, got) = (p.a.scq.clone(), ready.clone(), done.clone());
-    // It ends by itself or is killed, and is never joined.
+    // The thread ends by itself or is killed, and is never joined.
     std::thread::spawn(move || {
         sys::without_calls(|| {
             let mut polls = 0;
@@ -115,7 +115,7 @@ fn covers_unsignaled(rig: &Rig) -> TestResult {
         let want = pattern::bytes(round, 12 * 1024);
         p.b.mr.buf.write(0, &want);
         p.a.mr.buf.fill(0, want.len(), 0);
-        // READs into different parts, only the last signaled.
+        // The READs go to different parts, and only the last is signaled.
         let wrs: Vec<SendWr> = (0..12usize)
             .map(|i| {
                 SendWr::new(op::READ, i as u64, &[p.a.mr.sge(i * 1024, 1024)])
@@ -152,7 +152,8 @@ fn only_after_ack(rig: &Rig) -> TestResult {
     let p = rig.pair(&PairOpts::default())?;
     p.a.qp
         .post_send(&[SendWr::new(op::SEND, 1, &[p.a.mr.sge(0, 64)])])?;
-    // The peer has no receive: not acknowledged, so not complete (rnr_retry 7 is forever).
+    // The peer has no receive, so the SEND is not acknowledged and does not complete (rnr_retry 7
+    // is unlimited).
     expect_quiet(&p.a.scq, QUIET, "before a receive was posted")?;
     p.b.recv(2, 0, 64)?;
     ok(&wait_one(&p.a.scq, "the send")?, 1, wc::SEND)?;
@@ -168,7 +169,7 @@ fn untouched(rig: &Rig) -> TestResult {
         p.a.mr.buf.write(0, &pattern::bytes(round, len));
         p.a.qp
             .post_send(&[SendWr::new(op::SEND, round, &[p.a.mr.sge(0, len)])])?;
-        // The moment the send is complete its buffer is ours again.
+        // After the send has completed, the program may use its buffer.
         ok(&wait_one(&p.a.scq, "send")?, round, wc::SEND)?;
         p.a.mr.buf.fill(0, len, 0xee);
         ok(&wait_one(&p.b.rcq, "receive")?, round, wc::RECV)?;
@@ -177,7 +178,7 @@ fn untouched(rig: &Rig) -> TestResult {
             &p.b.mr.buf.read(0, len),
             &pattern::bytes(round, len),
         )?;
-        // And so is the receiver's.
+        // The same holds for the receiver's buffer.
         p.b.mr.buf.fill(0, 16384, 0xdd);
         if round % 20 == 0 {
             std::thread::sleep(std::time::Duration::from_millis(20));
@@ -203,7 +204,7 @@ fn fifo(rig: &Rig) -> TestResult {
                 .post_send(&[SendWr::new(op::SEND, posted, &[p.a.mr.sge(0, 8)]).flags(0)])?;
             posted += 1;
             if posted % 8 == 0 {
-                // A signaled one now and then, so that the send queue gets free.
+                // A signaled request now and then frees the send queue.
                 let wr = SendWr::new(op::WRITE, posted, &[]).remote(0, 0);
                 p.a.qp.post_send(&[wr])?;
                 ok(&wait_one(&p.a.scq, "marker")?, posted, wc::RDMA_WRITE)?;
@@ -227,7 +228,7 @@ fn fewer_means_empty(rig: &Rig) -> TestResult {
             p.a.qp
                 .post_send(&[SendWr::new(op::SEND, i, &[p.a.mr.sge(0, 8)])])?;
         }
-        // All sends acknowledged: all receives have completed before.
+        // After all sends are acknowledged, all receives have completed.
         wait(&p.a.scq, 8, "sends")?;
         let first = p.b.rcq.poll(3).at("poll_cq")?;
         ensure_eq!(
@@ -258,7 +259,7 @@ fn many_qps(rig: &Rig) -> TestResult {
         ..PairOpts::default()
     };
     let pairs: Vec<Pair> = (0..16).map(|_| rig.pair(&opts)).collect::<Result<_, _>>()?;
-    // wr_id: QP in the upper, sequence in the lower half.
+    // The upper half of wr_id is the QP, the lower half the sequence number.
     let mut next_recv = vec![0u64; pairs.len()];
     let mut next_send = vec![0u64; pairs.len()];
     for round in 0..40u64 {
@@ -293,7 +294,7 @@ fn busy(rig: &Rig) -> TestResult {
     let p = rig.pair(&PairOpts::default())?;
     p.a.scq.expect_busy()?;
     p.a.rcq.expect_busy()?;
-    // And they still work.
+    // The CQs still work.
     p.b.recv(1, 0, 8)?;
     p.a.qp
         .post_send(&[SendWr::new(op::SEND, 2, &[p.a.mr.sge(0, 8)])])?;
@@ -374,7 +375,7 @@ fn fields(rig: &Rig) -> TestResult {
         ok(&s, 7, wc::RDMA_READ)?;
         ensure_eq!(s.byte_len as usize, len, "byte_len of READ");
     }
-    // A receive without any SGE takes an empty message.
+    // A receive without any SGE accepts an empty message.
     b.qp.post_recv(&[RecvWr::new(8, &[])])?;
     a.qp.post_send(&[SendWr::new(op::SEND, 9, &[])])?;
     ok(&wait_one(&b.rcq, "empty receive")?, 8, wc::RECV)?;

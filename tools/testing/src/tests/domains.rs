@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! Parent domains with a thread domain: what stands on them works as on a protection domain, and keeps them.
+//! Test of parent domains with a thread domain: objects on a parent domain work as on a protection
+//! domain, and keep both domains alive.
 use super::events::checked_exchange;
 use crate::ffi::destroy::Destroy;
 use crate::ffi::domains::{self, Td};
@@ -33,17 +34,18 @@ fn parent(rig: &Rig) -> TestResult {
     for round in 0..10 {
         checked_exchange(&p, round).at(&format!("round {round}"))?;
     }
-    // Each is kept by what stands on it.
+    // Each domain is in use by the objects on it.
     parent.expect_busy()?;
     td.expect_busy()?;
     rig.pd.expect_busy()?;
     drop(p);
-    // Of the protection domain itself, keys and queue pairs are the same: one end on each.
+    // Keys and QPs of the parent domain are those of the protection domain, so a pair with one end
+    // on each works.
     let (a, b) = (on.end(&opts)?, rig.end(&opts)?);
     connect(&a.qp, rig.gid, b.qp.qpn(), &opts.conn_a)?;
     connect(&b.qp, rig.gid, a.qp.qpn(), &opts.conn_b)?;
     checked_exchange(&Pair { a, b }, 11).at("with the protection domain")?;
-    // A region that moves to the protection domain leaves the parent domain free.
+    // After a region has moved to the protection domain, the parent domain can be freed.
     let mr = Mr::new(&parent, 4096, access::ALL).at("a region")?;
     mr.change(None, Some(&rig.pd), None)
         .at("to the protection domain")?;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! Limits at exactly N: N is granted and works, N + 1 is refused, and what was refused took nothing.
+//! Tests of limits at exactly N: N is granted and works, N + 1 is refused, and a refused call takes
+//! no resources.
 use super::objects::counts;
 use crate::ffi::cq::Cq;
 use crate::ffi::mr::{access, Mr};
@@ -37,7 +38,8 @@ fn with(cap: QpCap) -> PairOpts {
     })
 }
 
-/// A queue takes as many requests as it granted and not one more; again and again, so that the ring wraps.
+/// A queue must accept as many requests as it granted and no more, repeatedly, so that the ring
+/// wraps.
 fn fill_and_empty(rig: &Rig, cap: QpCap, rounds: u64) -> TestResult {
     let p = rig.pair(&with(cap))?;
     let granted = (p.a.qp.cap.max_send_wr, p.b.qp.cap.max_recv_wr);
@@ -59,7 +61,7 @@ fn fill_and_empty(rig: &Rig, cap: QpCap, rounds: u64) -> TestResult {
             let wr = SendWr::new(op::SEND, first + u64::from(n), &[]);
             p.a.qp.post_send(&[wr]).at(&at)?;
         }
-        // Nobody has polled, so no request has been given back.
+        // No completion has been polled, so all requests still occupy the queue.
         for n in both..granted.0 {
             let wr = SendWr::new(op::WRITE, first + u64::from(n), &[]);
             let wr = wr.remote(p.b.mr.at(0), p.b.mr.rkey());
@@ -80,7 +82,7 @@ fn fill_and_empty(rig: &Rig, cap: QpCap, rounds: u64) -> TestResult {
         for (one, wr_id) in received.iter().zip(first..) {
             ok(one, wr_id, wc::RECV).at(&at)?;
         }
-        // Those that no message came for.
+        // The remaining receives get their messages.
         for n in both..granted.1 {
             p.a.qp.post_send(&[SendWr::new(op::SEND, 5, &[])]).at(&at)?;
             wait_one(&p.a.scq, &at)?;
@@ -117,7 +119,7 @@ fn most_work_requests(rig: &Rig) -> TestResult {
     fill_and_empty(rig, cap, 1)
 }
 
-/// Pieces of different lengths, one behind the other in memory with a byte between.
+/// Returns SGEs of different lengths, separated by one byte in memory, and the sum of the lengths.
 fn pieces(mr: &Mr, from: usize, count: usize) -> (Vec<Sge>, usize) {
     let mut at = from;
     let all: Vec<_> = (0..count)
@@ -189,7 +191,7 @@ fn inline(rig: &Rig) -> TestResult {
             max_inline_data: wanted,
         };
         let Ok(p) = rig.pair(&with(cap)) else {
-            // More than there is: the number that was granted last was the most.
+            // The request exceeds the maximum, which is the size that was granted last.
             continue;
         };
         let granted = p.a.qp.cap.max_inline_data as usize;
@@ -207,7 +209,8 @@ fn inline(rig: &Rig) -> TestResult {
             p.b.recv(2, 0, 1024)?;
             let halves = data[..length].split_at(length / 3);
             let wr = SendWr::new(op::SEND, 2, &[]).inline(&[halves.0, halves.1]);
-            // Both halves and the whole: one piece or two.
+            // Two pieces may need more space than one: if the post of two halves fails, the whole
+            // is posted as one piece.
             p.a.qp.post_send(&[wr]).at(&at).or_else(|_| {
                 let wr = SendWr::new(op::SEND, 2, &[]).inline(&[&data[..length]]);
                 p.a.qp.post_send(&[wr]).at(&at)
@@ -222,7 +225,8 @@ fn inline(rig: &Rig) -> TestResult {
     Ok(())
 }
 
-/// As many receives as granted, a limit of exactly that, and the most that there can be.
+/// Checks that an SRQ accepts as many receives as granted, a limit of exactly that number, and the
+/// maximum size.
 fn srq(rig: &Rig) -> TestResult {
     let most = rig.ctx.query_device()?.max_srq_wr as u32;
     for wanted in [1, 2, 3, 17, most] {
@@ -233,7 +237,7 @@ fn srq(rig: &Rig) -> TestResult {
             srq.post(&[RecvWr::new(id, &[])]).at("a receive")?;
         }
         refused(srq.post(&[RecvWr::new(0, &[])]), "a receive more")?;
-        // All of them wait: a limit of as many is armed and not reached.
+        // All receives are waiting, so the limit is armed and not reached.
         srq.set_limit(size).at("a limit of all")?;
         ensure_eq!(srq.query()?.srq_limit, size, "the limit");
         let told = srq.set_limit(size + 1);
@@ -246,15 +250,15 @@ fn srq(rig: &Rig) -> TestResult {
     Ok(())
 }
 
-/// What is there of a kind, by `rdma resource`.
+/// Returns the number of objects of a kind, as `rdma resource` shows it.
 fn there(rig: &Rig, kind: &str) -> Result<u64, Fail> {
     let all = counts(rig)?;
     let of = all.iter().find(|(name, _)| name == kind);
     Ok(of.map_or(0, |(_, count)| *count))
 }
 
-/// Makes objects of a kind until the device has no more: then there are as many as it announces, `beside` those that do not count. One that
-/// goes makes room for one.
+/// Creates objects of a kind until the device has no more. Their number must be the announced
+/// maximum, plus `beside` objects that do not count. Destroying one object makes room for one.
 fn fill<T>(
     rig: &Rig,
     kind: &str,
@@ -311,7 +315,7 @@ fn objects(rig: &Rig) -> TestResult {
         Mr::of(&rig.pd, &buf, 0, 64, access::ALL)
     })?;
     fill(rig, "cq", d.max_cq, 0, || Cq::new(&rig.ctx, 1))?;
-    // The queue pair of the core's management agent has a number that is reserved for it.
+    // The QP of the core's management agent has a number that is reserved for it.
     fill(rig, "qp", d.max_qp, 1, || Qp::new(&rig.pd, &init))?;
     super::objects::counts_return(rig, &before)
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! What comes only of a device that fails: the driver takes the faults in debugfs, and each looks as if it had come by itself.
+//! Tests of errors that only a failing device causes. The driver accepts faults in debugfs, and
+//! each fault looks like a real one.
 use crate::ffi::context::EventType;
 use crate::ffi::cq::Cq;
 use crate::ffi::destroy::Destroy;
@@ -43,7 +44,7 @@ const FATAL_ERR: u32 = 19;
 const RESP_TIMEOUT_ERR: u32 = 20;
 const GENERAL_ERR: u32 = 21;
 
-/// The PCI function of the tested device, in sysfs, and its address.
+/// Returns the PCI function of the tested device in sysfs, and its address.
 fn function() -> Result<(PathBuf, String), Fail> {
     if !env().device.starts_with("verbena") {
         return Err(Fail::Skipped("the device takes no faults".into()));
@@ -55,13 +56,13 @@ fn function() -> Result<(PathBuf, String), Fail> {
     Ok((path, address))
 }
 
-/// A file of the tested device in debugfs.
+/// Returns the path of a file of the tested device in debugfs.
 pub fn debugfs(name: &str) -> Result<PathBuf, Fail> {
     let (_, address) = function()?;
     Ok(format!("/sys/kernel/debug/verbena-{address}/{name}").into())
 }
 
-/// The file that takes faults.
+/// Returns the path of the file that accepts faults.
 fn file() -> Result<PathBuf, Fail> {
     debugfs("inject")
 }
@@ -76,7 +77,8 @@ fn write(end: &End, peer: &End, wr_id: u64) -> TestResult {
     end.qp.post_send(&[wr]).at("a post")
 }
 
-/// The send fails with that status; what is behind it is flushed; the peer does not know.
+/// Checks that the send completes with the status `want`, that the sends after it are flushed, and
+/// that the peer is not affected.
 fn send_fails(rig: &Rig, want: u32) -> TestResult {
     let p = rig.pair(&PairOpts::default())?;
     p.a.recv(77, 0, 8)?;
@@ -100,7 +102,7 @@ fn send_fails(rig: &Rig, want: u32) -> TestResult {
     ensure_eq!(p.a.qp.state()?, state::ERR, "state");
     ensure_eq!(p.b.qp.state()?, state::RTS, "state of the peer");
     expect_quiet(&p.a.scq, QUIET, "a completion too many")?;
-    // The same queue pair again, with the same CQs.
+    // The same QPs are connected again, with the same CQs.
     for end in [&p.a, &p.b] {
         set_state(&end.qp, state::RESET)?;
     }
@@ -114,7 +116,8 @@ fn send_fails(rig: &Rig, want: u32) -> TestResult {
     )
 }
 
-/// SRQ_ERR once, QP_FATAL and LAST_WQE_REACHED of the queue pair; its receives complete nowhere; both destroyed and made again work.
+/// Checks that an SRQ in error raises SRQ_ERR once, and QP_FATAL and LAST_WQE_REACHED of its QP,
+/// that the QP's receives do not complete, and that new objects work after both are destroyed.
 fn srq_err(rig: &Rig) -> TestResult {
     for round in 0..3 {
         let srq = Srq::new(&rig.pd, 8, 1).at("an SRQ")?;
@@ -170,14 +173,14 @@ fn srq_err(rig: &Rig) -> TestResult {
     )
 }
 
-/// The CQN of the only CQ of this process.
+/// Returns the CQN of the only CQ of this process.
 fn only_cqn() -> Result<u32, Fail> {
     let out = Command::new("rdma")
         .args(["-dd", "resource", "show", "cq"])
         .output()?;
     let text = String::from_utf8_lossy(&out.stdout).into_owned();
     let own = format!("pid {} ", std::process::id());
-    // What the driver tells stands on the line below.
+    // The driver's values are on the next line.
     let mut lines = text.lines().skip_while(|line| !line.contains(&own));
     let line = lines
         .nth(1)
@@ -189,7 +192,8 @@ fn only_cqn() -> Result<u32, Fail> {
     number.ok_or_else(|| format!("no CQN in {line}").into())
 }
 
-/// As an overflow: one event, what is there stays, and the queue pair follows.
+/// The effect is that of an overflow: each event arrives once, earlier completions stay, and the QP
+/// moves to ERR.
 fn cq_unwritable(rig: &Rig) -> TestResult {
     let (dying, channel) = rig.cq_with_events(64)?;
     let cqn = only_cqn()?;
@@ -238,14 +242,16 @@ fn removed(rig: &Rig) -> TestResult {
     device_fatal(rig, end, begin)
 }
 
-/// By somebody who does not ask the driver. It need not wait for a command that is not answered.
+/// Resets the function without the driver's consent. The driver need not wait for a command that
+/// has no response.
 pub(super) fn function_reset(rig: &Rig) -> TestResult {
     let (path, _) = function()?;
     let end = || std::fs::write(path.join("reset"), "1").at("resetting it");
     device_fatal(rig, end, || Ok(()))
 }
 
-/// Whatever was posted is flushed once, the event comes once, and the next context works.
+/// Checks that all requests are flushed once, that DEVICE_FATAL arrives once, and that a new
+/// context works.
 pub(super) fn device_fatal(
     rig: &Rig,
     end: impl Fn() -> TestResult,
@@ -254,7 +260,7 @@ pub(super) fn device_fatal(
     let p = rig.pair(&PairOpts::default())?;
     for wr_id in 0..4 {
         p.b.recv(100 + wr_id, 0, 8)?;
-        // Without a receive at the peer these would not end by themselves.
+        // The peer has no receives, so these SENDs cannot complete.
         let wr = SendWr::new(op::SEND, wr_id, &[p.b.mr.sge(0, 8)]);
         p.b.qp.post_send(&[wr]).at("a SEND")?;
     }
@@ -283,10 +289,11 @@ pub(super) fn device_fatal(
     checked_exchange(&new.pair(&opts)?, 4).at("when the old objects are gone")
 }
 
-/// The device knows nothing of the image that would be loaded.
+/// The driver must refuse hibernation, because the device does not know the image that would be
+/// loaded.
 fn no_hibernation(rig: &Rig) -> TestResult {
     function()?;
-    // If it were not, processes would be frozen, and no more.
+    // With this level, a hibernation that is not refused only freezes processes.
     let level = "/sys/power/pm_test";
     std::fs::write(level, "freezer").at(level)?;
     let result = std::fs::write("/sys/power/state", "disk");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! Section 2: a request that is wrong in itself is refused by the verb, with `bad_wr`; what came
-//! before it in the list is queued, nothing from there on.
+//! Section 2: the verb refuses a request that is invalid in itself, with `bad_wr`. Earlier requests
+//! of the list are queued; that request and the later ones are not.
 use crate::ffi::qp::{flag, op, state, PostError, RecvWr, SendWr, Srq};
 use crate::ffi::sys::Errno;
 use crate::ffi::Sge;
@@ -36,7 +36,8 @@ fn refused(what: &str, got: Result<(), PostError>, errno: Errno, bad_wr: usize) 
     Ok(())
 }
 
-/// The QP works as if the refused post had never been, and nothing of it completes.
+/// Checks that the QP works as if the refused request had not been posted, and that the request
+/// does not complete.
 fn still_works(p: &Pair) -> TestResult {
     p.b.recv(901, 0, 64)?;
     p.a.qp
@@ -119,7 +120,7 @@ fn send_queue_full(rig: &Rig) -> TestResult {
     })?;
     let max = u64::from(p.a.qp.cap.max_send_wr);
     ensure!(max >= 16, "asked for 16 send WRs, got {max}");
-    // No receive at the peer: nothing can complete, so nothing gets free.
+    // The peer has no receive, so nothing completes and the queue stays full.
     for i in 0..max {
         let wr = SendWr::new(op::SEND, i, &[p.a.mr.sge(0, 8)]);
         p.a.qp
@@ -133,7 +134,7 @@ fn send_queue_full(rig: &Rig) -> TestResult {
         Errno::ENOMEM,
         0,
     )?;
-    // Receives come one by one; a polled completion makes room for one more send.
+    // Receives are posted one by one; each polled completion makes room for one more send.
     for i in 0..=max {
         p.b.recv(1000 + i, 0, 64)?;
         let want = if i == max { 77 } else { i };
@@ -203,7 +204,7 @@ fn post_recv_in_reset(rig: &Rig) -> TestResult {
     let (a, b) = (rig.end(&opts)?, rig.end(&opts)?);
     let wr = RecvWr::new(1, &[b.mr.sge(0, 8)]);
     refused("in RESET", b.qp.post_recv(&[wr]), Errno::EINVAL, 0)?;
-    // In INIT it is allowed.
+    // Posting a receive in INIT is allowed.
     move_to(&b.qp, state::INIT, rig.gid, a.qp.qpn(), &opts.conn_b)?;
     b.recv(5, 0, 64)?;
     move_to(&b.qp, state::RTR, rig.gid, a.qp.qpn(), &opts.conn_b)?;
@@ -218,7 +219,7 @@ fn post_recv_with_srq(rig: &Rig) -> TestResult {
         Err(Errno::EOPNOTSUPP) => return Err(Fail::Skipped("no SRQ".into())),
         other => other?,
     };
-    // What is asked of its receives is ignored (ibv_create_qp(3)).
+    // The receive capacity in the attributes is ignored (ibv_create_qp(3)).
     let mut opts = PairOpts {
         srq: Some(srq),
         ..PairOpts::default()
@@ -258,7 +259,7 @@ fn bad_send_in_list(rig: &Rig) -> TestResult {
     wait(&p.b.rcq, 2, "receives")?;
     expect_quiet(&p.a.scq, QUIET, "nothing from the bad one on")?;
     expect_quiet(&p.b.rcq, QUIET, "nothing from the bad one on")?;
-    // The queue goes on behind the last good one.
+    // The queue continues after the last valid request.
     p.a.qp.post_send(&[good(5).flags(flag::SIGNALED)])?;
     ok(&wait_one(&p.a.scq, "the next post")?, 5, wc::SEND)
 }

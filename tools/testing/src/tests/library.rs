@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! The provider looks at the libibverbs that it is loaded by.
+//! Test of the provider's check of the libibverbs that loads it.
 use crate::outcome::Context as _;
 use crate::rig::*;
 use crate::{Fail, Test, TestResult};
@@ -8,7 +8,8 @@ use std::process::Command;
 
 pub static TESTS: &[Test] = &[Test::new("res/old-libibverbs-is-refused", old_library)];
 
-/// What `ibv_devinfo` says when it runs with the libibverbs of this directory: whether it succeeded, and its standard error.
+/// Runs `ibv_devinfo` with the libibverbs of this directory. Returns true if it succeeded, and its
+/// standard error.
 fn devinfo(library: &Path) -> Result<(bool, String), Fail> {
     let out = Command::new("ibv_devinfo")
         .args(["-d", &env().device])
@@ -19,12 +20,12 @@ fn devinfo(library: &Path) -> Result<(bool, String), Fail> {
     Ok((out.status.success(), said))
 }
 
-/// A directory with the stock library as if it were of that release.
+/// Creates a directory with the stock library under the name of another release.
 fn renamed(release: &str) -> Result<PathBuf, Fail> {
     let stock = Path::new("/usr/lib/x86_64-linux-gnu/libibverbs.so.1");
     let dir = std::env::temp_dir().join(format!("verbena-libibverbs-{release}"));
     let name = format!("libibverbs.so.1.14.{release}");
-    // What an interrupted run left.
+    // An interrupted run may have left the directory.
     let _ = std::fs::remove_dir_all(&dir);
     std::fs::create_dir(&dir).at("a directory")?;
     std::fs::copy(stock, dir.join(&name)).at("the stock library")?;

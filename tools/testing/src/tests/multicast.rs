@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! Multicast groups: one datagram for all members.
+//! Tests of multicast groups: one datagram reaches all members.
 use super::limits::run;
 use super::unreliable::{datagram_end, GRH, QKEY};
 use crate::ffi::qp::{op, Ah, Destination, SendWr};
@@ -19,12 +19,12 @@ pub static TESTS: &[Test] = &[
 
 const LEN: usize = 500;
 
-/// A group of this test's own: 239.1.2.n.
+/// Returns a multicast group of this test, 239.1.2.n.
 pub fn group(n: u8) -> [u8; 16] {
     [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 1, 2, n]
 }
 
-/// Where a group is.
+/// Returns the destination of a group.
 pub fn to_group(rig: &Rig, group: [u8; 16]) -> Result<Destination, Fail> {
     let attr = attrs(rig.gid, 0, &Conn::default()).ah_attr;
     let attr = AhAttr {
@@ -41,7 +41,8 @@ pub fn to_group(rig: &Rig, group: [u8; 16]) -> Result<Destination, Fail> {
     })
 }
 
-/// Sends from the first end until these have received it, which for all of them is the same one: each has `wr_id` there.
+/// Sends from the first end until the given members have received the same datagram, each in its
+/// receive `wr_id`.
 fn reach(ends: &[End], to: &Destination, seed: u64, wr_id: u64, members: &[usize]) -> TestResult {
     let data = pattern::bytes(seed, LEN);
     let sender = &ends[0];
@@ -73,7 +74,7 @@ fn reach(ends: &[End], to: &Destination, seed: u64, wr_id: u64, members: &[usize
         ensure!(got.wc_flags & 1 != 0, "no GRH at member {m}");
         let at = place(wr_id);
         pattern::compare("received", &end.mr.buf.read(at + GRH, LEN), &data)?;
-        // RoCE v2 over IPv4: its header is the end of the GRH.
+        // The IPv4 header of RoCE v2 is at the end of the GRH.
         let header = end.mr.buf.read(at + 20, 20);
         ensure_eq!(header[0], 0x45, "version and length of the IPv4 header");
         ensure_eq!(header[16..18], [239, 1], "the group's address");
@@ -88,7 +89,7 @@ fn reach(ends: &[End], to: &Destination, seed: u64, wr_id: u64, members: &[usize
     Ok(())
 }
 
-/// Where a receive lies.
+/// Returns the offset of a receive in the buffer.
 fn place(wr_id: u64) -> usize {
     1000 * wr_id as usize
 }
@@ -101,7 +102,8 @@ fn three(rig: &Rig) -> Result<[End; 3], Fail> {
     Ok([datagram_end(rig)?, datagram_end(rig)?, datagram_end(rig)?])
 }
 
-/// The sender too, if it is one; each once, however often it is attached; none that was detached.
+/// Each member receives a datagram once, however often it is attached, including the sender if it
+/// is a member. A detached QP receives none.
 fn all_members(rig: &Rig) -> TestResult {
     let (ends, group) = (three(rig)?, group(3));
     let to = to_group(rig, group)?;
@@ -118,14 +120,14 @@ fn all_members(rig: &Rig) -> TestResult {
     reach(&ends, &to, 3, 3, &[0, 2])?;
     let again = ends[1].qp.detach_mcast(group);
     ensure_eq!(again, Err(Errno::EINVAL), "detaching what is no member");
-    // The sender is none any more either.
+    // The sender is not a member any more either.
     ends[0].qp.detach_mcast(group).at("detaching the sender")?;
     reach(&ends, &to, 4, 4, &[2])?;
     ends[2].qp.detach_mcast(group).at("detaching the last")?;
     rig.expect_no_event(QUIET)
 }
 
-/// A member as long as one of its attachments is left. Each is one for the core.
+/// A QP is a member until its last attachment is removed; the core counts each attachment.
 fn two_lids(rig: &Rig) -> TestResult {
     let (ends, group) = (three(rig)?, group(5));
     let to = to_group(rig, group)?;
@@ -151,7 +153,7 @@ fn two_lids(rig: &Rig) -> TestResult {
     Ok(())
 }
 
-/// One without a receive misses it; the others do not.
+/// A member without a receive misses the datagram; the others receive it.
 fn drops(rig: &Rig) -> TestResult {
     let (ends, group) = (three(rig)?, group(4));
     let to = to_group(rig, group)?;
@@ -161,12 +163,12 @@ fn drops(rig: &Rig) -> TestResult {
     receive(&ends[0], 1)?;
     receive(&ends[2], 1)?;
     reach(&ends, &to, 5, 1, &[0, 2])?;
-    // It goes on with the next.
+    // That member receives the next datagram.
     for end in &ends {
         receive(end, 2)?;
     }
     reach(&ends, &to, 6, 2, &[0, 1, 2])?;
-    // A member cannot be destroyed.
+    // The core does not destroy a QP that is a member.
     for end in &ends {
         end.qp.detach_mcast(group).at("detaching")?;
     }

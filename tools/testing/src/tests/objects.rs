@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! Resources: queries, limits, and that everything comes back.
+//! Tests of resources: queries, limits, and the release of all resources.
 use super::events::checked_exchange;
 use crate::ffi::cq::{Channel, Cq};
 use crate::ffi::mr::{access, Mr};
@@ -147,7 +147,7 @@ fn qp_limits(rig: &Rig) -> TestResult {
     let d = rig.ctx.query_device()?;
     let base = PairOpts::default().cap;
     let (wr, sge) = (d.max_qp_wr as u32, d.max_sge as u32);
-    // The limits themselves are granted.
+    // The device grants the limits themselves.
     for cap in [
         QpCap {
             max_send_wr: wr,
@@ -187,7 +187,7 @@ fn qp_limits(rig: &Rig) -> TestResult {
             "asked for {cap:?}, got {got:?}"
         );
     }
-    // Beyond them is EINVAL.
+    // Values above the limits fail with EINVAL.
     for cap in [
         QpCap {
             max_send_wr: wr + 1,
@@ -255,7 +255,7 @@ fn cq_limits(rig: &Rig) -> TestResult {
 }
 
 fn mr_limits(rig: &Rig) -> TestResult {
-    // Remote write needs local write.
+    // Remote writes require the right of local writes.
     for bad in [access::REMOTE_WRITE, access::REMOTE_ATOMIC] {
         ensure_eq!(
             Mr::new(&rig.pd, 4096, bad).err(),
@@ -268,7 +268,7 @@ fn mr_limits(rig: &Rig) -> TestResult {
         ..PairOpts::default()
     })?;
     let buf = &p.a.mr.buf;
-    // Odd lengths, none at all among them, and overlapping regions of one buffer.
+    // The regions have odd lengths, including zero, and overlap in one buffer.
     let mut mrs = Vec::new();
     for i in 0..50 {
         let mr = Mr::of(&rig.pd, buf, i * 97, i * 513, access::ALL).at(&format!("MR {i}"))?;
@@ -282,7 +282,7 @@ fn mr_limits(rig: &Rig) -> TestResult {
         );
         mrs.push(mr);
     }
-    // Keys come back as late as possible: not at the very next registration.
+    // Keys are reused as late as possible, and not at the next registration.
     let old = Mr::new(&rig.pd, 64, access::ALL)?;
     let (lkey, rkey) = (old.lkey(), old.rkey());
     drop(old);
@@ -296,7 +296,8 @@ fn mr_limits(rig: &Rig) -> TestResult {
     checked_exchange(&p, 1)
 }
 
-/// What the kernel tracks, by kind: `rdma resource show`.
+/// Returns the number of objects that the kernel tracks, by kind, as `rdma resource show` prints
+/// them.
 pub fn counts(rig: &Rig) -> Result<Vec<(String, u64)>, Fail> {
     let out = Command::new("rdma").args(["resource", "show"]).output();
     let out = match out {
@@ -319,7 +320,7 @@ pub fn counts(rig: &Rig) -> Result<Vec<(String, u64)>, Fail> {
         .collect())
 }
 
-/// Waits until the counts are as they were: the kernel may still be closing a killed process.
+/// Waits until the counts are as before, because the kernel may still be closing a killed process.
 pub fn counts_return(rig: &Rig, before: &[(String, u64)]) -> TestResult {
     let mut last = Vec::new();
     let r = wait_for("the resource counts come back", || {
@@ -402,7 +403,7 @@ fn resource_shows(rig: &Rig) -> TestResult {
     counts_return(rig, &before)
 }
 
-/// How far queues are is what it is when somebody asks, also without the raw context.
+/// The shown indexes of queues must be current, also without the raw context.
 fn resource_is_fresh(rig: &Rig) -> TestResult {
     const MESSAGES: u64 = 5;
     counts(rig)?;
@@ -421,7 +422,7 @@ fn resource_is_fresh(rig: &Rig) -> TestResult {
         ("qp", ["drv_rq_pi", "drv_rq_ci"], 1),
     ] {
         let text = super::limits::run("rdma", &["-dd", "resource", "show", kind])?;
-        // An object may take several lines, and begins with what it is of.
+        // An object may take several lines, and begins with its device or link.
         let words: Vec<&str> = text.split_whitespace().collect();
         let begins = |word: &&str| matches!(*word, "dev" | "link");
         let has = |object: &[&str], name: &str, value: &str| {
@@ -442,7 +443,7 @@ fn resource_is_fresh(rig: &Rig) -> TestResult {
     Ok(())
 }
 
-/// Keys of regions are for administrators.
+/// The keys of regions are shown to administrators only.
 fn resource_hides_keys(rig: &Rig) -> TestResult {
     const NOBODY: u32 = 65534;
     counts(rig)?;
@@ -476,7 +477,7 @@ fn many_qps(rig: &Rig) -> TestResult {
     Ok(())
 }
 
-/// Runs each job in a thread of its own, and waits for all.
+/// Runs each job in a thread of its own, and waits for all of them.
 fn side_by_side<F>(jobs: impl Iterator<Item = F>) -> TestResult
 where
     F: FnOnce() -> TestResult + Send,
@@ -505,7 +506,8 @@ fn threads(rig: &Rig) -> TestResult {
     counts_return(rig, &before)
 }
 
-/// The device executes 32 commands at a time: a caller that finds no free slot waits, and every caller's command is executed.
+/// The device executes 32 commands at the same time: a caller that finds no free slot waits, and
+/// the commands of all callers are executed.
 fn crowd(rig: &Rig) -> TestResult {
     const THREADS: usize = 96;
     let before = counts(rig)?;

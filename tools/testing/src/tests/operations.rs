@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! Every operation at many sizes and alignments, every byte compared, and none beside it touched.
+//! Tests of every operation at many sizes and alignments. Every byte is compared, and bytes outside
+//! of the target must not change.
 use crate::ffi::mr::access;
 use crate::ffi::qp::{flag, op, RecvWr, SendWr};
 use crate::ffi::Sge;
@@ -29,21 +30,22 @@ pub static TESTS: &[Test] = &[
     Test::new("ops/relaxed-ordering-mr", relaxed),
 ];
 
-/// Around every border of a packet for path MTU 1024, and of a page.
+/// Sizes around every boundary of a packet at path MTU 1024, and of a page.
 const SIZES: &[usize] = &[
     0, 1, 2, 3, 7, 8, 15, 63, 64, 65, 255, 1000, 1023, 1024, 1025, 2047, 2048, 2049, 4095, 4096,
     4097, 10_000, 65_535, 65_536, 65_537, 131_072,
 ];
 
-/// Bytes before and behind each target that must stay as they are.
+/// Bytes before and after each target that must not change.
 const MARGIN: usize = 64;
 
-/// One operation of `len` bytes between given offsets; source, target and margins are compared.
+/// Executes an operation of `len` bytes between the given offsets, and compares source, target and
+/// margins.
 fn one(p: &Pair, opcode: u32, len: usize, from: usize, to: usize, seed: u64) -> TestResult {
     let (a, b) = (&p.a, &p.b);
     let imm = (seed as u32).to_be();
     let data = pattern::bytes(seed, len);
-    // READ takes from B.
+    // A READ transfers from B to A.
     let (src, dst) = if opcode == op::READ {
         (&b.mr, &a.mr)
     } else {
@@ -151,7 +153,7 @@ fn alignments(rig: &Rig) -> TestResult {
     Ok(())
 }
 
-/// Cuts `len` bytes into at most `max` pieces at random, some of them empty.
+/// Cuts `len` bytes into at most `max` pieces of random lengths, some of which may be empty.
 fn pieces(rng: &mut Rng, len: usize, max: u64) -> Vec<usize> {
     let n = 1 + rng.below(max) as usize;
     let mut cuts: Vec<usize> = (1..n).map(|_| rng.below(len as u64 + 1) as usize).collect();
@@ -160,7 +162,7 @@ fn pieces(rng: &mut Rng, len: usize, max: u64) -> Vec<usize> {
     cuts.windows(2).map(|w| w[1] - w[0]).collect()
 }
 
-/// SGEs over pieces that lie apart in a buffer, the last one first.
+/// Returns SGEs over separate pieces of a buffer, the last piece first, with their offsets.
 fn scattered(e: &End, lens: &[usize]) -> Vec<(usize, Sge)> {
     let mut off = 300_000;
     lens.iter()
@@ -198,13 +200,13 @@ fn multi_sge(rig: &Rig) -> TestResult {
             rest = tail;
         }
         let what = format!("{al:?} to {bl:?}");
-        // SEND from pieces into pieces.
+        // Send from pieces into pieces.
         p.b.qp.post_recv(&[RecvWr::new(i, &bsges)])?;
         p.a.qp.post_send(&[SendWr::new(op::SEND, i, &asges)])?;
         ok(&wait_one(&p.b.rcq, "receive")?, i, wc::RECV)?;
         ok(&wait_one(&p.a.scq, "send")?, i, wc::SEND)?;
         pattern::compare("sent", &gather(&p.b, &bp), &data).at(&what)?;
-        // WRITE from pieces, READ back into pieces.
+        // Write from pieces, and read back into pieces.
         let there = (p.b.mr.at(500_000), p.b.mr.rkey());
         p.a.qp
             .post_send(&[SendWr::new(op::WRITE, i, &asges).remote(there.0, there.1)])?;
@@ -221,7 +223,8 @@ fn multi_sge(rig: &Rig) -> TestResult {
     Ok(())
 }
 
-/// A program that asks for none, too, can send as much as takes the place of its SGE.
+/// The provider must grant the requested inline data. A program that requests none can still send
+/// as much as fits into the place of an SGE.
 fn inline(rig: &Rig, asked: u32) -> TestResult {
     let p = rig.pair(&PairOpts::default().with(|o| o.cap.max_inline_data = asked))?;
     let max = p.a.qp.cap.max_inline_data as usize;
@@ -234,7 +237,8 @@ fn inline(rig: &Rig, asked: u32) -> TestResult {
         let id = len as u64;
         p.b.recv(id, 0, max)?;
         let (x, y) = data.split_at(len / 3);
-        // The source is gone when the post returns: `inline` owns copies for the call only.
+        // The source does not exist any more when the post returns: `inline` owns copies for the
+        // call only.
         p.a.qp
             .post_send(&[SendWr::new(op::SEND, id, &[]).inline(&[x, y])])?;
         ok(&wait_one(&p.b.rcq, "inline receive")?, id, wc::RECV)?;
@@ -252,7 +256,7 @@ fn inline(rig: &Rig, asked: u32) -> TestResult {
 
 fn zero_length(rig: &Rig) -> TestResult {
     let p = rig.pair(&PairOpts::default())?;
-    // No valid key is needed for nothing (rule 7).
+    // A transfer of no bytes requires no valid key (rule 7).
     for (i, opcode) in [op::WRITE, op::READ, op::WRITE, op::READ]
         .into_iter()
         .enumerate()
@@ -296,7 +300,7 @@ fn fence(rig: &Rig) -> TestResult {
         p.b.mr.buf.write(0, &data);
         p.a.mr.buf.fill(0, len, 0);
         p.b.recv(i, 500_000, len)?;
-        // Read it, and send what was read: only a fence makes that right.
+        // The SEND transmits the data of the READ, which is correct only with a fence.
         p.a.qp.post_send(&[
             SendWr::new(op::READ, 1, &[p.a.mr.sge(0, len)])
                 .remote(p.b.mr.at(0), p.b.mr.rkey())
@@ -326,7 +330,7 @@ fn ordered(rig: &Rig) -> TestResult {
                 .flags(0),
             SendWr::new(op::SEND, i, &[p.a.mr.sge(0, 8)]).flags(flag::SIGNALED),
         ])?;
-        // The receive says that the WRITE before it is in memory.
+        // The receive completes only after the earlier WRITE is in memory.
         ok(&wait_one(&p.b.rcq, "receive")?, i, wc::RECV)?;
         pattern::compare("write before a send", &p.b.mr.buf.read(0, len), &data)?;
         ok(&wait_one(&p.a.scq, "send")?, i, wc::SEND)?;
@@ -413,7 +417,7 @@ fn both_ways(rig: &Rig) -> TestResult {
         ..PairOpts::default()
     })?;
     let one_way = |from: &End, to: &End, seed: u64| -> TestResult {
-        // Each direction has slots of its own in both buffers: 16 in flight.
+        // Each direction has slots of its own in both buffers: up to 16 messages are in flight.
         let slot = |i: u64| (i % 8) as usize * 4096;
         let (mut sent, mut got, mut done) = (0, 0, 0);
         let mut spins = 0;
@@ -455,7 +459,8 @@ fn both_ways(rig: &Rig) -> TestResult {
 }
 
 fn relaxed(rig: &Rig) -> TestResult {
-    // Optional access bits must be accepted: common programs ask for relaxed ordering.
+    // The device must accept optional access bits, because common programs request relaxed
+    // ordering.
     let opts = PairOpts {
         mr_access: access::ALL | access::RELAXED_ORDERING,
         ..PairOpts::default()

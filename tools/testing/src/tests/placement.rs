@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! ATOMIC WRITE, and the rights of FLUSH. A FLUSH itself is posted by `ibv_wr_flush` alone: rdma-core's own tests do that.
+//! Tests of ATOMIC WRITE, and of the rights of FLUSH. Only `ibv_wr_flush` can post a FLUSH, which
+//! rdma-core's own tests do.
 use crate::ffi::context::EventType;
 use crate::ffi::mr::{access, Mr};
 use crate::ffi::qp::{op, state, SendWr};
@@ -14,7 +15,8 @@ pub static TESTS: &[Test] = &[
     Test::new("7/flush-rights", flush_rights),
 ];
 
-/// From memory and inline, which a queue pair without inline data has for it.
+/// The data is in memory or inline, which is possible for this operation on a QP without inline
+/// data, too.
 fn atomic_write(rig: &Rig) -> TestResult {
     let pair = rig.pair(&PairOpts::default())?;
     let (from, to) = (&pair.a.mr, &pair.b.mr);
@@ -74,7 +76,7 @@ fn errors(rig: &Rig) -> TestResult {
         connect(&pair.a.qp, rig.gid, pair.b.qp.qpn(), &Conn::default())?;
         connect(&pair.b.qp, rig.gid, pair.a.qp.qpn(), &Conn::default())?;
     }
-    // A list has no place for what is to be flushed.
+    // A work request in a list has no field for the memory to flush.
     let posted = pair.a.qp.post_send(&[SendWr::new(op::FLUSH, 1, &[])]);
     ensure_eq!(
         posted.map_err(|e| e.errno),
@@ -84,7 +86,7 @@ fn errors(rig: &Rig) -> TestResult {
     rig.expect_no_event(QUIET)
 }
 
-/// Regions have global visibility and no persistence; queue pairs may have both.
+/// Regions support global visibility and not persistence; QPs may have both rights.
 fn flush_rights(rig: &Rig) -> TestResult {
     let global = access::LOCAL_WRITE | access::FLUSH_GLOBAL;
     drop(Mr::new(&rig.pd, 4096, global).at("global visibility")?);

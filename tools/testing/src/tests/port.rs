@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! The port follows its net device: link state, addresses.
+//! Tests that the port follows its net device: link state, addresses and MTU.
 use super::events::checked_exchange;
 use crate::ffi::context::EventType;
 use crate::ffi::qp::state;
@@ -17,7 +17,7 @@ pub static TESTS: &[Test] = &[
     Test::new("3.12/link-down", unreachable).limit(120).alone(),
 ];
 
-/// The net device of port 1.
+/// Returns the net device of port 1.
 pub(super) fn netdev() -> Result<String, Fail> {
     let ports = format!("/sys/class/infiniband/{}/ports/1", env().device);
     let name =
@@ -37,7 +37,7 @@ pub(super) fn ip(args: &[&str]) -> TestResult {
     Ok(())
 }
 
-/// All events until one of this kind came, and it comes once: nothing of it follows.
+/// Takes events until one of this kind arrives, and checks that no second one follows.
 pub(super) fn until(rig: &Rig, kind: EventType) -> TestResult {
     let deadline = Instant::now() + patience();
     let mut count = 0;
@@ -74,13 +74,14 @@ fn link(rig: &Rig) -> TestResult {
         ip(&["link", "set", &netdev, "up"])?;
         until(rig, EventType::PORT_ACTIVE).at(&format!("round {round}"))?;
         ensure_eq!(state(rig)?, ACTIVE, "state of the port");
-        // The queue pairs were idle meanwhile, and go on.
+        // The QPs were idle while the link was down, and continue to work.
         checked_exchange(&p, round + 100).at("after")?;
     }
     Ok(())
 }
 
-/// What is posted while the link is down runs out of retries, though the peer is of the same device.
+/// A request that is posted while the link is down exhausts its retries, although the peer is on
+/// the same device.
 fn unreachable(rig: &Rig) -> TestResult {
     let netdev = netdev()?;
     let opts = PairOpts::default().with(|o| (o.conn_a.timeout, o.conn_a.retry_cnt) = (14, 2));
@@ -123,7 +124,8 @@ fn address(rig: &Rig) -> TestResult {
     Ok(())
 }
 
-/// Who sees a larger MTU of the port may use it at once: the device knows of it, too.
+/// After a query has shown a larger MTU of the port, a QP may use it at once, because the device
+/// knows it, too.
 fn grown(rig: &Rig) -> TestResult {
     const ROUNDS: usize = 20;
     let netdev = netdev()?;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! Two processes: contexts, doorbell pages and protection domains of their own.
+//! Tests with two processes, which have contexts, doorbell pages and protection domains of their
+//! own.
 use super::events::checked_exchange;
 use crate::ffi::mr::access;
 use crate::ffi::qp::{op, state, SendWr};
@@ -36,7 +37,8 @@ pub static ROLES: &[Role] = &[
     },
 ];
 
-/// A process cannot write to what it has mapped of the device's words, nor to its CQ rings.
+/// A process must not be able to write to its mappings of the words that the device writes, or of
+/// its CQ rings.
 fn read_only(rig: &Rig) -> TestResult {
     let pair = rig.pair(&PairOpts {
         buf: 1 << 17,
@@ -59,7 +61,7 @@ fn read_only(rig: &Rig) -> TestResult {
     checked_exchange(&pair, 1)
 }
 
-/// Receives messages, inverts every byte and sends them back; answers `state` with its state.
+/// Receives messages, inverts every byte and sends them back.
 fn echo(rig: &Rig, parent: &mut Parent) -> TestResult {
     let opts = PairOpts {
         buf: 1 << 20,
@@ -92,7 +94,7 @@ fn echo(rig: &Rig, parent: &mut Parent) -> TestResult {
     Ok(())
 }
 
-/// Moves data between two queue pairs of its own until it is told to stop, every byte compared.
+/// Moves data between two QPs of its own until the parent stops it, with every byte compared.
 fn bystander(rig: &Rig, parent: &mut Parent) -> TestResult {
     let p = rig.pair(&PairOpts {
         buf: 1 << 17,
@@ -117,7 +119,7 @@ fn bystander(rig: &Rig, parent: &mut Parent) -> TestResult {
     })
 }
 
-/// Only registers memory and names it.
+/// Registers memory, and reports its address and key.
 fn region(rig: &Rig, parent: &mut Parent) -> TestResult {
     let mr = crate::ffi::mr::Mr::new(&rig.pd, 4096, access::ALL)?;
     mr.buf.fill(0, 4096, 0x33);
@@ -130,8 +132,8 @@ fn region(rig: &Rig, parent: &mut Parent) -> TestResult {
     Ok(())
 }
 
-/// A process that forks with receives posted goes on with its own pages, not with copies of them, while the child lives and
-/// after it has ended, which unmaps queues and doorbells of its own.
+/// A process that forks while receives are posted must keep its own pages and not get copies, both
+/// while the child lives and after the child has ended and unmapped its queues and doorbells.
 fn forked(rig: &Rig) -> TestResult {
     const LEN: usize = 10_000;
     let p = rig.pair(&PairOpts {
@@ -141,7 +143,7 @@ fn forked(rig: &Rig) -> TestResult {
     for round in 0..4u8 {
         p.b.recv(1, 20_000, LEN)?;
         let twin = Twin::new().at("fork")?;
-        // The first write after a fork is what gives one of the two a copy of the page.
+        // After a fork, the first write to a page copies the page for one of the two processes.
         let data: Vec<u8> = (0..LEN)
             .map(|i| (i as u8).wrapping_mul(7) ^ round)
             .collect();
@@ -190,7 +192,7 @@ fn two_processes(rig: &Rig) -> TestResult {
         ok(&wait_one(&e.rcq, "answer of another process")?, i, wc::RECV)?;
         let want: Vec<u8> = data.iter().map(|b| !b).collect();
         pattern::compare("answer", &e.mr.buf.read(500_000, len), &want)?;
-        // One-sided, into the other process.
+        // A READ from the other process needs no action there.
         let wr = SendWr::new(op::READ, i, &[e.mr.sge(0, len)]).remote(addr + 500_000, rkey);
         e.qp.post_send(&[wr])?;
         ok(
@@ -207,7 +209,7 @@ fn foreign_process(rig: &Rig) -> TestResult {
     let mut peer = Peer::start("region")?;
     let n = peer.hear_numbers()?;
     let (addr, key) = (n[0], n[1] as u32);
-    // As an rkey: the responder QP is of another PD.
+    // The key is used as an rkey: the responder's QP is of another PD.
     let p = rig.pair(&PairOpts::default())?;
     let wr = SendWr::new(op::WRITE, 1, &[p.a.mr.sge(0, 8)]).remote(addr, key);
     p.a.qp.post_send(&[wr])?;
@@ -218,7 +220,7 @@ fn foreign_process(rig: &Rig) -> TestResult {
         &p.a.qp,
     )?;
     drop(rig.event("QP_ACCESS_ERR")?);
-    // As an lkey.
+    // The key is used as an lkey.
     let p = rig.pair(&PairOpts::default())?;
     let sge = crate::ffi::Sge {
         addr,
@@ -241,7 +243,7 @@ fn killed(rig: &Rig) -> TestResult {
         ..Conn::default()
     };
     let (mut peer, e, addr, rkey) = connect_echo(rig, &conn)?;
-    // Killed in the middle of a stream of writes.
+    // The peer is killed in the middle of a stream of WRITEs.
     for i in 0..8 {
         let wr = SendWr::new(op::WRITE, i, &[e.mr.sge(0, 1 << 18)]).remote(addr, rkey);
         e.qp.post_send(&[wr])?;
@@ -254,7 +256,7 @@ fn killed(rig: &Rig) -> TestResult {
         if !failed && w.status == status::SUCCESS {
             ok(&w, next, wc::RDMA_WRITE)?;
         } else if !failed {
-            // The QP may go before or after its memory.
+            // The kernel may destroy the peer's QP before or after its memory region.
             ensure!(
                 matches!(w.status, status::RETRY_EXC_ERR | status::REM_ACCESS_ERR),
                 "status {}",
@@ -277,7 +279,7 @@ fn killed(rig: &Rig) -> TestResult {
         )?;
     }
     wait_state(&e.qp, state::ERR)?;
-    // Everybody else goes on.
+    // Other connections still work.
     let p = rig.pair(&PairOpts {
         buf: 1 << 17,
         ..PairOpts::default()

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! Section 5: after an error a QP goes through RESET back to work, on the same CQs.
+//! Section 5: after an error, a QP is reset and works again with the same CQs.
 use super::events::checked_exchange;
 use crate::ffi::cq::Cq;
 use crate::ffi::qp::{op, state, SendWr};
@@ -33,7 +33,7 @@ fn no_stale(rig: &Rig) -> TestResult {
         ..PairOpts::default()
     })?;
     for round in 0..10 {
-        // Old life: completions of every kind are in the CQ, unpolled.
+        // Before the reset, completions of every kind are in the CQ and not polled.
         for i in 0..8 {
             p.b.recv(1000 + i, 0, 64)?;
             p.a.recv(2000 + i, 0, 64)?;
@@ -48,7 +48,7 @@ fn no_stale(rig: &Rig) -> TestResult {
         wait_state(&p.a.qp, state::ERR)?;
         drop(rig.event("QP_ACCESS_ERR")?);
         reconnect(rig, &p)?;
-        // New life: nothing of the old one is seen.
+        // After the reset, no completion from before the reset may appear.
         expect_quiet(&cq, QUIET, &format!("round {round}, after RESET"))?;
         checked_exchange(&p, round).at(&format!("round {round}, new life"))?;
         expect_quiet(&cq, QUIET, &format!("round {round}, after the exchange"))?;
@@ -56,8 +56,9 @@ fn no_stale(rig: &Rig) -> TestResult {
     Ok(())
 }
 
-/// Everything that A has posted is in its CQ, which nobody has polled for it: an unsignaled READ behind it brings its data
-/// with a response that acknowledges all before, and a device that answers a query has dealt with what came earlier.
+/// Waits until the completions of everything that A has posted are in the CQ, without polling it.
+/// The data of an unsignaled READ arrives with a response that acknowledges all earlier requests. A
+/// device that answers a query has processed everything before it.
 fn all_completed(p: &Pair, round: u64) -> TestResult {
     const MARK: usize = 4096;
     let mark = !round;
@@ -80,7 +81,7 @@ fn keeps_others(rig: &Rig) -> TestResult {
     };
     let pairs = [rig.pair(&opts)?, rig.pair(&opts)?, rig.pair(&opts)?];
     for round in 0..20u64 {
-        // Interleaved completions of three QPs, the middle one of which is reset.
+        // The completions of three QPs are interleaved, and the middle QP is reset.
         for i in 0..6 {
             for (k, p) in pairs.iter().enumerate() {
                 let wr = SendWr::new(op::WRITE, (k as u64) << 32 | i, &[p.a.mr.sge(0, 8)]);
@@ -91,7 +92,7 @@ fn keeps_others(rig: &Rig) -> TestResult {
         for p in &pairs {
             all_completed(p, round)?;
         }
-        // Some of them polled before.
+        // Some completions are polled before the reset.
         let first = cq.poll((round % 5) as usize).at("poll_cq")?;
         reconnect(rig, &pairs[1])?;
         let mut counts = [0u64; 3];
@@ -124,7 +125,7 @@ fn many_times(rig: &Rig) -> TestResult {
         ..PairOpts::default()
     })?;
     for round in 0..40 {
-        // A local error, which is flushed and polled as a program would.
+        // The program polls the completion of a local error before the reset.
         let mut bad = p.a.mr.sge(0, 8);
         bad.lkey = !bad.lkey;
         p.a.qp.post_send(&[SendWr::new(op::SEND, 1, &[bad])])?;
@@ -169,7 +170,7 @@ fn in_flight(rig: &Rig) -> TestResult {
             std::time::Duration::from_millis(20),
             "after RESET",
         )?;
-        // No late DMA of the old life.
+        // The device must not write to memory for requests from before the reset.
         p.a.mr.buf.fill(0, 1 << 20, 0x41);
         p.b.mr.buf.fill(0, 1 << 20, 0x42);
         std::thread::sleep(std::time::Duration::from_millis(10));
@@ -211,7 +212,8 @@ fn destroy_removes(rig: &Rig) -> TestResult {
 }
 
 fn drain(rig: &Rig) -> TestResult {
-    // What a drain does: ERR, then a marker in each queue; both come back, behind all else.
+    // A program drains by moving the QP to ERR and posting a marker to each queue; both markers
+    // complete after all other requests.
     let p = rig.pair(&PairOpts::default())?;
     for i in 0..5 {
         p.a.recv(i, 0, 64)?;

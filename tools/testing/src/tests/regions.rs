@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! Kinds of memory regions.
+//! Tests of the kinds of memory regions.
 use crate::ffi::context::EventType;
 use crate::ffi::destroy::Destroy;
 use crate::ffi::mr::{access, register_unheard, Mr};
@@ -19,7 +19,7 @@ pub static TESTS: &[Test] = &[
     Test::new("7/deregistered-memory-stays-untouched", untouched),
 ];
 
-/// How many commands the device was given.
+/// Returns the number of commands that the device has received.
 fn commands() -> Result<u64, Fail> {
     let text = std::fs::read_to_string(super::faults::debugfs("commands")?)?;
     let number = text.split("commands so far ").nth(1);
@@ -27,7 +27,8 @@ fn commands() -> Result<u64, Fail> {
     Ok(number.ok_or("no number of commands")?)
 }
 
-/// A process could bind a window to a region that it has not been told of, which could not be destroyed then.
+/// The kernel must not create a region if its response cannot be written: the process could bind a
+/// window to that region, which then could not be destroyed.
 fn answered_first(rig: &Rig) -> TestResult {
     let buf = Buf::new(4096)?;
     let before = commands()?;
@@ -39,13 +40,13 @@ fn answered_first(rig: &Rig) -> TestResult {
     Ok(())
 }
 
-/// Work requests name its bytes from 0 on, at both ends.
+/// Work requests address the bytes of the region from 0 on, at both ends.
 fn zero_based(rig: &Rig) -> TestResult {
     let opts = PairOpts::default();
     let p = rig.pair(&opts)?;
     let len = 3 * 4096 + 100;
     let buf = Arc::new(Buf::new(5 * 4096)?);
-    // Not at the start of a page.
+    // The region does not begin at the start of a page.
     let target = Mr::of(&rig.pd, &buf, 200, len, access::ALL | access::ZERO_BASED)?;
     let source = Mr::new(&rig.pd, len, access::ALL | access::ZERO_BASED)?;
     let bytes: Vec<u8> = (0..len).map(|i| (i * 7 + 1) as u8).collect();
@@ -72,7 +73,7 @@ fn zero_based(rig: &Rig) -> TestResult {
         source.buf.read(5000, 1000) == bytes[5000..6000],
         "the bytes of a READ"
     );
-    // Its own addresses are out of its bounds.
+    // The virtual addresses of the buffer are outside of the region.
     let wr = SendWr::new(op::WRITE, 3, &[sge(0, 1)]);
     p.a.qp
         .post_send(&[wr.remote(buf.addr() + 200, target.rkey())])?;
@@ -88,7 +89,7 @@ fn zero_based(rig: &Rig) -> TestResult {
     Ok(())
 }
 
-/// Messages of no bytes name its keys, and no others.
+/// Regions of no bytes can be used for messages of no bytes, and for no others.
 fn no_bytes(rig: &Rig) -> TestResult {
     let opts = PairOpts::default();
     let buf = Arc::new(Buf::new(4096)?);
@@ -121,7 +122,7 @@ fn no_bytes(rig: &Rig) -> TestResult {
     Ok(())
 }
 
-/// Pages of this process that are pinned, in kB.
+/// Returns the size of this process' pinned pages in kB.
 fn pinned() -> Result<u64, Fail> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmPin:"));
@@ -129,7 +130,8 @@ fn pinned() -> Result<u64, Fail> {
     kb.ok_or_else(|| "no VmPin".into())
 }
 
-/// Memory that ends too early, and addresses that wrap once all of it is pinned.
+/// A failed registration must leave no pages pinned, whether the memory ends too early or the
+/// addresses wrap, which is detected after all pages are pinned.
 fn pins_nothing(rig: &Rig) -> TestResult {
     let before = pinned()?;
     let buf = Arc::new(Buf::new(64 * 4096)?);
@@ -151,7 +153,8 @@ fn pins_nothing(rig: &Rig) -> TestResult {
     Ok(())
 }
 
-/// A WRITE may end in success or find no region; once the region is gone, it writes nothing any more.
+/// A WRITE may succeed or fail because the region does not exist; after the region is deregistered,
+/// no WRITE may change its memory.
 fn untouched(rig: &Rig) -> TestResult {
     const LEN: usize = 1 << 20;
     for round in 0..30u64 {
@@ -176,7 +179,7 @@ fn untouched(rig: &Rig) -> TestResult {
             "written after its deregistration, round {round}"
         );
     }
-    // Of those that found it gone.
+    // Discard the events of the WRITEs that failed.
     while rig.ctx.async_event(0).is_some() {}
     Ok(())
 }
@@ -188,7 +191,7 @@ fn huge_pages(rig: &Rig) -> TestResult {
     let run = || -> TestResult {
         let buf = Arc::new(Buf::huge(3 * HUGE).at("three huge pages")?);
         let p = rig.pair(&PairOpts::default())?;
-        // Across the borders of pages, told of them or not.
+        // The WRITEs cross page boundaries, with and without the flag for huge pages.
         for flags in [access::HUGETLB, 0] {
             let mr = Mr::of(&rig.pd, &buf, 4096, 3 * HUGE - 8192, access::ALL | flags)?;
             let bytes: Vec<u8> = (0..30_000).map(|i| (i % 251) as u8 ^ flags as u8).collect();

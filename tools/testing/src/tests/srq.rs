@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! Shared receive queues of another size: what is posted stays, and nothing comes twice.
+//! Tests of resizing SRQs: posted receives stay, and no receive completes twice.
 use crate::ffi::context::EventType;
 use crate::ffi::qp::{op, RecvWr, SendWr, Srq};
 use crate::ffi::sys::Errno;
@@ -30,7 +30,7 @@ fn post(srq: &Srq, id: u64) -> Result<(), Errno> {
     srq.post(&[RecvWr::new(id, &[])]).map_err(|e| e.errno)
 }
 
-/// A sends so many messages; B's receives are these, in order.
+/// Sends `count` messages from A and checks that the receives of B complete in order.
 fn exchange(pair: &Pair, first: u64, count: u64) -> TestResult {
     for id in first..first + count {
         pair.a
@@ -59,7 +59,7 @@ fn keeps(rig: &Rig) -> TestResult {
         ensure!(srq.query()?.max_wr >= size, "{at}: promised entries");
         exchange(&pair, done, waiting).at(&at)?;
         done += waiting;
-        // All of the new size can be used, and no more.
+        // All entries of the new size can be used, and no more.
         let all = u64::from(srq.query()?.max_wr);
         for _ in 0..all {
             post(&srq, posted).at(&at)?;
@@ -85,7 +85,7 @@ fn too_small(rig: &Rig) -> TestResult {
     exchange(&pair, 0, 20)
 }
 
-/// Both attributes at once (ibv_modify_srq(3)), or neither.
+/// A call sets both attributes (ibv_modify_srq(3)), or neither.
 fn with_limit(rig: &Rig) -> TestResult {
     let (pair, srq) = pair_of(rig, 64)?;
     for id in 0..20 {
@@ -106,7 +106,8 @@ fn with_limit(rig: &Rig) -> TestResult {
     exchange(&pair, 2, 18)
 }
 
-/// One thread posts and sends, another moves the ring under it: each receive completes once, in order.
+/// One thread posts and sends while another thread resizes the SRQ. Each receive must complete once
+/// and in order.
 pub(super) fn under_traffic(rig: &Rig) -> TestResult {
     const TOTAL: u64 = 20_000;
     let (pair, srq) = pair_of(rig, 64)?;
@@ -115,7 +116,7 @@ pub(super) fn under_traffic(rig: &Rig) -> TestResult {
         let mover = s.spawn(|| -> Result<u32, Fail> {
             let mut moves = 0;
             while !done.load(Ordering::Relaxed) {
-                // Always room for what is posted.
+                // Each size has room for all posted receives.
                 let size = [64, 1000, 128, 500][moves as usize % 4];
                 srq.resize(size).at(&format!("to {size} work requests"))?;
                 moves += 1;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! Section 6: the state machine. Every illegal transition, and every missing or surplus
-//! attribute, is EINVAL and changes nothing.
+//! Section 6: the state machine. Every illegal transition, and every missing or surplus attribute,
+//! fails with EINVAL and changes nothing.
 use super::events::checked_exchange;
 use crate::ffi::mr::access;
 use crate::ffi::qp::{mask, op, state, Qp, SendWr};
@@ -28,7 +28,8 @@ pub static TESTS: &[Test] = &[
     Test::new("6/rtr-to-rts-changes-access-flags", change_access),
 ];
 
-/// Of the whole of a message no order is promised, though its last bytes come last (`1/last-bytes-come-last`).
+/// No order is guaranteed for a whole message, although its last bytes arrive last
+/// (`1/last-bytes-come-last`).
 fn data_in_order(rig: &Rig) -> TestResult {
     let pair = rig.pair(&PairOpts::default())?;
     for opcode in [op::WRITE, op::SEND, op::READ] {
@@ -40,7 +41,7 @@ fn data_in_order(rig: &Rig) -> TestResult {
     Ok(())
 }
 
-/// A fresh QP moved to a state.
+/// Creates a QP and moves it to a state.
 fn at_state(rig: &Rig, to: u32) -> Result<End, Fail> {
     let opts = PairOpts::default();
     let e = rig.end(&opts)?;
@@ -93,7 +94,8 @@ fn illegal(rig: &Rig) -> TestResult {
             if legal(from, to) {
                 continue;
             }
-            // With the attributes that the target would need, and with none.
+            // The transition is tried with the attributes that the target state requires, and with
+            // none.
             let what = format!(
                 "{} to {}",
                 NAMES[from as usize],
@@ -126,7 +128,7 @@ fn missing(rig: &Rig) -> TestResult {
             );
             refused(&e.qp, &full(rig, &e, to), mask_to(to) & !bit, from, &what)?;
         }
-        // It was left as it was: the legal way goes on.
+        // The refused calls changed nothing, so the complete set of attributes is accepted.
         e.qp.modify(&full(rig, &e, to), mask_to(to))
             .at("the complete set afterwards")?;
     }
@@ -134,7 +136,8 @@ fn missing(rig: &Rig) -> TestResult {
 }
 
 fn surplus(rig: &Rig) -> TestResult {
-    // What a transition may carry beyond what it must (IBTA table 11.2.5 for RC).
+    // Attributes that a transition may have in addition to the required ones (IBTA table 11.2.5 for
+    // RC).
     let optional = |to| match to {
         state::INIT => 0,
         state::RTR => mask::ALT_PATH | mask::ACCESS_FLAGS | mask::PKEY_INDEX,
@@ -146,7 +149,7 @@ fn surplus(rig: &Rig) -> TestResult {
                 | mask::PATH_MIG_STATE
         }
     };
-    // libibverbs itself masks some; the rate limit (bit 25) is left out.
+    // libibverbs itself masks some bits; the rate limit (bit 25) is left out.
     let all = (1 << 21) - 1;
     for (from, to) in STEPS {
         let e = at_state(rig, from)?;
@@ -267,7 +270,7 @@ fn wrong_values(rig: &Rig) -> TestResult {
     let mut no_grh = good;
     no_grh.ah_attr.is_global = 0;
     refused(&e.qp, &no_grh, m, state::INIT, "RoCE without a GRH")?;
-    // Which errno says that a GID entry is empty is the core's choice.
+    // The core chooses the errno for an empty GID entry.
     let mut gid = good;
     gid.ah_attr.grh.sgid_index = 250;
     ensure!(e.qp.modify(&gid, m).is_err(), "sgid_index 250 was taken");
@@ -349,7 +352,7 @@ fn to_reset_and_err(rig: &Rig) -> TestResult {
     ] {
         for to in [state::RESET, state::ERR] {
             if (from, to) == (state::RESET, state::ERR) {
-                // IBTA 10.3.1: the only state that has no way to ERR.
+                // RESET is the only state without a transition to ERR (IBTA 10.3.1).
                 continue;
             }
             let e = at_state(rig, from)?;
@@ -422,7 +425,7 @@ fn rtr_receives(rig: &Rig) -> TestResult {
     a.qp.post_send(&[SendWr::new(op::SEND, 2, &[a.mr.sge(0, 8)])])?;
     ok(&wait_one(&b.rcq, "receive in RTR")?, 1, wc::RECV)?;
     ok(&wait_one(&a.scq, "send to a peer in RTR")?, 2, wc::SEND)?;
-    // COMM_EST, once.
+    // COMM_EST arrives once.
     drop(rig.expect_event(crate::ffi::context::EventType::COMM_EST, b.qp.element())?);
     a.qp.post_send(&[SendWr::new(op::WRITE, 3, &[]).remote(0, 0)])?;
     ok(&wait_one(&a.scq, "second")?, 3, wc::RDMA_WRITE)?;
@@ -500,7 +503,7 @@ fn timeout_zero(rig: &Rig) -> TestResult {
 }
 
 fn rd_atomic(rig: &Rig) -> TestResult {
-    // More READs posted than may be outstanding: the requester holds them back by itself.
+    // More READs are posted than may be outstanding, and the requester delays them itself.
     for n in [1, 2] {
         let p = rig.pair(&PairOpts::default().conn(|c| c.rd_atomic = n))?;
         for i in 0..16 {

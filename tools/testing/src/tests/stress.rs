@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! Tests that take minutes.
+//! Tests under load, most of which take minutes.
 use super::events::checked_exchange;
 use super::{changes, srq, windows, xrc};
 use crate::ffi::qp::{op, SendWr};
@@ -28,10 +28,10 @@ pub static TESTS: &[Test] = &[
 
 const THREADS: u64 = 4;
 
-/// Single posts, each on an idle queue, with gaps around the time in which a device decides to go
-/// to sleep. Two threads share a context; the others have one each, where nobody else's post could
-/// save one that was not noticed: such a one waits until all patience is gone. The longest wait is
-/// printed, not judged.
+/// Posts single requests, each to an idle queue, with gaps around the time after which a device
+/// goes to sleep. Two threads share a context. The other two have one each, where no other thread's
+/// doorbell can make the device notice a post that it missed: such a post waits until the test's
+/// patience ends. The longest wait is printed and has no limit.
 fn single_posts(rig: &Rig, total: u64) -> TestResult {
     let longest = AtomicU64::new(0);
     std::thread::scope(|s| {
@@ -50,7 +50,8 @@ fn single_posts(rig: &Rig, total: u64) -> TestResult {
                         let w = wait_one(&p.a.scq, "a single post").at(&format!("post {i}"))?;
                         ok(&w, i, wc::RDMA_WRITE)?;
                         longest.fetch_max(start.elapsed().as_micros() as u64, Ordering::Relaxed);
-                        // Busy for short gaps, asleep for longer ones, as programs are.
+                        // The thread spins in half of the gaps and sleeps in the others, as
+                        // programs do.
                         let gap = Duration::from_micros(rng.below(2000));
                         if i % 2 == 0 {
                             std::thread::sleep(gap);
@@ -96,8 +97,9 @@ fn load(rig: &Rig) -> TestResult {
     })
 }
 
-/// For ten minutes, side by side: CQs and SRQs move to other rings, regions are registered anew, windows are bound and invalidated,
-/// extended connections come and go, all under traffic of which each completion is accounted for.
+/// For ten minutes and at the same time, CQs and SRQs are resized, regions are registered again,
+/// windows are bound and invalidated, and extended connections are created and destroyed, all under
+/// traffic of which each completion is checked.
 fn all_changes(_rig: &Rig) -> TestResult {
     type Change = fn(&Rig) -> TestResult;
     const CHANGES: &[(&str, Change)] = &[
@@ -115,7 +117,8 @@ fn all_changes(_rig: &Rig) -> TestResult {
                 s.spawn(move || -> TestResult {
                     let mut rounds = 0;
                     while Instant::now() < until {
-                        // Events are the context's.
+                        // Each round has a context of its own, because events belong to the
+                        // context.
                         change(&Rig::new()?).at(&format!("{name}, round {rounds}"))?;
                         rounds += 1;
                     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! Tracepoints of the driver.
+//! Test of the driver's tracepoints.
 use crate::ffi::qp::{op, state, SendWr};
 use crate::outcome::Context as _;
 use crate::rig::*;
@@ -11,7 +11,7 @@ pub static TESTS: &[Test] = &[Test::new("ops/tracepoints", tracepoints).alone()]
 
 const TRACING: &str = "/sys/kernel/tracing";
 
-/// An instance of the kernel's tracing, in which nothing but the driver's events is.
+/// A tracing instance of the kernel in which only the driver's events are enabled.
 struct Tracing(PathBuf);
 
 impl Tracing {
@@ -34,7 +34,7 @@ impl Tracing {
         std::fs::write(self.0.join("events/verbena/enable"), on).at("enable")
     }
 
-    /// The lines so far: what was traced, from its name on.
+    /// Returns the lines of the trace, each from the name of its event on.
     fn lines(&self) -> Result<Vec<String>, Fail> {
         let all = std::fs::read_to_string(self.0.join("trace")).at("trace")?;
         let lines = all.lines().filter(|line| !line.starts_with('#'));
@@ -50,7 +50,7 @@ impl Drop for Tracing {
     }
 }
 
-/// The values of a line by their names.
+/// Returns the value of a name in a line, or an empty string.
 fn value<'a>(line: &'a str, name: &str) -> &'a str {
     let found = line.split_whitespace().find_map(|word| {
         let (key, value) = word.split_once('=')?;
@@ -59,7 +59,7 @@ fn value<'a>(line: &'a str, name: &str) -> &'a str {
     found.unwrap_or("")
 }
 
-/// Each command, each move and each event is there, in order, by its name.
+/// Checks that the trace has each command, each state change and each event, in order.
 fn tracepoints(rig: &Rig) -> TestResult {
     let tracing = Tracing::start()?;
     let p = rig.pair(&PairOpts::default())?;
@@ -119,7 +119,7 @@ fn tracepoints(rig: &Rig) -> TestResult {
     ensure_eq!(kinds, ["IBV_EVENT_QP_ACCESS_ERR"], "events");
     ensure_eq!(value(events[0], "number"), b, "whose event");
     ensure!(value(events[0], "syndrome") != "0x0000", "{}", events[0]);
-    // What is switched off says nothing.
+    // After the events are disabled, no lines are added.
     tracing.enable("0")?;
     let before = tracing.lines()?.len();
     drop(rig.pair(&PairOpts::default())?);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! A verb that fails leaves everything as it was: objects and their number, attributes, what waits in queues. And posts to a dead
-//! device, by whichever interface, are flushed.
+//! Tests that a verb that fails changes nothing: neither objects and their number, nor attributes,
+//! nor the contents of queues. Requests that are posted to a failed device, by any interface, are
+//! flushed.
 use super::events::checked_exchange;
 use super::objects::counts;
 use crate::ffi::context::EventType;
@@ -24,7 +25,7 @@ pub static TESTS: &[Test] = &[
         .alone(),
 ];
 
-/// What the verbs that fail are called on.
+/// The objects on which the failing verbs are called.
 struct Live<'r> {
     rig: &'r Rig,
     p: Pair,
@@ -65,7 +66,7 @@ fn address(live: &Live<'_>, change: impl FnOnce(&mut AhAttr)) -> Result<(), Errn
 
 const GROUP: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 1, 2, 99];
 
-/// Each of these fails.
+/// Calls that must fail.
 const VERBS: &[Verb] = &[
     ("create_cq of 0", |l| Cq::new(&l.rig.ctx, 0).map(drop)),
     ("create_cq of too many", |l| {
@@ -189,7 +190,7 @@ const VERBS: &[Verb] = &[
     ("create_ah without GRH", |l| address(l, |a| a.is_global = 0)),
 ];
 
-/// All that can be asked, in words.
+/// Returns all that queries report, as text.
 fn told(live: &Live<'_>) -> Result<String, crate::Fail> {
     let mut all = format!("{:?}\n", counts(live.rig)?);
     for end in [&live.p.a, &live.p.b] {
@@ -212,7 +213,8 @@ fn told(live: &Live<'_>) -> Result<String, crate::Fail> {
     Ok(all)
 }
 
-/// In an order drawn by seed, with completions in the CQ and receives in the SRQ that have to stay.
+/// Calls the verbs in an order drawn from a seed, with completions in the CQ and receives in the
+/// SRQ that must not change.
 fn verbs(rig: &Rig) -> TestResult {
     const WAITING: u64 = 20;
     let seed = std::env::var("VERBENA_SEED").ok();
@@ -228,7 +230,7 @@ fn verbs(rig: &Rig) -> TestResult {
     let b = rig.end(&opts)?;
     connect(&a.qp, rig.gid, b.qp.qpn(), &opts.conn_a)?;
     connect(&b.qp, rig.gid, a.qp.qpn(), &opts.conn_b)?;
-    // A third takes from the SRQ.
+    // A third pair takes receives from the SRQ.
     let taker = rig.pair(&PairOpts {
         srq: Some(srq.clone()),
         ..PairOpts::default()
@@ -269,7 +271,7 @@ fn verbs(rig: &Rig) -> TestResult {
         }
         rig.expect_no_event(QUIET)?;
     }
-    // What waited is there, in order, and works.
+    // The completions and receives are still there, in order, and work.
     for (one, id) in wait(&live.cq, WAITING as usize, "completions")?
         .iter()
         .zip(0..)
@@ -284,7 +286,8 @@ fn verbs(rig: &Rig) -> TestResult {
     checked_exchange(&live.p, seed).at("behind all of them")
 }
 
-/// Sends of every kind and receives, alone and in lists, are taken and flushed in order; an SRQ takes receives until it is full.
+/// Sends of every kind and receives, single and in lists, must be accepted and flushed in order; an
+/// SRQ accepts receives until it is full.
 fn dead(rig: &Rig) -> TestResult {
     let srq = Srq::new(&rig.pd, 8, 1)?;
     let taker = rig.pair(&PairOpts {
@@ -313,7 +316,7 @@ fn dead(rig: &Rig) -> TestResult {
             .zip(kinds)
             .map(|(n, opcode)| {
                 let wr = SendWr::new(opcode, 100 * round + n, &[p.a.mr.sge(0, 8)]);
-                // An unsignaled request is flushed with a completion too.
+                // Unsignaled requests are flushed with a completion, too.
                 let wr = wr.flags(if n % 2 == 0 { 1 << 1 } else { 0 });
                 wr.remote(there.0, there.1)
             })
@@ -333,7 +336,7 @@ fn dead(rig: &Rig) -> TestResult {
         for (one, wr_id) in wait(&p.a.rcq, 5, &at)?.iter().zip(0..) {
             err(one, wr_id, status::WR_FLUSH_ERR, &p.a.qp).at(&at)?;
         }
-        // By the extended poll.
+        // The same requests are polled by the extended interface.
         other.qp.post_send(&list).at(&at)?;
         let mut flushed = Vec::new();
         wait_for("the flushes of an extended CQ", || {
@@ -361,7 +364,7 @@ fn dead(rig: &Rig) -> TestResult {
 }
 
 impl Rig {
-    /// DEVICE_FATAL, as the first event.
+    /// Checks that the next event is DEVICE_FATAL.
     fn expect_device_fatal(&self) -> Result<(), crate::Fail> {
         let event = self.event("DEVICE_FATAL")?;
         ensure_eq!(event.kind(), EventType::DEVICE_FATAL, "event");

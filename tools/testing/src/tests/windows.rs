@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! Memory windows: what a bind gives and to whom, and how it fails.
+//! Tests of memory windows: the rights that a bind grants to which QP, and the errors of binds.
 use crate::ffi::context::EventType;
 use crate::ffi::destroy::Destroy;
 use crate::ffi::mr::{access, Mr};
@@ -25,7 +25,7 @@ pub static TESTS: &[Test] = &[
 const MW_BIND_ERR: u32 = 6;
 const WRITE: u32 = access::LOCAL_WRITE | access::REMOTE_WRITE;
 
-/// A pair, and a region of B's that windows may be bound to and that gives the peer nothing by itself.
+/// Creates a pair, and a region of B that windows can be bound to and that grants the peer nothing.
 fn rig_of(rig: &Rig) -> Result<(Pair, Mr), Fail> {
     let pair = rig.pair(&PairOpts::default())?;
     let mr = Mr::new(&rig.pd, 8192, access::LOCAL_WRITE | access::MW_BIND)?;
@@ -41,7 +41,8 @@ fn whole(mr: &Mr, access: u32) -> Bind<'_> {
     }
 }
 
-/// How A's WRITE of a byte ends; B's event with it.
+/// Returns the status of a WRITE of one byte by A. After an error, takes B's event and connects the
+/// pair again.
 fn write(rig: &Rig, pair: &Pair, addr: u64, rkey: u32) -> Result<u32, Fail> {
     let wr = SendWr::new(op::WRITE, 1, &[pair.a.mr.sge(0, 1)]);
     pair.a.qp.post_send(&[wr.remote(addr, rkey)])?;
@@ -53,7 +54,7 @@ fn write(rig: &Rig, pair: &Pair, addr: u64, rkey: u32) -> Result<u32, Fail> {
     Ok(status)
 }
 
-/// Both queue pairs to RESET and up again.
+/// Moves both QPs to RESET and back to RTS.
 fn again(rig: &Rig, pair: &Pair) -> TestResult {
     for qp in [&pair.a.qp, &pair.b.qp] {
         set_state(qp, state::RESET)?;
@@ -62,7 +63,7 @@ fn again(rig: &Rig, pair: &Pair) -> TestResult {
     connect(&pair.b.qp, rig.gid, pair.a.qp.qpn(), &Conn::default())
 }
 
-/// Binds by a work request of B's; the window's key from then on.
+/// Binds by a work request of B and returns the status of its completion.
 fn bind(pair: &Pair, mw: &Mw, key: u32, to: Bind<'_>) -> Result<u32, Fail> {
     pair.b.qp.bind(9, mw, key, to).at("posting a bind")?;
     let done = wait_one(&pair.b.scq, "a bind")?;
@@ -122,7 +123,7 @@ fn type_1(rig: &Rig) -> TestResult {
         status::REM_ACCESS_ERR,
         "bound to nothing"
     );
-    // What is wrong in itself.
+    // These binds are invalid in themselves.
     let wrong = Bind {
         mr: None,
         addr: at,
@@ -144,7 +145,7 @@ fn type_1(rig: &Rig) -> TestResult {
         let made = Mw::new(&rig.pd, unknown).map(|_| ());
         ensure_eq!(made, Err(Errno::EINVAL), "type {unknown}");
     }
-    // A bind that is not posted leaves the window's key (ibv_bind_mw(3)).
+    // If a bind is not posted, the window keeps its key (ibv_bind_mw(3)).
     set_state(&pair.b.qp, state::RESET)?;
     let key = mw.rkey();
     let refused = pair.b.qp.bind_1(9, &mw, whole(&mr, WRITE));
@@ -218,7 +219,7 @@ fn type_2(rig: &Rig) -> TestResult {
         status::REM_ACCESS_ERR,
         "invalidated by the peer"
     );
-    // The tag alone is the program's to choose; the window then has the whole key.
+    // The program chooses only the tag of the key; the window then has the whole key.
     ensure_eq!(
         bind(&pair, &mw, 0x0700_0007, whole(&mr, WRITE))?,
         status::SUCCESS,
@@ -233,7 +234,7 @@ fn type_2(rig: &Rig) -> TestResult {
     rig.expect_no_event(QUIET)
 }
 
-/// Each takes the queue pair to ERR, with one completion and no event.
+/// Each of these binds moves the QP to ERR, with one completion and no event.
 fn bind_errors(rig: &Rig) -> TestResult {
     let (pair, mr) = rig_of(rig)?;
     let plain = Mr::new(&rig.pd, 4096, access::LOCAL_WRITE)?;
@@ -282,7 +283,7 @@ fn bind_errors(rig: &Rig) -> TestResult {
     rig.expect_no_event(QUIET)
 }
 
-/// The SEND itself was good: it completes, and the receive alone tells of the key.
+/// The SEND itself is valid and completes with success; only the receive reports the invalid key.
 fn remote_invalidate(rig: &Rig) -> TestResult {
     let (pair, mr) = rig_of(rig)?;
     let mw = Mw::new(&rig.pd, mw_type::TYPE_2)?;
@@ -293,7 +294,7 @@ fn remote_invalidate(rig: &Rig) -> TestResult {
         let received = wait_one(&pair.b.rcq, what)?;
         err(&received, 5, MW_BIND_ERR, &pair.b.qp).at(what)?;
         wait_state(&pair.b.qp, state::ERR).at(what)?;
-        // Where its acknowledgement is lost, nobody is there to repeat it.
+        // If the acknowledgement is lost, the responder in ERR does not repeat it.
         if !lossy() {
             ok(&wait_one(&pair.a.scq, what)?, 6, wc::SEND).at(what)?;
             ensure_eq!(
@@ -336,8 +337,8 @@ fn busy(rig: &Rig) -> TestResult {
     rig.expect_no_event(QUIET)
 }
 
-/// A bind changes the tag of a window's key. When all other keys were used it is that index' turn again, and a peer may still
-/// have the old key.
+/// A bind changes the tag of a window's key. After all other indexes were used, the same index is
+/// allocated again, and a peer may still have the old key.
 fn not_again(rig: &Rig) -> TestResult {
     let (pair, mr) = rig_of(rig)?;
     let mw = Mw::new(&rig.pd, mw_type::TYPE_2).at("a window")?;
@@ -360,7 +361,8 @@ fn not_again(rig: &Rig) -> TestResult {
     Err("its index does not come again".into())
 }
 
-/// Windows come, are bound, used, invalidated and go, by two threads with queue pairs of their own, over one region.
+/// Two threads, each with QPs of its own, allocate, bind, use, invalidate and deallocate windows
+/// over one region.
 pub(super) fn churn(rig: &Rig) -> TestResult {
     const ROUNDS: u32 = 300;
     let mr = Mr::new(&rig.pd, 8192, access::LOCAL_WRITE | access::MW_BIND)?;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! Extended reliable connections: requests name an SRQ of the target's domain, whoever has created it.
+//! Tests of extended reliable connections: requests name an SRQ of the target's domain, whichever
+//! process has created it.
 use crate::ffi::context::EventType;
 use crate::ffi::cq::Cq;
 use crate::ffi::destroy::Destroy;
@@ -23,7 +24,7 @@ pub static TESTS: &[Test] = &[
 ];
 
 const ACCESS: u32 = access::ALL | access::REMOTE_ATOMIC;
-/// `IBV_QPT_XRC_SEND`.
+/// Type of initiators, `IBV_QPT_XRC_SEND`.
 const INITIATOR: u32 = 9;
 
 struct Xrc {
@@ -34,7 +35,7 @@ struct Xrc {
     mr: Mr,
 }
 
-/// An SRQ with a CQ of its own.
+/// Creates an SRQ with a CQ of its own.
 fn queue(rig: &Rig, xrcd: &Arc<Xrcd>) -> Result<(Arc<Srq>, Arc<Cq>), Fail> {
     let cq = Cq::new(&rig.ctx, 64)?;
     let srq = xrcd.srq(&rig.pd, &cq, 64).at("an SRQ")?;
@@ -107,7 +108,7 @@ fn set_up(rig: &Rig) -> Result<Xrc, Fail> {
 fn two_queues(rig: &Rig) -> TestResult {
     let x = set_up(rig)?;
     let (queues, mr) = ([queue(rig, &x.xrcd)?, queue(rig, &x.xrcd)?], &x.mr);
-    // More than the SRQ has entries, so that their places come around.
+    // The SRQ has fewer entries than there are messages, so that its entries are reused.
     for round in 0..100u64 {
         for (number, (srq, cq)) in queues.iter().enumerate() {
             let id = 2 * round + number as u64;
@@ -143,7 +144,8 @@ fn two_queues(rig: &Rig) -> TestResult {
     )
 }
 
-/// Who has opened a target keeps it; an SRQ belongs to any of them.
+/// A target exists until its last opener has closed it, and its messages can go to an SRQ of any
+/// opener.
 fn two_openers(rig: &Rig) -> TestResult {
     let file = std::fs::File::create("/tmp/xrc-domain").map_err(|e| Fail::from(e.to_string()))?;
     let (one, two) = (Rig::new()?, Rig::new()?);
@@ -156,7 +158,7 @@ fn two_openers(rig: &Rig) -> TestResult {
     let ini = initiator(rig, &scq)?;
     up(rig, &|a, m| ini.modify(a, m), tgt.qpn(), false).at("the initiator")?;
     up(rig, &|a, m| tgt.modify(a, m), ini.qpn(), true).at("the target")?;
-    // Who made it goes, with all that it has.
+    // The creator of the target closes it and everything else that it has.
     drop((tgt, first, one));
     let (srq, cq) = queue(&two, &second)?;
     let mr = Mr::new(&two.pd, 4096, access::ALL)?;
@@ -216,7 +218,8 @@ fn post_to_target(rig: &Rig) -> TestResult {
     Ok(())
 }
 
-/// A target is no process's for the core, which lets all through that the states allow.
+/// The core treats a target as shared between processes and passes every modify on that the states
+/// allow.
 fn move_nowhere(rig: &Rig) -> TestResult {
     let dead = set_up(rig)?;
     for (name, qp_state) in [("ERR", state::ERR), ("RESET", state::RESET)] {
@@ -228,7 +231,7 @@ fn move_nowhere(rig: &Rig) -> TestResult {
         let nowhere = dead.tgt.modify(&QpAttr::default(), 0);
         ensure_eq!(nowhere, Err(Errno::EINVAL), "no change in {name}");
     }
-    // The device is alive.
+    // The device is still alive.
     let x = set_up(rig)?;
     let (srq, cq) = queue(rig, &x.xrcd)?;
     srq.post(&[RecvWr::new(1, &[])]).map_err(|e| e.errno)?;
@@ -237,7 +240,7 @@ fn move_nowhere(rig: &Rig) -> TestResult {
     ok(&wait_one(&cq, "a receive")?, 1, wc::RECV)
 }
 
-/// Everything made and destroyed, in either order.
+/// Creates and destroys all objects repeatedly, in either order.
 pub(super) fn churn(rig: &Rig) -> TestResult {
     for round in 0..100 {
         let x = set_up(rig)?;

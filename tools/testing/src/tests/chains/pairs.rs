@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! Steps of chains that modify queue pairs.
+//! Steps of chains that modify QPs.
 use super::{World, EVERYTHING};
 use crate::ffi::mr::access;
 use crate::ffi::qp::{mask, state};
@@ -76,7 +76,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// In SQD, what RTS does not let change; nothing is outstanding.
+    /// Modifies attributes in SQD that cannot be modified in RTS; nothing is outstanding.
     pub(super) fn modify_in_sqd(&mut self) -> TestResult {
         let which = self.rng.below(2) as usize;
         let drawn = self.draw_conn(which);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! Steps of chains that change and use completion queues and shared receive queues.
+//! Steps of chains that modify and use CQs and SRQs.
 use super::{World, DEPTH, EVERYTHING, MARK, MESSAGES};
 use crate::ffi::context::EventType;
 use crate::ffi::mr::access;
@@ -48,12 +48,12 @@ impl World<'_> {
 
     pub(super) fn moderate(&mut self) -> TestResult {
         let count = self.rng.below(4) as u16;
-        // Many completions without a time would wait for ever.
+        // With a minimum count and no period, an event could be delayed for ever.
         let period = self.rng.below(5000) as u16 + u16::from(count > 1);
         self.cq.moderate(count, period).at("modify_cq")
     }
 
-    /// An armed CQ has one event for what completes next.
+    /// Checks that an armed CQ has one event for the next completion.
     pub(super) fn notified(&mut self) -> TestResult {
         self.poll_all()?;
         self.cq.arm(false)?;
@@ -67,7 +67,8 @@ impl World<'_> {
         self.poll_all()
     }
 
-    /// Nothing could be written: the arm must not meet a later completion.
+    /// Raises the event of an arm for which no WRITE was possible, so that the arm does not apply
+    /// to a later completion.
     pub(super) fn unarm(&mut self) -> TestResult {
         self.conns[1].access = EVERYTHING;
         self.connect()?;
@@ -77,7 +78,8 @@ impl World<'_> {
         self.poll_all()
     }
 
-    /// So many WRITEs complete, and nobody polls; false if B grants no WRITE or READ, and nothing was done.
+    /// Executes `count` WRITEs whose completions stay in the CQ. Returns false, and does nothing,
+    /// if B does not grant WRITE and READ.
     pub(super) fn write_some(&mut self, count: usize) -> Result<bool, Fail> {
         let needed = access::REMOTE_WRITE | access::REMOTE_READ;
         if self.conns[1].access & needed != needed {
@@ -91,7 +93,7 @@ impl World<'_> {
             self.a.qp.post_send(&[wr.remote(there.0, there.1)])?;
             self.completed.push_back(id);
         }
-        // The response to a READ behind them says that all of them have completed.
+        // The response to a READ after the WRITEs shows that all of them have completed.
         let mark = self.id();
         self.b.mr.buf.write(MARK, &mark.to_le_bytes());
         let wr = SendWr::new(op::READ, mark, &[self.a.mr.sge(MARK, 8)]).flags(0);
@@ -101,7 +103,7 @@ impl World<'_> {
         wait_for("the data of the READ", || {
             Ok(self.a.mr.buf.read(MARK, 8) == mark.to_le_bytes())
         })?;
-        // A device that answers has dealt with what came before.
+        // A device that answers a query has processed everything before it.
         self.a.qp.query()?;
         Ok(true)
     }
@@ -109,7 +111,7 @@ impl World<'_> {
     pub(super) fn writes(&mut self) -> TestResult {
         let room = self.cqe.min(DEPTH as usize / 2) - self.completed.len().min(self.cqe);
         let room = room.min((DEPTH as usize / 2).saturating_sub(self.completed.len()));
-        // Often all that there is room for: a CQ that is full is not in error.
+        // Half of the calls fill the CQ, because a CQ that is full is not in error.
         let count = if self.chance() {
             room
         } else {
@@ -181,7 +183,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Fewer receives than the limit: one event, and the limit is disarmed.
+    /// Expects an event if fewer receives are left than the limit, which is disarmed by the event.
     pub(super) fn look_at_limit(&mut self) {
         if self.waiting.len() < self.srq_limit as usize {
             self.srq_limit = 0;

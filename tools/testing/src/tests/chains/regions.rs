@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! Steps of chains that register a region anew and use it.
+//! Steps of chains that register a region again and use it.
 use super::{is_possible, World, GONE, RIGHTS, SIZES};
 use crate::ffi::mr::access;
 use crate::ffi::qp::{op, SendWr};
@@ -41,7 +41,8 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Where a request of 8 bytes goes, and whether that is in the region.
+    /// Returns buffer and offset of a request of 8 bytes, and whether the request is inside the
+    /// region.
     pub(super) fn place(&mut self) -> (usize, usize, bool) {
         let buf = if self.rng.below(4) == 0 {
             self.rng.below(GONE as u64) as usize
@@ -50,13 +51,13 @@ impl World<'_> {
         };
         let size = SIZES[buf];
         let middle = 8 * self.rng.below(size as u64 / 8) as usize;
-        // The last but one crosses the end, the last begins there.
+        // The last offset but one crosses the end of the buffer, the last begins at the end.
         let at = *self.one_of(&[0, size - 8, middle, size - 4, size]);
         let inside = buf == self.region.0 && at <= size - 8;
         (buf, at, inside)
     }
 
-    /// B's region is reached by A where the model says so, and by none of the other ways.
+    /// Checks that A can access B's region exactly where the model permits the access.
     pub(super) fn remote(&mut self) -> TestResult {
         let kinds = [
             (op::WRITE, access::REMOTE_WRITE),
@@ -110,7 +111,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// The region as memory of A's own requests.
+    /// Uses the region as the local memory of A's own requests.
     pub(super) fn local(&mut self) -> TestResult {
         let (buf, at, inside) = self.place();
         let (_, pd, rights) = self.region;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! What a move to ERR, by hand or by an error, does to all that is outstanding.
+//! Tests of the flush of outstanding requests when a QP moves to ERR, by a modify or by an error.
 use crate::ffi::qp::{op, state, SendWr};
 use crate::rig::*;
 use crate::TestResult;
 
 pub(super) fn flush_both(rig: &Rig) -> TestResult {
     let p = rig.pair(&PairOpts::default())?;
-    // The peer posts no receive: the sends are outstanding for ever.
+    // The peer posts no receive, so the sends stay outstanding.
     for i in 0..10 {
         p.a.recv(100 + i, 0, 64)?;
         let f = if i % 2 == 0 {
@@ -18,7 +18,7 @@ pub(super) fn flush_both(rig: &Rig) -> TestResult {
             .post_send(&[SendWr::new(op::SEND, i, &[p.a.mr.sge(0, 8)]).flags(f)])?;
     }
     set_state(&p.a.qp, state::ERR)?;
-    // Signaled or not: each outstanding one is flushed, exactly once, in order.
+    // Each outstanding request is flushed exactly once and in order, signaled or not.
     for (i, w) in wait(&p.a.scq, 10, "flushed sends")?.iter().enumerate() {
         err(w, i as u64, status::WR_FLUSH_ERR, &p.a.qp)?;
     }
@@ -27,14 +27,14 @@ pub(super) fn flush_both(rig: &Rig) -> TestResult {
     }
     expect_quiet(&p.a.scq, QUIET, "send CQ")?;
     expect_quiet(&p.a.rcq, QUIET, "receive CQ")?;
-    // Moving to ERR by hand is nobody's error: no event.
+    // A modify to ERR is not an error, so there is no event.
     rig.expect_no_event(QUIET)
 }
 
 pub(super) fn flush_later(rig: &Rig) -> TestResult {
     let p = rig.pair(&PairOpts::default())?;
     set_state(&p.a.qp, state::ERR)?;
-    // More than the queues hold at once, one by one and in lists.
+    // More requests are posted than the queues hold, one by one and in lists.
     for i in 0..60u64 {
         p.a.recv(i, 0, 64)?;
         err(
@@ -64,7 +64,7 @@ pub(super) fn flush_later(rig: &Rig) -> TestResult {
 }
 
 pub(super) fn flush_behind(rig: &Rig) -> TestResult {
-    // Good ones, a bad one, and more, unsignaled, posted as one list.
+    // The list has valid requests, an invalid one, and more valid ones, all but one unsignaled.
     let p = rig.pair(&PairOpts::default())?;
     let there = (p.b.mr.at(0), p.b.mr.rkey());
     let mut list: Vec<SendWr> = (0..12)

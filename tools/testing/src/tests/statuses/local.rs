@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! What the requester or the receive itself refuses: lengths and local protection.
+//! Tests of errors that the requester or the receive itself detects: lengths and local protection.
 use super::{distinct, fails, foreign, loaded};
 use crate::ffi::mr::{access, Mr};
 use crate::ffi::qp::{op, state, RecvWr, SendWr};
@@ -25,7 +25,7 @@ pub(super) fn recv_too_small(rig: &Rig) -> TestResult {
             beyond.iter().all(|&b| b == 0x77),
             "written beyond the receive buffer"
         );
-        // The receive carries the error, so there is no event.
+        // The receive reports the error, so there is no event.
         rig.expect_no_event(QUIET)?;
     }
     Ok(())
@@ -37,7 +37,7 @@ pub(super) fn over_max_msg_sz(rig: &Rig) -> TestResult {
         return Err(Fail::Skipped("max_msg_sz is 2^32 - 1".into()));
     }
     let p = loaded(rig, &PairOpts::default())?;
-    // SGEs are checked for their sum before any of them is used.
+    // The sum of the SGEs is checked before any of them is used.
     let half = Sge {
         length: max / 2 + 1,
         ..p.a.mr.sge(0, 8)
@@ -67,7 +67,7 @@ pub(super) fn lkey_unknown(rig: &Rig) -> TestResult {
             ..p.a.mr.sge(0, 8)
         })
     })?;
-    // Only the tag is wrong.
+    // Only the tag of the key is wrong.
     local(rig, |p| {
         Ok(Sge {
             lkey: p.a.mr.lkey() ^ 1,
@@ -75,7 +75,7 @@ pub(super) fn lkey_unknown(rig: &Rig) -> TestResult {
         })
     })
     .at("wrong tag")?;
-    // The second SGE.
+    // Only the second SGE is invalid.
     let p = loaded(rig, &PairOpts::default())?;
     let bad = Sge {
         lkey: 0xdead_beef,
@@ -135,7 +135,8 @@ pub(super) fn lkey_stale(rig: &Rig) -> TestResult {
     Ok(())
 }
 
-/// A receive whose SGE is bad: it completes with LOC_PROT_ERR, the sender sees REM_OP_ERR.
+/// Checks that a receive with an invalid SGE completes with LOC_PROT_ERR, and the SEND with
+/// REM_OP_ERR. Returns both `vendor_err`.
 pub(super) fn bad_recv(
     rig: &Rig,
     sge: impl FnOnce(&Pair) -> Result<Sge, Fail>,

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 //! Section 3: every completion status of RC, provoked through public verbs.
 //!
-//! Each failing pair is also checked for what belongs to the status: the state of both QPs, the
-//! flush of what else was posted, the event at the responder, and a `vendor_err` of its own.
+//! Each failing pair is also checked for the other effects of the status: the state of both QPs,
+//! the flush of all other requests, the event at the responder, and a `vendor_err` that is specific
+//! to the cause.
 use crate::ffi::mr::{access, Mr};
 use crate::ffi::qp::{op, state, SendWr};
 use crate::ffi::{Sge, Wc};
@@ -81,7 +82,7 @@ pub static TESTS: &[Test] = &[
     Test::new("3/distinct-vendor-err-per-status", distinct_statuses).limit(120),
 ];
 
-/// A pair with three more sends behind the failing one and receives at both ends.
+/// Creates a pair with three receives at A.
 fn loaded(rig: &Rig, opts: &PairOpts) -> Result<Pair, Fail> {
     let p = rig.pair(opts)?;
     for i in 0..3 {
@@ -90,8 +91,9 @@ fn loaded(rig: &Rig, opts: &PairOpts) -> Result<Pair, Fail> {
     Ok(p)
 }
 
-/// Posts a request that fails at the requester, and two more behind it; checks its status, that
-/// all else flushes in order, and that the QP is in ERR. Returns `vendor_err`.
+/// Posts a request that fails at the requester, and two more after it. Checks the status of the
+/// first, that all other requests are flushed in order, and that the QP is in ERR. Returns
+/// `vendor_err`.
 fn fails(p: &Pair, wr: SendWr, want: u32) -> Result<u32, Fail> {
     let after =
         SendWr::new(op::WRITE, 301, &[p.a.mr.sge(0, 8)]).remote(p.b.mr.at(0), p.b.mr.rkey());

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! What the responder refuses: operations that are not enabled, and its memory protection.
+//! Tests of requests that the responder refuses: operations that are not enabled, and violations of
+//! its memory protection.
 use super::{fails, foreign, loaded};
 use crate::ffi::context::EventType;
 use crate::ffi::mr::{access, Mr};
@@ -7,7 +8,8 @@ use crate::ffi::qp::{op, state, SendWr};
 use crate::rig::*;
 use crate::{pattern, Fail, TestResult};
 
-/// The responder refused: its QP is in ERR, its receives flushed, and its handler told.
+/// Checks that the responder has refused a request: its QP is in ERR, its receives are flushed, and
+/// there was one event.
 fn responder_error(rig: &Rig, p: &Pair, kind: EventType) -> TestResult {
     drop(rig.expect_event(kind, p.b.qp.element())?);
     wait_state(&p.b.qp, state::ERR)?;
@@ -46,7 +48,8 @@ pub(super) fn read_not_enabled(rig: &Rig) -> TestResult {
     Ok(())
 }
 
-/// A peer with `max_dest_rd_atomic` 0 takes no READ, whatever its requester may have outstanding.
+/// A peer with `max_dest_rd_atomic` 0 accepts no READ, whatever number its requester may have
+/// outstanding.
 pub(super) fn none_accepted(rig: &Rig) -> TestResult {
     let opts = PairOpts::default().with(|o| o.conn_b.rd_atomic = 0);
     let p = loaded(rig, &opts)?;
@@ -56,7 +59,7 @@ pub(super) fn none_accepted(rig: &Rig) -> TestResult {
     responder_error(rig, &p, EventType::QP_REQ_ERR)
 }
 
-/// The immediate has taken the receive, so that tells of the key, and there is no event.
+/// The immediate has taken the receive, so the receive reports the error, and there is no event.
 pub(super) fn imm_refused(rig: &Rig) -> TestResult {
     let p = loaded(rig, &PairOpts::default())?;
     p.b.recv(1, 0, 64)?;
@@ -81,13 +84,13 @@ pub(super) enum Cause {
     Stale,
 }
 
-/// A WRITE or READ that the responder's memory protection refuses. Returns `vendor_err`.
+/// Posts a WRITE or READ that the responder's memory protection refuses. Returns `vendor_err`.
 pub(super) fn rem(rig: &Rig, opcode: u32, cause: Cause) -> Result<u32, Fail> {
     let p = loaded(rig, &PairOpts::default())?;
     p.b.recv(2, 0, 64)?;
     let other = match cause {
         Cause::Foreign => Some(foreign(rig)?),
-        // The other permission, so that exactly the needed one is missing.
+        // The region has the other permission, so that exactly the required one is missing.
         Cause::Permission if opcode == op::READ => Some(Mr::new(
             &rig.pd,
             4096,
@@ -127,8 +130,8 @@ pub(super) fn rem(rig: &Rig, opcode: u32, cause: Cause) -> Result<u32, Fail> {
 }
 
 pub(super) fn write_edge(rig: &Rig) -> TestResult {
-    // Several packets, of which only the last would be out of bounds: the RETH names the whole
-    // range, so nothing at all is written.
+    // Of several packets only the last is out of bounds. The RETH has the whole range, so nothing
+    // at all is written.
     let p = loaded(rig, &PairOpts::default())?;
     p.b.recv(2, 0, 64)?;
     let buf = std::sync::Arc::new(crate::ffi::sys::Buf::new(16384)?);

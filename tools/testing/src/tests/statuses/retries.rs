@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! A peer that does not answer, or never has a receive.
+//! Tests of a peer that does not answer, or never posts a receive.
 use super::{fails, loaded};
 use crate::ffi::qp::{op, state, SendWr};
 use crate::outcome::Context as _;
@@ -17,7 +17,7 @@ pub(super) fn peer_destroyed(rig: &Rig) -> TestResult {
     let Pair { a, b } = short_retries(rig)?;
     let mr = b.mr.clone();
     drop(b);
-    // A pair again, for `fails`: B's place is taken by an unconnected QP.
+    // `fails` needs a pair, so an unconnected QP takes the place of B.
     let b = End {
         mr,
         ..rig.end(&PairOpts::default())?
