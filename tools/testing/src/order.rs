@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! The order in which the bytes of RDMA WRITEs become visible, as a program that polls the last 8 of them sees it.
+//! Tests of the order in which the bytes of RDMA WRITEs become visible to a program that polls
+//! one of the last 8 bytes.
 //!
 //! Lengths are uniform in the logarithm from 8 B to 64 KiB. A message is one WRITE, one WRITE from
 //! two pieces of memory, or two consecutive WRITEs. In all three cases the program that polls a

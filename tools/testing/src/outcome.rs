@@ -14,13 +14,13 @@ pub enum Fail {
 
 pub type TestResult = Result<(), Fail>;
 
-/// One test.
+/// A test, with its name and its limits.
 pub struct Test {
     pub name: &'static str,
     pub run: fn(&Rig) -> TestResult,
     /// Seconds after which the test counts as hung.
     pub limit: u64,
-    /// Runs only with `--long` or when `--filter` names it exactly.
+    /// The test runs only with `--long` or when `--filter` names it exactly.
     pub long: bool,
     /// The test examines the whole device, so no other test runs at the same time.
     pub alone: bool,

@@ -81,7 +81,7 @@ pub fn env() -> &'static Env {
     ENV.get().expect("set_env comes first")
 }
 
-/// An open device.
+/// An open device with a PD and the GID of this run.
 pub struct Rig {
     pub ctx: Arc<Context>,
     pub pd: Arc<Pd>,

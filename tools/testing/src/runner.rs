@@ -360,7 +360,7 @@ mod tests_of_the_runner {
         let why = choose(&["--filter", "4/", "--filter", "4/cq-errr"]).unwrap_err();
         assert!(why.contains("'4/cq-errr'"), "{why}");
         assert!(choose(&["--filter", "4/cq-err", "--skip", "4/"]).is_err());
-        // A long test asks for its whole name.
+        // A filter selects a long test only by its whole name.
         assert!(choose(&["--filter", "byte-checked"]).is_err());
         assert_eq!(choose(&["--filter", "long/byte-checked-load"]), Ok(1));
     }

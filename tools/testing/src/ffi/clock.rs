@@ -19,7 +19,7 @@ pub fn query(ctx: &Arc<Context>, mask: u32) -> Result<u64, Errno> {
         ..ibv_values_ex::default()
     };
     let methods = later_methods(ctx.raw()).ok_or(Errno::EOPNOTSUPP)?;
-    // SAFETY: the method table of a provider, which is not changed any more.
+    // SAFETY: the pointer is the method table of a provider, which does not change any more.
     let op = unsafe { (*methods).query_rt_values }.ok_or(Errno::EOPNOTSUPP)?;
     // SAFETY: the context is valid, and so is the structure that the provider fills.
     match unsafe { op(ctx.raw(), &mut values) } {
@@ -51,9 +51,9 @@ pub fn cq(ctx: &Arc<Context>, cqe: u32, flags: u32) -> Result<Arc<Cq>, Errno> {
         ..ibv_cq_init_attr_ex::default()
     };
     let methods = later_methods(ctx.raw()).ok_or(Errno::EOPNOTSUPP)?;
-    // SAFETY: the method table of a provider, which is not changed any more.
+    // SAFETY: the pointer is the method table of a provider, which does not change any more.
     let op = unsafe { (*methods).create_cq_ex }.ok_or(Errno::EOPNOTSUPP)?;
-    // SAFETY: a valid context and attributes.
+    // SAFETY: the context and the attributes are valid.
     let raw = unsafe { op(ctx.raw(), &mut attr) };
     if raw.is_null() {
         return Err(Errno::last());
@@ -99,7 +99,7 @@ pub fn drain(cq: &Cq) -> Result<Vec<Timed>, Errno> {
         // SAFETY: a poll is in progress.
         returned = unsafe { next(raw) };
     }
-    // SAFETY: the start succeeded.
+    // SAFETY: the start of the poll succeeded.
     unsafe { end(raw) };
     match returned {
         ENOENT => Ok(all),

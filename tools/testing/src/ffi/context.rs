@@ -86,7 +86,7 @@ impl Context {
         for mapping in DeviceMapping::find("/uverbs") {
             mapping.unmap();
         }
-        // SAFETY: valid while `self` lives; the field never changes.
+        // SAFETY: the object is valid while `self` lives; the field never changes.
         let fd = unsafe { (*self.raw).cmd_fd };
         let status = by(&|| {
             // SAFETY: the descriptor belongs to this process. The library does not use it any more,
@@ -114,9 +114,9 @@ impl Context {
 
     pub fn query_device(&self) -> Result<ibv_device_attr, Errno> {
         let mut attr = MaybeUninit::<ibv_device_attr>::zeroed();
-        // SAFETY: a valid context and out pointer.
+        // SAFETY: the context and the out pointer are valid.
         Errno::check(unsafe { ibv_query_device(self.raw, attr.as_mut_ptr()) })?;
-        // SAFETY: all fields are integers; zeroed and then filled by the library.
+        // SAFETY: all fields are integers, which were zeroed and then filled by the library.
         Ok(unsafe { attr.assume_init() })
     }
 
@@ -126,10 +126,10 @@ impl Context {
         let mut attr = MaybeUninit::<ibv_device_attr_ex>::zeroed();
         let size = core::mem::size_of_val(&attr);
         let methods = later_methods(self.raw).ok_or(Errno::EOPNOTSUPP)?;
-        // SAFETY: the method table of a provider, which is not changed any more.
+        // SAFETY: the pointer is the method table of a provider, which does not change any more.
         let op = unsafe { (*methods).query_device_ex }.ok_or(Errno::EOPNOTSUPP)?;
         let input = std::ptr::null();
-        // SAFETY: a valid context, no input, and room of the size given.
+        // SAFETY: the context is valid, there is no input, and the structure has the given size.
         Errno::check(unsafe { op(self.raw, input, attr.as_mut_ptr(), size) })?;
         // SAFETY: all fields are integers, which were zeroed and then filled by the library.
         let caps = unsafe { attr.assume_init() }.cq_mod_caps;
@@ -149,7 +149,7 @@ impl Context {
     pub fn query_gid(&self, port: u8, index: u32) -> Result<GidEntry, Errno> {
         let mut entry = ibv_gid_entry::default();
         let size = core::mem::size_of_val(&entry);
-        // SAFETY: a valid context and out pointer of the size given.
+        // SAFETY: the context is valid, and the out pointer has room for the given size.
         let ret = unsafe { _ibv_query_gid_ex(self.raw, port.into(), index, &mut entry, 0, size) };
         Errno::check(ret).map(|()| GidEntry {
             gid: entry.gid.into(),
@@ -162,7 +162,7 @@ impl Context {
 
     pub fn query_pkey(&self, port: u8, index: i32) -> Result<u16, Errno> {
         let mut pkey = 0u16;
-        // SAFETY: a valid context and out pointer.
+        // SAFETY: the context and the out pointer are valid.
         Errno::check(unsafe { ibv_query_pkey(self.raw, port, index, &mut pkey) })?;
         Ok(u16::from_be(pkey))
     }
@@ -173,7 +173,7 @@ impl Context {
             return None;
         }
         let mut raw = ibv_async_event::default();
-        // SAFETY: a valid context and out pointer.
+        // SAFETY: the context and the out pointer are valid.
         let ret = unsafe { ibv_get_async_event(self.raw, &mut raw) };
         (ret == 0).then(|| AsyncEvent {
             raw,
@@ -182,7 +182,7 @@ impl Context {
     }
 
     pub fn alloc_pd(self: &Arc<Self>) -> Result<Arc<Pd>, Errno> {
-        // SAFETY: a valid context.
+        // SAFETY: the context is valid.
         let raw = unsafe { ibv_alloc_pd(self.raw) };
         if raw.is_null() {
             return Err(Errno::last());
@@ -320,7 +320,7 @@ impl fmt::Debug for EventType {
 /// Returns the table of the methods that were added after those in `ibv_context`, like
 /// `verbs_get_ctx()`.
 pub(super) fn later_methods(context: *mut ibv_context) -> Option<*mut verbs_context> {
-    // SAFETY: an open context.
+    // SAFETY: the context is open.
     let has_more = unsafe { (*context).abi_compat } as isize == -1;
     let offset = std::mem::offset_of!(verbs_context, context);
     has_more.then(|| context.cast::<u8>().wrapping_sub(offset).cast())

@@ -16,7 +16,7 @@ pub struct Channel {
 
 impl Channel {
     pub fn new(ctx: &Arc<Context>) -> Result<Arc<Channel>, Errno> {
-        // SAFETY: a valid context.
+        // SAFETY: the context is valid.
         let raw = unsafe { ibv_create_comp_channel(ctx.raw()) };
         if raw.is_null() {
             return Err(Errno::last());
@@ -30,7 +30,7 @@ impl Channel {
     }
 
     pub fn fd(&self) -> i32 {
-        // SAFETY: valid while `self` lives; the field never changes.
+        // SAFETY: the object is valid while `self` lives; the field never changes.
         unsafe { (*self.raw).fd }
     }
 
@@ -42,7 +42,7 @@ impl Channel {
         }
         let mut cq = std::ptr::null_mut();
         let mut cq_context: *mut c_void = std::ptr::null_mut();
-        // SAFETY: a valid channel and out pointers.
+        // SAFETY: the channel and the out pointers are valid.
         let ret = unsafe { ibv_get_cq_event(self.raw, &mut cq, &mut cq_context) };
         if ret != 0 {
             return None;
@@ -112,7 +112,7 @@ impl Cq {
         comp_vector: i32,
     ) -> Result<Arc<Cq>, Errno> {
         let raw_channel = channel.map_or(std::ptr::null_mut(), |c| c.raw);
-        // SAFETY: a valid context; the channel, if any, is kept alive by the result.
+        // SAFETY: the context is valid; the result keeps the channel, if any, alive.
         let raw = unsafe {
             ibv_create_cq(
                 ctx.raw(),
@@ -151,7 +151,7 @@ impl Cq {
 
     /// Returns the number of entries that the library reports for the CQ.
     pub fn cqe(&self) -> usize {
-        // SAFETY: valid while `self` lives.
+        // SAFETY: the object is valid while `self` lives.
         let cqe = unsafe { (*self.raw).cqe };
         usize::try_from(cqe).unwrap_or(0)
     }
@@ -169,7 +169,7 @@ impl Cq {
             ..ibv_wc::default()
         };
         let mut wc = vec![poison; max];
-        // SAFETY: the context's method table is filled by the provider before it is handed out.
+        // SAFETY: the provider filled the context's method table before it returned the context.
         let op = unsafe { (*self.ctx.raw()).ops.poll_cq }.ok_or(Errno::EOPNOTSUPP)?;
         // SAFETY: the CQ is valid, and the array has `max` entries.
         let n = unsafe { op(self.raw, max as i32, wc.as_mut_ptr()) };
@@ -181,7 +181,7 @@ impl Cq {
     /// Polls up to four entries without allocating memory, and returns their number.
     pub fn poll_silently(&self) -> u32 {
         let mut wc = [ibv_wc::default(); 4];
-        // SAFETY: the context's method table is filled by the provider before it is handed out.
+        // SAFETY: the provider filled the context's method table before it returned the context.
         let Some(op) = (unsafe { (*self.ctx.raw()).ops.poll_cq }) else {
             return 0;
         };
@@ -192,7 +192,7 @@ impl Cq {
 
     /// Calls `ibv_resize_cq`.
     pub fn resize(&self, cqe: i32) -> Result<(), Errno> {
-        // SAFETY: a valid CQ.
+        // SAFETY: the CQ is valid.
         Errno::check(unsafe { ibv_resize_cq(self.raw, cqe) })
     }
 
@@ -207,9 +207,9 @@ impl Cq {
             },
         };
         let context = later_methods(self.ctx.raw()).ok_or(Errno::EOPNOTSUPP)?;
-        // SAFETY: the method table of a provider, which is not changed any more.
+        // SAFETY: the pointer is the method table of a provider, which does not change any more.
         let op = unsafe { (*context).modify_cq }.ok_or(Errno::EOPNOTSUPP)?;
-        // SAFETY: a valid CQ, and attributes with a mask.
+        // SAFETY: the CQ is valid, and the attributes have a mask.
         Errno::check(unsafe { op(self.raw, &mut attr) })
     }
 
@@ -217,7 +217,7 @@ impl Cq {
     pub fn arm(&self, solicited_only: bool) -> Result<(), Errno> {
         // SAFETY: as in `poll`.
         let op = unsafe { (*self.ctx.raw()).ops.req_notify_cq }.ok_or(Errno::EOPNOTSUPP)?;
-        // SAFETY: a valid CQ.
+        // SAFETY: the CQ is valid.
         Errno::check(unsafe { op(self.raw, solicited_only.into()) })
     }
 

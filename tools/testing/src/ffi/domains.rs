@@ -18,10 +18,10 @@ pub struct Td {
 impl Td {
     pub fn new(ctx: &Arc<Context>) -> Result<Arc<Td>, Errno> {
         let methods = later_methods(ctx.raw()).ok_or(Errno::EOPNOTSUPP)?;
-        // SAFETY: the method table of a provider, which is not changed any more.
+        // SAFETY: the pointer is the method table of a provider, which does not change any more.
         let op = unsafe { (*methods).alloc_td }.ok_or(Errno::EOPNOTSUPP)?;
         let mut attr = ibv_td_init_attr { comp_mask: 0 };
-        // SAFETY: a valid context and attributes.
+        // SAFETY: the context and the attributes are valid.
         let raw = unsafe { op(ctx.raw(), &mut attr) };
         if raw.is_null() {
             return Err(Errno::last());
@@ -33,7 +33,7 @@ impl Td {
     /// Creates a parent domain, which joins this thread domain with a protection domain.
     pub fn parent(self: &Arc<Self>, pd: &Arc<Pd>) -> Result<Arc<Pd>, Errno> {
         let methods = later_methods(self.ctx.raw()).ok_or(Errno::EOPNOTSUPP)?;
-        // SAFETY: the method table of a provider, which is not changed any more.
+        // SAFETY: the pointer is the method table of a provider, which does not change any more.
         let op = unsafe { (*methods).alloc_parent_domain }.ok_or(Errno::EOPNOTSUPP)?;
         let mut attr = ibv_parent_domain_init_attr {
             pd: pd.raw(),
@@ -95,9 +95,9 @@ pub fn cq(parent: &Arc<Pd>, cqe: u32) -> Result<Arc<Cq>, Errno> {
         ..ibv_cq_init_attr_ex::default()
     };
     let methods = later_methods(parent.ctx.raw()).ok_or(Errno::EOPNOTSUPP)?;
-    // SAFETY: the method table of a provider, which is not changed any more.
+    // SAFETY: the pointer is the method table of a provider, which does not change any more.
     let op = unsafe { (*methods).create_cq_ex }.ok_or(Errno::EOPNOTSUPP)?;
-    // SAFETY: a valid context and attributes.
+    // SAFETY: the context and the attributes are valid.
     let raw = unsafe { op(parent.ctx.raw(), &mut attr) };
     if raw.is_null() {
         return Err(Errno::last());
@@ -117,7 +117,7 @@ pub(super) unsafe fn dealloc_td(td: *mut ibv_td) -> i32 {
     let Some(methods) = later_methods(context) else {
         return libc::EOPNOTSUPP;
     };
-    // SAFETY: the method table of a provider, which is not changed any more.
+    // SAFETY: the pointer is the method table of a provider, which does not change any more.
     match unsafe { (*methods).dealloc_td } {
         // SAFETY: the caller guarantees that `td` is valid.
         Some(op) => unsafe { op(td) },

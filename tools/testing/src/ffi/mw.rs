@@ -26,7 +26,7 @@ pub struct Mw {
 impl Mw {
     /// Calls `ibv_alloc_mw`, with any number as the type.
     pub fn new(pd: &Arc<Pd>, mw_type: u32) -> Result<Mw, Errno> {
-        // SAFETY: the method table of a provider, which is not changed any more.
+        // SAFETY: the pointer is the method table of a provider, which does not change any more.
         let op = unsafe { (*pd.ctx.raw()).ops.alloc_mw }.ok_or(Errno::EOPNOTSUPP)?;
         // SAFETY: the domain is valid.
         let raw = unsafe { op(pd.raw(), mw_type) };
@@ -109,7 +109,7 @@ impl Qp {
             send_flags: flag::SIGNALED,
             bind_info: to.info(),
         };
-        // SAFETY: the method table of a provider, which is not changed any more.
+        // SAFETY: the pointer is the method table of a provider, which does not change any more.
         let op = unsafe { (*mw.pd.ctx.raw()).ops.bind_mw }.ok_or(Errno::EOPNOTSUPP)?;
         // SAFETY: the objects are valid.
         Errno::check(unsafe { op(self.raw, mw.raw, &mut bind) })

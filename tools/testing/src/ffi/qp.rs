@@ -290,7 +290,7 @@ impl Qp {
             qp_type: init.qp_type,
             sq_sig_all: init.sq_sig_all.into(),
         };
-        // SAFETY: all objects are valid and kept alive by the result.
+        // SAFETY: all objects are valid, and the result keeps them alive.
         let raw = unsafe { ibv_create_qp(pd.raw(), &mut attr) };
         if raw.is_null() {
             return Err(Errno::last());
@@ -304,7 +304,7 @@ impl Qp {
     }
 
     pub fn qpn(&self) -> u32 {
-        // SAFETY: valid while `self` lives; the number does not change.
+        // SAFETY: the QP is valid while `self` lives; the number does not change.
         unsafe { (*self.raw).qp_num }
     }
 
@@ -314,7 +314,7 @@ impl Qp {
 
     pub fn modify(&self, attr: &ibv_qp_attr, mask: u32) -> Result<(), Errno> {
         let mut attr = *attr;
-        // SAFETY: a valid QP and attributes.
+        // SAFETY: the QP and the attributes are valid.
         Errno::check(unsafe { ibv_modify_qp(self.raw, &mut attr, mask as i32) })
     }
 
@@ -326,7 +326,7 @@ impl Qp {
     /// Attaches the QP with a LID, which RoCE does not use and the core does not check.
     pub fn attach_mcast_by(&self, group: [u8; 16], lid: u16) -> Result<(), Errno> {
         let gid = ibv_gid { raw: group };
-        // SAFETY: a valid QP and GID.
+        // SAFETY: the QP and the GID are valid.
         Errno::check(unsafe { ibv_attach_mcast(self.raw, &gid, lid) })
     }
 
@@ -338,7 +338,7 @@ impl Qp {
     /// Detaches the QP with a LID.
     pub fn detach_mcast_by(&self, group: [u8; 16], lid: u16) -> Result<(), Errno> {
         let gid = ibv_gid { raw: group };
-        // SAFETY: a valid QP and GID.
+        // SAFETY: the QP and the GID are valid.
         Errno::check(unsafe { ibv_detach_mcast(self.raw, &gid, lid) })
     }
 
@@ -347,10 +347,10 @@ impl Qp {
         let mut attr = ibv_qp_attr::default();
         let mut init = MaybeUninit::<ibv_qp_init_attr>::zeroed();
         let mask = mask::STATE | mask::CAP | mask::AV | mask::ACCESS_FLAGS;
-        // SAFETY: a valid QP and out pointers.
+        // SAFETY: the QP and the out pointers are valid.
         let ret = unsafe { ibv_query_qp(self.raw, &mut attr, mask as i32, init.as_mut_ptr()) };
         Errno::check(ret)?;
-        // SAFETY: pointers and integers only; zero is valid for all of them.
+        // SAFETY: the structure has only pointers and integers, for all of which zero is valid.
         let init = unsafe { init.assume_init() };
         Ok((attr, init.cap))
     }
@@ -358,7 +358,7 @@ impl Qp {
     /// Returns the order in which the bytes of an operation's messages arrive, or 0 if no order is
     /// guaranteed. With the flag `RETURN_CAPS` (1) the result is a set of orders.
     pub fn data_in_order(&self, opcode: u32, flags: u32) -> i32 {
-        // SAFETY: a valid QP.
+        // SAFETY: the QP is valid.
         unsafe { ibv_query_qp_data_in_order(self.raw, opcode, flags) }
     }
 
@@ -419,7 +419,7 @@ impl Qp {
     /// `list` is one linked list of requests, whose SGEs, inline data and objects are valid during
     /// the call.
     pub(super) unsafe fn post_raw(&self, list: &mut [ibv_send_wr]) -> Result<(), PostError> {
-        // SAFETY: the context's method table is filled by the provider before it is handed out.
+        // SAFETY: the provider filled the context's method table before it returned the context.
         let verb = unsafe { (*self.pd.ctx.raw()).ops.post_send };
         // SAFETY: the QP is valid; the caller guarantees the rest.
         unsafe { post(verb, self.raw, list) }
@@ -462,7 +462,7 @@ impl Srq {
                 srq_limit,
             },
         };
-        // SAFETY: a valid PD and attributes.
+        // SAFETY: the PD and the attributes are valid.
         let raw = unsafe { ibv_create_srq(pd.raw(), &mut attr) };
         if raw.is_null() {
             return Err(Errno::last());
@@ -498,10 +498,10 @@ impl Srq {
     /// Panics if the provider does not have the verb, or if the verb fails.
     pub fn number(&self) -> u32 {
         let methods = later_methods(self.pd.ctx.raw()).expect("a table of later methods");
-        // SAFETY: the method table of a provider, which is not changed any more.
+        // SAFETY: the pointer is the method table of a provider, which does not change any more.
         let op = unsafe { (*methods).get_srq_num }.expect("ibv_get_srq_num");
         let mut number = 0;
-        // SAFETY: a valid SRQ and out pointer.
+        // SAFETY: the SRQ and the out pointer are valid.
         let returned = unsafe { op(self.raw, &mut number) };
         assert_eq!(returned, 0, "ibv_get_srq_num");
         number
@@ -526,13 +526,13 @@ impl Srq {
         };
         // The bits of `mask` are IBV_SRQ_MAX_WR and IBV_SRQ_LIMIT.
         let mask = c_int::from(max_wr.is_some()) | c_int::from(limit.is_some()) << 1;
-        // SAFETY: a valid SRQ and attributes.
+        // SAFETY: the SRQ and the attributes are valid.
         Errno::check(unsafe { ibv_modify_srq(self.raw, &mut attr, mask) })
     }
 
     pub fn query(&self) -> Result<ibv_srq_attr, Errno> {
         let mut attr = ibv_srq_attr::default();
-        // SAFETY: a valid SRQ and out pointer.
+        // SAFETY: the SRQ and the out pointer are valid.
         Errno::check(unsafe { ibv_query_srq(self.raw, &mut attr) })?;
         Ok(attr)
     }
@@ -555,7 +555,7 @@ pub struct Ah {
 impl Ah {
     pub fn new(pd: &Arc<Pd>, attr: &ibv_ah_attr) -> Result<Ah, Errno> {
         let mut attr = *attr;
-        // SAFETY: a valid PD and attributes.
+        // SAFETY: the PD and the attributes are valid.
         let raw = unsafe { ibv_create_ah(pd.raw(), &mut attr) };
         if raw.is_null() {
             return Err(Errno::last());

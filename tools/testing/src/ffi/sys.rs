@@ -250,7 +250,7 @@ pub fn readable(fd: c_int, ms: i32) -> bool {
         events: libc::POLLIN,
         revents: 0,
     };
-    // SAFETY: one valid pollfd.
+    // SAFETY: `p` is one valid pollfd.
     let n = unsafe { libc::poll(&mut p, 1, ms) };
     n > 0 && p.revents & (libc::POLLIN | libc::POLLERR | libc::POLLHUP) != 0
 }
@@ -263,7 +263,7 @@ pub fn hoard() {
         libc::M_TOP_PAD,
         libc::M_MMAP_THRESHOLD,
     ] {
-        // SAFETY: no pointers.
+        // SAFETY: the call has no pointers.
         unsafe { libc::mallopt(option, ENOUGH) };
     }
     drop(vec![1u8; 16 << 20]);
@@ -338,8 +338,8 @@ impl DeviceMapping {
 
     /// Unmaps the range. A later access to it, above all by the provider, raises SIGSEGV.
     pub(super) fn unmap(self) {
-        // SAFETY: a mapping of a device's file, in which no Rust object lives; the only caller ends the
-        // process next.
+        // SAFETY: the mapping is one of a device's file, in which no Rust object lives; the only
+        // caller ends the process next.
         unsafe { libc::munmap(self.start as *mut libc::c_void, self.len) };
     }
 
@@ -379,8 +379,8 @@ impl DeviceMapping {
 
     /// Loads 32 bits by one aligned access.
     pub fn read32(&self, off: usize) -> u32 {
-        // SAFETY: `at` checked bounds and alignment; the caller keeps the context whose mapping
-        // this is open, as `find` documents mappings of this very process.
+        // SAFETY: `at` checked bounds and alignment; `find` returns mappings of this process, and
+        // the caller keeps the context of the mapping open.
         unsafe { self.at::<u32>(off).read_volatile() }
     }
 
@@ -419,7 +419,7 @@ impl Twin {
         // SAFETY: `ends` has room for the two descriptors.
         Errno::check(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) })?;
         let [wait, gate] = ends;
-        // SAFETY: the copy calls nothing but close, read and _exit, which need no lock of another thread.
+        // SAFETY: the copy calls only close, read and _exit, which need no lock of another thread.
         let pid = unsafe { libc::fork() };
         if pid == 0 {
             let mut byte = 0u8;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! Management datagrams (MADs), through the kernel's `/dev/infiniband/umadN` (`<rdma/ib_user_mad.h>`).
+//! Management datagrams (MADs), through the kernel's `/dev/infiniband/umadN`
+//! (`<rdma/ib_user_mad.h>`).
 #![allow(unsafe_code)]
 
 use super::sys::{readable, Errno};

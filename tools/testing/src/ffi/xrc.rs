@@ -26,9 +26,9 @@ impl Xrcd {
             oflags: libc::O_CREAT,
         };
         let methods = later_methods(ctx.raw()).ok_or(Errno::EOPNOTSUPP)?;
-        // SAFETY: the method table of a provider, which is not changed any more.
+        // SAFETY: the pointer is the method table of a provider, which does not change any more.
         let op = unsafe { (*methods).open_xrcd }.ok_or(Errno::EOPNOTSUPP)?;
-        // SAFETY: a valid context and attributes.
+        // SAFETY: the context and the attributes are valid.
         let raw = unsafe { op(ctx.raw(), &mut attr) };
         if raw.is_null() {
             return Err(Errno::last());
@@ -61,7 +61,7 @@ impl Xrcd {
             ..ibv_srq_init_attr_ex::default()
         };
         let methods = later_methods(self.ctx.raw()).ok_or(Errno::EOPNOTSUPP)?;
-        // SAFETY: the method table of a provider, which is not changed any more.
+        // SAFETY: the pointer is the method table of a provider, which does not change any more.
         let op = unsafe { (*methods).create_srq_ex }.ok_or(Errno::EOPNOTSUPP)?;
         // SAFETY: the context and the attributes are valid; the result keeps the objects in them
         // alive.
@@ -92,7 +92,7 @@ impl Xrcd {
         };
         (attr.cap.max_send_wr, attr.cap.max_recv_sge) = (1, u32::MAX);
         let methods = later_methods(pd.ctx.raw()).ok_or(Errno::EOPNOTSUPP)?;
-        // SAFETY: the method table of a provider, which is not changed any more.
+        // SAFETY: the pointer is the method table of a provider, which does not change any more.
         let op = unsafe { (*methods).create_qp_ex }.ok_or(Errno::EOPNOTSUPP)?;
         // SAFETY: the context and the attributes are valid and outlive the QP.
         let raw = unsafe { op(pd.ctx.raw(), &mut attr) };
@@ -113,7 +113,7 @@ impl Xrcd {
             ..ibv_qp_init_attr_ex::default()
         };
         let methods = later_methods(self.ctx.raw()).ok_or(Errno::EOPNOTSUPP)?;
-        // SAFETY: the method table of a provider, which is not changed any more.
+        // SAFETY: the pointer is the method table of a provider, which does not change any more.
         let op = unsafe { (*methods).create_qp_ex }.ok_or(Errno::EOPNOTSUPP)?;
         // SAFETY: the context and the attributes are valid; the result keeps the domain alive.
         let raw = unsafe { op(self.ctx.raw(), &mut attr) };
@@ -130,7 +130,7 @@ impl Xrcd {
             ..ibv_qp_open_attr::default()
         };
         let methods = later_methods(self.ctx.raw()).ok_or(Errno::EOPNOTSUPP)?;
-        // SAFETY: the method table of a provider, which is not changed any more.
+        // SAFETY: the pointer is the method table of a provider, which does not change any more.
         let op = unsafe { (*methods).open_qp }.ok_or(Errno::EOPNOTSUPP)?;
         // SAFETY: the context and the attributes are valid; the result keeps the domain alive.
         let raw = unsafe { op(self.ctx.raw(), &mut attr) };
@@ -156,7 +156,7 @@ pub(super) unsafe fn close_xrcd(xrcd: *mut ibv_xrcd) -> i32 {
     // SAFETY: the caller guarantees that `xrcd` is valid.
     let context = unsafe { (*xrcd).context };
     let methods = later_methods(context);
-    // SAFETY: the method table of a provider, which is not changed any more.
+    // SAFETY: the pointer is the method table of a provider, which does not change any more.
     match methods.and_then(|methods| unsafe { (*methods).close_xrcd }) {
         // SAFETY: the caller guarantees that `xrcd` is valid.
         Some(op) => unsafe { op(xrcd) },
@@ -172,7 +172,7 @@ pub struct Target {
 
 impl Target {
     pub fn qpn(&self) -> u32 {
-        // SAFETY: valid while `self` lives; the number does not change.
+        // SAFETY: the QP is valid while `self` lives; the number does not change.
         unsafe { (*self.raw).qp_num }
     }
 
@@ -184,7 +184,7 @@ impl Target {
     pub fn post_recv(&self, wr: &RecvWr) -> Result<(), Errno> {
         let mut list = recv_list(std::slice::from_ref(wr));
         let mut bad = std::ptr::null_mut();
-        // SAFETY: the context's method table is filled by the provider before it is handed out.
+        // SAFETY: the provider filled the context's method table before it returned the context.
         let op = unsafe { (*self.xrcd.ctx.raw()).ops.post_recv }.ok_or(Errno::EOPNOTSUPP)?;
         // SAFETY: the QP is valid, and the list is one request without buffers.
         Errno::check(unsafe { op(self.raw, list.as_mut_ptr(), &mut bad) })
@@ -192,7 +192,7 @@ impl Target {
 
     pub fn modify(&self, attr: &ibv_qp_attr, mask: u32) -> Result<(), Errno> {
         let mut attr = *attr;
-        // SAFETY: a valid queue pair and attributes.
+        // SAFETY: the QP and the attributes are valid.
         Errno::check(unsafe { ibv_modify_qp(self.raw, &mut attr, mask as i32) })
     }
 }

@@ -26,7 +26,7 @@ pub static TESTS: &[Test] = &[
 
 pub(super) type Values = BTreeMap<String, u64>;
 
-/// Minimum time between two reads of the device by the core.
+/// Delay before each read, longer than the 10 ms for which the core keeps the values.
 const FRESH: Duration = Duration::from_millis(50);
 
 fn link() -> String {
@@ -45,7 +45,8 @@ pub(super) fn sysfs(folder: &str) -> Result<Values, Fail> {
         let entry = entry.at(&path)?;
         let name = entry.file_name().to_string_lossy().into_owned();
         let value = std::fs::read_to_string(entry.path()).at(&name)?;
-        // `lifespan` is no counter but the time for which the values are kept.
+        // The file `lifespan` is no counter but the time for which values are kept; no test
+        // compares it.
         if let Ok(value) = value.trim().parse() {
             all.insert(name, value);
         }
