@@ -1,28 +1,29 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! An entry of a recording.
+//! One entry of a recording, and its conversion to and from 64-bit words.
 
 use verbena_faults::{Direction, On};
 
-/// Words of 64 bits of an entry.
+/// Length of an entry in 64-bit words.
 pub const WORDS: usize = 6;
 
-/// The number of a rule of which nothing more is known.
+/// Rule number that stands for a rule about which nothing else is known.
 pub const NO_RULE: u16 = u16::MAX;
 
-/// What happened, and when.
+/// An event of the device, with its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Device clock in nanoseconds: the beginning of the slice.
+    /// Device clock in nanoseconds at the beginning of the slice.
     pub time: u64,
-    /// What.
+    /// The event that this entry records.
     pub what: What,
 }
 
-/// What happened. `owner` counts the queue pairs that were created since the device's reset, and is no other's.
+/// An event. `owner` is the ordinal of the QP among all QPs that were created since the reset of
+/// the device; unlike a QPN it is never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
-    /// The device began with a send work request. `opcode` is that of the WQE.
+    /// The device began with a send work request, whose WQE has this `opcode`.
     #[allow(missing_docs)]
     Work {
         qpn: u32,
@@ -31,12 +32,12 @@ pub enum What {
         opcode: u8,
         wr_id: u64,
     },
-    /// A queue pair sent a packet, or `count` packets in a row.
+    /// A QP sent a packet, or `count` packets in a row.
     Sent(Packet),
-    /// A queue pair received them.
+    /// A QP received a packet, or `count` packets in a row.
     Received(Packet),
-    /// One packet passed the hook of rules, or the lot of `verbena-nic --drop` ([`LOT`](crate::LOT)). `nth` is its PSN, counted from
-    /// the queue pair's first in that sequence, which is 1.
+    /// A packet passed the rules, or the random drop of `verbena-nic --drop` ([`LOT`](crate::LOT)).
+    /// `nth` is its PSN counted from the first PSN of the QP in that sequence, which is 1.
     #[allow(missing_docs)]
     Passed {
         way: Direction,
@@ -59,23 +60,23 @@ pub enum What {
         syndrome: u16,
         wr_id: u64,
     },
-    /// An asynchronous event.
+    /// The device raised an asynchronous event.
     #[allow(missing_docs)]
     Event {
         kind: u8,
         number: u32,
         syndrome: u16,
     },
-    /// A command was answered.
+    /// The device answered a command.
     #[allow(missing_docs)]
     Command {
         opcode: u16,
         status: u8,
         syndrome: u16,
-        /// After SET_PORT: whether the port is up. Older recordings have none.
+        /// State of the port after SET_PORT. Older recordings do not have it.
         port_up: Option<bool>,
     },
-    /// A queue pair was created.
+    /// The driver created a QP.
     #[allow(missing_docs)]
     Created {
         qpn: u32,
@@ -84,8 +85,8 @@ pub enum What {
         send_cqn: u32,
         recv_cqn: u32,
     },
-    /// A queue pair is in another state, and why if it is an error. `is_local`: its peer is of the same device, if
-    /// that is known.
+    /// A QP changed its state; `syndrome` is the cause if the new state is an error. `is_local` is
+    /// true if the peer belongs to the same device, and None if that is not known.
     #[allow(missing_docs)]
     State {
         qpn: u32,
@@ -99,14 +100,14 @@ pub enum What {
         una_psn: u32,
         expected_psn: u32,
     },
-    /// A queue pair was destroyed.
+    /// The driver destroyed a QP.
     #[allow(missing_docs)]
     Destroyed { qpn: u32, owner: u32 },
-    /// A rule was added, or was there when the recording began (`late`).
+    /// A rule was added, or was present when the recording began (`late`).
     #[allow(missing_docs)]
     Rule { rule: u16, late: bool },
-    /// A rule fired. `base`: so many queue pairs there were when it was added. On a packet, `opcode` is the packet's, on a send the
-    /// WQE's, on a command the command's.
+    /// A rule fired. `base` is the number of QPs created before the rule was added. `opcode` is
+    /// that of the packet, of the WQE for a send, or of the command.
     #[allow(missing_docs)]
     Fired {
         rule: u16,
@@ -119,34 +120,34 @@ pub enum What {
         psn: u32,
         nth: u32,
     },
-    /// The device was reset: numbers begin again.
+    /// The device was reset, so that all numbers begin again.
     Reset,
 }
 
 /// A packet, or `count` packets of one message in a row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Packet {
-    /// The queue pair that sent or received it.
+    /// QPN of the QP that sent or received the packet.
     pub qpn: u32,
-    /// The other one, where it is known.
+    /// QPN of the other QP, where it is known.
     pub peer: u32,
-    /// BTH opcode of the first of them.
+    /// BTH opcode of the first packet.
     pub opcode: u8,
-    /// [`FIRST`](crate::FIRST) and [`LAST`](crate::LAST).
+    /// The flags [`FIRST`](crate::FIRST) and [`LAST`](crate::LAST).
     pub flags: u8,
-    /// PSN of the first of them.
+    /// PSN of the first packet.
     pub psn: u32,
-    /// How many there are.
+    /// Number of packets, or of PSNs for a READ request.
     pub count: u32,
-    /// Bytes of payload.
+    /// Payload of all packets, in bytes.
     pub bytes: u32,
-    /// AETH: syndrome in bits 31:24, MSN below. RETH, AtomicETH: the R_Key.
+    /// AETH: syndrome in bits 31:24, MSN in the others. RETH and AtomicETH: the R_Key.
     pub detail: u32,
-    /// RETH, AtomicETH: the address.
+    /// Virtual address in the RETH or AtomicETH.
     pub address: u64,
 }
 
-/// The fields of an entry as they lie in its words.
+/// The fields of an entry in the order in which its words hold them.
 #[derive(Clone, Copy, Default)]
 struct Raw {
     kind: u8,
@@ -445,7 +446,7 @@ impl What {
 }
 
 impl Entry {
-    /// Its words.
+    /// Packs the entry into its words.
     #[inline]
     pub fn pack(&self) -> [u64; WORDS] {
         let raw = self.what.pack();
@@ -460,7 +461,7 @@ impl Entry {
         ]
     }
 
-    /// The entry that some words are. None: they are none.
+    /// Unpacks an entry. None if the words have a kind that is not known.
     pub fn unpack(words: &[u64; WORDS]) -> Option<Self> {
         let [time, head, w2, w3, w4, g] = *words;
         let high = |word: u64| (word >> 32) as u32;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Rules that have happen again, on purpose, what rules and chance had happen: each firing becomes a rule of its own that names the very
-//! thing: the queue pair by its order of creation, the packet by its number, and which time it passes.
+//! Exports rules that reproduce the faults of a recording, whether rules or random loss caused
+//! them. Each firing becomes a rule of its own that matches exactly one event: it names the QP by
+//! its order of creation, the packet by its number, and the pass of the packet by its ordinal.
 
 use crate::entry::What;
 use crate::facts::{packet_name, work_name};
@@ -10,33 +11,34 @@ use crate::flags::{LOST, LOT};
 use std::collections::{HashMap, HashSet};
 use verbena_faults::{Action, Direction, Match, On, Rule, RuleSet};
 
-/// The longest that is left of a rule's name in bytes, so that a number has room behind it.
+/// Most bytes of the name of a rule that are kept, so that a number fits after them.
 const NAME: usize = 48;
 
-/// What was exported.
+/// The result of an export.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Exported {
     /// The rules, in the order of the firings.
     pub set: RuleSet,
-    /// What could not be exported, and why.
+    /// Firings that could not be exported, each with the reason.
     pub missing: Vec<String>,
 }
 
-/// One packet at one hook: queue pair, whether it is received, opcode, number.
+/// One packet at one hook: QP, true if received, opcode, number.
 type Thing = (u32, bool, u8, u32);
 
-/// What is counted while the entries are gone through.
+/// Counts that are kept while the entries are read in order.
 #[derive(Default)]
 struct Counts {
-    /// Queue pairs of which the creation was seen in this life of the device.
+    /// QPs whose creation was recorded since the last reset of the device.
     born: HashSet<u32>,
-    /// Queue pairs that there were before the first of these.
+    /// Number of QPs that were created before the first QP of `born`.
     before: Option<u32>,
-    /// How often a packet passed the rules, and the lot behind them: where there are both it passes both.
+    /// Numbers of times that a packet passed the rules, and the random drop after them. With both
+    /// present, a packet that no rule drops passes both.
     packets: HashMap<Thing, [u64; 2]>,
     sends: HashMap<(u32, u8), u64>,
     commands: HashMap<u16, u64>,
-    /// Commands so far when a rule was added, by its number.
+    /// Numbers of commands so far when a rule was added, by the number of the rule.
     since: HashMap<u16, HashMap<u16, u64>>,
     lives: u64,
 }
@@ -85,7 +87,8 @@ impl Counts {
         }
     }
 
-    /// The queue pair, named as the next run knows it.
+    /// Adds the QP to `m` by its order of creation since the rule was added, which is the same in
+    /// the next run.
     fn party(&self, m: &mut Match, owner: u32, base: u32, qpn: u32) -> Result<(), String> {
         if owner <= base {
             return Err(format!(
@@ -110,7 +113,8 @@ fn base_name(rule: &Rule) -> &str {
     rule.name.get(..end).unwrap_or_default()
 }
 
-/// Rules out of what fired. `rules` are those that entries name, by number.
+/// Returns the rules that reproduce all firings. `rules` are the rules that entries name, by
+/// number.
 pub fn export(recording: &Recording, rules: &[Option<Rule>]) -> Exported {
     let mut counts = Counts::default();
     let mut out = Exported {
@@ -157,7 +161,8 @@ pub fn export(recording: &Recording, rules: &[Option<Rule>]) -> Exported {
     out
 }
 
-/// What has a firing of a rule happen again, beside those that there are. None: one of them does.
+/// Returns the rule that reproduces a firing, to be added to `others`. None if `others` have such a
+/// rule already.
 fn repeated(rule: &Rule, exact: Option<Match>, others: &[Rule]) -> Result<Option<Rule>, String> {
     let is_there = |name: &str| others.iter().any(|other| other.name == name);
     let again = match exact {
@@ -170,7 +175,7 @@ fn repeated(rule: &Rule, exact: Option<Match>, others: &[Rule]) -> Result<Option
                 action: rule.action.clone(),
             }
         }
-        // A moment is as exact as it was, also of a rule that fires often.
+        // A rule on time is exact as it is, even if it fires often.
         None if others.contains(rule) => return Ok(None),
         None if is_there(&rule.name) => {
             return Err(format!("there are two rules {:?}", rule.name));
@@ -192,7 +197,7 @@ fn packet(
         direction: Some(way),
         opcode: vec![packet_name(opcode)],
         packet: Some(nth),
-        // A rule may have kept it from the lot.
+        // A rule may have dropped the packet before the random drop counted it.
         nth: counts
             .packets
             .get(&(owner, way == Direction::In, opcode, nth))
@@ -203,7 +208,8 @@ fn packet(
     Ok(Some(m))
 }
 
-/// What names the very thing on which a rule fired. None: the rule itself does.
+/// Returns a match for exactly the event on which a rule fired. None if the match of the rule
+/// itself is as exact.
 fn exact(counts: &Counts, what: &What, rule: &Rule) -> Result<Option<Match>, String> {
     let What::Fired {
         rule: number,
@@ -240,7 +246,8 @@ fn exact(counts: &Counts, what: &What, rule: &Rule) -> Result<Option<Match>, Str
             Ok(Some(Match {
                 on,
                 command: Some(verbena_faults::command_name(opcode).ok_or("an unknown command")?),
-                // Its own answer is yet to come.
+                // The recording has a command only when it is answered, so this one is not counted
+                // yet.
                 nth: Some(all - before.min(all) + 1),
                 ..Match::default()
             }))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What is known of a device: what was recorded, and how its objects are now.
+//! All facts known about a device: its recording and the present state of its objects.
 
 use crate::entry::{Entry, Packet, What};
 use crate::file::Recording;
@@ -13,39 +13,39 @@ use verbena_faults::{Action, Rule};
 use verbena_roce::wire::opcode;
 use verbena_roce::{psn, psn::PSN_MASK};
 
-/// A queue pair as it is now.
+/// The present state of a QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpNow {
-    /// Its number.
+    /// Number of this QP.
     pub qpn: u32,
-    /// Its state.
+    /// State of this QP.
     pub state: QpState,
-    /// Why it is in ERR or SQE.
+    /// Cause of the state, if the QP is in ERR or SQE.
     pub syndrome: Option<Syndrome>,
-    /// The number of its peer.
+    /// QPN of the peer.
     pub peer: u32,
-    /// Whether that is of the same device, if it is known.
+    /// True if the peer belongs to the same device; None if that is not known.
     pub is_local: Option<bool>,
-    /// Its CQs.
+    /// The CQs of sends and of receives.
     pub cqns: [u32; 2],
-    /// PSN that is sent next, the oldest that is not acknowledged, and the one that is expected.
+    /// PSN to be sent next, oldest unacknowledged PSN, and expected PSN.
     pub psns: [u32; 3],
 }
 
-/// What is known.
+/// All facts known about a device.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
-    /// What was recorded; nothing, if there is no recording.
+    /// The recording, which is empty if there is none.
     pub recording: Recording,
-    /// The rules that entries name, by number, as far as they can be read.
+    /// The rules that entries name, by number; None for a rule that cannot be parsed.
     pub rules: Vec<Option<Rule>>,
-    /// The queue pairs, if the device could be asked; else they are as recorded last.
+    /// The QPs, if the device could be queried; otherwise their last recorded state is used.
     pub qps: Vec<QpNow>,
-    /// The CQs in error, and why.
+    /// The CQs in error, each with its cause.
     pub cqs: Vec<(u32, Option<Syndrome>)>,
 }
 
-/// A queue pair in people's words.
+/// Formats a QPN for messages.
 pub(crate) struct Name(pub(crate) u32);
 
 impl fmt::Display for Name {
@@ -54,7 +54,7 @@ impl fmt::Display for Name {
     }
 }
 
-/// Whether a packet of this opcode answers a request.
+/// True if a packet with this opcode answers a request.
 pub(crate) fn is_response(code: u8) -> bool {
     opcode::lookup(code).is_some_and(|(_, row)| row.operation.is_response())
 }
@@ -63,7 +63,7 @@ pub(crate) fn is_acknowledge(code: u8) -> bool {
     code & opcode::OPERATION == opcode::op::ACKNOWLEDGE
 }
 
-/// The name of a packet's opcode, as the specification has it.
+/// Returns the name of a BTH opcode as the specification spells it.
 pub fn packet_name(code: u8) -> String {
     if code == opcode::CNP {
         return String::from("CNP");
@@ -71,7 +71,8 @@ pub fn packet_name(code: u8) -> String {
     opcode::lookup(code).map_or_else(|| format!("opcode {code:#04x}"), |(_, row)| row.name.into())
 }
 
-/// What a packet is, or several in a row: of those, the parts of the message that they are. An acknowledgement by what its AETH says.
+/// Returns the name of a packet or of several packets in a row, and for several packets which parts
+/// of the message they are. An acknowledgement is named after the syndrome in its AETH.
 pub(crate) fn packets_name(p: &Packet) -> String {
     let name = packet_name(p.opcode);
     if opcode::lookup(p.opcode).is_some() && is_acknowledge(p.opcode) {
@@ -104,7 +105,7 @@ pub(crate) fn packets_name(p: &Packet) -> String {
     }
 }
 
-/// The name of a work request's operation.
+/// Returns the name of the operation of a work request.
 pub fn work_name(code: u8) -> String {
     let name = verbena_faults::send_name(code);
     let raw =
@@ -112,25 +113,25 @@ pub fn work_name(code: u8) -> String {
     name.map_or_else(raw, String::from)
 }
 
-/// A state's name in capitals.
+/// Returns the name of a state in capitals.
 pub fn state_name(state: u8) -> String {
     QpState::from_raw(state).map_or_else(|| format!("state {state}"), |s| s.name().to_uppercase())
 }
 
-/// Whether a queue pair in this state has come to an error.
+/// True if this state is an error state, ERR or SQE.
 pub(crate) fn is_error(state: u8) -> bool {
     [QpState::Err, QpState::Sqe]
         .map(QpState::to_raw)
         .contains(&state)
 }
 
-/// Whether one of the packets has this PSN.
+/// True if one of the packets has the PSN `wanted`.
 pub(crate) fn covers(packet: &Packet, wanted: u32) -> bool {
     psn::ahead(wanted, packet.psn & PSN_MASK) < packet.count.max(1)
 }
 
 impl Facts {
-    /// Of a recording, with its rules.
+    /// Makes the facts from a recording and its rules.
     pub fn of(recording: Recording, rules: Vec<Option<Rule>>) -> Self {
         Self {
             recording,
@@ -139,26 +140,27 @@ impl Facts {
         }
     }
 
-    /// The entries.
+    /// Returns all entries of the recording.
     pub(crate) fn all(&self) -> &[Entry] {
         &self.recording.entries
     }
 
-    /// Entries before a place, the latest first.
+    /// Iterates over the entries before index `at`, the latest first.
     pub(crate) fn before(&self, at: usize) -> impl Iterator<Item = (usize, &Entry)> {
         let all = self.all();
         let end = at.min(all.len());
         (0..end).rev().filter_map(move |n| Some((n, all.get(n)?)))
     }
 
-    /// A moment, as people have it: seconds of the device clock, and the entry.
+    /// Returns the time of an entry as text: seconds of the device clock, and the number of the
+    /// entry.
     pub(crate) fn moment(&self, at: usize) -> String {
         let time = self.all().get(at).map_or(0, |entry| entry.time);
         let number = self.recording.first + at as u64;
         format!("at {:.6} s (entry {number})", time as f64 / 1e9)
     }
 
-    /// A rule's name.
+    /// Returns the name of a rule for messages.
     pub(crate) fn rule(&self, number: u16) -> String {
         match self.rules.get(usize::from(number)) {
             Some(Some(rule)) => format!("rule {:?}", rule.name),
@@ -167,13 +169,14 @@ impl Facts {
         }
     }
 
-    /// What a rule does.
+    /// Returns the action of a rule, if the rule is known.
     pub(crate) fn action(&self, number: u16) -> Option<&Action> {
         let rule = self.rules.get(usize::from(number))?.as_ref();
         rule.map(|rule| &rule.action)
     }
 
-    /// The place where the last life begins of a queue pair that has this number: its creation, or the reset of the device before it.
+    /// Returns the index where the last QP with this number began: its creation, or the last device
+    /// reset before its last entry. 0 if neither was recorded.
     pub(crate) fn life(&self, qpn: u32) -> usize {
         let all = self.all();
         let is_its = |entry: &Entry| match entry.what {
@@ -192,7 +195,8 @@ impl Facts {
         until.iter().rposition(born).unwrap_or(0)
     }
 
-    /// The place where a queue pair of this number, before another place, began anew: in its last life, or its last RESET there.
+    /// Returns the index where the QP began anew before index `at`: its last change to RESET after
+    /// its creation, or else the result of [`Self::life`].
     pub(crate) fn anew(&self, qpn: u32, at: usize) -> usize {
         let life = self.life(qpn);
         let reset = QpState::Reset.to_raw();
@@ -202,7 +206,7 @@ impl Facts {
         last.map_or(life, |(n, _)| n)
     }
 
-    /// The queue pair as it is now, or was last.
+    /// Returns the present state of a QP, or its last recorded state.
     pub fn qp(&self, qpn: u32) -> Option<QpNow> {
         let written = self.written(qpn);
         let Some(found) = self.qps.iter().find(|qp| qp.qpn == qpn) else {
@@ -215,7 +219,7 @@ impl Facts {
         })
     }
 
-    /// The queue pair as it was last, by the recording.
+    /// Returns the last state of a QP according to the recording.
     fn written(&self, qpn: u32) -> Option<QpNow> {
         let mut now = None;
         for entry in self.all().get(self.life(qpn)..)? {
@@ -264,8 +268,9 @@ impl Facts {
         now
     }
 
-    /// The peer of a queue pair, if it is one of this device. If that is not known, the one of that number is, if it is connected to
-    /// it; two devices that were used alike have the same numbers.
+    /// Returns the peer of a QP, if the peer belongs to this device and is connected back to the
+    /// QP. The number of the peer alone does not suffice where `is_local` is not known: two devices
+    /// that were used alike have the same QPNs.
     pub(crate) fn local_peer(&self, qp: &QpNow) -> Option<QpNow> {
         if qp.is_local == Some(false) {
             return None;

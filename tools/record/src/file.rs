@@ -2,7 +2,7 @@
 
 //! The file of a recording. Numbers are little-endian.
 //!
-//! | bytes | what |
+//! | bytes | contents |
 //! | --- | --- |
 //! | 8 | `VERBENA` and a line feed |
 //! | 4, 4 | [`VERSION`], bytes of an entry |
@@ -10,23 +10,24 @@
 //! | 8 | time of day, in nanoseconds since 1970, at which the device clock was 0 |
 //! | 8 | device clock when the recording was taken |
 //! | 6, 2 | MAC address of the port, 0 |
-//! | 4 and so many | why it was taken, in UTF-8 |
-//! | 4, and for each 4 and so many | the rules that entries name, in JSON, by number |
-//! | 8, and for each an entry's | the entries |
-//! | 8 | FNV-1a of all before it |
+//! | 4 and this length | the reason for the recording, in UTF-8 |
+//! | 4, and for each 4 and this length | the rules that entries name, in JSON, by number |
+//! | 8, and for each the bytes of an entry | the entries |
+//! | 8 | FNV-1a of all bytes before it |
 
 use crate::entry::{Entry, WORDS};
 use std::fmt;
 
-/// Version of the format.
+/// Version of the file format.
 pub const VERSION: u32 = 1;
 const MAGIC: &[u8; 8] = b"VERBENA\n";
 const ENTRY: usize = WORDS * 8;
 
-/// What was recorded.
+/// The contents of a recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recording {
-    /// Number of the first entry: so many were overwritten, or not asked for.
+    /// Number of the first entry, which equals the number of earlier entries that were overwritten
+    /// or not requested.
     pub first: u64,
     /// Time of day, in nanoseconds since 1970, at which the device clock was 0.
     pub power_on: u64,
@@ -34,30 +35,30 @@ pub struct Recording {
     pub taken: u64,
     /// MAC address of the port.
     pub mac: [u8; 6],
-    /// Why it was taken.
+    /// Reason for which the recording was taken.
     pub reason: String,
     /// The rules that entries name, in JSON, by their numbers.
     pub rules: Vec<String>,
-    /// The entries, in order.
+    /// The entries, in the order of their numbers.
     pub entries: Vec<Entry>,
 }
 
-/// Why some bytes are no recording.
+/// Reason for which bytes are not a valid recording.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Bad {
-    /// They begin otherwise.
+    /// The bytes do not begin with the magic number.
     NoRecording,
-    /// Of this version, which is not [`VERSION`].
+    /// The file has this version, which is not [`VERSION`].
     Version(u32),
-    /// They end at this place, in the middle of what is named.
+    /// The bytes end at this offset, in the middle of the named part.
     Short(usize, &'static str),
-    /// More bytes come behind the end.
+    /// The file has this number of bytes after its end.
     Long(usize),
-    /// The sum at the end is another: bytes have changed.
+    /// The checksum at the end does not match, so bytes have changed.
     Sum,
-    /// What is named cannot be.
+    /// The named part has an impossible value.
     Wrong(&'static str),
-    /// The entry of this number is of no kind that this version knows.
+    /// The entry with this number has a kind that this version does not know.
     Entry(u64),
 }
 
@@ -83,7 +84,7 @@ fn sum(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, fold)
 }
 
-/// Bytes that are taken from the front.
+/// Reads the bytes of a file from front to back.
 struct Rest<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -125,7 +126,7 @@ fn put_text(text: &str, to: &mut Vec<u8>) {
 }
 
 impl Recording {
-    /// The file.
+    /// Returns the contents of the file.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut to = Vec::with_capacity(256 + self.entries.len() * ENTRY);
         to.extend_from_slice(MAGIC);
@@ -150,11 +151,11 @@ impl Recording {
         to
     }
 
-    /// The recording that a file has.
+    /// Parses the contents of a file.
     ///
     /// # Errors
     ///
-    /// It has none, or not all of it.
+    /// The file is not a recording, is damaged, or is incomplete.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, Bad> {
         let mut rest = Rest { bytes, at: 0 };
         if bytes.get(..MAGIC.len()) != Some(&MAGIC[..]) {
@@ -181,7 +182,7 @@ impl Recording {
             found.rules.push(rest.text("the rules")?);
         }
         let count = rest.u64("the entries")?;
-        // Numbers are only ever counted on.
+        // An entry number only ever grows by one, so the upper half of the range is never reached.
         if count
             .checked_add(found.first)
             .is_none_or(|end| end > u64::MAX / 2)

@@ -2,15 +2,16 @@
 
 //! Flags of packets and completions in entries.
 
-/// A flag of a packet: it begins a message.
+/// Flag of a packet that begins a message.
 pub const FIRST: u8 = 1;
-/// A flag of a packet: it ends a message.
+/// Flag of a packet that ends a message.
 pub const LAST: u8 = 2;
-/// A flag of a packet that passed: it was lost by `verbena-nic --drop`.
+/// Flag of a passed packet that `verbena-nic --drop` dropped.
 pub const LOST: u8 = 4;
-/// A flag of a packet that passed: at the lot of `verbena-nic --drop`, which comes behind the rules.
+/// Flag of a packet that passed the random drop of `verbena-nic --drop`, which comes after the
+/// rules.
 pub const LOT: u8 = 8;
-/// A flag of a completion: of a receive.
+/// Flag of the completion of a receive.
 pub const RECV: u8 = 1;
-/// A flag of a completion: it is in the CQ, which had room for it.
+/// Flag of a completion for which the CQ had room, so that it was written there.
 pub const WRITTEN: u8 = 2;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Frames out of a recording, for a capture. What is not recorded is zero: payload, IP and MAC addresses, Q_Keys, immediate data, the
-//! operands of atomics. The ICRC is that of the frame as it is made here.
+//! Makes frames from a recording, for a capture. Fields that the recording does not have are zero:
+//! payload, IP and MAC addresses, Q_Keys, immediate data and the operands of atomics. The ICRC is
+//! computed over the frame as it is made here.
 
 use crate::entry::{Packet, What};
 use crate::facts::{is_error, packets_name, Facts, Name};
@@ -16,39 +17,40 @@ use verbena_roce::psn;
 use verbena_roce::wire::opcode::{self, op, Header, Operation};
 use verbena_roce::wire::{bth, ethernet, icrc, ipv4, udp};
 
-/// So many frames are made of a recording at most, with so many bytes of payload, if each packet of a row is one; else there is one for
-/// each row, with no more payload than one packet can have.
+/// Most frames, and most bytes of payload, for which each packet of a row becomes a frame of its
+/// own. A recording beyond these limits gives one frame for each row, with the payload of at most
+/// one packet.
 const MOST: usize = 1 << 16;
 const MOST_BYTES: usize = 1 << 25;
 const MOST_PAYLOAD: u32 = 4096;
 const PKEY: u16 = 0xffff;
 const SOURCE_PORT: u16 = 0xc000;
 
-/// Which way a frame went.
+/// Direction in which a frame went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// Between queue pairs of the device.
+    /// The frame went between QPs of the same device.
     Local,
-    /// It left the device.
+    /// The frame left the device.
     Sent,
-    /// It came from elsewhere.
+    /// The frame came from another device.
     Received,
 }
 
-/// A frame.
+/// A frame made from a recording.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
     /// Device clock in nanoseconds.
     pub time: u64,
-    /// From Ethernet's header to the ICRC.
+    /// Bytes from the Ethernet header to the ICRC.
     pub bytes: Vec<u8>,
-    /// Which way it went.
+    /// Direction in which the frame went.
     pub way: Way,
-    /// The queue pairs, and what happened since the frame before.
+    /// The QPs, and the events since the previous frame.
     pub comment: String,
 }
 
-/// The opcode of the n-th of several packets in a row.
+/// Returns the opcode of the n-th of several packets in a row.
 fn opcode_of(packet: &Packet, n: u32) -> u8 {
     let (service, code) = (
         packet.opcode & !opcode::OPERATION,
@@ -86,14 +88,15 @@ fn opcode_of(packet: &Packet, n: u32) -> u8 {
         }
 }
 
-/// Whether the packets of a row are frames of their own: those of a READ request are its responses.
+/// True if each packet of a row becomes a frame of its own. The count of a READ request is that of
+/// its responses, so a READ request is a single frame.
 fn is_split(packet: &Packet) -> bool {
     let operation = opcode::lookup(packet.opcode).map(|(_, row)| row.operation);
     let parts = [Operation::Send, Operation::Write, Operation::ReadResponse];
     packet.count > 1 && operation.is_some_and(|operation| parts.contains(&operation))
 }
 
-/// The headers behind the BTH.
+/// Appends the headers that follow the BTH.
 fn extensions(packet: &Packet, opcode: u8, out: &mut Vec<u8>) {
     if opcode == opcode::CNP {
         out.resize(out.len() + opcode::CNP_PAYLOAD, 0);
@@ -126,7 +129,7 @@ fn extensions(packet: &Packet, opcode: u8, out: &mut Vec<u8>) {
     }
 }
 
-/// The frame of the n-th packet of a row.
+/// Makes the frame of the n-th packet of a row.
 fn frame(packet: &Packet, n: u32, payload: u32, to: u32) -> Vec<u8> {
     let opcode = if is_split(packet) {
         opcode_of(packet, n)
@@ -177,7 +180,8 @@ fn frame(packet: &Packet, n: u32, payload: u32, to: u32) -> Vec<u8> {
     out
 }
 
-/// What is said of other entries, at the next frame.
+/// Returns the text about an entry that is not a packet, for the comment of the next frame. None
+/// for an entry that needs no text.
 fn note(facts: &Facts, what: &What) -> Option<String> {
     let cause = |raw| Syndrome::from_raw(raw).map_or_else(String::new, syndrome_text);
     Some(match *what {
@@ -218,9 +222,9 @@ fn note(facts: &Facts, what: &What) -> Option<String> {
     })
 }
 
-/// What the entries say of where queue pairs and their peers are.
+/// The locations of QPs and of their peers, as the entries give them.
 struct Places {
-    /// Whether the peer of a queue pair is of the same device.
+    /// True for a QP whose peer belongs to the same device.
     is_local: HashMap<u32, bool>,
     here: HashSet<u32>,
 }
@@ -250,7 +254,8 @@ impl Places {
         places
     }
 
-    /// None: the sender's entry has it already.
+    /// Returns the packet and its direction. None for an entry that is not a packet, and for a
+    /// packet received from this device, which the entry of the sender covers.
     fn way(&self, what: &What) -> Option<(Packet, Way)> {
         let is_local = |p: &Packet| {
             let known = self.is_local.get(&p.qpn).copied();
@@ -265,7 +270,7 @@ impl Places {
     }
 }
 
-/// The frames of a recording, in order.
+/// Returns the frames of a recording, in order.
 pub fn frames(facts: &Facts) -> Vec<Frame> {
     let places = Places::of(facts);
     let rows = facts.all().iter();

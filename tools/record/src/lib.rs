@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The flight recorder: what a device did last, in a ring of small entries, and what can be read out of them.
+//! The flight recorder: a ring of small entries about the last activity of a device, and the
+//! functions that analyze and export these entries.
 //!
-//! | file | what |
+//! | file | contents |
 //! | --- | --- |
 //! | `entry.rs`, `flags.rs` | an entry, and its 48 bytes |
 //! | `ring.rs` | the ring that the device writes |
-//! | `file.rs` | the file of a recording, and its reader, which refuses what is none |
-//! | `facts.rs`, `why/` | why a queue pair is in the state that it is in, in sentences |
-//! | `explain/` | what a status, an event, a `vendor_err` or an errno of a verb means |
-//! | `export.rs` | rules that have happen again what happened |
-//! | `frames.rs` | frames out of a recording, for a capture |
+//! | `file.rs` | the file of a recording, and its reader, which refuses other files |
+//! | `facts.rs`, `why/` | sentences that say why a queue pair is in its state |
+//! | `explain/` | the meaning of a status, an event, a `vendor_err` or an errno of a verb |
+//! | `export.rs` | rules that reproduce the recorded faults |
+//! | `frames.rs` | frames made from a recording, for a capture |
 //! | `report/` | a page that shows a recording |
-//! | `full/` | a full recording: all that a device model is told, reads and does, to be replayed |
+//! | `full/` | a full recording: all inputs and outputs of a device model, for a replay |
 //!
-//! There is no clock, no socket and no file in here.
+//! This crate uses no clock, no socket and no file.
 #![forbid(unsafe_code)]
 
 mod entry;
@@ -41,7 +42,7 @@ pub use frames::{frames, Frame, Way};
 pub use report::report;
 pub use why::{errors, quiet, syndrome_text, why, Errors, Failure};
 
-/// A PSN in people's words.
+/// Returns a PSN as text for messages.
 pub(crate) fn psn_text(psn: u32) -> String {
     format!("PSN {psn:#08x}")
 }

@@ -4,23 +4,24 @@
 
 use crate::entry::{Entry, What, WORDS};
 
-/// Entries that a recording has at least.
+/// Least number of entries in a ring.
 pub const MIN_ENTRIES: usize = 1 << 10;
-/// Entries that a recording has at most: 12 MiB.
+/// Largest number of entries in a ring, which take 12 MiB.
 pub const MAX_ENTRIES: usize = 1 << 18;
-/// Entries that a recording has where nobody says how many: they stay in the cache of a core, so that payload keeps the rest.
+/// Default number of entries in a ring. They fit into the cache of a core and leave room there for
+/// payload.
 pub const DEFAULT_ENTRIES: usize = 1 << 14;
 
-/// The last entries, and how many there were.
+/// The last entries, and the number of all entries so far.
 #[derive(Clone, Debug)]
 pub struct Ring {
-    /// As many as a power of two.
+    /// The entries, whose number is a power of two.
     entries: Vec<[u64; WORDS]>,
     next: u64,
 }
 
 impl Ring {
-    /// An empty one for at least so many entries, within the limits.
+    /// Creates an empty ring for at least `entries` entries, within the limits.
     pub fn new(entries: usize) -> Self {
         let entries = entries.clamp(MIN_ENTRIES, MAX_ENTRIES).next_power_of_two();
         Self {
@@ -29,17 +30,17 @@ impl Ring {
         }
     }
 
-    /// How many it has room for.
+    /// Returns the number of entries that the ring has room for.
     pub fn capacity(&self) -> usize {
         self.entries.len()
     }
 
-    /// How many there were, those that were overwritten among them.
+    /// Returns the number of entries so far, including the overwritten ones.
     pub fn total(&self) -> u64 {
         self.next
     }
 
-    /// Writes an entry over the oldest.
+    /// Writes an entry over the oldest one.
     #[inline]
     pub fn push(&mut self, time: u64, what: What) {
         let at = self.next as usize & (self.entries.len() - 1);
@@ -49,7 +50,8 @@ impl Ring {
         self.next += 1;
     }
 
-    /// At most so many entries from a number on, or from the oldest that there is; and the number of the first.
+    /// Returns up to `most` entries, beginning with number `from` or with the oldest entry that is
+    /// left, and the number of the first of them.
     pub fn portion(&self, from: u64, most: usize) -> (u64, Vec<[u64; WORDS]>) {
         let room = self.entries.len() as u64;
         let first = from.max(self.next.saturating_sub(room)).min(self.next);

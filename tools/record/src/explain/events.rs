@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Asynchronous events: what each means, what leads to it, and what a program does then.
+//! Asynchronous events: their meanings, their causes, and the remedies for a program.
 
 use super::remedy::{CONNECTION, CQ, DEVICE, NOTHING, SRQ};
 
-/// What is known of an event.
+/// The explanation of an event.
 pub(super) struct Known {
     pub(super) name: &'static str,
-    /// Its number in `enum ibv_event_type`.
+    /// Number in `enum ibv_event_type`.
     pub(super) number: u32,
     pub(super) meaning: &'static str,
     pub(super) clause: &'static str,
-    /// The likeliest first.
+    /// Causes of the event, the likeliest first.
     pub(super) causes: &'static [&'static str],
     pub(super) remedy: &'static str,
 }

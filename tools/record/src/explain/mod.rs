@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What codes mean that programs print: completion statuses, asynchronous events, `vendor_err`, and errnos of verbs. Each comes with its
-//! meaning, the clause of the specification, the likely causes in order, and what to do.
+//! Explains the codes that programs print: completion statuses, asynchronous events, `vendor_err`,
+//! and errnos of verbs. Each comes with its meaning, the clause of the specification, the likely
+//! causes in order, and the remedy.
 //!
-//! | file | what |
+//! | file | contents |
 //! | --- | --- |
 //! | `statuses.rs`, `events.rs`, `syndromes.rs`, `verbs.rs` | the tables |
-//! | `remedy.rs` | what a program does then |
-//! | `names.rs` | how people write codes |
+//! | `remedy.rs` | the remedies for a program |
+//! | `names.rs` | the ways in which people write codes |
 
 mod events;
 mod names;
@@ -22,21 +23,21 @@ use crate::why::clause;
 use verbena_abi::cqe::WcStatus;
 use verbena_abi::syndrome::Syndrome;
 
-/// What kind of code it is.
+/// The kind of a code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// `ibv_wc.status`.
+    /// A code in `ibv_wc.status`.
     Status,
-    /// `ibv_async_event.event_type`.
+    /// A code in `ibv_async_event.event_type`.
     Event,
-    /// `ibv_wc.vendor_err`, or a syndrome of an event or a command.
+    /// A code in `ibv_wc.vendor_err`, or a syndrome of an event or a command.
     VendorErr,
-    /// What a verb fails with.
+    /// An errno with which a verb fails.
     Errno,
 }
 
 impl Kind {
-    /// In a word.
+    /// Returns the name of the kind.
     pub fn name(self) -> &'static str {
         match self {
             Self::Status => "status",
@@ -47,33 +48,33 @@ impl Kind {
     }
 }
 
-/// What is known of a code.
+/// The explanation of a code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explained {
-    /// What kind of code it is.
+    /// Kind of this code.
     pub kind: Kind,
-    /// Its number.
+    /// Number of this code.
     pub code: u32,
-    /// Its name, in the spelling of C where that has one.
+    /// Name of this code, in the spelling of C if there is one.
     pub name: String,
-    /// What it means.
+    /// Meaning of this code.
     pub meaning: String,
-    /// The clause of the InfiniBand Architecture Specification, volume 1.
+    /// Clause of the InfiniBand Architecture Specification, volume 1.
     pub clause: Option<&'static str>,
-    /// Where a program sees it, where that is not clear by the kind.
+    /// Place where a program sees the code, if the kind does not make it clear.
     pub seen: Option<String>,
-    /// What leads to it, the likeliest first.
+    /// Causes of this code, the likeliest first.
     pub causes: Vec<&'static str>,
-    /// What to do.
+    /// Action that a program takes.
     pub remedy: &'static str,
 }
 
-/// The answer: what the words most likely mean, and what else the number may be.
+/// The answer to a question: the most likely meaning, and other meanings of the same number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// What they most likely mean: one code, or each errno of a verb.
+    /// Most likely meaning: one code, or each errno of a verb.
     pub told: Vec<Explained>,
-    /// What else the same number is, each with the words to ask for it.
+    /// Other meanings of the same number, each with the words to ask for it.
     pub others: Vec<String>,
 }
 
@@ -134,7 +135,8 @@ fn of_errno(verb: &str, errno: &verbs::Errno) -> Explained {
     }
 }
 
-/// All statuses, events and codes of `vendor_err`, and each errno that a verb is known to have.
+/// Returns all statuses, events and codes of `vendor_err`, and each errno that a verb is known to
+/// have.
 pub fn all() -> Vec<Explained> {
     let syndromes = Syndrome::ALL.iter().map(|cause| of_syndrome(*cause));
     let statuses = WcStatus::ALL.iter().filter_map(|status| of_status(*status));
@@ -149,11 +151,11 @@ pub fn all() -> Vec<Explained> {
         .collect()
 }
 
-/// What words mean: a number, a name in any spelling, a verb, or a verb and an errno in either order.
+/// Explains a number, a name in any spelling, a verb, or a verb and an errno in either order.
 ///
 /// # Errors
 ///
-/// They name nothing that is known; the error says which names are near.
+/// The words name no known code; the error lists similar names.
 pub fn explain(words: &[String]) -> Result<Answer, String> {
     match words {
         [word] => one(word),
@@ -185,7 +187,7 @@ fn errno(verb: &'static str, word: &str) -> Result<Answer, String> {
     })
 }
 
-/// What the verbs with this errno are.
+/// Returns the text that lists the verbs with this errno.
 fn verbs_with(errno: &verbs::Errno) -> String {
     let with = verbs::CASES.iter().filter(|case| case.errno == errno.name);
     let with: Vec<_> = with.map(|case| case.verb).collect();
@@ -218,7 +220,7 @@ fn one(word: &str) -> Result<Answer, String> {
     }
     let all = all().into_iter().filter(|known| known.kind != Kind::Errno);
     let mut all: Vec<Explained> = all.collect();
-    // Statuses and events are written with underscores, codes of `vendor_err` without.
+    // Statuses and events have underscores in their names, codes of `vendor_err` have none.
     if word.contains('_') {
         all.sort_by_key(|known| known.kind == Kind::VendorErr);
     }
@@ -249,7 +251,8 @@ fn one(word: &str) -> Result<Answer, String> {
     Err(format!("no such code: {word}; {near}"))
 }
 
-/// A number may be of several kinds. Decimal ones are statuses first, since programs print those so, and hexadecimal ones `vendor_err`.
+/// Explains a number, which may be of several kinds. A decimal number is a status first, since
+/// programs print statuses in decimal; a hexadecimal number is a `vendor_err` first.
 fn by_number(word: &str, number: u32) -> Result<Answer, String> {
     let status = u8::try_from(number).ok().and_then(WcStatus::from_raw);
     let status = status.and_then(of_status);

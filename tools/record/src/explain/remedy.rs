@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What a program does after an error, in a sentence; `Documentation/recovery.md` has each flow in full.
+//! Remedies for a program after an error, each in a sentence; `Documentation/recovery.md` has each
+//! flow in full.
 
 pub(super) const CONNECTION: &str =
     "mend the cause; poll the CQs until each work request has its completion; then ibv_modify_qp \

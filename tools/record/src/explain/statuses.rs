@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Completion statuses: what each means, what leads to it, and what a program does then.
+//! Completion statuses: their meanings, their causes, and the remedies for a program.
 
 use super::remedy::{CONNECTION, DATAGRAM_ONLY, DEVICE, READ_FIRST, SQE_OR_CONNECTION};
 use verbena_abi::cqe::WcStatus;
 
-/// What is known of a status.
+/// The explanation of a status.
 pub(super) struct Known {
     pub(super) status: WcStatus,
-    /// What `ibv_wc_status_str` calls it.
+    /// Text from `ibv_wc_status_str`.
     pub(super) text: &'static str,
     pub(super) meaning: &'static str,
     pub(super) clause: &'static str,
-    /// The likeliest first.
+    /// Causes of the status, the likeliest first.
     pub(super) causes: &'static [&'static str],
     pub(super) remedy: &'static str,
 }
 
-/// Of reliable datagrams, which RoCE does not have.
+/// Makes the explanation of a status of reliable datagrams, which RoCE does not have.
 const fn of_reliable_datagrams(status: WcStatus, text: &'static str) -> Known {
     Known {
         status,
@@ -254,7 +254,7 @@ pub(super) static ALL: [Known; 22] = [
     },
 ];
 
-/// What is known of a status.
+/// Returns the explanation of a status.
 pub(super) fn of(status: WcStatus) -> Option<&'static Known> {
     ALL.iter().find(|known| known.status == status)
 }

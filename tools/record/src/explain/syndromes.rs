@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Codes of `vendor_err`: where each is seen, what leads to it, and what a program does then.
+//! Codes of `vendor_err`: the places where they are seen, their causes, and the remedies for a
+//! program.
 
 use super::remedy::{COMMAND, CONNECTION, CQ, DEVICE, READ_FIRST, SRQ};
 use super::{events, statuses};
 use verbena_abi::cqe::WcStatus;
 use verbena_abi::syndrome::Syndrome;
 
-/// The status of a completion that has this code as its `vendor_err`, if it is one of completions.
+/// Returns the status of completions with this code as `vendor_err`. None if completions never have
+/// it.
 pub(super) fn status(cause: Syndrome) -> Option<WcStatus> {
     if cause == Syndrome::Flushed {
         return Some(WcStatus::WrFlushErr);
@@ -17,7 +19,7 @@ pub(super) fn status(cause: Syndrome) -> Option<WcStatus> {
     WcStatus::from_raw(high).filter(|status| *status != WcStatus::Success)
 }
 
-/// What a peer, or the program, is told besides.
+/// Returns the place where this code is seen, and the effects at the program or the peer.
 pub(super) fn seen(cause: Syndrome) -> String {
     if let Some(status) = status(cause) {
         let (name, number) = (status.verbs_name(), status.to_raw());
@@ -49,7 +51,7 @@ pub(super) fn seen(cause: Syndrome) -> String {
     String::from(seen)
 }
 
-/// Causes that are more exact than those of the status or event.
+/// Returns causes that are more exact than those of the status or event.
 fn own(cause: Syndrome) -> Option<&'static [&'static str]> {
     use Syndrome::*;
     Some(match cause {
@@ -97,7 +99,7 @@ fn own(cause: Syndrome) -> Option<&'static [&'static str]> {
     })
 }
 
-/// What leads to it, the likeliest first.
+/// Returns the causes of the code, the likeliest first.
 pub(super) fn causes(cause: Syndrome) -> &'static [&'static str] {
     if let Some(own) = own(cause) {
         return own;
@@ -126,7 +128,7 @@ pub(super) fn causes(cause: Syndrome) -> &'static [&'static str] {
     events::ALL[event].causes
 }
 
-/// What to do.
+/// Returns the remedy for the code.
 pub(super) fn remedy(cause: Syndrome) -> &'static str {
     if let Some(known) = status(cause).and_then(statuses::of) {
         return known.remedy;

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Errnos of verbs: what each verb refuses, and errnos that any verb can have.
+//! Errnos of verbs: the errnos of each verb, and errnos that any verb can have.
 
-/// An errno: its number, name, and what `strerror` calls it.
+/// An errno: its number, its name, and its text from `strerror`.
 pub(super) struct Errno {
     pub(super) number: u32,
     pub(super) name: &'static str,
     pub(super) text: &'static str,
-    /// What it means for a verb that has no cause of its own for it.
+    /// Meaning for a verb that has no cause of its own for this errno.
     pub(super) general: &'static str,
 }
 
@@ -42,7 +42,7 @@ pub(super) static ERRNOS: [Errno; 14] = [
     errno(110, "ETIMEDOUT", "Connection timed out", "The device did not answer: is verbena-nic still running?"),
 ];
 
-/// A verb and an errno, with the likeliest causes first.
+/// An errno of one verb, with the likeliest causes first.
 pub(super) struct Case {
     pub(super) verb: &'static str,
     pub(super) errno: &'static str,
@@ -169,7 +169,7 @@ pub(super) static CASES: [Case; 44] = [
     case("ibv_query_qp", "EIO", &[DEAD]),
 ];
 
-/// Verbs that have no errno of their own in [`CASES`], but that people name.
+/// Verbs that have no errno of their own in [`CASES`], but that people ask about.
 pub(super) const OTHERS: [&str; 12] = [
     "ibv_poll_cq",
     "ibv_req_notify_cq",
@@ -185,7 +185,8 @@ pub(super) const OTHERS: [&str; 12] = [
     "ibv_open_xrcd",
 ];
 
-/// A verb by its name: with or without `ibv_`, of the extended form, or what librdmacm calls it.
+/// Finds a verb by its name: with or without `ibv_`, in the extended form, or by its librdmacm
+/// name.
 pub(super) fn verb(word: &str) -> Option<&'static str> {
     let word = word.to_ascii_lowercase();
     let plain = word.strip_prefix("ibv_").or(word.strip_prefix("rdma_"));
@@ -201,7 +202,7 @@ pub(super) fn verb(word: &str) -> Option<&'static str> {
         .find(|verb| verb.strip_prefix("ibv_") == Some(plain))
 }
 
-/// An errno by name, by number (also negative), or by what `strerror` calls it.
+/// Finds an errno by name, by number (also negative), or by its `strerror` text.
 pub(super) fn find(word: &str) -> Option<&'static Errno> {
     let number = super::names::number(word.strip_prefix('-').unwrap_or(word));
     let word = if word == "ENOTSUP" {

@@ -1,23 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Payload that stands for what was recorded by its length and its sum.
+//! Made-up payload with the length and the sum of the recorded payload.
 //!
-//! The sum is the CRC-32 of the ICRC (IBTA A17.3.3). Two runs of bytes with the same length and CRC-32 leave the CRC of whatever they
-//! are a part of the same. So a frame with a payload that is made up has the ICRC of the real one, and payloads that are put together
-//! of pieces can be compared by their sums.
+//! The sum is the CRC-32 of the ICRC (IBTA A17.3.3). If two byte strings have the same length and
+//! CRC-32, one can replace the other within a longer string without a change of its CRC. So a frame
+//! with made-up payload has the ICRC of the real one, and payloads that consist of pieces can be
+//! compared by their sums.
 
 const POLYNOMIAL: u32 = 0xedb8_8320;
 
-/// The sum of some bytes.
+/// Returns the sum of some bytes.
 pub fn sum(bytes: &[u8]) -> u32 {
     crc32fast::hash(bytes)
 }
 
-/// Bytes of this length with this sum. Of fewer than four there may be none; then they are the nearest.
+/// Returns `length` bytes with the sum `wanted`. With fewer than four bytes there may be no
+/// solution; then the bytes are only the nearest.
 pub fn forge(length: usize, wanted: u32) -> Vec<u8> {
     let mut bytes = vec![0; length];
     let (front, end) = bytes.split_at_mut(length.saturating_sub(4));
-    // What the register has to be before four bytes of zeros, backwards bit by bit.
+    // The loop computes the register before four zero bytes, backwards bit by bit.
     let mut register = !wanted;
     for _ in 0..32 {
         register = match register >> 31 {
@@ -33,10 +35,10 @@ pub fn forge(length: usize, wanted: u32) -> Vec<u8> {
     bytes
 }
 
-/// The least path MTU: a payload that is sent in several packets is cut at multiples of it.
+/// Smallest path MTU in bytes. A payload that is sent in several packets is cut at multiples of it.
 const PART: usize = 256;
 
-/// The lengths of the parts of payload, of which so many bytes come before.
+/// Returns the lengths of the parts of a payload that begins at offset `place` of the message.
 fn parts(mut length: usize, place: usize) -> impl Iterator<Item = usize> {
     let mut room = PART - place % PART;
     std::iter::from_fn(move || {
@@ -47,8 +49,8 @@ fn parts(mut length: usize, place: usize) -> impl Iterator<Item = usize> {
     })
 }
 
-/// The sums of the parts of some payload that packets may have, which begins at this place of the whole. Of four bytes and fewer there
-/// are the bytes themselves.
+/// Returns the sums of the parts of a payload that packets may carry. The payload begins at offset
+/// `place` of the message. A part of up to four bytes is stored as it is.
 pub fn sums(mut bytes: &[u8], place: usize) -> Vec<u8> {
     let mut all = Vec::with_capacity(4 + bytes.len() / PART * 4 + 4);
     for length in parts(bytes.len(), place) {
@@ -62,7 +64,7 @@ pub fn sums(mut bytes: &[u8], place: usize) -> Vec<u8> {
     all
 }
 
-/// Payload of which all parts have these sums. What is missing is zero.
+/// Returns payload whose parts have these sums. Parts without a sum are zero.
 pub fn forge_parts(length: usize, place: usize, mut sums: &[u8]) -> Vec<u8> {
     let mut all = Vec::with_capacity(length);
     for part in parts(length, place) {

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What is recorded of a device model, and its bytes: a byte that says which, then its fields. Numbers have seven bits a byte, the lowest
-//! first (LEB128), what may be missing has a byte before it.
+//! The recorded items of a device model, and their bytes: a byte for the kind of the item, then its
+//! fields. Numbers have seven bits in each byte, the lowest bits first (LEB128). An optional field
+//! has a byte before it that says whether the field is present.
 
 use std::fmt;
 
-/// Some bytes. They are told by the first of them.
+/// A byte string, whose `Debug` output shows at most its first 48 bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Bytes<'a>(pub &'a [u8]);
 
@@ -20,24 +21,24 @@ impl fmt::Debug for Bytes<'_> {
     }
 }
 
-/// Payload that was read.
+/// Payload that the device model read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Payload<'a> {
-    /// It could not be read.
+    /// The payload could not be read.
     Unreachable,
-    /// As it was.
+    /// The payload as it was.
     Bytes(Bytes<'a>),
-    /// By length and [sum](super::sum).
+    /// The length and the [sum](super::sum) of the payload.
     Sum(u32, u32),
-    /// By the [sums of its parts](super::sums).
+    /// The [sums of the parts](super::sums) of the payload.
     Sums(Bytes<'a>),
 }
 
-/// Something that has bytes.
+/// A value that can be written to a recording and read from it.
 pub(super) trait Field<'a>: Sized {
-    /// Appends them.
+    /// Appends the bytes of the value.
     fn put(&self, to: &mut Vec<u8>);
-    /// Takes them from the front. None: there are too few, or they cannot be.
+    /// Takes the value from the front. None if bytes are missing or have no valid value.
     fn take(from: &mut &'a [u8]) -> Option<Self>;
 }
 
@@ -172,14 +173,14 @@ impl<'a> Field<'a> for Payload<'a> {
 
 macro_rules! items {
     ($($(#[doc = $doc:literal])+ $name:ident = $kind:literal { $($(#[doc = $say:literal])+ $field:ident: $type:ty,)* },)+) => {
-        /// What is recorded.
+        /// An item of a full recording.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Item<'a> {
             $($(#[doc = $doc])+ $name { $($(#[doc = $say])+ $field: $type,)* },)+
         }
 
         impl<'a> Item<'a> {
-            /// Appends its bytes.
+            /// Appends the bytes of the item.
             pub fn put(&self, to: &mut Vec<u8>) {
                 match self {
                     $(Self::$name { $($field,)* } => {
@@ -189,7 +190,7 @@ macro_rules! items {
                 }
             }
 
-            /// Takes one from the front. None: there is no whole one, or of no kind that is known.
+            /// Takes an item from the front. None if it is incomplete or its kind is not known.
             pub fn take(from: &mut &'a [u8]) -> Option<Self> {
                 match u8::take(from)? {
                     $($kind => Some(Self::$name { $($field: Field::take(from)?,)* }),)+
@@ -201,256 +202,259 @@ macro_rules! items {
 }
 
 items! {
-    /// Of which device, and how it was started.
+    /// The recording begins: the device and its configuration.
     Begin = 1 {
         /// Version of the NIC.
         version: &'a str,
         /// MAC address of the port.
         mac: Bytes<'a>,
-        /// What it was told to do, a bit each.
+        /// Configuration of the device, with a bit for each option.
         flags: u32,
-        /// Percent of the local packets that are lost.
+        /// Share of local packets that are dropped, in percent.
         drop_percent: u8,
-        /// Seed of all chance.
+        /// Seed of all random decisions.
         seed: u64,
         /// Time of day, in nanoseconds since 1970, at which the device clock was 0.
         power_on: u64,
     },
-    /// Nothing more was recorded.
+    /// The recording ends here.
     End = 2 {
-        /// Why.
+        /// Reason for which the recording ended.
         reason: &'a str,
     },
-    /// Called: the device is reset.
+    /// Call: the device is reset.
     Reset = 3 {},
-    /// Called: the command queue begins, as the registers have it.
+    /// Call: the command queue is enabled with the values of the registers.
     Enable = 4 {
-        /// The version is spoken.
+        /// True if the driver and the device agreed on a version.
         spoken: bool,
-        /// Address of the slots.
+        /// Guest address of the command slots.
         base: u64,
-        /// How many.
+        /// Number of command slots.
         slots: u32,
     },
-    /// Called: a command slot was rung.
+    /// Call: the doorbell of a command slot was rung.
     Command = 5 {
-        /// Its number.
+        /// Number of the command slot.
         slot: u32,
     },
-    /// Called: the page of a doorbell area was written.
+    /// Call: the page of a doorbell area was written.
     Ring = 6 {
-        /// The area.
+        /// Number of the doorbell area.
         uar: u32,
     },
-    /// Called: more such writes than areas.
+    /// Call: the driver made doorbell writes that were collapsed into one [`Item::Ring`].
     Doorbells = 7 {
-        /// How many.
+        /// Number of writes beyond the first one.
         more: u64,
     },
-    /// Called: a slice of work.
+    /// Call: the device works for a slice.
     Slice = 8 {
-        /// The device clock.
+        /// Device clock in nanoseconds.
         now: u64,
     },
-    /// Called: it may fall asleep.
+    /// Call: the device may go to sleep.
     Sleep = 9 {},
-    /// Called: frames have come. They follow.
+    /// Call: frames were received. Their items follow.
     Frames = 10 {
-        /// The device clock.
+        /// Device clock in nanoseconds.
         now: u64,
-        /// How many.
+        /// Number of frames that follow.
         count: u32,
     },
-    /// A frame that has come: its beginning and end as they are, what is between by length and sum.
+    /// A received frame: its beginning and end as they are, and the bytes between by length and
+    /// sum.
     Frame = 11 {
-        /// See above.
+        /// Bytes at the beginning of the frame.
         head: Bytes<'a>,
-        /// See above.
+        /// Bytes between the beginning and the end.
         between: Payload<'a>,
-        /// See above.
+        /// Bytes at the end of the frame.
         tail: Bytes<'a>,
     },
-    /// Called: rules are added.
+    /// Call: rules are added.
     AddRules = 12 {
-        /// The device clock.
+        /// Device clock in nanoseconds.
         now: u64,
-        /// With whom they go.
+        /// Owner with which the rules are removed.
         owner: Option<u64>,
-        /// A file of rules, as JSON.
+        /// A file of rules in JSON.
         json: &'a str,
     },
-    /// Called: a rule is removed.
+    /// Call: a rule is removed.
     RemoveRule = 13 {
-        /// Its name.
+        /// Name of the rule.
         name: &'a str,
     },
-    /// Called: rules are removed.
+    /// Call: the rules of an owner are removed.
     RemoveRulesOf = 14 {
-        /// Whose.
+        /// Owner of the rules.
         owner: u64,
     },
-    /// Called: all rules are removed.
+    /// Call: all rules are removed.
     ClearRules = 15 {},
-    /// Called: the engine has failed.
+    /// Call: the engine has failed.
     Fail = 16 {
-        /// The cause.
+        /// Syndrome of the failure.
         syndrome: u16,
     },
-    /// Called: the host has decided on an entry of the GID table.
+    /// Call: the host has decided on an entry of the GID table.
     Decided = 36 {
-        /// How the command ends.
+        /// Status with which the command ends.
         status: u32,
-        /// Why.
+        /// Syndrome with which the command ends.
         syndrome: u16,
     },
     /// Answer to a slice.
     Next = 17 {
-        /// There is more to do.
+        /// True if the device has more to do.
         busy: bool,
-        /// When it wants to be called.
+        /// Device clock at which the device wants the next call.
         deadline: Option<u64>,
-        /// Completions that are not taken.
+        /// Most completions that the program has yet to poll from one CQ, once all posted work is
+        /// done.
         untaken: u32,
     },
     /// Answer: yes or no.
     Told = 18 {
-        /// Which.
+        /// The answer itself.
         yes: bool,
     },
     /// Answer: the model panicked.
     Panicked = 19 {},
-    /// Done: vectors were raised.
+    /// Output: interrupt vectors were raised.
     Raised = 20 {
-        /// A bit each.
+        /// The vectors, with a bit for each.
         vectors: u32,
     },
-    /// Done: a frame left.
+    /// Output: a frame was sent.
     Sent = 21 {
-        /// Its first headers.
+        /// The first headers of the frame.
         head: Bytes<'a>,
-        /// All behind them.
+        /// All bytes after the first headers.
         rest: Payload<'a>,
     },
-    /// Memory: whether a range is there.
+    /// Memory: the device asks if a range of guest memory exists.
     Contains = 22 {
-        /// Where.
+        /// Guest address of the range.
         addr: u64,
-        /// Bytes.
+        /// Length of the range in bytes.
         length: u64,
-        /// Whether.
+        /// True if the range exists.
         yes: bool,
     },
     /// Memory: a structure is read.
     Read = 23 {
-        /// Where.
+        /// Guest address of the structure.
         addr: u64,
-        /// How long it was to be.
+        /// Length of the structure in bytes.
         length: u32,
-        /// Its bytes, if it could be read.
+        /// The bytes of the structure, if it could be read.
         bytes: Option<Bytes<'a>>,
     },
     /// Memory: a structure is written.
     Write = 24 {
-        /// Where.
+        /// Guest address of the structure.
         addr: u64,
-        /// Its bytes.
+        /// The bytes of the structure.
         bytes: Bytes<'a>,
-        /// Whether it could be.
+        /// True if it could be written.
         done: bool,
     },
     /// Memory: payload is read.
     ReadPayload = 25 {
-        /// Where.
+        /// Guest address of the payload.
         addr: u64,
-        /// How long.
+        /// Length of the payload in bytes.
         length: u32,
-        /// What.
+        /// The payload that was read.
         payload: Payload<'a>,
     },
     /// Memory: payload is about to be written, in parts.
     Payload = 26 {
-        /// How long.
+        /// Length of the payload in bytes.
         length: u32,
-        /// Its sum.
+        /// Sum of the payload.
         sum: u32,
     },
-    /// Memory: such a part.
+    /// Memory: a part of the announced payload is written.
     WritePayload = 27 {
-        /// Where.
+        /// Guest address of the part.
         addr: u64,
-        /// How long.
+        /// Length of the part in bytes.
         length: u32,
-        /// Whether it could be.
+        /// True if the part could be written.
         done: bool,
     },
-    /// Memory: payload is copied from place to place.
+    /// Memory: payload is copied within guest memory.
     Copy = 28 {
-        /// Where to.
+        /// Guest address of the destination.
         to: u64,
-        /// Where from.
+        /// Guest address of the source.
         from: u64,
-        /// Bytes.
+        /// Length of the copy in bytes.
         length: u64,
-        /// The sum of what was there, if it could be copied.
+        /// Sum of the copied bytes, if they could be copied.
         sum: Option<u32>,
     },
-    /// Memory: a word is loaded.
+    /// Memory: a 32-bit word is loaded.
     Load32 = 29 {
-        /// Where.
+        /// Guest address of the word.
         addr: u64,
-        /// What.
+        /// The loaded value, if the word could be read.
         value: Option<u32>,
     },
-    /// Memory: so many words are loaded, each with the value that the place had when it was loaded or stored last.
+    /// Memory: words are loaded in a row, each with the value of the last load or store at its
+    /// address.
     Same = 30 {
-        /// How many.
+        /// Number of the loads.
         count: u32,
-        /// Of their addresses, in order.
+        /// Sum of their addresses in order ([`Words::follow`](super::Words::follow)).
         sum: u64,
     },
-    /// Memory: a word is stored.
+    /// Memory: a 32-bit word is stored.
     Store32 = 31 {
-        /// Where.
+        /// Guest address of the word.
         addr: u64,
-        /// What.
+        /// The value to store.
         value: u32,
-        /// Whether it could be.
+        /// True if the word could be stored.
         done: bool,
     },
-    /// Memory: a word is loaded.
+    /// Memory: a 64-bit word is loaded.
     Load64 = 32 {
-        /// Where.
+        /// Guest address of the word.
         addr: u64,
-        /// What.
+        /// The loaded value, if the word could be read.
         value: Option<u64>,
     },
-    /// Memory: a word is stored.
+    /// Memory: a 64-bit word is stored.
     Store64 = 33 {
-        /// Where.
+        /// Guest address of the word.
         addr: u64,
-        /// What.
+        /// The value to store.
         value: u64,
-        /// Whether it could be.
+        /// True if the word could be stored.
         done: bool,
     },
-    /// Memory: a word is compared and swapped.
+    /// Memory: a 64-bit word is compared and swapped.
     Swap64 = 34 {
-        /// Where.
+        /// Guest address of the word.
         addr: u64,
-        /// What it has to be.
+        /// Value that the word must have for the swap.
         compare: u64,
-        /// What it becomes.
+        /// Value that the word gets.
         swap: u64,
-        /// What it was.
+        /// Value before the operation, if the word could be reached.
         old: Option<u64>,
     },
-    /// Memory: a word is added to.
+    /// Memory: a number is added to a 64-bit word.
     Add64 = 35 {
-        /// Where.
+        /// Guest address of the word.
         addr: u64,
-        /// How much.
+        /// The number to add.
         add: u64,
-        /// What it was.
+        /// Value before the operation, if the word could be reached.
         old: Option<u64>,
     },
 }

@@ -1,24 +1,26 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A full recording: all that a device model is told and reads, and all that it does, in order, from a reset on. With it the model
-//! can be driven again without a VM.
+//! A full recording: all inputs and outputs of a device model, in order, beginning with a reset. A
+//! replay drives the model with it again, without a VM.
 //!
-//! | file | what |
+//! | file | contents |
 //! | --- | --- |
-//! | `item.rs` | what is recorded, and its bytes |
-//! | `tape.rs` | the writer: items into pieces of a file |
-//! | `reader.rs` | the reader, which refuses what is none |
-//! | `forge.rs` | payload that stands for what was recorded by length and sum |
+//! | `item.rs` | the recorded items, and their bytes |
+//! | `tape.rs` | the writer, which puts items into pieces of a file |
+//! | `reader.rs` | the reader, which refuses other files |
+//! | `forge.rs` | made-up payload with the recorded length and checksum |
 //!
 //! # The file
 //!
 //! Numbers are little-endian.
 //!
-//! | bytes | what |
+//! | bytes | contents |
 //! | --- | --- |
 //! | 8 | `VERBFULL` |
 //! | 4 | [`VERSION`] |
-//! | 4, 4, and so many | a piece: its length, its CRC-32, whole items. The first item of all is [`Item::Begin`], the last [`Item::End`] |
+//! | 4, 4, and this length | a piece: its length, its CRC-32, whole items |
+//!
+//! The first item of a file is [`Item::Begin`], the last one [`Item::End`].
 
 mod forge;
 mod item;
@@ -30,17 +32,21 @@ pub use item::{Bytes, Item, Payload};
 pub use reader::{Bad, Reader};
 pub use tape::{piece, sent, Sink, Tape, Words};
 
-/// Version of the format.
+/// Version of the file format.
 pub const VERSION: u32 = 1;
-/// Why one ends that its client has ended, as was meant: any other reason cuts it short.
+/// Reason of [`Item::End`] if the client ended the recording on purpose. Any other reason means
+/// that the recording was cut short.
 pub const ASKED: &str = "the one who asked for it has ended it";
-/// What a file begins with.
+/// Magic bytes at the beginning of a file.
 pub(crate) const MAGIC: &[u8; 8] = b"VERBFULL";
-/// Payload of at most so many bytes is recorded as it is: its value may matter, as that of an atomic write does.
+/// Most bytes of a payload that is recorded as it is: its value may matter, as that of an atomic
+/// write does.
 pub const VERBATIM: usize = 64;
-/// So much of the beginning of a frame is recorded as it is: all headers are within it ...
+/// Bytes at the beginning of a received frame that are recorded as they are, so that they cover all
+/// headers.
 pub const FRAME_HEAD: usize = 128;
-/// ... and so much of its end: padding and ICRC.
+/// Bytes at the end of a received frame that are recorded as they are: padding and ICRC.
 pub const FRAME_TAIL: usize = 8;
-/// So much of one that leaves: Ethernet, IPv4, UDP and BTH, the least that each has in front of its payload.
+/// Bytes at the beginning of a sent frame that are recorded as they are: Ethernet, IPv4, UDP and
+/// BTH, the shortest headers that a frame has before its payload.
 pub const SENT_HEAD: usize = 54;

@@ -7,20 +7,20 @@ use super::item::Item;
 use super::{MAGIC, VERSION};
 use std::fmt;
 
-/// Why there is no next item.
+/// Reason why the next item cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Bad {
-    /// The bytes begin otherwise.
+    /// The bytes do not begin with the magic number.
     NoRecording,
-    /// Of this version, which is not [`VERSION`].
+    /// The file has this version, which is not [`VERSION`].
     Version(u32),
-    /// They end at this place, in the middle of a piece.
+    /// The bytes end at this offset, in the middle of a piece.
     Short(usize),
-    /// The sum of the piece that begins at this place is another.
+    /// The checksum of the piece at this offset does not match.
     Sum(usize),
-    /// The item of this number is of no kind that is known, or not whole.
+    /// The item with this number is incomplete, or its kind is not known.
     Item(u64),
-    /// The first item is another.
+    /// The first item is not [`Item::Begin`].
     Begin,
 }
 
@@ -43,7 +43,7 @@ impl fmt::Display for Bad {
     }
 }
 
-/// Reads items in order.
+/// Reads the items of a file in order.
 #[derive(Clone, Debug)]
 pub struct Reader<'a> {
     bytes: &'a [u8],
@@ -53,11 +53,11 @@ pub struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// A reader of a file.
+    /// Creates a reader for the bytes of a file.
     ///
     /// # Errors
     ///
-    /// It is none.
+    /// The bytes are not a full recording, or have another version.
     pub fn new(bytes: &'a [u8]) -> Result<Self, Bad> {
         let head = bytes.strip_prefix(MAGIC).ok_or(Bad::NoRecording)?;
         let version = head.first_chunk().ok_or(Bad::Short(bytes.len()))?;
@@ -72,7 +72,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The number of the next item.
+    /// Returns the number of the next item.
     pub fn number(&self) -> u64 {
         self.number
     }
@@ -105,7 +105,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The items up to the end, or to the first that cannot be read, which is the last.
+/// Yields the items up to the end of the file, or up to and including the first error.
 impl<'a> Iterator for Reader<'a> {
     type Item = Result<Item<'a>, Bad>;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The writer of a full recording: items into pieces, pieces to whoever keeps them.
+//! The writer of a full recording, which puts items into pieces and hands the pieces to a sink.
 
 use super::forge::{sum, sums};
 use super::item::{Bytes, Item, Payload};
@@ -8,27 +8,27 @@ use super::{FRAME_HEAD, FRAME_TAIL, MAGIC, SENT_HEAD, VERBATIM, VERSION};
 use std::collections::HashMap;
 use std::fmt;
 
-/// A piece has about so many bytes.
+/// Length of a piece in bytes at which the tape hands it over.
 const PIECE: usize = 256 << 10;
-/// Words whose last value is known; then they are forgotten.
+/// Most words whose last value is known. At this limit all of them are forgotten.
 const KNOWN: usize = 1 << 16;
 
-/// Takes pieces. An error says why it takes no more.
+/// Takes the pieces. An error gives the reason why the sink takes no more pieces.
 pub type Sink = Box<dyn FnMut(Vec<u8>) -> Result<(), String> + Send>;
 
-/// The words that were loaded and stored last. A recording and its replay know the same.
+/// The last known values of words in guest memory. A recording and its replay know the same values.
 #[derive(Debug, Default)]
 pub struct Words {
     known: HashMap<u64, u32>,
 }
 
 impl Words {
-    /// What a place had.
+    /// Returns the last known value at an address.
     pub fn get(&self, addr: u64) -> Option<u32> {
         self.known.get(&addr).copied()
     }
 
-    /// What it has now. None: it cannot be reached.
+    /// Stores the present value at an address. None means that the address cannot be reached.
     pub fn set(&mut self, addr: u64, value: Option<u32>) {
         if self.known.len() >= KNOWN {
             self.known.clear();
@@ -39,13 +39,13 @@ impl Words {
         };
     }
 
-    /// The sum of the addresses of loads in a row, with one more.
+    /// Adds one more address to the sum of the addresses of loads in a row.
     pub fn follow(sum: u64, addr: u64) -> u64 {
         (sum.rotate_left(5) ^ addr).wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 }
 
-/// Bytes as a piece of a file.
+/// Puts the bytes of items into a piece of a file.
 pub fn piece(items: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(8 + items.len());
     bytes.extend_from_slice(&(items.len() as u32).to_le_bytes());
@@ -54,8 +54,8 @@ pub fn piece(items: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// What a frame that leaves is recorded by: the headers that each has, and the rest by length and sum, in which payload may be that of
-/// a replay.
+/// Returns the item for a sent frame: the headers that each frame has, and the rest by length and
+/// sum, because the payload in a replay may be made up.
 pub fn sent(frame: &[u8]) -> Item<'_> {
     let (head, rest) = frame.split_at(frame.len().min(SENT_HEAD));
     Item::Sent {
@@ -64,7 +64,7 @@ pub fn sent(frame: &[u8]) -> Item<'_> {
     }
 }
 
-/// What payload is recorded by.
+/// Returns the recorded form of payload.
 fn payload(bytes: &[u8], verbatim: bool) -> Payload<'_> {
     match bytes.len() <= VERBATIM || verbatim {
         true => Payload::Bytes(Bytes(bytes)),
@@ -72,7 +72,7 @@ fn payload(bytes: &[u8], verbatim: bool) -> Payload<'_> {
     }
 }
 
-/// The writer.
+/// The writer of a full recording.
 pub struct Tape {
     items: Vec<u8>,
     count: u64,
@@ -93,7 +93,7 @@ impl fmt::Debug for Tape {
 }
 
 impl Tape {
-    /// A recording that begins with this item.
+    /// Starts a recording with the item `begin`.
     pub fn new(mut sink: Sink, begin: &Item<'_>) -> Self {
         let head = [&MAGIC[..], &VERSION.to_le_bytes()].concat();
         let failed = sink(head).err();
@@ -110,17 +110,17 @@ impl Tape {
         tape
     }
 
-    /// How many items there are.
+    /// Returns the number of items so far.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Why nothing is recorded any more.
+    /// Returns the reason why nothing is recorded any more.
     pub fn failed(&self) -> Option<&str> {
         self.failed.as_deref()
     }
 
-    /// From now on payload is recorded as it is: its value will matter.
+    /// Records payload as it is from now on, because its value will matter.
     pub fn keep_payload(&mut self) {
         self.verbatim = true;
     }
@@ -140,7 +140,7 @@ impl Tape {
         self.count += 1;
     }
 
-    /// A word was loaded.
+    /// Records the load of a 32-bit word.
     pub fn load32(&mut self, addr: u64, value: Option<u32>) {
         if value.is_some() && self.words.get(addr) == value && self.run.0 < u32::MAX {
             let (count, sum) = self.run;
@@ -151,13 +151,14 @@ impl Tape {
         self.put(&Item::Load32 { addr, value });
     }
 
-    /// A word was stored.
+    /// Records the store of a 32-bit word.
     pub fn store32(&mut self, addr: u64, value: u32, done: bool) {
         self.words.set(addr, done.then_some(value));
         self.put(&Item::Store32 { addr, value, done });
     }
 
-    /// A part of payload was read, which begins at this place of it; none: it could not be.
+    /// Records a read of payload that begins at offset `place` of the message. `bytes` is None if
+    /// the payload could not be read.
     pub fn read_payload(&mut self, addr: u64, length: usize, place: usize, bytes: Option<&[u8]>) {
         let own;
         let payload = match bytes {
@@ -175,7 +176,7 @@ impl Tape {
         });
     }
 
-    /// A frame has come.
+    /// Records a received frame.
     pub fn frame(&mut self, frame: &[u8]) {
         let (head, rest) = frame.split_at(frame.len().min(FRAME_HEAD));
         let (between, tail) = rest.split_at(rest.len().saturating_sub(FRAME_TAIL));
@@ -187,19 +188,19 @@ impl Tape {
         });
     }
 
-    /// A frame has left.
+    /// Records a sent frame.
     pub fn sent(&mut self, frame: &[u8]) {
         self.put(&sent(frame));
     }
 
-    /// A call has ended: pieces end here.
+    /// Marks the end of a call, where a piece may end.
     pub fn pause(&mut self) {
         if self.items.len() >= PIECE {
             self.flush();
         }
     }
 
-    /// Hands over what there is.
+    /// Hands the items so far to the sink, as a piece.
     pub fn flush(&mut self) {
         self.end_run();
         let items = std::mem::take(&mut self.items);
@@ -212,7 +213,7 @@ impl Tape {
         }
     }
 
-    /// Ends the recording. How many items it has.
+    /// Ends the recording and returns the number of its items.
     pub fn end(mut self, reason: &str) -> u64 {
         self.put(&Item::End { reason });
         self.flush();

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What went wrong in a recording: each time that a queue pair came to ERR or SQE, and each death of the device, a CQ or an SRQ, with
-//! the chain as it was then. What a program repaired afterwards is told too. A reader is told each sentence once: errors that are alike
-//! share their text, and so do errors with the same advice.
+//! The errors of a recording: each change of a QP to ERR or SQE, and each fatal error of the
+//! device, a CQ or an SRQ, with the chain as it was then. Errors that a program repaired afterwards
+//! are included. Each sentence appears once: errors that are alike share their text, and so do
+//! errors with the same advice.
 
 use super::json::Json;
 use crate::entry::What;
@@ -11,10 +12,12 @@ use crate::file::Recording;
 use crate::why::{why, why_event};
 use std::collections::BTreeSet;
 
-/// Errors that are told with their chains.
+/// Most errors that are listed with their chains.
 const TOLD: usize = 64;
 
-/// What is known of a queue pair that came to an error at a place: all until it, or later another one, goes on to another state or ends.
+/// Returns the facts as they were when a QP entered an error state at index `at`: all entries
+/// before the next entry of this QP, before a later entry of another QP, and before a reset of the
+/// device.
 pub(crate) fn until(facts: &Facts, at: usize, qpn: u32) -> Facts {
     let all = facts.all();
     let time = all.get(at).map_or(0, |entry| entry.time);
@@ -35,7 +38,7 @@ pub(crate) fn until(facts: &Facts, at: usize, qpn: u32) -> Facts {
     Facts::of(recording, facts.rules.clone())
 }
 
-/// Of each who, and its chain.
+/// Returns the failed object and the chain of each error.
 fn told(facts: &Facts) -> Vec<(String, Vec<String>)> {
     let places = 0..facts.all().len();
     let each = places.filter_map(|at| match facts.all().get(at)?.what {
@@ -49,29 +52,29 @@ fn told(facts: &Facts) -> Vec<(String, Vec<String>)> {
     each.take(TOLD).collect()
 }
 
-/// The words in front of what a program does about an error.
+/// Words that introduce the advice about an error.
 const ADVICE: &str = "What to do: ";
 
-/// An error, and those that are like it.
+/// An error, and the errors that are like it.
 struct Group {
     who: String,
-    /// The first sentence, and the others without what an earlier group told.
+    /// First sentence. The other sentences (`why`) leave out those of earlier groups.
     what: String,
     why: Vec<String>,
-    /// The sentences as they would be at another moment.
+    /// All sentences without their moments, to find errors that are alike.
     alike: String,
-    /// The moments of the others.
+    /// Moments of the other errors.
     again: Vec<String>,
 }
 
-/// What is told of the errors, and what a program does about them, with those whom it is said to.
+/// Groups of errors, and the advice to programs, each with the objects to which it applies.
 #[derive(Default)]
 struct Told {
     groups: Vec<Group>,
     advice: Vec<(String, Vec<String>)>,
 }
 
-/// The place of a moment in a sentence: "at 0.011646 s (entry 204)".
+/// Finds a moment in a sentence, such as "at 0.011646 s (entry 204)", and returns its range.
 fn moment_in(text: &str) -> Option<(usize, usize)> {
     let entry = text.find(" s (entry ")?;
     let begin = text.get(..entry)?.rfind("at ")?;
@@ -79,7 +82,7 @@ fn moment_in(text: &str) -> Option<(usize, usize)> {
     Some((begin, end))
 }
 
-/// A sentence without its moments.
+/// Returns a sentence without its moments.
 fn timeless(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;
@@ -90,8 +93,8 @@ fn timeless(text: &str) -> String {
     out + rest
 }
 
-/// A sentence whose syndrome was explained before has its name alone: "CqOverflow (0x3001): The CQ was full." becomes
-/// "CqOverflow (0x3001).".
+/// Leaves out the explanation of a syndrome that an earlier sentence explained: "CqOverflow
+/// (0x3001): The CQ was full." becomes "CqOverflow (0x3001).".
 fn explained_once(line: String, said: &mut BTreeSet<String>) -> String {
     let ends = line.match_indices("): ").find_map(|(end, _)| {
         let number = line.get(end.checked_sub(8)?..end)?;
@@ -108,10 +111,10 @@ fn explained_once(line: String, said: &mut BTreeSet<String>) -> String {
     format!("{}.", line.get(..end).unwrap_or_default())
 }
 
-/// Sorts what is told by what it says.
+/// Groups the errors by their text.
 fn grouped(errors: Vec<(String, Vec<String>)>) -> Told {
     let mut told = Told::default();
-    // Explanations, and whole sentences.
+    // `said` has the explanations so far, `whole` the whole sentences.
     let (mut said, mut whole) = (BTreeSet::new(), BTreeSet::new());
     for (who, lines) in errors {
         let (advice, lines): (Vec<String>, Vec<String>) =
@@ -151,7 +154,8 @@ fn advise(advice: &mut Vec<(String, Vec<String>)>, text: &str, who: &str) {
     }
 }
 
-/// `errors`: of each group who, what, the moments of those like it, and why. `advice`: what to do, and who.
+/// Writes `errors`, for each group the object, the error, the moments of similar errors and the
+/// chain, and `advice`, each with the objects to which it applies.
 pub(super) fn write(facts: &Facts, json: &mut Json) {
     let told = grouped(told(facts));
     let strings = |json: &mut Json, all: &[String]| {

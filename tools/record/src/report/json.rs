@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! JSON that may stand in a page.
+//! Writer for JSON that can be embedded in an HTML page.
 
 use std::fmt::Write as _;
 
-/// What is written.
+/// The JSON text so far.
 #[derive(Default)]
 pub(super) struct Json {
     out: String,
-    /// Something stands before what comes next.
+    /// True if a comma has to precede the next value.
     follows: bool,
 }
 
@@ -27,26 +27,26 @@ impl Json {
         self.follows = false;
     }
 
-    /// Ends it.
+    /// Ends an array or object.
     pub(super) fn end(&mut self, bracket: char) {
         self.out.push(bracket);
         self.follows = true;
     }
 
-    /// A key of an object.
+    /// Writes the key of a member of an object.
     pub(super) fn key(&mut self, name: &str) {
         self.string(name);
         self.out.push(':');
         self.follows = false;
     }
 
-    /// A number.
+    /// Writes a number.
     pub(super) fn number(&mut self, n: u64) {
         self.part();
         let _ = write!(self.out, "{n}");
     }
 
-    /// A string. What could end the script, or begin a tag, is escaped.
+    /// Writes a string. Characters that could end the script or begin a tag are escaped.
     pub(super) fn string(&mut self, text: &str) {
         self.part();
         self.out.push('"');
@@ -61,7 +61,7 @@ impl Json {
         self.out.push('"');
     }
 
-    /// The text.
+    /// Returns the text.
     pub(super) fn text(&self) -> &str {
         &self.out
     }

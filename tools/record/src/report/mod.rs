@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A page of its own that shows a recording: each error with its chain and what to do, the ladder of packets, PSNs over time, and the
-//! life of queue pairs and CQs. It needs no network. All of it is text that a browser can search, select and link; the rows of the
-//! ladder that are not in view are made after the page is shown, and cost no layout.
+//! A self-contained page that shows a recording: each error with its chain and advice, the ladder
+//! of packets, PSNs over time, and the lives of QPs and CQs. The page needs no network. All of it
+//! is text that a browser can search, select and link. The rows of the ladder that are out of view
+//! are made after the page is shown, and cost no layout.
 
 mod errors;
 mod json;
@@ -18,15 +19,15 @@ use verbena_abi::cqe::WcStatus;
 use verbena_abi::eqe::EventType;
 use verbena_abi::syndrome::Syndrome;
 
-/// The life of a queue pair.
+/// The life of one QP.
 struct Life {
     qpn: u32,
     owner: u32,
-    /// When it came to each state.
+    /// Times at which the QP entered each state.
     states: Vec<(u64, String)>,
 }
 
-/// The lives of queue pairs: the number, and when it came to each state.
+/// Writes the lives of QPs: the number, and the time of each change of state.
 fn lives(facts: &Facts, json: &mut Json) {
     let mut all: Vec<Life> = Vec::new();
     for entry in facts.all() {
@@ -62,7 +63,8 @@ fn lives(facts: &Facts, json: &mut Json) {
     json.end(']');
 }
 
-/// CQs: number, completions, failures among them, flushes, when it began and ended, what it died of.
+/// Writes the CQs: number, counts of successful, failed and flushed completions, times of the first
+/// and the last completion, and the error of the CQ.
 fn cqs(facts: &Facts, json: &mut Json) {
     #[derive(Default)]
     struct Cq {
@@ -89,7 +91,7 @@ fn cqs(facts: &Facts, json: &mut Json) {
                 number,
                 syndrome,
             } if kind == EventType::CqErr.to_raw() => {
-                // What it means stands with the error.
+                // The list of errors explains the syndrome.
                 let text = Syndrome::from_raw(syndrome).map_or("", Syndrome::name);
                 let seconds = entry.time as f64 / 1e9;
                 all.entry(number).or_default().death = Some(format!("at {seconds:.6} s: {text}"));
@@ -111,7 +113,8 @@ fn cqs(facts: &Facts, json: &mut Json) {
     json.end(']');
 }
 
-/// Rules that fired, in the order in which they did first: the name, what it does, how often, and the entry of the first time.
+/// Writes the rules that fired, in the order of their first firing: the name, the action, the
+/// count, and the entry of the first firing.
 fn rules(facts: &Facts, json: &mut Json) {
     let mut all: Vec<(u16, u64, u64)> = Vec::new();
     for (number, entry) in (facts.recording.first..).zip(facts.all()) {
@@ -135,7 +138,8 @@ fn rules(facts: &Facts, json: &mut Json) {
     json.end(']');
 }
 
-/// The same facts with the time of the first entry as 0: all times of a page have one base. Second, that time.
+/// Returns the same facts with the time of the first entry as 0, so that all times of a page have
+/// one base, and that time.
 fn rebased(facts: &Facts) -> (Facts, u64) {
     let mut facts = facts.clone();
     let times = facts.all().iter().map(|entry| entry.time);
@@ -146,7 +150,7 @@ fn rebased(facts: &Facts) -> (Facts, u64) {
     (facts, base)
 }
 
-/// The page. `name` says of what it is: the name of the file, or of a scenario.
+/// Returns the page. `name` is the name of the file or of the scenario.
 pub fn report(facts: &Facts, name: &str) -> String {
     let (facts, base) = rebased(facts);
     let recording = &facts.recording;
@@ -163,7 +167,8 @@ pub fn report(facts: &Facts, name: &str) -> String {
     json.key("clock");
     json.number(base);
     json.key("began");
-    // Milliseconds: JavaScript has no whole numbers beyond 53 bits. 0: the time of day is not known.
+    // The unit is milliseconds because JavaScript has no integers beyond 53 bits. 0 means that the
+    // time of day is not known.
     let began = match recording.power_on {
         0 => 0,
         power_on => power_on.saturating_add(base) / 1_000_000,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Rows of the ladder: packets, and what happened to queue pairs between them. Each tells in words what its colour tells too.
+//! Rows of the ladder: packets, and other events of QPs between them. The text of each row also
+//! says what its colour shows.
 
 use super::json::Json;
 use crate::entry::{Packet, What};
@@ -17,10 +18,10 @@ use verbena_abi::syndrome::Syndrome;
 use verbena_faults::{Action, Direction, On};
 use verbena_roce::psn;
 
-/// Requests that were sent so far by a queue pair: the PSN behind the last.
+/// The PSN after the last request that was sent, by QPN.
 type Sent = BTreeMap<u32, u32>;
 
-/// What a response looks like in the ladder.
+/// Returns the kind of row for a response.
 fn response_look(p: &Packet) -> &'static str {
     match p.detail >> 29 {
         1 if p.detail != 0 => "rnr",
@@ -29,7 +30,7 @@ fn response_look(p: &Packet) -> &'static str {
     }
 }
 
-/// What a packet that was sent looks like in the ladder.
+/// Returns the kind of row for a sent packet.
 fn look(p: &Packet, sent: &mut Sent) -> &'static str {
     if is_response(p.opcode) {
         return response_look(p);
@@ -53,7 +54,7 @@ fn look(p: &Packet, sent: &mut Sent) -> &'static str {
     }
 }
 
-/// Where a queue pair begins anew, its PSNs do.
+/// Forgets the PSNs of a QP that begins anew.
 fn begin_anew(what: &What, sent: &mut Sent) {
     match *what {
         What::Created { qpn, .. } | What::Destroyed { qpn, .. } => drop(sent.remove(&qpn)),
@@ -63,22 +64,22 @@ fn begin_anew(what: &What, sent: &mut Sent) {
     }
 }
 
-/// One row.
+/// One row of the ladder.
 #[derive(Default)]
 struct Row {
     qpn: u32,
-    /// The other one, or 0.
+    /// QPN of the other QP, or 0.
     peer: u32,
     kind: &'static str,
     text: String,
     psn: u32,
-    /// Packets in a row; 0: it is none.
+    /// Packets in a row, or 0 for a row that is not about a packet.
     count: u32,
-    /// Of a packet that rules had their hands in: which way it went.
+    /// Direction of a packet that a rule or the random drop changed or dropped.
     way: Option<Direction>,
-    /// Whether the PSN is one of the requests of `peer`; otherwise of those of `qpn`.
+    /// True if the PSN belongs to the requests of `peer`; otherwise to those of `qpn`.
     is_peers: bool,
-    /// Of a packet that was received: its look where it was sent. A request's is "new".
+    /// For a received packet: the kind of row at its sender, which is "new" for a request.
     as_sent: &'static str,
 }
 
@@ -112,7 +113,8 @@ impl Row {
         }
     }
 
-    /// A packet that a rule or chance had its hands in: `text` tells what became of it.
+    /// Makes the row for a packet that a rule or the random drop affected. `text` describes the
+    /// effect.
     fn touched(
         way: Direction,
         qpn: u32,
@@ -138,7 +140,8 @@ impl Row {
         }
     }
 
-    /// Number of the entry, time in nanoseconds, and the rest in order; instead of `is_peers` whose requests' PSN that is, or 0.
+    /// Writes the number of the entry, its time in nanoseconds, and the fields in order. In place
+    /// of `is_peers` stands the QPN whose requests have that PSN, or 0.
     fn write(&self, json: &mut Json, number: u64, time: u64) {
         json.begin('[');
         json.number(number);
@@ -162,7 +165,7 @@ impl Row {
     }
 }
 
-/// The queue pair that an event is of, or 0, and the object as the text names it.
+/// Returns the QPN that an event is about, or 0, and the object as the text names it.
 fn subject(event: EventType, number: u32) -> (u32, String) {
     use EventType::*;
     match event {
@@ -175,12 +178,12 @@ fn subject(event: EventType, number: u32) -> (u32, String) {
     }
 }
 
-/// ": " and the name of a syndrome, if there is one.
+/// Returns ": " and the name of a syndrome, if there is one.
 fn cause(syndrome: u16) -> String {
     Syndrome::from_raw(syndrome).map_or_else(String::new, |s| format!(": {}", s.name()))
 }
 
-/// What the ladder has of an entry.
+/// Makes the row for an entry. None if the ladder does not show the entry.
 fn row(facts: &Facts, what: &What, sent: &mut Sent) -> Option<Row> {
     Some(match *what {
         What::Sent(p) => Row::packet(&p, look(&p, sent)),
@@ -308,10 +311,10 @@ fn row(facts: &Facts, what: &What, sent: &mut Sent) -> Option<Row> {
     })
 }
 
-/// All rows.
+/// Writes all rows.
 pub(super) fn write(facts: &Facts, json: &mut Json) {
     let mut sent = Sent::new();
-    // Where the packets of a queue pair go and come from.
+    // Peers of the QPs. The entry of a firing does not name the peer.
     let mut peers: BTreeMap<u32, u32> = BTreeMap::new();
     json.begin('[');
     for (number, entry) in (facts.recording.first..).zip(facts.all()) {

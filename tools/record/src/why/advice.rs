@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What a program does (`Documentation/recovery.md`), and the clauses of the checks (`Documentation/rules.md`).
+//! Advice for programs (`Documentation/recovery.md`), and the clauses of the checks
+//! (`Documentation/rules.md`).
 
 use verbena_abi::ctx::QpState;
 use verbena_abi::syndrome::Syndrome;
 
-/// The clause of the InfiniBand Architecture Specification, volume 1, that has the check, where one has it.
+/// Returns the clause of the InfiniBand Architecture Specification, volume 1, that has the check,
+/// if there is one.
 pub(crate) fn clause(cause: Syndrome) -> Option<&'static str> {
     use Syndrome::*;
     Some(match cause {
@@ -25,13 +27,13 @@ pub(crate) fn clause(cause: Syndrome) -> Option<&'static str> {
     })
 }
 
-/// Of a device that is dead.
+/// Returns the advice for a device that is dead.
 pub(super) fn of_a_dead_device() -> &'static str {
     "What to do: poll what there is, acknowledge the events, close the device and open it again once it is registered anew; all of its \
      objects are gone."
 }
 
-/// What is to be done about a state.
+/// Returns the advice for a state and its cause.
 pub(super) fn advice(state: QpState, cause: Option<Syndrome>) -> Option<&'static str> {
     use Syndrome::*;
     Some(match (state, cause) {

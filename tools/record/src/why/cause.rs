@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The chain back from an error of a queue pair: the packet or work request that it was found with, rules that had a hand in it, the peer.
+//! The chain back from an error of a QP: the packet or work request that failed, the rules that
+//! took part, and the peer.
 
 use super::syndrome_text;
 use crate::entry::{Entry, Packet, What};
@@ -17,18 +18,18 @@ use verbena_faults::{Action, Direction, On, Rule};
 use verbena_roce::psn;
 use verbena_roce::wire::opcode;
 
-/// What is told of an error.
+/// The context in which a chain is made.
 pub(super) struct Chain<'a> {
     pub(super) facts: &'a Facts,
     pub(super) qp: &'a QpNow,
-    /// The queue pair began anew here ...
+    /// Index of the entry where the QP began anew.
     pub(super) life: usize,
-    /// ... and its error came here.
+    /// Index of the entry where the QP got its error.
     pub(super) at: usize,
     pub(super) depth: u32,
 }
 
-/// Tells it.
+/// Appends the chain of an error.
 pub(super) fn chain(
     facts: &Facts,
     qp: &QpNow,
@@ -64,7 +65,7 @@ pub(super) fn chain(
     }
 }
 
-/// Whether the responder found it, in a request.
+/// True if a responder found the error in a request.
 fn is_responders(cause: Syndrome) -> bool {
     matches!(cause.to_raw(), 0x2000..=0x22ff)
         || matches!(
@@ -76,7 +77,7 @@ fn is_responders(cause: Syndrome) -> bool {
         )
 }
 
-/// How often a packet was sent between two places.
+/// Returns how often a packet was sent between two indexes.
 pub(super) fn times_sent(facts: &Facts, qpn: u32, wanted: u32, from: usize, to: usize) -> usize {
     let sent = |entry: &&Entry| match entry.what {
         What::Sent(packet) => packet.qpn == qpn && is_request(&packet) && covers(&packet, wanted),
@@ -91,7 +92,8 @@ fn is_request(packet: &Packet) -> bool {
     !is_response(packet.opcode) && packet.opcode != opcode::CNP
 }
 
-/// The rules that fired on a queue pair between two places, each with how often and on what first.
+/// Returns the rules that fired on a QP between two indexes, each with its count and the first
+/// event.
 pub(super) fn firings(facts: &Facts, qpn: u32, from: usize, to: usize) -> Vec<String> {
     let all = facts.all();
     let part = all.get(from..to.min(all.len())).unwrap_or_default();
@@ -149,7 +151,8 @@ pub(super) fn firings(facts: &Facts, qpn: u32, from: usize, to: usize) -> Vec<St
     told
 }
 
-/// Tells which rules fired on a queue pair before a place, since it began anew; whether one did.
+/// Appends the rules that fired on a QP before index `at`, since it began anew. Returns true if one
+/// did.
 pub(super) fn rules(facts: &Facts, qpn: u32, at: usize, out: &mut Vec<String>) -> bool {
     let fired = firings(facts, qpn, facts.anew(qpn, at), at);
     let any = !fired.is_empty();
@@ -165,10 +168,10 @@ impl Chain<'_> {
         back.find(|(n, entry)| *n >= self.life && is_it(&entry.what))
     }
 
-    /// The work request that failed.
+    /// Appends the work request that failed.
     fn work(&self, cause: Syndrome, out: &mut Vec<String>) {
         let me = self.qp.qpn;
-        // The completion comes before the change of state, or right behind it.
+        // Only a completion that is recorded before the change of state is found here.
         let failed = |what: &What| match *what {
             What::Completed {
                 qpn,
@@ -239,7 +242,7 @@ impl Chain<'_> {
         }
     }
 
-    /// A NAK came.
+    /// Appends the NAK that the requester received.
     fn refused(&self, out: &mut Vec<String>) {
         let me = self.qp.qpn;
         let is_nak = |what: &What| match *what {
@@ -261,7 +264,8 @@ impl Chain<'_> {
                     Name(p.peer),
                     self.facts.moment(n)
                 ));
-                // In the responder's name, or in the place of an acknowledgement.
+                // The rule fired on the request at the responder, or on the acknowledgement that it
+                // replaced.
                 let fired = self.says(|what| match *what {
                     What::Fired {
                         qpn,
@@ -295,7 +299,7 @@ impl Chain<'_> {
         }
     }
 
-    /// Whether what fired is a rule that answers with a NAK.
+    /// True if the entry is the firing of a rule that answers with a NAK.
     fn makes_naks(&self, what: &What) -> bool {
         let What::Fired { rule, .. } = *what else {
             return false;
@@ -305,7 +309,7 @@ impl Chain<'_> {
         rule.and_then(Option::as_ref).is_some_and(is_nak)
     }
 
-    /// No acknowledgement came.
+    /// Appends the request that was never acknowledged.
     fn unanswered(&self, out: &mut Vec<String>) {
         let me = self.qp.qpn;
         let state = self.facts.all().get(self.at).map(|entry| entry.what);
@@ -313,7 +317,7 @@ impl Chain<'_> {
             Some(What::State { una_psn, .. }) => una_psn,
             _ => self.qp.psns[1],
         };
-        // The state of the transport may have been cleared: what was sent last tells.
+        // The transport may have cleared its state. Then the last sent request shows the PSN.
         let last = self.says(|what| matches!(what, What::Sent(p) if p.qpn == me && is_request(p)));
         let una = match last.map(|(_, entry)| entry.what) {
             Some(What::Sent(p)) if times_sent(self.facts, me, una, self.life, self.at) == 0 => {
@@ -352,7 +356,7 @@ impl Chain<'_> {
         }
     }
 
-    /// The peer had no receive.
+    /// Appends the RNR NAKs of a peer that had no receive.
     fn not_ready(&self, out: &mut Vec<String>) {
         let me = self.qp.qpn;
         let is_rnr = |what: &What| matches!(what, What::Received(p) if p.qpn == me && is_acknowledge(p.opcode) && p.detail >> 29 == 1);
@@ -436,7 +440,7 @@ impl Chain<'_> {
         }
     }
 
-    /// The request in which the responder found it.
+    /// Appends the request in which the responder found the error.
     fn request(&self, out: &mut Vec<String>) {
         let me = self.qp.qpn;
         let found =
@@ -477,7 +481,7 @@ impl Chain<'_> {
             }
             _ => false,
         });
-        // Not what became of it when it was sent before.
+        // A rule that altered an earlier transmission of the packet does not count.
         match altered.filter(|(n, _)| sent.is_none_or(|sent| sent < *n)) {
             Some((n, entry)) => {
                 if let What::Fired { rule, .. } = entry.what {
@@ -492,14 +496,14 @@ impl Chain<'_> {
         }
     }
 
-    /// Whether a rule makes another packet of one, as far as is known.
+    /// True if a rule alters packets, or if its action is not known.
     fn alters(&self, rule: u16) -> bool {
         let rule = self.facts.rules.get(usize::from(rule));
         let alters = |rule: &Rule| matches!(rule.action, Action::Corrupt(_));
         rule.and_then(Option::as_ref).is_none_or(alters)
     }
 
-    /// The index of the send that failed at a peer after this.
+    /// Returns the index of the send that failed at the peer after the error.
     fn failed_at(&self, peer: u32) -> Option<u32> {
         let flush = WcStatus::WrFlushErr.to_raw();
         let life = self.facts.all().iter().skip(self.at);
@@ -518,17 +522,18 @@ impl Chain<'_> {
         })
     }
 
-    /// Where the peer sent the request last.
+    /// Returns the last entry with which the peer sent the request.
     fn sent(&self, request: &Packet) -> Option<(usize, &Entry)> {
         self.says(|what| matches!(what, What::Sent(p) if p.qpn == request.peer && covers(p, request.psn) && is_request(p)))
     }
 
-    /// The work request at the peer that the request came of.
+    /// Appends the work request of the peer from which the request came.
     fn asker(&self, request: &Packet, out: &mut Vec<String>) {
         let Some((sent, _)) = self.sent(request) else {
             return;
         };
-        // The work request that failed there, once it has. Others behind it may have begun before it was sent.
+        // Later work requests may have begun before the request was sent, so the work request that
+        // failed counts, once there is one.
         let refused = self.failed_at(request.peer);
         let mut back = self.facts.before(sent);
         let work = back.find(|(_, entry)| match entry.what {
@@ -561,7 +566,7 @@ impl Chain<'_> {
     }
 }
 
-/// `once`, or how many times.
+/// Returns `once` or the number of times.
 pub(super) fn times(count: usize) -> String {
     match count {
         1 => String::from("once"),

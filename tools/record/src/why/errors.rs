@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Every error of a recording in order, each told as it was when it came: also of queue pairs that are gone since.
+//! Lists every error of a recording in order, each as it was at its time. This includes errors of
+//! QPs that no longer exist.
 
 use super::cause::{self, times};
 use super::{peer, syndrome_text, why, why_event};
@@ -12,37 +13,38 @@ use verbena_abi::cmd::CmdStatus;
 use verbena_abi::cqe::WcStatus;
 use verbena_abi::syndrome::Syndrome;
 
-/// Errors that are told with their chains.
+/// Most errors that are listed with their chains.
 const TOLD: usize = 64;
 
-/// An error.
+/// One error of a recording.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// The queue pair, the CQ, the SRQ, the device or the command.
+    /// The QP, the CQ, the SRQ, the device or the command that failed.
     pub who: String,
-    /// Number of the entry; None: its moment was not recorded.
+    /// Number of the entry. None if the moment of the error was not recorded.
     pub entry: Option<u64>,
-    /// The queue pair left the error by a later ibv_modify_qp, or the error changed no state.
+    /// True if a later ibv_modify_qp took the QP out of its error state, or if the error changed no
+    /// state.
     pub is_repaired: bool,
-    /// What happened, then the chain back to the cause, then what to do.
+    /// The error, then the chain back to the cause, then the advice for the program.
     pub lines: Vec<String>,
 }
 
-/// All that went wrong.
+/// All errors of a recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Errors {
     /// The first 64 errors, in order; those whose moment was not recorded are last.
     pub told: Vec<Failure>,
-    /// So many more there are.
+    /// Number of errors that are not in the list.
     pub left_out: usize,
     /// The queue pairs that programs moved to ERR themselves, which is no error.
     pub moved: Vec<String>,
-    /// The number of the first entry and how many there are.
+    /// Number of the first entry, and number of entries.
     pub recorded: (u64, usize),
 }
 
 impl Errors {
-    /// In lines for people.
+    /// Returns the errors as lines of text.
     pub fn lines(&self) -> Vec<String> {
         let mut out = Vec::new();
         let count = self.told.len() + self.left_out;
@@ -83,30 +85,31 @@ impl Errors {
         out
     }
 
-    /// The first error that was not repaired.
+    /// Returns the first error that was not repaired.
     pub fn lasting(&self) -> Option<&Failure> {
         self.told.iter().find(|failure| !failure.is_repaired)
     }
 
-    /// One of them in a line: what happened, the status that the program was told, and a reason that lies outside of the queue pair;
-    /// then which one is next, and how many more errors there are.
+    /// Returns a line about one error: the event, the status that the program got, and a reason
+    /// outside of the QP. The line ends with the next error and the number of further errors.
     pub fn line(&self, failure: &Failure) -> String {
         let lines = &failure.lines;
         let mut told = lines.first().cloned().unwrap_or_default();
         if let Some(status) = failure.status() {
-            // Of one that goes on, the first line has it.
+            // For a QP that goes on, the first line has the status already.
             if !told.contains(status) {
                 told += &format!(" {status}.");
             }
         }
-        // A rule is a cause that nobody would guess.
+        // Users rarely expect a rule as the cause, so a rule takes precedence over the peer.
         let rule = lines
             .iter()
             .find(|line| line.contains("ule \"") || line.starts_with("Rules at "));
         if let Some(reason) = rule.or_else(|| peer::outer(lines)) {
             told += &format!(" {reason}");
         }
-        // Of what a responder finds, the requester's program is told.
+        // If a responder found the error, the next error is often that of the requester, whose
+        // program gets the status.
         let next = self
             .told
             .iter()
@@ -124,27 +127,29 @@ impl Errors {
 }
 
 impl Failure {
-    /// Which work request completed, and how, if one did in error.
+    /// Returns the part of a line that names the completion in error and its status, if there is
+    /// one.
     fn status(&self) -> Option<&str> {
         let told = |line: &&String| line.contains(" completed with IBV_WC_");
         let line = self.lines.iter().find(told)?;
         Some(line.split_once(" in CQ")?.0)
     }
 
-    /// Who it was, and the name of the status.
+    /// Returns the failed object, and the name of its status.
     fn short(&self) -> String {
         let name = self.status().and_then(|status| status.rsplit(' ').next());
         name.map_or_else(|| self.who.clone(), |name| format!("{}, {name}", self.who))
     }
 
-    /// Whether the peer's device found it, and told of it by a NAK.
+    /// True if the device of the peer found the error and reported it with a NAK.
     pub fn is_told_by_another(&self) -> bool {
         let has = |part: &str| self.lines.iter().any(|line| line.contains(part));
         has("It received a NAK") && has(" is of another device")
     }
 }
 
-/// A command that the device refused, unless it only had to be repeated.
+/// Returns a command that the device refused. A command that only had to be repeated is not an
+/// error.
 fn refused(facts: &Facts, at: usize) -> Option<Failure> {
     let What::Command {
         opcode,
@@ -183,7 +188,7 @@ fn failure(facts: &Facts, at: usize, who: String, lines: Vec<String>) -> Failure
     }
 }
 
-/// Whether a queue pair went on to another state after its error.
+/// True if the QP went on to a state other than an error state.
 fn is_repaired(facts: &Facts, at: usize, qpn: u32) -> bool {
     let later = facts.all().get(at + 1..).unwrap_or_default();
     let next = later.iter().find_map(|entry| match entry.what {
@@ -195,7 +200,8 @@ fn is_repaired(facts: &Facts, at: usize, qpn: u32) -> bool {
     next.unwrap_or(false)
 }
 
-/// A completion in error of a queue pair that went on all the same: only an abandoned message, or a datagram, ends so.
+/// Returns a completion in error of a QP that went on nevertheless. Only an abandoned message or a
+/// datagram ends in this way.
 fn completed(facts: &Facts, at: usize) -> Option<Failure> {
     let all = facts.all();
     let What::Completed {
@@ -218,7 +224,7 @@ fn completed(facts: &Facts, at: usize) -> Option<Failure> {
         What::Created { qpn: n, .. } | What::Destroyed { qpn: n, .. } if n == qpn => Some(false),
         _ => None,
     };
-    // The change of state is right before the completion or behind it.
+    // The entry of the change of state is next to that of the completion, before or after it.
     let before = all[..at].iter().rev().find_map(|entry| state(&entry.what));
     let after = all[at..].iter().find_map(|entry| state(&entry.what));
     if before == Some(true) || after == Some(true) {
@@ -232,7 +238,8 @@ fn completed(facts: &Facts, at: usize) -> Option<Failure> {
         Name(qpn),
         facts.moment(at)
     )];
-    // What was lost of an unreliable message was lost on its way from the peer.
+    // An unreliable message loses its packets on the way from the peer, so rules at the peer count
+    // too.
     let peer = facts.qp(qpn).and_then(|qp| facts.local_peer(&qp));
     for qpn in [Some(qpn), peer.map(|peer| peer.qpn)].into_iter().flatten() {
         cause::rules(facts, qpn, at, &mut lines);
@@ -244,7 +251,8 @@ fn completed(facts: &Facts, at: usize) -> Option<Failure> {
     })
 }
 
-/// What a place has of an error. It is told only where that is wanted, since the chain takes a while.
+/// The error at an index. `Error(None)` is an error whose chain is not wanted, since a chain takes
+/// a while to make.
 enum Found {
     Nothing,
     Moved(u32),
@@ -285,7 +293,7 @@ fn look(facts: &Facts, at: usize, is_wanted: bool) -> Found {
     told.map_or(Found::Nothing, |failure| Found::Error(Some(failure)))
 }
 
-/// Every error in order.
+/// Returns every error in order.
 pub fn errors(facts: &Facts) -> Errors {
     let mut out = Errors {
         recorded: (facts.recording.first, facts.all().len()),
@@ -316,7 +324,7 @@ pub fn errors(facts: &Facts) -> Errors {
         n => format!("{} ({})", Name(*qpn), times(*n)),
     });
     out.moved = who.collect();
-    // The moment of these is overwritten, or nothing was recorded.
+    // The entries of these errors were overwritten, or there is no recording.
     for qp in &facts.qps {
         let is_moved = qp.syndrome == Some(Syndrome::ModifiedToErr);
         if !is_error(qp.state.to_raw()) || is_moved || told.contains(&qp.qpn) {

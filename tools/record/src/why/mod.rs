@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Why a queue pair is in the state that it is in, in sentences: what happened, which check found it, what brought that about, and what
-//! a program does then.
+//! Explains in sentences why a QP is in its state: the event, the check that found the error, the
+//! cause, and what a program does next.
 
 mod advice;
 mod cause;
@@ -24,10 +24,11 @@ use verbena_abi::eqe::EventType;
 use verbena_abi::syndrome::Syndrome;
 use verbena_faults::Action;
 
-/// Queue pairs in a chain: it, its peer, and no further.
+/// Most QPs in a chain: the QP and its peer.
 const DEPTH: u32 = 2;
 
-/// A syndrome with its text of the contract, and the clause of the specification where one has it.
+/// Returns a syndrome with its text from the contract, and the clause of the specification if there
+/// is one.
 pub fn syndrome_text(cause: Syndrome) -> String {
     let clause = advice::clause(cause).map_or_else(String::new, |c| format!(" [IBTA {c}]"));
     format!(
@@ -38,11 +39,11 @@ pub fn syndrome_text(cause: Syndrome) -> String {
     )
 }
 
-/// Why, a sentence or two a line.
+/// Explains the state of a QP, with one or two sentences in each line.
 ///
 /// # Errors
 ///
-/// Nothing is known of such a queue pair.
+/// Nothing is known about a QP with this number.
 pub fn why(facts: &Facts, qpn: u32) -> Result<Vec<String>, String> {
     let Some(qp) = facts.qp(qpn) else {
         let last = match (facts.all().is_empty(), facts.recording.first) {
@@ -82,7 +83,8 @@ pub fn why(facts: &Facts, qpn: u32) -> Result<Vec<String>, String> {
     Ok(out)
 }
 
-/// What died by the event at a place, and of what; None: it is of no such kind.
+/// Returns the object that the event at index `at` put into error, and the lines about the cause.
+/// None for an entry that is not a fatal event of the device, a CQ or an SRQ.
 pub(crate) fn why_event(facts: &Facts, at: usize) -> Option<(String, Vec<String>)> {
     let What::Event {
         kind,
@@ -103,7 +105,7 @@ pub(crate) fn why_event(facts: &Facts, at: usize) -> Option<(String, Vec<String>
     let died = cause::capital(&died);
     let mut out = vec![format!("{died} died, {}: {text}", facts.moment(at))];
     if matches!(cause, Some(Syndrome::Injected | Syndrome::CqOverflow)) {
-        // A CQ may overflow by itself.
+        // A CQ may overflow without a rule, so another rule is not the cause of that.
         let is_it = |rule| {
             cause == Some(Syndrome::Injected)
                 || matches!(facts.action(rule), Some(Action::CqOverflow(_)))
@@ -123,7 +125,7 @@ pub(crate) fn why_event(facts: &Facts, at: usize) -> Option<(String, Vec<String>
     Some((died, out))
 }
 
-/// The state of a queue pair, and its chain.
+/// Appends the state of a QP, and its chain if the QP is in error.
 fn tell(facts: &Facts, qp: &QpNow, depth: u32, out: &mut Vec<String>) {
     let name = Name(qp.qpn);
     let life = facts.life(qp.qpn);
@@ -163,7 +165,7 @@ fn tell(facts: &Facts, qp: &QpNow, depth: u32, out: &mut Vec<String>) {
     }
 }
 
-/// What ended the life of a queue pair that is not there any more, and where.
+/// Returns the entry that ended the life of a QP that does not exist any more, and its index.
 fn end(facts: &Facts, qpn: u32, life: usize) -> Option<(usize, What)> {
     if facts.qps.iter().any(|qp| qp.qpn == qpn) {
         return None;
@@ -177,7 +179,7 @@ fn end(facts: &Facts, qpn: u32, life: usize) -> Option<(usize, What)> {
     })
 }
 
-/// Nothing is wrong with it; but maybe something is on its way.
+/// Reports a QP without an error, and its oldest unacknowledged request if there is one.
 fn healthy(facts: &Facts, qp: &QpNow, life: usize, state: &str, when: &str, out: &mut Vec<String>) {
     let name = Name(qp.qpn);
     out.push(format!("{name} is in {state}{when}: that is no error."));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What has become of the other end of a queue pair in error, and of the port between the two.
+//! Reports the state of the other end of a QP in error, and of the port between the two ends.
 
 use super::cause::Chain;
 use super::tell;
@@ -9,17 +9,18 @@ use crate::facts::{state_name, Name};
 use verbena_abi::cmd::Opcode;
 use verbena_abi::ctx::QpState;
 
-/// The end of a line after which the lines about the peer begin.
+/// End of the line after which the lines about the peer begin.
 const OF_THIS_DEVICE: &str = " is of this device too.";
 
 impl Chain<'_> {
-    /// The peer, if it is of this device: how it came to it.
+    /// Reports how a peer of this device got into its state, or that the peer belongs to another
+    /// device.
     pub(super) fn peer(&self, out: &mut Vec<String>) {
         let name = Name(self.qp.peer);
         match self.facts.local_peer(self.qp) {
             Some(peer) if self.depth > 1 => {
                 out.push(format!("Its peer {name}{OF_THIS_DEVICE}"));
-                // Of a queue pair that is its own peer all is told already.
+                // The lines about a QP that is its own peer are complete already.
                 if peer.qpn != self.qp.qpn {
                     tell(self.facts, &peer, self.depth - 1, out);
                 }
@@ -33,7 +34,7 @@ impl Chain<'_> {
         }
     }
 
-    /// The queue pair of this device that it names as its peer, and that does not name it.
+    /// Describes the QP of this device that is named as the peer, but is not connected back.
     fn stranger(&self) -> String {
         let name = Name(self.qp.peer);
         let Some(other) = self.facts.qp(self.qp.peer) else {
@@ -51,7 +52,8 @@ impl Chain<'_> {
         format!("Its peer {name} of this device is in {state} and {whose}.")
     }
 
-    /// Where the peer is of this device: the two ends were connected with first PSNs that differ.
+    /// Reports that the two ends were connected with first PSNs that differ, if the peer belongs to
+    /// this device.
     pub(super) fn first_psns(&self, out: &mut Vec<String>) {
         let me = self.qp.qpn;
         let (rtr, rts) = (QpState::Rtr.to_raw(), QpState::Rts.to_raw());
@@ -81,13 +83,13 @@ impl Chain<'_> {
         }
     }
 
-    /// What became of the port since the queue pair was connected.
+    /// Reports changes of the port since the QP was connected.
     pub(super) fn port(&self, out: &mut Vec<String>) {
         let me = self.qp.qpn;
         let ready = QpState::Rts.to_raw();
         let connected = self
             .says(|what| matches!(*what, What::State { qpn, to, .. } if qpn == me && to == ready));
-        // Without that entry, which is overwritten, all of them are later.
+        // If that entry was overwritten, all entries that are left are later.
         let connected = connected.map_or(0, |(n, _)| n);
         for (wanted, what) in [
             (
@@ -117,7 +119,7 @@ impl Chain<'_> {
     }
 }
 
-/// Of the lines about an error, the first that names a reason outside of the queue pair.
+/// Returns the first of the lines about an error that names a reason outside of the QP.
 pub(super) fn outer(lines: &[String]) -> Option<&String> {
     let is_port = |line: &&String| line.contains(" (command SET_");
     if let Some(port) = lines.iter().skip(1).find(is_port) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What a recording tells of a run that failed, or that had to be ended, without an error.
+//! Observations about a run that failed, or that had to be ended, without an error.
 
 use crate::entry::{Entry, Packet, What};
 use crate::facts::{is_acknowledge, Facts, Name};
@@ -12,10 +12,11 @@ use verbena_abi::ctx::QpState;
 use verbena_abi::eqe::EventType;
 use verbena_abi::syndrome::Syndrome;
 
-/// A silence at the end of a recording is reported when it is longer than this, in nanoseconds.
+/// Shortest silence at the end of a recording that is reported, in nanoseconds.
 const QUIET: u64 = 5_000_000_000;
 
-/// Observations that may explain the failure, the likeliest first. Empty if everything recorded is ordinary.
+/// Returns observations that may explain the failure, the likeliest first. The list is empty if
+/// everything recorded is ordinary.
 pub fn quiet(facts: &Facts) -> Vec<String> {
     let mut out = not_ready(facts);
     out.extend(paused(facts));
@@ -25,7 +26,7 @@ pub fn quiet(facts: &Facts) -> Vec<String> {
     out
 }
 
-/// The queue pairs that wait for a receive of their peer's, and would for ever.
+/// Reports the QPs that wait for a receive of their peer, and would wait for ever.
 fn not_ready(facts: &Facts) -> Vec<String> {
     let mut waiting: BTreeMap<u32, (usize, usize, Packet)> = BTreeMap::new();
     for (n, entry) in facts.all().iter().enumerate() {
@@ -34,7 +35,7 @@ fn not_ready(facts: &Facts) -> Vec<String> {
                 let known = waiting.entry(p.qpn).or_insert((0, n, p));
                 *known = (known.0 + 1, n, p);
             }
-            // Anything else that comes of the peer is progress.
+            // Any other packet from the peer is progress.
             What::Received(p) => drop(waiting.remove(&p.qpn)),
             What::State { qpn, .. } | What::Destroyed { qpn, .. } => drop(waiting.remove(&qpn)),
             _ => {}
@@ -53,7 +54,8 @@ fn not_ready(facts: &Facts) -> Vec<String> {
     each.collect()
 }
 
-/// The queue pairs that are in SQD at the end, or were when they were destroyed: they begin no work request there.
+/// Reports the QPs that are in SQD at the end or were destroyed in SQD, where a QP begins no work
+/// request.
 fn paused(facts: &Facts) -> Vec<String> {
     let mut paused: BTreeMap<u32, (usize, &str)> = BTreeMap::new();
     for (n, entry) in facts.all().iter().enumerate() {
@@ -82,7 +84,8 @@ fn paused(facts: &Facts) -> Vec<String> {
     each.collect()
 }
 
-/// The queue pairs whose work requests were flushed because a program, or the end of a connection, moved them to ERR.
+/// Reports the QPs whose work requests were flushed because a program, or the end of a connection,
+/// moved them to ERR.
 fn moved(facts: &Facts) -> Vec<String> {
     let mut out = Vec::new();
     for (n, entry) in facts.all().iter().enumerate() {
@@ -112,7 +115,7 @@ fn moved(facts: &Facts) -> Vec<String> {
     out
 }
 
-/// The first event of each type.
+/// Reports the first event of each type.
 fn events(facts: &Facts) -> Vec<String> {
     let mut known = BTreeSet::new();
     let mut out = Vec::new();
@@ -135,10 +138,10 @@ fn events(facts: &Facts) -> Vec<String> {
     out
 }
 
-/// How long the silence at the end of the recording was, if it is worth reporting.
+/// Reports the length of the silence at the end of the recording, if it is above [`QUIET`].
 fn idle(facts: &Facts) -> Option<String> {
     let last = facts.all().iter().rev().find(|entry| match entry.what {
-        // The guest, when it goes, takes the device with it.
+        // A guest that ends resets the device.
         What::Reset => false,
         // The driver asks for the device's limits every second, to see that the device answers.
         What::Command { opcode, .. } => opcode != Opcode::QueryDevice.to_raw(),
