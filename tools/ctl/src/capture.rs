@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! `verbenactl capture`: what the NIC sends and receives, as a capture for Wireshark while it goes on.
+//! `verbenactl capture`: captures the frames that the NIC sends and receives, for Wireshark,
+//! which can show them while the capture goes on.
 //!
-//! The NIC sends records (`verbena_control::Record`); here they become packets of pcapng, with a comment on each that names guest
-//! and queue pairs. Interrupted, it has the NIC end the capture and tells what was dropped, in the file too.
+//! The NIC sends records (`verbena_control::Record`). This module turns them into pcapng packets,
+//! each with a comment that names the guest and the QPs. After an interrupt the NIC ends the
+//! capture; the number of dropped frames is then reported, also in the file.
 
 use crate::client;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
@@ -18,22 +20,23 @@ use verbena_capture::{Capture, Direction};
 use verbena_control::{Record, ToldCapture, Way};
 use verbena_record::Facts;
 
-/// How a capture ended.
+/// The end of a capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    /// It was ended: frames that passed, and those of them that were dropped.
+    /// The NIC ended the capture as requested: frames that passed, and dropped frames among them.
     Told { seen: u64, dropped: u64 },
-    /// Nobody reads what is written any more.
+    /// The reader of standard output closed its pipe.
     Unread,
-    /// The NIC is gone.
+    /// The NIC closed the connection before the end of the capture.
     Gone,
 }
 
-/// Captures into a file, or to standard output if its name is `-`, until a signal ends it. Returns what is to be said at the end.
+/// Captures into a file, or to standard output if its name is `-`, until a signal ends the capture.
+/// Returns the final message.
 ///
 /// # Errors
 ///
-/// There is no NIC, it refuses, it goes, or the file cannot be written.
+/// There is no NIC, the NIC refuses, the connection breaks, or the file cannot be written.
 pub fn run(socket: &Path, file: &Path) -> Result<String, String> {
     let to_stdout = file == Path::new("-");
     if to_stdout && io::stdout().is_terminal() {
@@ -109,7 +112,7 @@ fn write_frames(frames: &[verbena_record::Frame], power_on: u64, to: impl Write)
     capture.finish().map(drop)
 }
 
-/// The signals that end a capture, which no thread hears but the one that waits for them.
+/// Blocks the signals that end a capture, so that only the thread that waits for them gets them.
 pub(crate) fn signals() -> Result<SigSet, String> {
     let signals: SigSet = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP]
         .into_iter()
@@ -120,7 +123,7 @@ pub(crate) fn signals() -> Result<SigSet, String> {
     Ok(signals)
 }
 
-/// Has the first signal end the capture, and the second this program.
+/// Starts a thread in which the first signal ends the capture. The second signal ends this program.
 pub(crate) fn end_by_signal(signals: SigSet, stream: &UnixStream) -> Result<(), String> {
     let stream = stream.try_clone().map_err(|e| e.to_string())?;
     std::thread::spawn(move || {
@@ -133,12 +136,13 @@ pub(crate) fn end_by_signal(signals: SigSet, stream: &UnixStream) -> Result<(), 
     Ok(())
 }
 
-/// Ends the capture when nobody reads standard output any more, also while there is nothing to write.
+/// Ends the capture when the reader of standard output closes its pipe, even while there is nothing
+/// to write.
 fn end_with_reader(stream: &UnixStream) -> Result<(), String> {
     let stream = stream.try_clone().map_err(|e| e.to_string())?;
     std::thread::spawn(move || {
         let stdout = io::stdout();
-        // What a pipe tells without being asked is that its other end is gone.
+        // Without requested events, poll reports only that the other end of the pipe is closed.
         let mut fds = [PollFd::new(stdout.as_fd(), PollFlags::empty())];
         if poll(&mut fds, PollTimeout::NONE).is_ok() {
             let _ = stream.shutdown(Shutdown::Write);
@@ -147,7 +151,7 @@ fn end_with_reader(stream: &UnixStream) -> Result<(), String> {
     Ok(())
 }
 
-/// Makes packets of records until there are no more.
+/// Converts records to packets until there are no more records.
 fn copy<W: Write>(from: BufReader<impl io::Read>, to: W, guest: &str) -> io::Result<End> {
     match packets(from, to, guest) {
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(End::Unread),
@@ -160,11 +164,11 @@ fn packets<W: Write>(mut from: BufReader<impl io::Read>, to: W, guest: &str) -> 
     let mut now = 0;
     let end = loop {
         if from.buffer().is_empty() {
-            // Whoever watches is to see what there is, before more is waited for.
+            // Readers of a live capture get all packets so far before this thread waits for more.
             capture.flush()?;
             from.fill_buf().ok();
         }
-        // A NIC that goes in the middle of a record is gone all the same.
+        // A connection that breaks within a record is treated like one that ends between records.
         match Record::read(&mut from) {
             Ok(Some(Record::Frame {
                 way,
@@ -194,7 +198,7 @@ fn packets<W: Write>(mut from: BufReader<impl io::Read>, to: W, guest: &str) -> 
     Ok(end)
 }
 
-/// Which way a frame went. One that stays in the device goes neither.
+/// Returns the direction of a frame. A frame that stays in the device has none.
 fn direction(way: Way) -> Option<Direction> {
     match way {
         Way::Local | Way::Lost => None,
@@ -203,7 +207,7 @@ fn direction(way: Way) -> Option<Direction> {
     }
 }
 
-/// For example `guest 52:54:00:12:34:56, QP 0x10 -> 0x11, local`.
+/// Returns the comment of a packet, for example `guest 52:54:00:12:34:56, QP 0x10 -> 0x11, local`.
 fn comment(guest: &str, way: Way, src_qpn: Option<u32>, dst_qpn: Option<u32>) -> String {
     let qp = |qpn: Option<u32>| qpn.map_or_else(|| String::from("?"), |qpn| format!("{qpn:#x}"));
     let how = match way {

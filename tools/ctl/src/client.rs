@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Asks a NIC over its control socket, or inside a guest over a port whose other end QEMU has connected to that socket.
+//! Queries a NIC over its control socket, or inside a guest over a port that QEMU has connected to
+//! that socket.
 
 mod door;
 
@@ -11,26 +12,26 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use verbena_control::{Question, Reply, Request};
 
-/// Asks the NIC at `socket`.
+/// Sends the request of `Q` to the NIC at `socket` and returns the answer.
 ///
 /// # Errors
 ///
-/// There is no NIC, or it says why it gives no answer.
+/// There is no NIC, or the NIC refuses and gives the reason.
 pub fn ask<Q: Question>(socket: &Path) -> Result<Q, String> {
     ask_for(socket, Q::REQUEST)
 }
 
-/// The same with a request that says more.
+/// Sends a request to the NIC at `socket` and returns the answer.
 ///
 /// # Errors
 ///
-/// As of [`ask`].
+/// The same as those of [`ask`].
 pub fn ask_for<T: DeserializeOwned>(socket: &Path, request: Request) -> Result<T, String> {
     let door = Door::open(socket).map_err(|e| failed(socket, &e))?;
     read(socket, &mut BufReader::new(door), request)
 }
 
-/// What a NIC failed with.
+/// Returns the text for a failed connection to a NIC.
 fn failed(socket: &Path, e: &io::Error) -> String {
     let why = match e.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
@@ -41,7 +42,7 @@ fn failed(socket: &Path, e: &io::Error) -> String {
     format!("the NIC at {}{why}", socket.display())
 }
 
-/// The answer to a request.
+/// Sends a request and returns its answer.
 fn read<T: DeserializeOwned>(
     socket: &Path,
     way: &mut BufReader<impl Read + Write>,
@@ -54,20 +55,22 @@ fn read<T: DeserializeOwned>(
     Reply::read(&line)
 }
 
-/// Asks for what comes in a stream behind the answer, and waits for it as long as it takes.
+/// Sends the request of `Q` and keeps the connection for the stream that follows the answer. Reads
+/// of the stream have no timeout.
 ///
 /// # Errors
 ///
-/// As of [`ask`]; and a port of a guest is no way for a stream, for it stays open when nobody listens any more.
+/// The same as those of [`ask`], and `socket` is a port of a guest. Such a port stays open when its
+/// user is gone, so it cannot carry a stream.
 pub fn open<Q: Question>(socket: &Path) -> Result<(Q, BufReader<UnixStream>), String> {
     open_for(socket, Q::REQUEST)
 }
 
-/// The same with a request that says more.
+/// Sends a request and keeps the connection, as [`open`] does.
 ///
 /// # Errors
 ///
-/// As of [`open`].
+/// The same as those of [`open`].
 pub fn open_for<T: DeserializeOwned>(
     socket: &Path,
     request: Request,

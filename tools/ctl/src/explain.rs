@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! `verbenactl explain`: what a code means that a program printed.
+//! `verbenactl explain`: explains a code that a program printed.
 
 use serde_json::{json, Value};
 use verbena_record::{Answer, Explained, Kind};
 
-/// The code as programs print it: a `vendor_err` is read in hexadecimal.
+/// Formats the code as programs print it, a `vendor_err` in hexadecimal.
 fn head(told: &Explained) -> String {
     let clause = told
         .clause
@@ -52,11 +52,11 @@ fn data(told: &Explained) -> Value {
     })
 }
 
-/// What the words mean: one code, a verb, a verb and its errno; or `all`, which lists every code.
+/// Explains the words: one code, a verb, or a verb and its errno. The word `all` lists every code.
 ///
 /// # Errors
 ///
-/// They name nothing that is known.
+/// The words name no known code.
 pub fn run(words: &[String], json: bool) -> Result<String, String> {
     if words == ["all"] {
         let all = verbena_record::all();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! `verbenactl fault`: rules of what is to go wrong.
+//! `verbenactl fault`: rules that inject faults.
 
 use crate::{client, toml, why};
 use clap::Subcommand;
@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 use verbena_control::{read_rules, Request, ToldRules, MAX_REQUEST};
 use verbena_faults::RuleSet;
 
-/// The longest file of rules. As a request it may be no longer than [`MAX_REQUEST`]; comments do not get there.
+/// Largest file of rules, in bytes. The request with the rules is limited by [`MAX_REQUEST`], but
+/// it does not contain the comments of the file.
 const MAX_FILE: u64 = 16 * MAX_REQUEST;
 
 /// What is asked for.
@@ -48,7 +49,7 @@ pub enum Fault {
     },
 }
 
-/// The rules of a file.
+/// Reads the rules of a file.
 fn read(file: &Path) -> Result<RuleSet, String> {
     let mut bytes = Vec::new();
     let open = || -> io::Result<Box<dyn Read>> {
@@ -66,11 +67,11 @@ fn read(file: &Path) -> Result<RuleSet, String> {
     read_rules(&bytes).map_err(named)
 }
 
-/// Does it, and says what rules there are then.
+/// Runs the command and returns the rules that the NIC has afterwards.
 ///
 /// # Errors
 ///
-/// A file is wrong, the NIC does not want the rules, or the check fails.
+/// A file is wrong, the NIC refuses the rules, or the check fails.
 pub fn run(
     socket: &Path,
     fault: &Fault,
@@ -115,7 +116,8 @@ pub fn run(
     Ok(text)
 }
 
-/// Adds rules and waits until the NIC goes. Whoever wants them to go earlier ends this process.
+/// Adds rules and waits until the NIC closes the connection. A user who wants to remove the rules
+/// earlier ends this process.
 fn hold(
     socket: &Path,
     request: Request,
@@ -128,7 +130,7 @@ fn hold(
     Err(String::from("the NIC has gone"))
 }
 
-/// Rules for people.
+/// Formats rules for people.
 pub fn table(told: &Value) -> String {
     let mut out = String::new();
     let rules = told["rules"].as_array();
@@ -146,7 +148,7 @@ pub fn table(told: &Value) -> String {
     out
 }
 
-/// What is told of an answer for people.
+/// Returns the formatter for the answer to a command.
 pub fn words(asked: &Fault) -> fn(&Value) -> String {
     match asked {
         Fault::Check | Fault::Summary => summary,
@@ -154,7 +156,8 @@ pub fn words(asked: &Fault) -> fn(&Value) -> String {
     }
 }
 
-/// How a run went, and how to have its rules again: those of each seed are a file of their own.
+/// Formats the result of a run, and the commands that add its rules again. The rules of each seed
+/// are a file of their own.
 fn summary(told: &Value) -> String {
     let told: ToldRules = match serde_json::from_value(told.clone()) {
         Ok(told) => told,

@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! `verbenactl record finish`: what a run leaves behind. One that went well leaves nothing.
+//! `verbenactl record finish`: handles the recording of a finished run. A successful run leaves no
+//! files.
 
 use crate::{capture, why};
 use std::path::Path;
 use verbena_record::{Facts, Failure};
 
-/// Writes the capture and the page of a recording beside it and says what happened, if the run failed or something ended in an error;
-/// else the recording is removed, and nothing is said. With `is_timed` the sentence begins with the time of the error in nanoseconds since
-/// 1970 (1: unknown), or with 0 if nothing ended in an error.
+/// If the run failed or an object ended in an error, writes the capture and the page of a recording
+/// next to it and returns a sentence about the cause. Otherwise removes the recording and returns
+/// an empty string. With `is_timed` the sentence begins with the time of the error in nanoseconds
+/// since 1970 (1: unknown), or with 0 if no object was in error.
 ///
 /// # Errors
 ///
-/// The file is no recording, or a file cannot be written or removed.
+/// The file is not a recording, or a file cannot be written or removed.
 pub fn run(file: &Path, status: u8, is_timed: bool) -> Result<String, String> {
     let facts = why::known(None, Some(file))?;
     let errors = verbena_record::errors(&facts);
@@ -23,7 +25,7 @@ pub fn run(file: &Path, status: u8, is_timed: bool) -> Result<String, String> {
     }
     capture::of_recording(&facts, &file.with_extension("pcapng"))?;
     why::report(file, &file.with_extension("html"))?;
-    // What was repaired may be the reason all the same.
+    // An error that was repaired may still be the reason.
     let failure = lasting.or(errors.told.first());
     let what = match failure {
         Some(failure) => errors.line(failure),
@@ -38,7 +40,7 @@ pub fn run(file: &Path, status: u8, is_timed: bool) -> Result<String, String> {
     Ok(format!("{time}{what}\n"))
 }
 
-/// What is said where nothing was in error.
+/// Returns the sentence for a run in which no object was in error.
 fn without_error(facts: &Facts) -> String {
     let none = "the flight recorder has no error of the device, its queue pairs or its CQs";
     match verbena_record::quiet(facts).join("; ") {
@@ -47,8 +49,9 @@ fn without_error(facts: &Facts) -> String {
     }
 }
 
-/// The time of day of an error, in nanoseconds since 1970; 1 is unknown. What another device found comes after the error there, whatever
-/// the clocks of two devices say.
+/// Returns the time of day of an error, in nanoseconds since 1970, or 1 if the time is unknown. An
+/// error that another device found sorts after the error at that device, even if the clocks of the
+/// two devices differ.
 fn moment(facts: &Facts, failure: &Failure) -> u64 {
     const LATER: u64 = 1_000_000_000;
     let at = failure.entry.and_then(|entry| {

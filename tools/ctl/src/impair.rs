@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! `verbenactl impair`: what is to go wrong with what leaves by the uplinks.
+//! `verbenactl impair`: impairments of the frames that leave by the uplinks.
 
 use clap::Args;
 use verbena_control::{Impairment, Request, MILLION};
@@ -50,11 +50,11 @@ pub struct Impair {
 }
 
 impl Impair {
-    /// The request.
+    /// Returns the request for these options.
     ///
     /// # Errors
     ///
-    /// What is asked for makes no sense.
+    /// The options contradict each other.
     pub fn request(&self) -> Result<Request, String> {
         let uplink = self.uplink;
         let asked = [
@@ -98,7 +98,7 @@ impl Impair {
     }
 }
 
-/// A number that is not negative, with one of some units.
+/// Parses a number that is not negative, with one of some units.
 fn measure(text: &str, units: &[(&str, f64)]) -> Option<f64> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic() || c == '%');
     let unit = text.get(digits.len()..)?.to_ascii_lowercase();

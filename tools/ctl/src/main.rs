@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! `verbenactl`: asks a running NIC through its control socket, and explains error codes without one.
+//! `verbenactl`: queries a running NIC through its control socket, and explains error codes without
+//! a NIC.
 //!
-//! [`client`] speaks the protocol, [`table`] prints for people. With `--json` the NIC's answer is printed as it is.
+//! [`client`] implements the protocol, [`table`] formats answers for people. With `--json` the
+//! answer of the NIC is printed as it is.
 
 mod capture;
 mod client;
@@ -140,11 +142,12 @@ struct Often {
 }
 
 impl Often {
-    /// Tells it, once or again and again. It ends when nobody reads any more.
+    /// Prints the text of `tell`, once or at the interval of `--watch`. The loop ends when the
+    /// reader of standard output closes its pipe.
     ///
     /// # Errors
     ///
-    /// Those of telling, and that it cannot be written.
+    /// `tell` fails, or its text cannot be written.
     fn tell(self, tell: impl Fn() -> Result<String, String>) -> Result<String, String> {
         let Some(seconds) = self.watch else {
             return tell();
@@ -165,7 +168,7 @@ impl Often {
     }
 }
 
-/// A whole number within bounds.
+/// Parses a whole number within bounds.
 fn whole(text: &str, bounds: RangeInclusive<u64>) -> Result<u64, String> {
     let number = text.parse().ok().filter(|n| bounds.contains(n));
     number.ok_or_else(|| {
@@ -177,7 +180,7 @@ fn whole(text: &str, bounds: RangeInclusive<u64>) -> Result<u64, String> {
     })
 }
 
-/// A number in decimal or hexadecimal.
+/// Parses a number in decimal or hexadecimal.
 fn number(text: &str) -> Result<u32, String> {
     let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
     let number = digits.map_or_else(|| text.parse(), |hex| u32::from_str_radix(hex, 16));
@@ -195,11 +198,11 @@ fn main() -> ExitCode {
     }
 }
 
-/// Writes what is told to standard output.
+/// Writes a text to standard output.
 ///
 /// # Errors
 ///
-/// It cannot be written. That a reader closes its pipe early is no failure.
+/// The text cannot be written. A reader that closes its pipe early is not an error.
 fn say(text: &str) -> Result<(), String> {
     let mut out = io::stdout();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -211,7 +214,7 @@ fn say(text: &str) -> Result<(), String> {
 }
 
 impl Command {
-    /// Whether its answer can be had as JSON.
+    /// True if the answer of the command is available as JSON.
     fn has_answer(&self) -> bool {
         match self {
             Self::Capture { .. } | Self::Report { .. } | Self::Replay { .. } => false,
@@ -296,7 +299,7 @@ fn run(args: &Args) -> Result<String, String> {
     }
 }
 
-/// An answer, as it is or for people.
+/// Formats an answer, as JSON or for people.
 fn show(
     args: &Args,
     answer: &impl Serialize,
@@ -310,7 +313,7 @@ fn show(
     })
 }
 
-/// Drops the contexts that were not asked for.
+/// Drops the contexts that were not requested.
 fn keep(answer: &mut Contexts, kind: Option<&str>, number: Option<u32>) {
     answer.contexts.retain(|c| {
         kind.is_none_or(|kind| c.fields.kind() == kind) && number.is_none_or(|n| c.number == n)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! `verbenactl record`: the flight recorder.
+//! `verbenactl record`: controls the flight recorder.
 
 use crate::client;
 use clap::Subcommand;
@@ -56,17 +56,17 @@ pub enum Record {
 }
 
 impl Record {
-    /// Whether it asks how the recorder is.
+    /// True if the command asks for the state of the recorder.
     pub fn has_answer(&self) -> bool {
         matches!(self, Self::On { .. } | Self::Off | Self::Status)
     }
 }
 
-/// Does it, and says how the recorder is then.
+/// Runs the command and returns the state of the recorder afterwards.
 ///
 /// # Errors
 ///
-/// The NIC does not want to, or a file cannot be written or is none.
+/// The NIC refuses, a file cannot be written, or a file is not a recording.
 pub fn run(
     socket: &Path,
     record: &Record,
@@ -75,7 +75,7 @@ pub fn run(
     let request = match record {
         Record::On { entries } => Request::Record { entries: *entries },
         Record::Off => Request::Record { entries: 0 },
-        // An export and the end of a run ask no NIC, and a full recording takes a connection.
+        // Export and finish need no NIC, and a full recording needs a connection of its own.
         Record::Status | Record::Export { .. } | Record::Finish { .. } | Record::Full { .. } => {
             Request::Recorder
         }
@@ -90,11 +90,11 @@ pub fn run(
     show(&client::ask_for(socket, request)?)
 }
 
-/// The bytes of what the NIC has recorded.
+/// Returns the bytes of the recording of the NIC.
 ///
 /// # Errors
 ///
-/// There is no NIC, or it records nothing.
+/// There is no NIC, or its recorder is off.
 pub fn taken(socket: &Path) -> Result<Vec<u8>, String> {
     client::ask_for::<ToldRecording>(socket, Request::Recording)?.file()
 }
@@ -103,27 +103,27 @@ fn parse(bytes: &[u8], name: &str) -> Result<Recording, String> {
     Recording::from_bytes(bytes).map_err(|bad| format!("{name}: {bad}"))
 }
 
-/// The recording that the NIC has.
+/// Returns the recording of the NIC.
 ///
 /// # Errors
 ///
-/// As of [`taken`].
+/// The same as those of [`taken`].
 pub fn live(socket: &Path) -> Result<Recording, String> {
     parse(&taken(socket)?, "what the NIC has recorded")
 }
 
-/// The recording of a file.
+/// Reads the recording in a file.
 ///
 /// # Errors
 ///
-/// It cannot be read, or has none.
+/// The file cannot be read, or is not a recording.
 pub fn read(file: &Path) -> Result<Recording, String> {
     let name = file.display().to_string();
     let bytes = std::fs::read(file).map_err(|e| format!("{name}: {e}"))?;
     parse(&bytes, &name)
 }
 
-/// The recorder for people.
+/// Formats the state of the recorder for people.
 pub fn table(told: &Value) -> String {
     let dump = match told["dump"].as_str() {
         Some(path) => format!("when the device dies they go to {path}"),

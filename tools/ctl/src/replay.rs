@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! `verbenactl record full` and `verbenactl replay`: all that a device model is told, reads and does, written down, and the model driven
-//! by that again.
+//! `verbenactl record full` and `verbenactl replay`: record all inputs and outputs of a device
+//! model, and drive the model with such a recording.
 
 use crate::{capture, client};
 use std::fs::File;
@@ -12,11 +12,11 @@ use verbena_device::{Replayed, Stopped};
 use verbena_record::full::{Item, Reader, ASKED};
 use verbena_record::{Entry, Recording};
 
-/// Records into a file until a signal ends it, or the NIC does.
+/// Records into a file until a signal or the NIC ends the recording.
 ///
 /// # Errors
 ///
-/// There is no NIC, it refuses, the recording ends by itself, or the file cannot be written.
+/// There is no NIC, the NIC refuses, the recording was cut short, or the file cannot be written.
 pub fn record(socket: &Path, file: &Path) -> Result<String, String> {
     let failed = |e: io::Error| format!("cannot write {}: {e}", file.display());
     let signals = capture::signals()?;
@@ -59,7 +59,7 @@ pub fn record(socket: &Path, file: &Path) -> Result<String, String> {
     }
 }
 
-/// How many entries a recording has, and why it ends.
+/// Returns the number of entries of a recording, and the reason for its end.
 fn end(bytes: &[u8]) -> (u64, Option<String>) {
     let Ok(mut reader) = Reader::new(bytes) else {
         return (0, None);
@@ -75,7 +75,7 @@ fn end(bytes: &[u8]) -> (u64, Option<String>) {
 ///
 /// # Errors
 ///
-/// The file is none, or the model does something else.
+/// The file is not a full recording, or the model behaves differently.
 pub fn run(file: &Path, output: Option<&Path>) -> Result<String, String> {
     let named = |e: String| format!("{}: {e}", file.display());
     let bytes = std::fs::read(file).map_err(|e| named(e.to_string()))?;
@@ -113,7 +113,7 @@ fn tell(replayed: &Replayed) -> String {
     )
 }
 
-/// What the flight recorder had at the end.
+/// Returns the entries of the flight recorder at the end of a replay.
 fn flight(replayed: Replayed) -> Recording {
     let json = |rule| serde_json::to_string(rule).unwrap_or_default();
     Recording {

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Answers as tables for people.
+//! Formats answers as tables for people.
 
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// Fields that are bits or addresses.
+/// Names of fields that hold bits or addresses.
 const HEXADECIMAL: [&str; 4] = ["syndrome", "key", "access", "iova"];
 
-/// A field's value.
+/// Formats the value of a field.
 fn text(name: &str, value: &Value) -> String {
     match value {
         Value::Number(n) if HEXADECIMAL.contains(&name) => {
@@ -21,7 +21,7 @@ fn text(name: &str, value: &Value) -> String {
     }
 }
 
-/// Names and values, a line each.
+/// Formats names and values, with one line for each.
 pub fn pairs(object: &Value) -> String {
     let mut out = String::new();
     let Some(object) = object.as_object() else {
@@ -34,7 +34,7 @@ pub fn pairs(object: &Value) -> String {
     out
 }
 
-/// Counters, a line each; with `nonzero` only those that are not zero.
+/// Formats counters, with one line for each; with `nonzero` only the counters that are not zero.
 pub fn counters(object: &Value, nonzero: bool) -> String {
     let mut told = object.as_object().cloned().unwrap_or_default();
     if nonzero {
@@ -46,7 +46,7 @@ pub fn counters(object: &Value, nonzero: bool) -> String {
     }
 }
 
-/// A table for each kind of context: one line for each object, one column for each field.
+/// Formats a table for each kind of context: one line for each object, one column for each field.
 pub fn contexts(list: &Value) -> String {
     let mut kinds: BTreeMap<&str, Vec<&Value>> = BTreeMap::new();
     for context in list.as_array().into_iter().flatten() {
@@ -88,7 +88,7 @@ pub fn contexts(list: &Value) -> String {
     out
 }
 
-/// The port: its state, its addresses, those that it did not get, its groups, its counters.
+/// Formats the port: its state, its addresses, its refused addresses, its groups, its counters.
 pub fn port(told: &Value) -> String {
     let port = &told["port"];
     let mut out = pairs(&apart(
@@ -123,7 +123,7 @@ pub fn port(told: &Value) -> String {
     out
 }
 
-/// A group's members, as far as they are named.
+/// Lists the members of a group, as far as the answer names them.
 fn numbers(group: &Value) -> String {
     let first = group["first"].as_array().map_or(&[][..], Vec::as_slice);
     let mut all: Vec<String> = first.iter().map(Value::to_string).collect();
@@ -133,7 +133,7 @@ fn numbers(group: &Value) -> String {
     all.join(" ")
 }
 
-/// A queue pair: its fields, then its counters, with `nonzero` only those that are not zero.
+/// Formats a QP: its fields, then its counters; with `nonzero` only the counters that are not zero.
 pub fn queue_pair(qp: &Value, nonzero: bool) -> String {
     let fields = pairs(&apart(qp, &["counters"]));
     format!("{fields}\n{}", counters(&qp["counters"], nonzero))
@@ -154,7 +154,7 @@ const OF_PEERS: [&str; 11] = [
     "kept",
 ];
 
-/// Peers, one line each, with the counters that tell of the way to them.
+/// Formats the peers, with one line for each and the counters that describe the path to the peer.
 pub fn peers(told: &Value) -> String {
     let mut columns = vec!["gid", "qps", "in_error", "in_flight", "round_trip_ns"];
     columns.extend(OF_PEERS);
@@ -177,7 +177,7 @@ pub fn peers(told: &Value) -> String {
     out
 }
 
-/// Columns of uplinks: what goes wrong, and what became of frames.
+/// Columns of uplinks: the impairment, and the effects on frames.
 const OF_UPLINKS: [(&str, [&str; 8]); 2] = [
     (
         "impairment",
@@ -207,7 +207,7 @@ const OF_UPLINKS: [(&str, [&str; 8]); 2] = [
     ),
 ];
 
-/// Uplinks, for each what goes wrong there and what became of frames since.
+/// Formats the uplinks, each with its impairment and the effects on frames since then.
 pub fn impairments(told: &Value) -> String {
     let mut out = String::new();
     for uplink in told["uplinks"].as_array().into_iter().flatten() {
@@ -234,14 +234,14 @@ pub fn impairments(told: &Value) -> String {
     out
 }
 
-/// An object without some of its fields.
+/// Returns an object without some of its fields.
 fn apart(object: &Value, names: &[&str]) -> Value {
     let mut rest = object.as_object().cloned().unwrap_or_default();
     rest.retain(|name, _| !names.contains(&name.as_str()));
     rest.into()
 }
 
-/// A table of some fields of each object of a list. None: there is no object.
+/// Formats a table of some fields of each object of a list. None if the list is empty.
 pub fn list(objects: &Value, columns: &[&str]) -> Option<String> {
     let mut rows: Vec<Vec<String>> = vec![columns.iter().copied().map(String::from).collect()];
     let objects = objects.as_array().map_or(&[][..], Vec::as_slice);

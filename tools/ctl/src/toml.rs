@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Files of rules, as people write them: each match and action on a line. TOML has no number above `i64::MAX`, so a file with one is
-//! JSON.
+//! Writes files of rules as people write them: each match and each action on a line. TOML has no
+//! number above `i64::MAX`, so a file with such a number is written as JSON.
 
 use serde_json::Value;
 use std::fmt::Write as _;
 use verbena_faults::RuleSet;
 
-/// A string; what JSON escapes, TOML escapes too.
+/// Formats a string. The escapes of JSON are valid in TOML too.
 fn text(text: &str) -> String {
     Value::from(text).to_string().replace('\u{7f}', "\\u007f")
 }
 
-/// A value on one line.
+/// Formats a value on one line.
 fn inline(value: &Value) -> String {
     match value {
         Value::Object(fields) => {
@@ -29,7 +29,7 @@ fn inline(value: &Value) -> String {
     }
 }
 
-/// Whether there is a number that TOML has not.
+/// True if a value contains a number that TOML cannot hold.
 fn is_beyond(value: &Value) -> bool {
     match value {
         Value::Object(fields) => fields.values().any(is_beyond),
@@ -39,11 +39,11 @@ fn is_beyond(value: &Value) -> bool {
     }
 }
 
-/// The file of some rules.
+/// Returns the file for some rules.
 ///
 /// # Errors
 ///
-/// A rule has what no file has.
+/// A rule cannot be written to a file.
 pub fn rules(set: &RuleSet) -> Result<String, String> {
     let value = serde_json::to_value(set).map_err(|e| e.to_string())?;
     if is_beyond(&value) {

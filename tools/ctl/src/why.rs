@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! `verbenactl why`: every error in order, or why one queue pair is in the state that it is in; and what else is made of recordings.
+//! `verbenactl why`: every error in order, or the reason for the state of one QP, and other results
+//! that are made from recordings.
 
 use crate::{client, record, toml};
 use serde_json::json;
@@ -11,7 +12,7 @@ use verbena_control::{Contexts, Fields, Request};
 use verbena_faults::Rule;
 use verbena_record::{Facts, QpNow, Recording};
 
-/// The rules of a recording, as far as they can be read.
+/// Parses the rules of a recording; None for a rule that cannot be parsed.
 fn rules(recording: &Recording) -> Vec<Option<Rule>> {
     let read = |text: &String| serde_json::from_str(text).ok();
     recording.rules.iter().map(read).collect()
@@ -26,7 +27,7 @@ fn cause(raw: u32) -> Option<Syndrome> {
     Syndrome::from_raw(u16::try_from(raw).ok()?)
 }
 
-/// Adds how things are now.
+/// Adds the present state of the objects.
 fn add_contexts(facts: &mut Facts, contexts: &Contexts) {
     for context in &contexts.contexts {
         match &context.fields {
@@ -50,7 +51,7 @@ fn add_contexts(facts: &mut Facts, contexts: &Contexts) {
     }
 }
 
-/// What a file tells, or what the NIC has recorded and how its objects are.
+/// Returns the facts in a file, or the recording and the present objects of the NIC.
 ///
 /// # Errors
 ///
@@ -60,7 +61,7 @@ pub fn known(socket: Option<&Path>, file: Option<&Path>) -> Result<Facts, String
         return Ok(facts(record::read(file)?));
     }
     let socket = socket.ok_or("--socket PATH says which NIC to ask")?;
-    // Without a recorder the queue pairs themselves tell.
+    // If the recorder is off, the state of the QPs is all that is known.
     let recorder = client::ask_for(socket, Request::Recorder)?;
     let is_on = matches!(recorder, verbena_control::ToldRecorder { entries: 1.., .. });
     let recording = match is_on {
@@ -72,11 +73,11 @@ pub fn known(socket: Option<&Path>, file: Option<&Path>) -> Result<Facts, String
     Ok(facts)
 }
 
-/// Why one queue pair is in the state that it is in.
+/// Returns the reason for the state of one QP.
 ///
 /// # Errors
 ///
-/// There is no such queue pair.
+/// There is no QP with this number.
 pub fn of_one(facts: &Facts, qpn: u32, json: bool) -> Result<String, String> {
     let lines = verbena_record::why(facts, qpn)?;
     if json {
@@ -85,7 +86,7 @@ pub fn of_one(facts: &Facts, qpn: u32, json: bool) -> Result<String, String> {
     Ok(lines.join("\n") + "\n")
 }
 
-/// Every error in order.
+/// Returns every error in order.
 pub fn of_all(facts: &Facts, json: bool) -> String {
     let errors = verbena_record::errors(facts);
     if !json {
@@ -97,11 +98,11 @@ pub fn of_all(facts: &Facts, json: bool) -> String {
     format!("{all:#}\n")
 }
 
-/// Rules that have happen again what fired in a recording, as a file of rules.
+/// Exports the faults of a recording as a file of rules that reproduces them.
 ///
 /// # Errors
 ///
-/// The file is no recording, or nothing in it can be had again.
+/// The file is not a recording, or none of its faults can be reproduced.
 pub fn export(file: &Path) -> Result<String, String> {
     let recording = record::read(file)?;
     let exported = verbena_record::export(&recording, &rules(&recording));
@@ -117,11 +118,11 @@ pub fn export(file: &Path) -> Result<String, String> {
     toml::rules(&exported.set)
 }
 
-/// The page of a recording.
+/// Writes the page of a recording.
 ///
 /// # Errors
 ///
-/// The file is no recording, or the page cannot be written.
+/// The file is not a recording, or the page cannot be written.
 pub fn report(file: &Path, output: &Path) -> Result<String, String> {
     let name = file.file_stem().unwrap_or_default().to_string_lossy();
     let page = verbena_record::report(&facts(record::read(file)?), &name);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The way to a NIC.
+//! The connection to a NIC.
 
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use std::fs::{self, File};
@@ -11,23 +11,23 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// A NIC that is stopped gives no answer: so many seconds it may take.
+/// Seconds to wait for an answer. A NIC that is stopped never answers.
 pub const PATIENCE: u8 = 10;
 
-/// See the module.
+/// A connection to a NIC, by socket or by port.
 pub enum Door {
-    /// Its control socket.
+    /// The control socket of the NIC.
     Socket(UnixStream),
-    /// A port of a guest: a character device, which the kernel lets one at a time open.
+    /// A port of a guest: a character device, which the kernel opens for one process at a time.
     Port(File),
 }
 
 impl Door {
-    /// Opens what is at `path`.
+    /// Opens the socket or port at `path`.
     ///
     /// # Errors
     ///
-    /// There is nothing, or nobody listens there.
+    /// There is nothing at `path`, or no process listens there.
     pub fn open(path: &Path) -> io::Result<Self> {
         if !fs::metadata(path)?.file_type().is_char_device() {
             let stream = UnixStream::connect(path)?;
@@ -35,7 +35,7 @@ impl Door {
             return Ok(Self::Socket(stream));
         }
         let mut port = File::options().read(true).write(true).open(path)?;
-        // The answer to somebody who did not wait for it.
+        // The port may still hold the answer to an earlier process that did not wait for it.
         while is_readable(&port, PollTimeout::ZERO)? && port.read(&mut [0; 4096])? != 0 {}
         Ok(Self::Port(port))
     }
