@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A capture over the control socket.
+//! The protocol of captures over the control socket.
 //!
-//! [`Request::Capture`] is answered by a line, [`ToldCapture`], and then by [`Record`]s in bytes, until the asker closes its
-//! sending half or goes. The last record is [`Record::End`].
+//! The answer to [`Request::Capture`] is a line, [`ToldCapture`], and then [`Record`]s in bytes,
+//! until the client closes its sending half or the connection. The last record is [`Record::End`].
 //!
-//! [`Request::CaptureBegin`] has the NIC keep the records instead, and [`Request::CaptureEnd`] is answered by all of them, in hexadecimal:
-//! also over a port of a guest, which stays open whoever listens. Numbers are little-endian:
+//! With [`Request::CaptureBegin`] the NIC keeps the records, and the answer to
+//! [`Request::CaptureEnd`] has all of them in hexadecimal. This also works over a port of a guest,
+//! which stays open when its user is gone. Numbers are little-endian:
 //!
 //! | record | bytes |
 //! | --- | --- |
@@ -18,10 +19,10 @@ use crate::{hex, Question, Request};
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read};
 
-/// The longest frame, in bytes.
+/// Length of the longest frame, in bytes.
 pub const MAX_FRAME: usize = 68 << 10;
 
-/// Stands for a QPN that is not known.
+/// Value that stands for an unknown QPN.
 const NO_QPN: u32 = u32::MAX;
 const FRAME: u8 = 1;
 const END: u8 = 2;
@@ -31,7 +32,7 @@ const FRAME_REST: usize = 21;
 /// The answer to [`Request::Capture`], before the records.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToldCapture {
-    /// MAC address of the guest whose NIC it is.
+    /// MAC address of the guest to which the NIC belongs.
     pub guest: String,
 }
 
@@ -42,7 +43,7 @@ impl Question for ToldCapture {
 /// The answer to [`Request::CaptureEnd`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToldKept {
-    /// MAC address of the guest whose NIC it is.
+    /// MAC address of the guest to which the NIC belongs.
     pub guest: String,
     /// The records in hexadecimal, up to [`Record::End`].
     pub records: String,
@@ -53,7 +54,7 @@ impl Question for ToldKept {
 }
 
 impl ToldKept {
-    /// That of these records.
+    /// Creates the answer with these records.
     pub fn new(guest: String, records: &[u8]) -> Self {
         Self {
             guest,
@@ -61,54 +62,54 @@ impl ToldKept {
         }
     }
 
-    /// The records.
+    /// Returns the bytes of the records.
     ///
     /// # Errors
     ///
-    /// These are no bytes in hexadecimal.
+    /// The text is not hexadecimal.
     pub fn bytes(&self) -> Result<Vec<u8>, String> {
         hex::read(&self.records).ok_or_else(|| String::from("what was kept did not come whole"))
     }
 }
 
-/// The way of a frame.
+/// The path of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// From one queue pair of the device to another.
+    /// The frame went from one QP of the device to another.
     Local,
-    /// The same, and lost on purpose.
+    /// The frame went between QPs of the device and was dropped on purpose.
     Lost,
-    /// Out.
+    /// The frame left the device.
     Sent,
-    /// In.
+    /// The frame came from outside.
     Received,
 }
 
 const WAYS: [Way; 4] = [Way::Local, Way::Lost, Way::Sent, Way::Received];
 
-/// A record.
+/// A record of a capture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
-    /// A frame that was seen.
+    /// A frame that the NIC saw.
     Frame {
-        /// Its way.
+        /// Path of the frame.
         way: Way,
-        /// The queue pair that sent it, if it is known.
+        /// QPN of the sender, if it is known.
         src_qpn: Option<u32>,
-        /// The queue pair that it is for, if it is known.
+        /// QPN of the receiver, if it is known.
         dst_qpn: Option<u32>,
-        /// Nanoseconds since 1970.
+        /// Time of day in nanoseconds since 1970.
         time_ns: u64,
-        /// Its bytes, with the ICRC.
+        /// Bytes of the frame, with the ICRC.
         frame: Vec<u8>,
-        /// What a rule had happen with it, or what a rule did before it.
+        /// Action of a rule on this frame, or of rules since the previous one.
         note: Option<String>,
     },
-    /// The capture is over.
+    /// The end of the capture.
     End {
-        /// Frames that passed while it went on.
+        /// Number of frames that passed during the capture.
         seen: u64,
-        /// Those of them that were dropped, since the reader was slow.
+        /// Number of those frames that were dropped because the reader was slow.
         dropped: u64,
     },
 }
@@ -120,7 +121,7 @@ fn bad(what: &str) -> io::Error {
     )
 }
 
-/// `N` bytes from a place on; the place is within a header.
+/// Returns `N` bytes from an offset that lies within a header.
 fn at<const N: usize>(bytes: &[u8], from: usize) -> [u8; N] {
     let mut out = [0; N];
     if let Some(part) = bytes.get(from..from + N) {
@@ -130,7 +131,7 @@ fn at<const N: usize>(bytes: &[u8], from: usize) -> [u8; N] {
 }
 
 impl Record {
-    /// Appends its bytes. A frame that is longer than [`MAX_FRAME`] is cut there.
+    /// Appends the bytes of the record. A frame that is longer than [`MAX_FRAME`] is cut there.
     pub fn put(&self, to: &mut Vec<u8>) {
         match self {
             Self::Frame {
@@ -163,11 +164,11 @@ impl Record {
         }
     }
 
-    /// The next record. None: whoever sent them is gone.
+    /// Reads the next record. None if the sender has closed the connection.
     ///
     /// # Errors
     ///
-    /// Reading fails, ends in the middle of a record, or these are no records.
+    /// The read fails, the data ends within a record, or the data is not a record.
     pub fn read(from: &mut impl Read) -> io::Result<Option<Self>> {
         let mut kind = [0];
         if from.read(&mut kind)? == 0 {

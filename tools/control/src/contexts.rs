@@ -1,40 +1,40 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The objects of the device: what their contexts say (`include/abi/ctx.rs`), as plain data.
+//! The objects of the device: the contents of their contexts (`include/abi/ctx.rs`), as plain data.
 
 use serde::{Deserialize, Serialize};
 
-/// An object.
+/// One object of the device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Context {
-    /// QPN, CQN, ...; of a memory region the index of its key.
+    /// Number of the object, such as QPN or CQN; for a memory region the index of its key.
     pub number: u32,
-    /// Of which kind it is, and its fields.
+    /// Kind of the object, and its fields.
     #[serde(flatten)]
     pub fields: Fields,
 }
 
-/// The fields of an object, by kind.
+/// The fields of an object, by its kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", content = "fields", rename_all = "lowercase")]
 pub enum Fields {
-    /// A queue pair.
+    /// A queue pair of the device.
     Qp(Qp),
-    /// A completion queue.
+    /// A completion queue of the device.
     Cq(Cq),
-    /// A shared receive queue.
+    /// A shared receive queue of the device.
     Srq(Srq),
-    /// A memory region.
+    /// A memory region of the device.
     Mr(Mr),
-    /// An event queue.
+    /// An event queue of the device.
     Eq(Eq),
 }
 
 impl Fields {
-    /// All that [`Fields::kind`] may be.
+    /// All possible values of [`Fields::kind`].
     pub const KINDS: [&'static str; 5] = ["qp", "cq", "srq", "mr", "eq"];
 
-    /// The kind, as it is said.
+    /// Returns the name of the kind.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Qp(_) => "qp",
@@ -46,33 +46,33 @@ impl Fields {
     }
 }
 
-/// A queue pair.
+/// The fields of a queue pair.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Qp {
-    /// Reset, Init, ...
+    /// State of the QP: Reset, Init, ...
     pub state: String,
-    /// Rc, Uc, ...
+    /// Type of the QP: Rc, Uc, ...
     #[serde(rename = "type")]
     pub qp_type: String,
-    /// Destination's QPN.
+    /// QPN of the destination.
     pub dest_qpn: u32,
-    /// Why it is in ERR, or 0.
+    /// Cause of the error state, or 0.
     pub syndrome: u32,
-    /// Protection domain.
+    /// Number of the protection domain.
     pub pdn: u32,
-    /// Completion queue of sends.
+    /// Number of the completion queue for sends.
     pub send_cqn: u32,
-    /// Completion queue of receives.
+    /// Number of the completion queue for receives.
     pub recv_cqn: u32,
     /// Producer index of the send queue.
     pub sq_pi: u32,
-    /// The work request that is sent next.
+    /// Index of the next work request to send.
     pub sq_next: u32,
     /// Consumer index of the send queue.
     pub sq_ci: u32,
     /// Consumer index of the receive queue.
     pub rq_ci: u32,
-    /// PSN that is sent next.
+    /// PSN of the next request.
     pub next_psn: u32,
     /// Oldest PSN that is not acknowledged.
     pub una_psn: u32,
@@ -80,62 +80,62 @@ pub struct Qp {
     pub expected_psn: u32,
 }
 
-/// A completion queue.
+/// The fields of a completion queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cq {
-    /// 0: it works; else it is in error.
+    /// State of the CQ: 0 for operational, otherwise in error.
     pub state: u8,
-    /// Entries of its ring.
+    /// Number of entries of the ring.
     pub entries: u64,
-    /// Entries written.
+    /// Number of entries that were written.
     pub producer_index: u32,
-    /// Entries taken, as last seen.
+    /// Number of entries that were consumed, as last seen.
     pub consumer_index: u32,
-    /// Why it is in error, or 0.
+    /// Cause of the error state, or 0.
     pub syndrome: u32,
-    /// Event queue.
+    /// Number of the event queue.
     pub eqn: u32,
-    /// Queues that complete there.
+    /// Number of queues that complete to this CQ.
     pub users: u32,
 }
 
-/// A shared receive queue.
+/// The fields of a shared receive queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Srq {
-    /// 0: it works; else it is in error.
+    /// State of the SRQ: 0 for operational, otherwise in error.
     pub state: u8,
-    /// Receives taken.
+    /// Number of receives that were taken.
     pub consumer_index: u32,
-    /// Armed limit, or 0.
+    /// Armed limit of the SRQ, or 0.
     pub limit: u32,
 }
 
-/// A memory region.
+/// The fields of a memory region.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mr {
-    /// Its key.
+    /// Key of the memory region.
     pub key: u32,
-    /// Whether the key is valid.
+    /// Validity of the key, as text.
     pub state: String,
-    /// Protection domain.
+    /// Number of the protection domain.
     pub pdn: u32,
-    /// Access flags.
+    /// Access flags of the region.
     pub access: u32,
-    /// Address by which the device knows its beginning.
+    /// Address of the beginning of the region at the device.
     pub iova: u64,
-    /// Length in bytes.
+    /// Length of the region in bytes.
     pub length: u64,
 }
 
-/// An event queue.
+/// The fields of an event queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Eq {
-    /// Interrupt vector.
+    /// Number of the interrupt vector.
     pub vector: u16,
-    /// Entries written.
+    /// Number of entries that were written.
     pub producer_index: u32,
-    /// Entries taken, as last seen.
+    /// Number of entries that were consumed, as last seen.
     pub consumer_index: u32,
-    /// Events that wait for room.
+    /// Number of events that wait for room.
     pub waiting: u32,
 }

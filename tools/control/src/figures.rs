@@ -6,50 +6,53 @@ use crate::{Context, Question, Request};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// All counters: the port's since the last reset of the device, the process's since it began.
+/// All counters: those of the port since the last reset of the device, those of the process since
+/// its start.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stats {
-    /// What the process around it counts.
+    /// Counters of the process around the device.
     #[serde(flatten)]
     pub engine: Engine,
-    /// The port's, which the driver is told too, by the names of the ABI (`stats.rs`).
+    /// Counters of the port, which the driver can read too, by their ABI names (`stats.rs`).
     #[serde(flatten)]
     pub port: BTreeMap<String, u64>,
 }
 
-/// Counters of the NIC's process. They go on over a reset of the device.
+/// Counters of the NIC process. A reset of the device does not clear them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Engine {
     /// Frames of the guest's Ethernet.
     pub ethernet_frames: u64,
-    /// Frames for the guest's Ethernet that found no room there, or no guest.
+    /// Frames for the guest's Ethernet that were dropped because there was no room or no guest.
     pub ethernet_dropped: u64,
-    /// Frames that the uplink has taken.
+    /// Frames that were sent by the uplink.
     pub uplink_sent: u64,
-    /// Frames that the uplink has brought.
+    /// Frames that were received from the uplink.
     pub uplink_received: u64,
-    /// Frames that had to leave although there is no uplink, or no room in it, or no way for their address.
+    /// Outgoing frames that were dropped: there was no uplink, no room in it, or no route to the
+    /// address.
     pub uplink_dropped: u64,
-    /// Frames that came faster than the engine took them.
+    /// Frames that were dropped because they came faster than the engine took them.
     pub inbox_dropped: u64,
-    /// Frames for groups and for addresses that were not known.
+    /// Frames for groups and for addresses that the switch did not know.
     pub switch_flooded: u64,
-    /// Frames that spoke in another's name, RoCE in a form that no adapter sends, or no frames at all.
+    /// Frames that the switch refused: a forged source, RoCE in a form that no adapter sends, or a
+    /// malformed frame.
     pub switch_refused: u64,
-    /// Frames of which the sender's address found no room in the switch.
+    /// Frames whose source address found no room in the table of the switch.
     pub switch_unlearned: u64,
     /// Interrupts that could not be raised.
     pub interrupts_lost: u64,
-    /// Slices of work.
+    /// Slices of work that the engine did.
     pub engine_slices: u64,
-    /// How often the engine fell asleep.
+    /// Number of times that the engine went to sleep.
     pub engine_sleeps: u64,
 }
 
 /// The answer to [`Request::Stats`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Told {
-    /// The counters.
+    /// Counters of the port and of the process.
     pub stats: Stats,
 }
 
@@ -57,10 +60,10 @@ impl Question for Told {
     const REQUEST: Request = Request::Stats;
 }
 
-/// The objects that there are.
+/// The objects that exist.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Contexts {
-    /// Each as it was when the engine came to it.
+    /// The objects, each as it was when the engine read it.
     pub contexts: Vec<Context>,
 }
 
@@ -68,24 +71,24 @@ impl Question for Contexts {
     const REQUEST: Request = Request::Contexts;
 }
 
-/// Whether the device runs.
+/// The status of the device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
-    /// Version of the NIC's program.
+    /// Version of the NIC program.
     pub version: String,
-    /// Newest version of the ABI that it speaks.
+    /// Newest version of the ABI that the NIC supports.
     pub abi_version: u32,
-    /// The command queue is enabled.
+    /// True if the command queue is enabled.
     pub ready: bool,
-    /// The device is dead until it is reset.
+    /// True if the device is dead until it is reset.
     pub fatal: bool,
-    /// A reset is being done.
+    /// True during a reset.
     pub resetting: bool,
-    /// Name of the syndrome of which it died.
+    /// Name of the syndrome of the fatal error.
     pub fatal_syndrome: Option<String>,
-    /// The driver lets it use memory.
+    /// True if the driver has enabled bus mastering.
     pub bus_master: bool,
-    /// Bytes of guest memory that it sees.
+    /// Bytes of guest memory that the NIC can access.
     pub guest_ram: u64,
 }
 

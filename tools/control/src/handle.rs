@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Rules for Rust programs and tests: a handle that has them go when it goes.
+//! Rules for Rust programs and tests: a handle whose rules are removed when the handle is dropped.
 //!
 //! ```no_run
 //! use verbena_control::Nic;
@@ -30,16 +30,17 @@ use std::path::PathBuf;
 use std::time::Duration;
 use verbena_faults::{RuleSet, Told};
 
-/// A NIC that is stopped gives no answer: so long it may take.
+/// Time to wait for an answer. A NIC that is stopped never answers.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A NIC, at its control socket. (In a guest there is a port instead, which nothing can be tied to.)
+/// A NIC at its control socket. (A guest has a port instead of the socket, and rules cannot be tied
+/// to a port.)
 #[derive(Clone, Debug)]
 pub struct Nic {
     path: PathBuf,
 }
 
-/// A connection.
+/// A connection to a NIC.
 #[derive(Debug)]
 struct Line(BufReader<UnixStream>);
 
@@ -55,7 +56,7 @@ impl Line {
 }
 
 impl Nic {
-    /// The one whose control socket is there.
+    /// Returns the NIC with this control socket.
     pub fn at(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into() }
     }
@@ -69,38 +70,38 @@ impl Nic {
         open().map_err(|e: io::Error| format!("the NIC at {}: {e}", self.path.display()))
     }
 
-    /// Asks it.
+    /// Sends a request to the NIC and returns the answer.
     ///
     /// # Errors
     ///
-    /// There is no NIC, or it says why it gives no answer.
+    /// There is no NIC, or the NIC refuses and gives the reason.
     pub fn ask<T: DeserializeOwned>(&self, request: &Request) -> Result<T, String> {
         self.line()?.ask(request)
     }
 
-    /// The rules that there are.
+    /// Returns the rules of the NIC.
     ///
     /// # Errors
     ///
-    /// As of [`Nic::ask`].
+    /// The same as those of [`Nic::ask`].
     pub fn rules(&self) -> Result<Vec<Told>, String> {
         self.ask(&Request::Faults).map(|told: ToldRules| told.rules)
     }
 
-    /// Adds the rules of a file in TOML, for as long as there is the handle.
+    /// Adds the rules of a file in TOML, for the lifetime of the returned handle.
     ///
     /// # Errors
     ///
-    /// The file is wrong, or the NIC does not want the rules: then there is none of them.
+    /// The file is wrong, or the NIC refuses the rules and adds none of them.
     pub fn fault(&self, file: &str) -> Result<Fault, String> {
         self.fault_of(read_toml(file)?)
     }
 
-    /// The same with rules that are no file.
+    /// Adds rules that are not from a file, as [`Nic::fault`] does.
     ///
     /// # Errors
     ///
-    /// As of [`Nic::fault`].
+    /// The same as those of [`Nic::fault`].
     pub fn fault_of(&self, set: RuleSet) -> Result<Fault, String> {
         let names = set.rule.iter().map(|rule| rule.name.clone()).collect();
         let mut line = self.line()?;
@@ -113,7 +114,8 @@ impl Nic {
     }
 }
 
-/// Rules that go with this handle, also if the program ends in whatever way: they are tied to its connection.
+/// Rules that are removed with this handle. They are tied to its connection, so they are removed
+/// however the program ends.
 #[derive(Debug)]
 #[must_use = "the rules are gone with their handle"]
 pub struct Fault {
@@ -122,31 +124,32 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// Its rules, with how often each has matched and fired.
+    /// Returns the rules of this handle, with how often each has matched and fired.
     ///
     /// # Errors
     ///
-    /// The NIC has gone.
+    /// The NIC has closed the connection.
     pub fn told(&mut self) -> Result<Vec<Told>, String> {
         let told: ToldRules = self.line.ask(&Request::Faults)?;
         let own = |told: &Told| self.names.contains(&told.rule.name);
         Ok(told.rules.into_iter().filter(own).collect())
     }
 
-    /// How often they have fired, together.
+    /// Returns how often the rules have fired in total.
     ///
     /// # Errors
     ///
-    /// As of [`Fault::told`].
+    /// The same as those of [`Fault::told`].
     pub fn fired(&mut self) -> Result<u64, String> {
         Ok(self.told()?.iter().map(|told| told.fired).sum())
     }
 
-    /// Has them go, and says how they went.
+    /// Removes the rules and returns their final counts.
     ///
     /// # Errors
     ///
-    /// One that is not optional has never fired, so what was to be tested was not; or as of [`Fault::told`].
+    /// A rule that is not optional has never fired, so the test did not test its subject; also the
+    /// errors of [`Fault::told`].
     pub fn end(mut self) -> Result<Vec<Told>, String> {
         let told = self.told()?;
         let is_idle = |told: &&Told| told.fired == 0 && !told.rule.optional;
@@ -164,7 +167,8 @@ impl Fault {
 
 impl Drop for Fault {
     fn drop(&mut self) {
-        // The NIC closes the connection when the rules are gone. One that has gone itself has none.
+        // The NIC closes the connection after it has removed the rules. A NIC that has ended has no
+        // rules.
         let _ = self.line.0.get_ref().shutdown(Shutdown::Write);
         let _ = io::copy(&mut self.line.0, &mut io::sink());
     }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Bytes in hexadecimal, as answers have them.
+//! Bytes in hexadecimal, as answers contain them.
 
-/// So many digits as there are bytes, twice.
+/// Returns two digits for each byte.
 pub(crate) fn write(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let digit = |n: u8| char::from(DIGITS[usize::from(n & 15)]);
@@ -12,7 +12,7 @@ pub(crate) fn write(bytes: &[u8]) -> String {
     digits.collect()
 }
 
-/// The bytes again. None: these are no such digits.
+/// Parses hexadecimal digits. None if the text is not hexadecimal.
 pub(crate) fn read(text: &str) -> Option<Vec<u8>> {
     let digit = |digit: &u8| char::from(*digit).to_digit(16);
     let pairs = text.as_bytes().chunks(2).map(|pair| match pair {

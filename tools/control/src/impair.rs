@@ -1,45 +1,46 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Impairments of uplinks: what is to go wrong with what leaves by them.
+//! Impairments of uplinks: faults of the frames that leave by an uplink.
 
 use crate::{Question, Request};
 use serde::{Deserialize, Serialize};
 
-/// All of what is drawn by lot is in parts of this.
+/// Denominator of all probabilities.
 pub const MILLION: u32 = 1_000_000;
-/// The longest delay, with its jitter, in nanoseconds.
+/// Longest delay including its jitter, in nanoseconds.
 pub const MAX_DELAY: u64 = 10_000_000_000;
-/// The lowest rate, in bits per second.
+/// Lowest rate, in bits per second.
 pub const MIN_RATE: u64 = 1_000;
 
-/// What is to go wrong with the frames that leave by an uplink. All zero is nothing.
+/// The impairment of the frames that leave by an uplink. With all fields zero there is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Impairment {
-    /// So many of a million are lost.
+    /// Share of frames that are lost, in millionths.
     pub loss_ppm: u32,
-    /// So many leave twice.
+    /// Share of frames that are sent twice, in millionths.
     pub duplicate_ppm: u32,
-    /// In so many a bit is flipped, behind the Ethernet header.
+    /// Share of frames with a flipped bit after the Ethernet header, in millionths.
     pub corrupt_ppm: u32,
-    /// So many leave without the delay, ahead of what waits.
+    /// Share of frames that leave without the delay, before waiting frames, in millionths.
     pub reorder_ppm: u32,
-    /// How long each waits, in nanoseconds.
+    /// Delay of each frame, in nanoseconds.
     pub delay_ns: u64,
-    /// And up to so much less or more, drawn for each: so they may leave in another order.
+    /// Largest deviation from the delay in nanoseconds, drawn for each frame, so that frames may be
+    /// reordered.
     pub jitter_ns: u64,
-    /// Bits per second that leave; 0: as many as the uplink takes.
+    /// Rate in bits per second; 0 for the rate of the uplink.
     pub rate_bps: u64,
-    /// Seed of all chance: the same frames have the same fate with the same seed.
+    /// Seed of all random decisions. The same frames with the same seed have the same faults.
     pub seed: u64,
 }
 
 impl Impairment {
-    /// Whether it makes sense.
+    /// Checks that the values are possible.
     ///
     /// # Errors
     ///
-    /// What does not, and what to do.
+    /// The text names the wrong value and the next step.
     pub fn check(&self) -> Result<(), String> {
         for (name, ppm) in [
             ("loss", self.loss_ppm),
@@ -71,40 +72,42 @@ impl Impairment {
     }
 }
 
-/// What became of frames since an impairment was set.
+/// Counts of the effects of an impairment since it was set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Toll {
-    /// Frames that were to leave.
+    /// Frames that were to be sent.
     pub frames: u64,
-    /// Lost.
+    /// Frames that were lost.
     pub lost: u64,
-    /// Left twice.
+    /// Frames that were sent twice.
     pub duplicated: u64,
-    /// A bit was flipped.
+    /// Frames with a flipped bit.
     pub corrupted: u64,
-    /// Left without the delay.
+    /// Frames that left without the delay.
     pub reordered: u64,
-    /// Lost, since too many waited.
+    /// Frames that were lost because too many frames waited.
     pub overflowed: u64,
-    /// Wait now.
+    /// Frames that wait now.
     pub waiting: u64,
 }
 
-/// An uplink.
+/// An uplink with its impairment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Impaired {
-    /// Its number, from 0 on: the first `--uplink` of the NIC; one with several peers has a number for each.
+    /// Number of the uplink, from 0 in the order of the `--uplink` options of the NIC. An uplink
+    /// with several peers has a number for each peer.
     pub uplink: u8,
-    /// What goes wrong there, if anything does.
+    /// Impairment of the uplink, if there is one.
     pub impairment: Option<Impairment>,
-    /// What became of frames since.
+    /// Effects of the impairment since it was set.
     pub toll: Option<Toll>,
 }
 
-/// The answer to [`Request::Impair`] and [`Request::Impairments`]: all uplinks, as they are then.
+/// The answer to [`Request::Impair`] and [`Request::Impairments`]: all uplinks as they are
+/// afterwards.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToldImpairments {
-    /// The uplinks.
+    /// All uplinks of the NIC.
     pub uplinks: Vec<Impaired>,
 }
 

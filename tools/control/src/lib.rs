@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What is said over the NIC's control socket, for both of its ends.
+//! The protocol of the control socket of the NIC, for both of its ends.
 //!
-//! One JSON object a line each way. A [`Request`] is answered by a [`Reply`]: `"ok": true` and what was asked for, or
-//! `"ok": false` and an `"error"`. [`Question`] ties each request that names nothing to the type of its answer.
+//! Each message is one line with a JSON object. A [`Request`] is answered by a [`Reply`], which is
+//! `"ok": true` with the answer, or `"ok": false` with an `"error"`. [`Question`] ties each request
+//! without parameters to the type of its answer.
 
 mod capture;
 mod contexts;
@@ -33,10 +34,10 @@ use serde::{Deserialize, Serialize};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use verbena_faults::RuleSet;
 
-/// The longest request, in bytes.
+/// Longest request, in bytes.
 pub const MAX_REQUEST: u64 = 64 << 10;
 
-/// The names of requests.
+/// Names of all requests.
 const COMMANDS: [&str; 19] = [
     "stats",
     "contexts",
@@ -59,91 +60,93 @@ const COMMANDS: [&str; 19] = [
     "record-full",
 ];
 
-/// What is asked.
+/// A request to the NIC.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "lowercase")]
 pub enum Request {
-    /// The counters, as [`Stats`].
+    /// Asks for the counters. The answer is [`Stats`].
     Stats,
-    /// The objects that there are, as [`Contexts`].
+    /// Asks for the existing objects. The answer is [`Contexts`].
     Contexts,
-    /// Whether the device runs, as [`Status`].
+    /// Asks for the state of the device. The answer is [`Status`].
     Status,
-    /// The port, as [`ToldPort`].
+    /// Asks for the port. The answer is [`ToldPort`].
     Port,
-    /// Whom queue pairs are connected to, as [`ToldPeers`].
+    /// Asks for the peers of all QPs. The answer is [`ToldPeers`].
     Peers,
-    /// What is sent and received, as [`ToldCapture`] and then [`Record`]s.
+    /// Starts a capture. The answer is [`ToldCapture`] and then [`Record`]s.
     Capture,
-    /// The same is to be kept from now on, while this connection is there: as [`ToldCapture`].
+    /// Starts a capture whose records the NIC keeps, for as long as this connection exists. The
+    /// answer is [`ToldCapture`].
     #[serde(rename = "capture-begin")]
     CaptureBegin,
-    /// What was kept, as [`ToldKept`]; nothing is kept any more.
+    /// Ends such a capture. The answer is [`ToldKept`] with the kept records.
     #[serde(rename = "capture-end")]
     CaptureEnd,
-    /// What goes wrong on uplinks, as [`ToldImpairments`].
+    /// Asks for the impairments of uplinks. The answer is [`ToldImpairments`].
     Impairments,
-    /// Something is to go wrong on uplinks: the same, as it is then.
+    /// Sets the impairment of uplinks. The answer has the impairments afterwards.
     Impair {
-        /// Its number; none: all of them.
+        /// Number of the uplink; None for all of them.
         uplink: Option<u8>,
-        /// What. Nothing: nothing any more.
+        /// The impairment; None removes it.
         with: Option<Impairment>,
     },
-    /// One queue pair, as [`ToldQp`].
+    /// Asks for one QP. The answer is [`ToldQp`].
     Qp {
-        /// Its number.
+        /// Number of the QP.
         number: u32,
     },
-    /// The rules of what is to go wrong, as [`ToldRules`].
+    /// Asks for the fault rules. The answer is [`ToldRules`].
     Faults,
-    /// More rules, all or none: the same, as they are then.
+    /// Adds rules, all or none. The answer has the rules afterwards.
     #[serde(rename = "fault-add")]
     FaultAdd {
-        /// The rules, as a file has them.
+        /// The rules, in the form of a file.
         set: RuleSet,
-        /// They go when this connection does.
+        /// True if the rules are removed when this connection closes.
         #[serde(default)]
         while_connected: bool,
     },
-    /// One rule less: the same, as they are then.
+    /// Removes a rule. The answer has the rules afterwards.
     #[serde(rename = "fault-remove")]
     FaultRemove {
-        /// Its name.
+        /// Name of the rule.
         name: String,
     },
-    /// No rules any more.
+    /// Removes all rules.
     #[serde(rename = "fault-clear")]
     FaultClear,
-    /// The flight recorder, as [`ToldRecorder`].
+    /// Asks for the state of the flight recorder. The answer is [`ToldRecorder`].
     Recorder,
-    /// It is to keep so many entries, from now on; 0: none. The same, as it is then.
+    /// Switches the flight recorder on or off. The answer has the state afterwards.
     Record {
-        /// How many.
+        /// Number of entries to keep; 0 switches the recorder off.
         entries: u64,
     },
-    /// What was recorded, as [`ToldRecording`].
+    /// Asks for the recording. The answer is [`ToldRecording`].
     Recording,
-    /// All that the device is told, reads and does, as [`ToldFull`] and then the bytes of a file.
+    /// Starts a full recording of the device model. The answer is [`ToldFull`] and then the bytes
+    /// of a file.
     #[serde(rename = "record-full")]
     RecordFull,
 }
 
-/// What answers a request.
+/// The answer to a request without parameters.
 pub trait Question: Serialize + DeserializeOwned {
-    /// The request.
+    /// The request that this type answers.
     const REQUEST: Request;
 }
 
-/// An answer.
+/// The reply to a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reply<T> {
-    /// Whether there is one.
+    /// True if the request succeeded.
     pub ok: bool,
-    /// Why not.
+    /// The error, if the request failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// What was asked for.
+    /// The answer, if the request succeeded.
     #[serde(flatten)]
     pub told: Option<T>,
 }
@@ -160,7 +163,7 @@ impl<T> From<Result<T, String>> for Reply<T> {
 }
 
 impl<T: Serialize> Reply<T> {
-    /// The line that says so.
+    /// Returns the line with this reply.
     pub fn line(&self) -> String {
         let mut line = serde_json::to_string(self)
             .unwrap_or_else(|e| format!("{{\"ok\":false,\"error\":\"{e}\"}}"));
@@ -170,7 +173,8 @@ impl<T: Serialize> Reply<T> {
 }
 
 impl<T: DeserializeOwned> Reply<T> {
-    /// What a line says. Errors: the NIC's own, or that this is no such answer.
+    /// Parses the line of a reply. Fails with the error of the NIC, or if the line is no such
+    /// reply.
     pub fn read(line: &str) -> Result<T, String> {
         let reply: Self =
             serde_json::from_str(line).map_err(|e| format!("the answer is not JSON: {e}"))?;
@@ -187,18 +191,19 @@ impl<T: DeserializeOwned> Reply<T> {
 }
 
 impl Request {
-    /// The line that asks.
+    /// Returns the line with this request.
     pub fn line(&self) -> String {
         let mut line = serde_json::to_string(self).unwrap_or_default();
         line.push('\n');
         line
     }
 
-    /// Asks over a connection, and waits for the line that answers. It is cut off, or empty, if the other end has gone.
+    /// Sends the request over a connection and waits for the line with the reply. The line is cut
+    /// off or empty if the other end has closed the connection.
     ///
     /// # Errors
     ///
-    /// As of the connection.
+    /// The connection fails.
     pub fn ask<C: Read + Write>(&self, over: &mut BufReader<C>) -> io::Result<String> {
         over.get_mut().write_all(self.line().as_bytes())?;
         let mut line = String::new();
@@ -206,7 +211,7 @@ impl Request {
         Ok(line)
     }
 
-    /// What a line asks, or what is wrong with it.
+    /// Parses the line of a request. The error says what is wrong with the line.
     pub fn read(line: &[u8]) -> Result<Self, String> {
         let strict::Strict(value) =
             serde_json::from_slice(line).map_err(|e| format!("not JSON: {e}"))?;

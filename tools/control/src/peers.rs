@@ -1,41 +1,41 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The peers: whom queue pairs are connected to, and how that goes.
+//! The peers of all QPs, and the quality of the connections to them.
 
 use crate::{Question, Request};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The most peers that are told of.
+/// Largest number of peers in an answer.
 pub const MAX_PEERS: usize = 1024;
 
-/// A peer: all queue pairs that are connected to one GID.
+/// A peer: all QPs that are connected to one GID.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Peer {
-    /// Its GID. None: queue pairs without a peer, since they send datagrams or are not connected yet.
+    /// GID of the peer. None for QPs without a peer, which send datagrams or are not connected yet.
     pub gid: Option<String>,
-    /// It is a GID of this device.
+    /// True if the GID belongs to this device.
     pub is_local: bool,
-    /// How many queue pairs are connected to it.
+    /// Number of QPs that are connected to the peer.
     pub qps: u32,
-    /// How many of them are in ERR or SQE.
+    /// Number of those QPs in ERR or SQE.
     pub in_error: u32,
-    /// Packets that were sent to it and are not acknowledged.
+    /// Packets that were sent to the peer and are not acknowledged.
     pub in_flight: u64,
-    /// Round trip in nanoseconds, the mean of what queue pairs have measured, if any has.
+    /// Mean of the round trips that QPs have measured, in nanoseconds, if there is one.
     pub round_trip_ns: Option<u64>,
-    /// The longest that one of them has.
+    /// Longest of these round trips, in nanoseconds.
     pub round_trip_max_ns: Option<u64>,
-    /// The sums of their counters, by the names that they have for a queue pair.
+    /// Sums of the counters of the QPs, by the names of QP counters.
     pub counters: BTreeMap<String, u64>,
 }
 
 /// The answer to [`Request::Peers`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToldPeers {
-    /// At most [`MAX_PEERS`], by their GIDs.
+    /// Up to [`MAX_PEERS`] peers, sorted by GID.
     pub peers: Vec<Peer>,
-    /// Queue pairs of peers that found no room among them.
+    /// Number of QPs whose peers are not in the list.
     pub left_out: u32,
 }
 

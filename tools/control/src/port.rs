@@ -1,44 +1,46 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The port, and single queue pairs.
+//! The port, and single QPs.
 
 use crate::{Question, Request};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The port as it is now.
+/// The present state of the port.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Port {
-    /// The driver has it up: what it sends and what comes is delivered.
+    /// True if the driver has enabled the port, so that frames are sent and received.
     pub link_up: bool,
     /// Largest path MTU, in bytes of payload.
     pub mtu: u32,
-    /// MAC address.
+    /// MAC address of the port.
     pub mac: String,
-    /// The entries of the GID table that are set.
+    /// Entries of the GID table that are set.
     pub gids: Vec<Gid>,
-    /// Writable memory of the guest that the NIC cannot reach, large enough to be RAM; none in a VM that is set up well.
+    /// Writable guest memory that the NIC cannot reach and that is large enough to be RAM. A VM
+    /// that is set up correctly has none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unreachable_ram: Vec<UnreachableRam>,
-    /// The GIDs that the driver wanted and did not get, since the last reset of the device: the newest, 64 at most.
+    /// GIDs that the driver requested and did not get since the last reset of the device: up to 64,
+    /// the newest ones.
     #[serde(default)]
     pub refused: Vec<Refused>,
-    /// The multicast groups that have members.
+    /// Multicast groups that have members.
     pub groups: Vec<Group>,
-    /// The counters, by the names of the ABI (`stats.rs`), since the last reset of the device.
+    /// Counters since the last reset of the device, by their ABI names (`stats.rs`).
     pub counters: BTreeMap<String, u64>,
 }
 
 /// An entry of the GID table.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gid {
-    /// Its index.
+    /// Index of the entry.
     pub index: u16,
-    /// The GID, as an IPv6 address.
+    /// GID in the notation of IPv6.
     pub gid: String,
-    /// Source MAC address of what is sent from it.
+    /// Source MAC address of packets from this GID.
     pub mac: String,
-    /// VLAN id, if there is one.
+    /// VLAN ID, if there is one.
     pub vlan: Option<u16>,
 }
 
@@ -47,44 +49,44 @@ pub struct Gid {
 pub struct UnreachableRam {
     /// Guest address, as a hexadecimal number.
     pub address: String,
-    /// Length in bytes.
+    /// Length of the range in bytes.
     pub bytes: u64,
-    /// What is wrong with it.
+    /// Reason why the NIC cannot reach it.
     pub why: String,
 }
 
-/// A GID that the driver wanted and did not get.
+/// A GID that the driver requested and did not get.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refused {
-    /// The GID, as an IPv6 address.
+    /// GID in the notation of IPv6.
     pub gid: String,
-    /// The MAC address of its net device.
+    /// MAC address of the net device of this GID.
     pub mac: String,
-    /// VLAN id, if there is one.
+    /// VLAN ID, if there is one.
     pub vlan: Option<u16>,
-    /// The rule that refused it: the name of a syndrome.
+    /// Rule that refused the GID: the name of a syndrome.
     pub rule: String,
-    /// A sentence about that.
+    /// Sentence about that rule.
     pub why: String,
-    /// How often.
+    /// Number of refused requests.
     pub times: u64,
 }
 
-/// A multicast group.
+/// A multicast group with members.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Group {
-    /// Its GID, as an IPv6 address.
+    /// GID of the group in the notation of IPv6.
     pub gid: String,
-    /// How many queue pairs are members.
+    /// Number of QPs that are members.
     pub members: u32,
-    /// The first of them.
+    /// QPNs of the first members.
     pub first: Vec<u32>,
 }
 
 /// The answer to [`Request::Port`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToldPort {
-    /// The port.
+    /// Present state of the port.
     pub port: Port,
 }
 
@@ -92,42 +94,43 @@ impl Question for ToldPort {
     const REQUEST: Request = Request::Port;
 }
 
-/// A queue pair with its peer and its counters.
+/// A QP with its peer and its counters.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueuePair {
-    /// Its number.
+    /// Number of this QP.
     pub number: u32,
-    /// Rc, Uc, ...
+    /// Type of the QP: Rc, Uc, ...
     #[serde(rename = "type")]
     pub qp_type: String,
-    /// Reset, Init, ...
+    /// State of the QP: Reset, Init, ...
     pub state: String,
-    /// Why it is in ERR or SQE: the name of a syndrome.
+    /// Cause of the state ERR or SQE: the name of a syndrome.
     pub syndrome: Option<String>,
-    /// Number of the queue pair that it is connected to.
+    /// QPN to which the QP is connected.
     pub dest_qpn: u32,
-    /// Own GID, if it is connected.
+    /// Own GID, if the QP is connected.
     pub own_gid: Option<String>,
-    /// The peer's.
+    /// GID of the peer, if the QP is connected.
     pub peer_gid: Option<String>,
-    /// The peer is a queue pair of this device.
+    /// True if the peer belongs to this device.
     pub is_local: bool,
-    /// Packets that may be under way.
+    /// Largest number of packets in flight.
     pub window: u32,
-    /// Packets that are.
+    /// Packets that are in flight.
     pub in_flight: u32,
-    /// Round trip, smoothed, in nanoseconds, if it was measured: with peers behind a wire.
+    /// Smoothed round trip in nanoseconds, if it was measured, which needs a peer outside of this
+    /// device.
     pub round_trip_ns: Option<u64>,
-    /// Its mean deviation.
+    /// Mean deviation of the round trip, in nanoseconds.
     pub round_trip_deviation_ns: Option<u64>,
-    /// Its counters since it was created: those that the port has too by the names of the ABI, which are mlx5's for the
-    /// same, and what else the transport counts.
+    /// Counters since the creation of the QP. Counters that the port has too have their ABI names,
+    /// which are those of mlx5 for the same event; the other counters are those of the transport.
     pub counters: BTreeMap<String, u64>,
 }
 
 /// The answer to [`Request::Qp`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToldQp {
-    /// The queue pair.
+    /// The QP that was asked for.
     pub qp: QueuePair,
 }

@@ -1,28 +1,29 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The flight recorder: on, off, and what it has.
+//! Requests that switch the flight recorder on and off and fetch its recording.
 
 use crate::{hex, Question, Request};
 use serde::{Deserialize, Serialize};
 
-/// The answer to requests that switch the recorder: how it is then.
+/// The answer to requests that switch the recorder: its state afterwards.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToldRecorder {
-    /// The last so many entries are kept; 0: nothing is recorded.
+    /// Number of the last entries that are kept; 0 if the recorder is off.
     pub entries: u64,
-    /// So many there were, since it was switched on.
+    /// Number of entries since the recorder was switched on.
     pub total: u64,
-    /// Where they are written when the device dies, if anywhere.
+    /// File to which the entries are written when the device dies, if there is one.
     pub dump: Option<String>,
-    /// The full recording, in words; nothing: there is none.
+    /// Text about the full recording; None if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub full: Option<String>,
 }
 
-/// The answer to [`Request::RecordFull`], behind which the bytes of a file come until one end closes its half (`verbena_record::full`).
+/// The answer to [`Request::RecordFull`]. The bytes of a file (`verbena_record::full`) follow until
+/// one end closes its half of the connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToldFull {
-    /// It begins with the next reset of the device.
+    /// True if the recording begins with the next reset of the device.
     pub waiting: bool,
 }
 
@@ -37,7 +38,7 @@ impl Question for ToldRecorder {
 /// The answer to [`Request::Recording`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToldRecording {
-    /// The bytes of the file (`verbena_record`), in hexadecimal.
+    /// Bytes of the file (`verbena_record`), in hexadecimal.
     pub recording: String,
 }
 
@@ -46,18 +47,18 @@ impl Question for ToldRecording {
 }
 
 impl ToldRecording {
-    /// That of a file.
+    /// Creates the answer with the bytes of a file.
     pub fn new(file: &[u8]) -> Self {
         Self {
             recording: hex::write(file),
         }
     }
 
-    /// The file.
+    /// Returns the bytes of the file.
     ///
     /// # Errors
     ///
-    /// These are no bytes in hexadecimal.
+    /// The text is not hexadecimal.
     pub fn file(&self) -> Result<Vec<u8>, String> {
         let bytes = hex::read(&self.recording);
         bytes.ok_or_else(|| String::from("what was recorded did not come whole"))

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Files of rules. An error says the line, the field and the reason.
+//! Reads files of rules. An error names the line, the field and the reason.
 
 use crate::strict::Strict;
 use serde::de::DeserializeOwned;
 use serde_json::{json, Value};
 use verbena_faults::{nearest, not_available, Action, Match, Rule, RuleSet};
 
-/// The most that a rule of a file can have of brackets, braces and dots.
+/// Largest number of brackets, braces and dots that a rule in a file can have.
 const NESTING: usize = 200;
-/// The longest error, in characters: what is wrong may be quoted, and be long.
+/// Length of the longest error, in characters, because an error may quote a long text.
 const ERROR: usize = 1000;
 
-/// Rules in whatever a file has: TOML, or JSON if it begins with a brace.
+/// Reads rules from a file in TOML, or in JSON if it begins with a brace.
 ///
 /// # Errors
 ///
-/// A line, and what is wrong there.
+/// The text names a line and the error there.
 pub fn read_rules(file: &[u8]) -> Result<RuleSet, String> {
     let text = std::str::from_utf8(file).map_err(|e| {
         let before = file.iter().take(e.valid_up_to());
@@ -30,11 +30,11 @@ pub fn read_rules(file: &[u8]) -> Result<RuleSet, String> {
     }
 }
 
-/// Rules in TOML.
+/// Reads rules in TOML.
 ///
 /// # Errors
 ///
-/// A line, and what is wrong there.
+/// The text names a line and the error there.
 pub fn read_toml(text: &str) -> Result<RuleSet, String> {
     let value = nesting(text).and_then(|()| {
         let value = basic_toml::from_str(text);
@@ -45,11 +45,11 @@ pub fn read_toml(text: &str) -> Result<RuleSet, String> {
         .map_err(|error| cut(ask(error)))
 }
 
-/// Rules in JSON.
+/// Reads rules in JSON.
 ///
 /// # Errors
 ///
-/// A line, and what is wrong there.
+/// The text names a line and the error there.
 pub fn read_json(text: &str) -> Result<RuleSet, String> {
     let value = serde_json::from_str(text);
     let value = value.map_err(|e: serde_json::Error| place_first(&e.to_string()));
@@ -58,7 +58,8 @@ pub fn read_json(text: &str) -> Result<RuleSet, String> {
         .map_err(|error| cut(ask(error)))
 }
 
-/// Says which name is near to a field or an action that there is not, instead of all names: serde's words are ``unknown field `nht`, expected one of `name`, `nth` ``.
+/// Replaces the list of all names in an error about an unknown field or action with the nearest
+/// name. The words of serde are ``unknown field `nht`, expected one of `name`, `nth` ``.
 fn ask(error: String) -> String {
     let Some((head, expected)) = error.split_once("`, expected one of ") else {
         return error;
@@ -69,7 +70,7 @@ fn ask(error: String) -> String {
     if !before.ends_with("unknown field ") && !before.ends_with("unknown variant ") {
         return error;
     }
-    // Every other piece is a name.
+    // Every second piece is a name.
     match nearest(word, expected.split('`').skip(1).step_by(2)) {
         Some(name) => format!("{head}`: did you mean {name}?"),
         None => error,
@@ -79,7 +80,7 @@ fn ask(error: String) -> String {
 fn cut(mut error: String) -> String {
     if let Some((end, _)) = error.char_indices().nth(ERROR) {
         error.truncate(end);
-        // Not in the middle of a name, unless what is quoted has no end of its own.
+        // The cut is not in the middle of a name, unless a single quoted text is too long.
         if let Some(end) = error.rfind(", ").filter(|at| at * 2 > error.len()) {
             error.truncate(end + 1);
         }
@@ -88,9 +89,11 @@ fn cut(mut error: String) -> String {
     error
 }
 
-/// Refuses what is nested so deep that reading it would need more stack than there is: the reader of TOML calls itself for each level.
+/// Refuses a text that is nested too deeply for the stack, because the TOML parser recurses at each
+/// level.
 ///
-/// A line `[[rule]]` begins anew, since it is no value; for that there are no strings of several lines, in which it could stand.
+/// The count starts again at a line `[[rule]]`, which cannot be part of a value. Strings of several
+/// lines are refused because such a line could be within a string.
 fn nesting(text: &str) -> Result<(), String> {
     let mut levels = 0;
     for (n, line) in text.lines().enumerate() {
@@ -116,7 +119,7 @@ fn nesting(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// `why at line 3 column 7` as `line 3: why`.
+/// Rewrites `why at line 3 column 7` to `line 3: why`.
 fn place_first(told: &str) -> String {
     let Some((why, place)) = told.rsplit_once(" at line ") else {
         return format!("line 1: {told}");
@@ -125,10 +128,10 @@ fn place_first(told: &str) -> String {
     format!("line {}: {why}", digits.unwrap_or("1"))
 }
 
-/// Where rules stand in a text.
+/// The positions of rules in a text.
 struct Places<'a> {
     lines: Vec<&'a str>,
-    /// Where each begins, as places among the lines.
+    /// Index of the first line of each rule.
     heads: Vec<usize>,
 }
 
@@ -143,7 +146,7 @@ impl<'a> Places<'a> {
         }
     }
 
-    /// The line of a field of a rule, or where the rule begins.
+    /// Returns the number of the line with a field of a rule, or of the line where the rule begins.
     fn of(&self, rule: Option<usize>, field: &str) -> usize {
         let begin = rule.and_then(|n| self.heads.get(n)).copied();
         let end = rule.and_then(|n| self.heads.get(n + 1)).copied();
@@ -198,7 +201,7 @@ fn read(mut value: Value, places: &Places<'_>) -> Result<RuleSet, String> {
     Ok(set)
 }
 
-/// Looks at a rule part by part, so that an error has its field.
+/// Checks the parts of a rule one by one, so that an error names its field.
 fn look(rule: &Value) -> Result<(), (String, String)> {
     for part in ["match", "action"] {
         let keys: Vec<&str> = match rule.get(part) {
@@ -223,7 +226,7 @@ fn look(rule: &Value) -> Result<(), (String, String)> {
     whole::<Rule>("", rule, &json!({ "name": "x", "action": "drop" }))
 }
 
-/// Reads an object field by field, each beside what has to be there.
+/// Parses each field of an object on its own, together with the required fields in `rest`.
 fn whole<T: DeserializeOwned>(
     path: &str,
     object: &Value,
@@ -231,7 +234,7 @@ fn whole<T: DeserializeOwned>(
 ) -> Result<(), (String, String)> {
     let fields = object.as_object();
     for (key, value) in fields.into_iter().flatten() {
-        // What a number is that is none.
+        // A number that JSON does not have, such as `nan` in TOML, becomes null.
         if value.is_null() {
             return Err((key.clone(), format!("{path}{key}: has no value")));
         }

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! JSON in which no object has a field twice: otherwise the last would be taken, and nobody told.
+//! JSON in which no object may have a field twice. Without this check the parser would silently use
+//! the last one.
 
 use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 use std::fmt;
 
-/// A value.
+/// A JSON value without duplicate fields.
 pub(crate) struct Strict(pub(crate) Value);
 
 struct Seen;
