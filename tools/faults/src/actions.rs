@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Actions that make no sense, or not with what they are to happen to.
+//! Refuses actions that make no sense, or that do not fit their match.
 
 use crate::check::{any_of, wrong, Checked};
 use crate::names::{self, none_of, Opcodes};
@@ -9,21 +9,21 @@ use verbena_abi::cqe::WcStatus;
 use verbena_abi::wqe::WqeOpcode;
 use verbena_roce::wire::opcode::Header;
 
-/// The longest delay, in microseconds.
+/// Longest delay, in microseconds.
 const DELAY: u64 = 10_000_000;
-/// The longest stall, in milliseconds.
+/// Longest stall, in milliseconds.
 const STALL: u64 = 60_000;
-/// The most copies, and packets that another is put behind.
+/// Largest number of copies, and of packets by which another is moved.
 const MANY: u32 = 16;
 
 impl Action {
-    /// As rules name it.
+    /// Returns the name of the action in rules.
     pub fn name(&self) -> &'static str {
         let field = self.field();
         field.strip_prefix("action.").unwrap_or(field)
     }
 
-    /// The same, as what is wrong with it is told.
+    /// Returns the path of the action, for errors.
     fn field(&self) -> &'static str {
         match self {
             Action::Drop => "action.drop",
@@ -113,7 +113,8 @@ impl Action {
     }
 }
 
-/// A NAK is the responder's word: it stands for a request where that arrives, or in the place of an acknowledgement.
+/// Checks the match of a NAK. Responders send NAKs, so a NAK replaces a request on arrival, or an
+/// acknowledgement.
 fn answers(name: &'static str, matches: &Match) -> Checked {
     let opcodes = Opcodes::of(&matches.opcode).unwrap_or_default();
     if matches.opcode.is_empty() {
@@ -216,7 +217,7 @@ impl Corrupt {
         Ok(())
     }
 
-    /// Whether the ICRC is that of what is in the packet afterwards.
+    /// True if the ICRC matches the packet after the change.
     pub fn is_right(&self) -> bool {
         self.icrc == Icrc::Right
     }

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Frames are altered: as a wire or a router would, or somebody on the way.
+//! Alters frames as a fault on the wire, a router or an attacker on the path would.
 
 use crate::rule::{Corrupt, Field};
 use verbena_roce::wire::opcode::{self, Header};
 use verbena_roce::wire::{bth, ethernet, icrc, ipv4, ipv6, udp, vlan};
 
-/// Where parts of a frame begin.
+/// Offsets of the parts of a frame.
 #[derive(Clone, Copy, Debug)]
 struct Places {
     ip: usize,
     bth: usize,
-    /// Behind the last byte before the ICRC.
+    /// Offset of the ICRC.
     end: usize,
 }
 
@@ -31,7 +31,7 @@ fn places(frame: &[u8]) -> Option<Places> {
     (end >= bth + bth::LEN).then_some(Places { ip, bth, end })
 }
 
-/// Headers of a frame behind its BTH: each with where it begins; and where the payload begins.
+/// Returns the headers that follow the BTH, each with its offset, and the offset of the payload.
 fn headers(frame: &[u8], at: Places) -> Option<(Vec<(Header, usize)>, usize)> {
     let (service, row) = opcode::lookup(*frame.get(at.bth)?)?;
     let mut next = at.bth + bth::LEN;
@@ -43,7 +43,7 @@ fn headers(frame: &[u8], at: Places) -> Option<(Vec<(Header, usize)>, usize)> {
     Some((all, next))
 }
 
-/// Where a field begins. None: the frame has none of that name.
+/// Returns the offset of a field. None if the frame does not have the field.
 fn field(frame: &[u8], at: Places, field: Field) -> Option<usize> {
     let of = |wanted: &[(Header, usize)]| {
         let (all, _) = headers(frame, at)?;
@@ -67,7 +67,8 @@ fn field(frame: &[u8], at: Places, field: Field) -> Option<usize> {
     }
 }
 
-/// Changes a frame. False: it has nothing of what is to be changed, and is as it was.
+/// Changes a frame. Returns false, and leaves the frame as it was, if the frame does not have the
+/// field or byte.
 pub fn corrupt(frame: &mut [u8], how: &Corrupt) -> bool {
     change(frame, how).is_some()
 }
@@ -101,7 +102,7 @@ fn change(frame: &mut [u8], how: &Corrupt) -> Option<()> {
     Some(())
 }
 
-/// Puts the right ICRC at a frame's end.
+/// Writes the correct ICRC at the end of a frame.
 fn seal(frame: &mut [u8], at: Places) -> Option<()> {
     let right = icrc::compute(frame.get(at.ip..at.end)?);
     frame.get_mut(at.end..)?.copy_from_slice(&right);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What makes no sense is refused, with the field and the reason.
+//! Refuses rules that make no sense, with the field and the reason.
 
 use crate::names::{self, none_of, Opcodes};
 use crate::rule::{Match, On, Rule, RuleSet, VERSION};
@@ -8,19 +8,19 @@ use std::fmt;
 use verbena_abi::cmd::Opcode;
 use verbena_abi::eqe::EventType;
 
-/// The longest name of a rule, in bytes.
+/// Longest name of a rule, in bytes.
 const NAME: usize = 64;
-/// PSNs and QPNs have so many bits.
+/// Number of bits of PSNs and QPNs.
 const BITS: u32 = 24;
 
-/// What is wrong with a rule.
+/// The error in a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wrong {
-    /// The rule's name, or its place.
+    /// Name of the rule, or its place.
     pub rule: String,
-    /// The field, as a path.
+    /// Path of the wrong field.
     pub field: &'static str,
-    /// Why.
+    /// Reason why the field is wrong.
     pub why: String,
 }
 
@@ -36,7 +36,7 @@ pub(crate) fn wrong(field: &'static str, why: impl Into<String>) -> Checked {
     Err((field, why.into()))
 }
 
-/// Kinds of matches, as rules name them.
+/// Formats kinds of matches as rules name them.
 pub(crate) fn any_of(on: &[On]) -> String {
     let names: Vec<String> = on
         .iter()
@@ -46,11 +46,12 @@ pub(crate) fn any_of(on: &[On]) -> String {
 }
 
 impl RuleSet {
-    /// Whether all rules make sense. Errors: the first that does not, and its place.
+    /// Checks that all rules make sense.
     ///
     /// # Errors
     ///
-    /// The version is another, or a rule is wrong; with the rule's place.
+    /// The version is not known, or a rule is wrong. The error has the place of the first wrong
+    /// rule.
     pub fn check(&self) -> Result<(), (Option<usize>, String)> {
         if self.version != VERSION {
             let why = format!(
@@ -74,11 +75,11 @@ impl RuleSet {
 }
 
 impl Rule {
-    /// Whether it makes sense.
+    /// Checks that the rule makes sense.
     ///
     /// # Errors
     ///
-    /// What does not.
+    /// The error names the wrong field and the reason.
     pub fn check(&self) -> Result<(), Wrong> {
         let named = name(&self.name);
         let checked = named
@@ -132,7 +133,7 @@ impl Match {
         self.check_often()
     }
 
-    /// What only other kinds have.
+    /// Refuses fields that belong to other kinds of matches.
     fn fields_of_others(&self) -> Checked {
         let packets = [
             ("match.direction", self.direction.is_some()),

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! One stream of random numbers for each rule, out of one seed and the rule's name: what another rule draws changes nothing.
+//! A random stream for each rule, derived from a seed and the name of the rule, so that the rules
+//! do not influence each other.
 
-/// Draws (splitmix64).
+/// The random stream of a rule (splitmix64).
 #[derive(Clone, Debug)]
 pub(crate) struct Dice(u64);
 
 impl Dice {
-    /// The stream of a rule.
+    /// Creates the stream of a rule.
     pub(crate) fn of(seed: u64, name: &str) -> Self {
-        // FNV-1a.
+        // The hash is FNV-1a.
         let fold = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
         let hash = name.as_bytes().iter().fold(0xcbf2_9ce4_8422_2325, fold);
         let mut dice = Self(seed ^ hash);
@@ -17,7 +18,7 @@ impl Dice {
         dice
     }
 
-    /// The next number.
+    /// Draws the next number.
     pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -26,9 +27,9 @@ impl Dice {
         z ^ (z >> 31)
     }
 
-    /// Whether something happens that has this probability.
+    /// Returns true with this probability.
     pub(crate) fn hits(&mut self, probability: f64) -> bool {
-        // 53 bits are all that a float has.
+        // A float has no more than 53 bits of precision.
         ((self.next() >> 11) as f64) < probability * (1u64 << 53) as f64
     }
 }

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Rules with all that they say by saying nothing.
+//! Expands rules to all their defaults.
 
 use crate::names::Opcodes;
 use crate::rule::{Action, Because, Complete, Match, On, Rule};
 
 impl Rule {
-    /// The same rule with its defaults written out: which way packets go, which opcodes a name stands for, the cause of a status.
+    /// Returns the same rule with its defaults written out: the direction of packets, the opcodes
+    /// of a name, the cause of a status.
     pub fn expanded(&self) -> Rule {
         let mut rule = self.clone();
         if rule.matches.on == On::Packet {
@@ -24,7 +25,7 @@ impl Rule {
         rule
     }
 
-    /// How often it fires, in words.
+    /// Returns a text that says how often the rule fires.
     pub fn how_often(&self) -> String {
         let m = &self.matches;
         let which = match (m.nth, m.every, m.probability) {
@@ -42,7 +43,7 @@ impl Rule {
     }
 }
 
-/// All names that those of a match stand for. None: any.
+/// Returns all names that the names of a match stand for. An empty list matches any opcode.
 fn opcodes(matches: &Match) -> Vec<String> {
     match Opcodes::of(&matches.opcode) {
         Ok(all) if !matches.opcode.is_empty() => {

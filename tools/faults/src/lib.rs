@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The fault laboratory's rules: what is to go wrong, with what, when and how often.
+//! The rules of the fault laboratory: which fault happens to which packet or operation, when, and
+//! how often.
 //!
-//! A rule is data: a match and an action ([`Rule`]); `verbena_control` reads them from files. [`check`](Rule::check) refuses what cannot work.
-//! A [`Table`] has the rules of a device, sorted by the hook at which they apply. The device tells it what passes there ([`Passing`]), and is
-//! told what to do ([`Effect`]). There is no clock, no socket and no packet in here: the same rules, seed and passings give the same effects.
+//! A rule is data: a match and an action ([`Rule`]). `verbena_control` reads rules from files.
+//! [`check`](Rule::check) refuses rules that cannot work. A [`Table`] has the rules of a device,
+//! sorted by the hook at which they apply. The device passes each packet and operation to the table
+//! ([`Passing`]), and the table returns the fault to inject ([`Effect`]). This crate uses no clock,
+//! no socket and no packets: the same rules, seed and calls give the same effects.
 #![forbid(unsafe_code)]
 
 mod actions;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Names, and what they stand for in the contract and in the table of opcodes.
+//! Names in rules, and the values behind them in the ABI and in the table of opcodes.
 
 use crate::near::nearest;
 use verbena_abi::cmd::{CmdStatus, Opcode};
@@ -9,7 +9,7 @@ use verbena_abi::eqe::EventType;
 use verbena_abi::wqe::WqeOpcode;
 use verbena_roce::wire::opcode::{self, Operation, CNP};
 
-/// What people may look for and does not exist, with the reason or what does the same.
+/// Names that users may look for and that do not exist, with the reason or the replacement.
 pub const NOT_AVAILABLE: [(&str, &str); 6] = [
     (
         "guest",
@@ -34,13 +34,14 @@ pub const NOT_AVAILABLE: [(&str, &str); 6] = [
     ),
 ];
 
-/// Why a field or action of this name is not available, if it is one that may come.
+/// Returns the reason why a field or action with this name is not available, if the name is in the
+/// list.
 pub fn not_available(name: &str) -> Option<&'static str> {
     let found = NOT_AVAILABLE.iter().find(|(known, _)| *known == name);
     found.map(|(_, why)| *why)
 }
 
-/// Opcodes: operations, a bit each, and the CNP, which is none.
+/// A set of opcodes: operations, with a bit for each, and the CNP, which is not an operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Opcodes {
     pub(crate) operations: u32,
@@ -48,13 +49,13 @@ pub(crate) struct Opcodes {
 }
 
 impl Opcodes {
-    /// All of them.
+    /// The set of all opcodes.
     pub(crate) const ALL: Self = Self {
         operations: u32::MAX,
         cnp: true,
     };
 
-    /// Those that one of these names says. Errors: the name that says none.
+    /// Returns the opcodes that have one of these names. The error is the name without an opcode.
     pub(crate) fn of(names: &[String]) -> Result<Self, &str> {
         if names.is_empty() {
             return Ok(Self::ALL);
@@ -75,7 +76,7 @@ impl Opcodes {
         Ok(all)
     }
 
-    /// Whether an opcode is one of them.
+    /// True if an opcode is in the set.
     pub(crate) fn has(self, opcode: u8) -> bool {
         if opcode == CNP {
             self.cnp
@@ -84,12 +85,12 @@ impl Opcodes {
         }
     }
 
-    /// Whether all of them are requests.
+    /// True if all opcodes of the set are requests.
     pub(crate) fn are_requests(self) -> bool {
         !self.cnp && self.rows().all(|row| !row.operation.is_response())
     }
 
-    /// Whether all of them are acknowledgements.
+    /// True if all opcodes of the set are acknowledgements.
     pub(crate) fn are_acknowledgements(self) -> bool {
         !self.cnp
             && self
@@ -97,7 +98,7 @@ impl Opcodes {
                 .all(|row| row.operation == Operation::Acknowledge)
     }
 
-    /// Its rows of the table.
+    /// Returns the rows of the table for this set.
     pub(crate) fn rows(self) -> impl Iterator<Item = &'static opcode::Row> {
         let of = move |operation: u8| self.operations & 1 << operation != 0;
         rows().filter_map(move |(operation, row)| of(operation).then_some(row))
@@ -114,7 +115,7 @@ fn rows() -> impl Iterator<Item = (u8, &'static opcode::Row)> {
     (0..=opcode::OPERATION).filter_map(row)
 }
 
-/// Whether a name is a row's, or what words of it begin with.
+/// True if a name is that of a row, or consists of its first words.
 fn says(name: &str, row: &str) -> bool {
     let head = row.get(..name.len());
     let rest = row.get(name.len()..).unwrap_or_default();
@@ -122,7 +123,7 @@ fn says(name: &str, row: &str) -> bool {
         && (rest.is_empty() || rest.starts_with(' '))
 }
 
-/// `CreateQp` as `CREATE_QP`.
+/// Converts `CreateQp` to `CREATE_QP`.
 pub(crate) fn shout(name: &str) -> String {
     let mut loud = String::new();
     for c in name.chars() {
@@ -134,24 +135,24 @@ pub(crate) fn shout(name: &str) -> String {
     loud
 }
 
-/// A command.
+/// Returns the command with a name.
 pub(crate) fn command(name: &str) -> Option<Opcode> {
     let all = Opcode::ALL.iter().copied();
     all.into_iter().find(|code| shout(code.name()) == name)
 }
 
-/// A completion status, as `IBV_WC_GENERAL_ERR` or `GENERAL_ERR`.
+/// Returns the completion status with a name like `IBV_WC_GENERAL_ERR` or `GENERAL_ERR`.
 pub(crate) fn status(name: &str) -> Option<WcStatus> {
     let mut all = WcStatus::ALL.iter().copied();
     all.find(|status| is_named(name, "IBV_WC_", status.verbs_name()))
 }
 
-/// Whether a name is one of verbs, with its prefix or without.
+/// True if a name is that of the verbs, with or without its prefix.
 fn is_named(name: &str, prefix: &str, verbs_name: &str) -> bool {
     name == verbs_name || verbs_name.strip_prefix(prefix) == Some(name)
 }
 
-/// How a command fails that fails with an errno.
+/// Returns the command status that leads to an errno.
 pub(crate) fn errno(name: &str) -> Option<CmdStatus> {
     ERRNOS
         .iter()
@@ -159,7 +160,7 @@ pub(crate) fn errno(name: &str) -> Option<CmdStatus> {
         .map(|(_, status)| *status)
 }
 
-/// The errnos that the driver has for commands that fail.
+/// Errnos that the driver returns for failed commands.
 pub(crate) const ERRNOS: [(&str, CmdStatus); 6] = [
     ("EINVAL", CmdStatus::Invalid),
     ("EBUSY", CmdStatus::Busy),
@@ -169,7 +170,7 @@ pub(crate) const ERRNOS: [(&str, CmdStatus); 6] = [
     ("EFAULT", CmdStatus::BadAddress),
 ];
 
-/// A code of a NAK (IBTA 9.7.5.2.7), as the byte of the AETH.
+/// Returns the NAK code with a name (IBTA 9.7.5.2.7), as the syndrome byte of the AETH.
 pub(crate) fn nak(name: &str) -> Option<u8> {
     let found = NAKS
         .iter()
@@ -177,7 +178,7 @@ pub(crate) fn nak(name: &str) -> Option<u8> {
     found.map(|code| 0x60 | code as u8)
 }
 
-/// By their codes.
+/// Names of NAK codes, by code.
 pub(crate) const NAKS: [&str; 5] = [
     "PSN sequence error",
     "invalid request",
@@ -186,12 +187,12 @@ pub(crate) const NAKS: [&str; 5] = [
     "invalid RD request",
 ];
 
-/// The name of a NAK code.
+/// Returns the name of a NAK code.
 pub fn nak_name(code: u8) -> Option<&'static str> {
     NAKS.get(usize::from(code)).copied()
 }
 
-/// Operations of send work requests, as `enum ibv_wr_opcode` has them.
+/// Operations of send work requests, with the names of `enum ibv_wr_opcode`.
 pub(crate) const SENDS: [(&str, WqeOpcode); 13] = [
     ("RDMA_WRITE", WqeOpcode::RdmaWrite),
     ("RDMA_WRITE_WITH_IMM", WqeOpcode::RdmaWriteImm),
@@ -208,18 +209,18 @@ pub(crate) const SENDS: [(&str, WqeOpcode); 13] = [
     ("FLUSH", WqeOpcode::Flush),
 ];
 
-/// The name of the operation of a send work request, by its number.
+/// Returns the name of the operation of a send work request.
 pub fn send_name(code: u8) -> Option<&'static str> {
     let found = SENDS.iter().find(|(_, op)| op.to_raw() == code);
     found.map(|(name, _)| *name)
 }
 
-/// The name of a command, by its number.
+/// Returns the name of a command.
 pub fn command_name(code: u16) -> Option<String> {
     Opcode::from_raw(code).map(|opcode| shout(opcode.name()))
 }
 
-/// Operations of send work requests, a bit each. Errors: the name that is none.
+/// Returns bits for operations of send work requests. The error is the name without an operation.
 pub(crate) fn sends(names: &[String]) -> Result<u32, &str> {
     if names.is_empty() {
         return Ok(u32::MAX);
@@ -233,7 +234,7 @@ pub(crate) fn sends(names: &[String]) -> Result<u32, &str> {
     Ok(bits)
 }
 
-/// What is said of a name that there is not: which of those that there are is near, else all of them.
+/// Returns the text about an unknown name: the nearest known name, or else all known names.
 pub(crate) fn none_of<'a>(bad: &str, names: impl Iterator<Item = &'a str> + Clone) -> String {
     match nearest(bad, names.clone()) {
         Some(name) => format!("there is no {bad:?}: did you mean {name}?"),
@@ -241,12 +242,13 @@ pub(crate) fn none_of<'a>(bad: &str, names: impl Iterator<Item = &'a str> + Clon
     }
 }
 
-/// Names in a sentence.
+/// Joins names for a sentence.
 pub(crate) fn list<'a>(names: impl Iterator<Item = &'a str>) -> String {
     names.collect::<Vec<_>>().join(", ")
 }
 
-/// Events, as `IBV_EVENT_QP_FATAL` or `QP_FATAL`, a bit each; all of them if none is named. Errors: the name that is none.
+/// Returns bits for events like `IBV_EVENT_QP_FATAL` or `QP_FATAL`, or for all events if there are
+/// no names. The error is the name without an event.
 pub(crate) fn events(names: &[String]) -> Result<u32, &str> {
     if names.is_empty() {
         return Ok(u32::MAX);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Names that are nearly right: which of those that there are somebody may have meant.
+//! Finds the known names that a misspelled name may have meant.
 
-/// A name without the differences of its spellings: `IBV_WC_RETRY_EXC_ERR`, `RETRY_EXC_ERR` and `RetryExcErr` are one.
+/// Removes the differences between spellings of a name: `IBV_WC_RETRY_EXC_ERR`, `RETRY_EXC_ERR` and
+/// `RetryExcErr` give the same result.
 pub fn plain(word: &str) -> String {
     let upper = word.trim().to_ascii_uppercase();
     let prefixes = ["IBV_WC_", "IB_WC_", "IBV_EVENT_", "IB_EVENT_"];
@@ -13,7 +14,8 @@ pub fn plain(word: &str) -> String {
     letters.filter(char::is_ascii_alphanumeric).collect()
 }
 
-/// How many letters have to change, come, go or change places with their neighbour for one word to become the other.
+/// Returns the number of letters to replace, insert, delete or swap with their neighbour that turns
+/// one word into the other.
 fn distance(one: &str, other: &str) -> usize {
     let (one, other) = (one.as_bytes(), other.as_bytes());
     let mut older = Vec::new();
@@ -33,7 +35,8 @@ fn distance(one: &str, other: &str) -> usize {
     last.last().copied().unwrap_or_default()
 }
 
-/// The names nearest to a word, at most four: those that contain it, or that differ in few letters.
+/// Returns up to four names nearest to a word: names that contain it, or that differ in few
+/// letters.
 pub fn near<'a>(word: &str, names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let word = plain(word);
     let rank = |name: &'a str| {
@@ -48,7 +51,8 @@ pub fn near<'a>(word: &str, names: impl Iterator<Item = &'a str>) -> Vec<&'a str
     found.into_iter().take(4).map(|(_, name)| name).collect()
 }
 
-/// The name that is nearest to a word, or its first words: `RDMA WRITE` may have been meant by `RDMA WRTE` where there is `RDMA WRITE First`.
+/// Returns the name that is nearest to a word, or the first words of a name: `RDMA WRTE` may mean
+/// `RDMA WRITE` where there is `RDMA WRITE First`.
 pub fn nearest<'a>(word: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let beginnings = names.flat_map(|name| {
         let blanks = name.match_indices(' ').map(|(end, _)| &name[..end]);
@@ -56,7 +60,7 @@ pub fn nearest<'a>(word: &str, names: impl Iterator<Item = &'a str>) -> Option<&
     });
     let found = near(word, beginnings);
     let first = *found.first()?;
-    // A part of several names is nearest to none of them.
+    // A word that is part of several names is nearest to none of them.
     let has = |name: &str| plain(name).contains(&plain(word));
     let is_part = found.iter().filter(|name| has(name));
     let others = is_part.filter(|name| !name.starts_with(first)).count();

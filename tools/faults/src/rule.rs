@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Rules as they are written down and sent. Names are the InfiniBand specification's.
+//! Rules as they are written in files and sent. Names are those of the InfiniBand specification.
 
 use serde::{Deserialize, Serialize};
 use verbena_abi::syndrome::Syndrome;
 
-/// Version of the format.
+/// Version of the file format.
 pub const VERSION: u32 = 1;
 
 /// A file of rules.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RuleSet {
-    /// [`VERSION`].
+    /// Version of the format ([`VERSION`]).
     pub version: u32,
-    /// Seed of all chance. Each rule has a stream of its own out of it.
+    /// Seed of all random decisions. Each rule derives its own random stream from it.
     #[serde(default)]
     pub seed: u64,
     /// The rules, in order.
@@ -22,195 +22,198 @@ pub struct RuleSet {
     pub rule: Vec<Rule>,
 }
 
-/// A rule: what happens to what.
+/// A rule: a match and an action.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rule {
-    /// Its name, which no other rule of the device has.
+    /// Name of the rule, unique among the rules of the device.
     pub name: String,
-    /// It may never fire, and the run is still good.
+    /// True if a run is successful even if the rule never fires.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub optional: bool,
-    /// To what.
+    /// Events to which the rule applies.
     #[serde(default, rename = "match")]
     pub matches: Match,
-    /// What happens.
+    /// Action of the rule.
     pub action: Action,
 }
 
-/// Where a rule applies.
+/// Kind of event to which a rule applies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum On {
-    /// A packet that a queue pair sends or receives.
+    /// A packet that a QP sends or receives.
     #[default]
     Packet,
-    /// A send work request that the device begins with.
+    /// A send work request that the device begins.
     Send,
     /// A command of the driver.
     Command,
-    /// A moment.
+    /// A moment in time.
     Time,
-    /// An event that the device tells the driver of.
+    /// An event that the device reports to the driver.
     Event,
-    /// An interrupt that it raises.
+    /// An interrupt that the device raises.
     Interrupt,
 }
 
-/// Direction of a packet, as its queue pair sees it.
+/// Direction of a packet, as its QP sees it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Direction {
-    /// Received.
+    /// The QP receives the packet.
     In,
-    /// Sent.
+    /// The QP sends the packet.
     #[default]
     Out,
 }
 
-/// What a rule applies to. All that is said has to be so; what is not said may be anything.
+/// Conditions of a rule. All conditions that are set have to hold.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Match {
-    /// The kind of thing.
+    /// Kind of event.
     pub on: On,
-    /// Packets: the way of it.
+    /// Packets: direction of the packet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub direction: Option<Direction>,
-    /// The queue pair's number.
+    /// Number of the QP.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub qp: Option<u32>,
-    /// The n-th queue pair that is created after the rule was added, from 1 on.
+    /// Ordinal of the QP, from 1, among the QPs created after the rule was added.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub qp_created: Option<u64>,
-    /// The number of the queue pair that it is connected to.
+    /// Number of the QP to which the QP is connected.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peer_qp: Option<u32>,
-    /// Packets: names of the table of opcodes, like `RDMA WRITE First`, or what they begin with, like `RDMA WRITE`. Sends: names of
-    /// operations.
+    /// Packets: names in the table of opcodes, like `RDMA WRITE First`, or their first words, like
+    /// `RDMA WRITE`. Sends: names of operations.
     #[serde(skip_serializing_if = "Vec::is_empty", with = "one_or_many")]
     pub opcode: Vec<String>,
-    /// Packets: the PSN.
+    /// Packets: PSN of the packet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub psn: Option<u32>,
-    /// Packets: the number of the PSN, counted from the first of the queue pair, which is 1.
+    /// Packets: number of the PSN, counted from the first PSN of the QP, which is 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub packet: Option<u32>,
-    /// Packets: the n-th message of the queue pair in this direction since the rule was added, from 1 on.
+    /// Packets: ordinal of the message, from 1, among the messages of the QP in this direction
+    /// since the rule was added.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<u64>,
-    /// Packets: the n-th packet of its message, from 1 on.
+    /// Packets: ordinal of the packet within its message, from 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub packet_of_message: Option<u64>,
-    /// Packets: the one that carries this byte of its message, from 0 on.
+    /// Packets: the packet that carries this byte of its message, from 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub byte: Option<u64>,
-    /// Commands: the name, like `CREATE_QP`.
+    /// Commands: name of the command, like `CREATE_QP`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
-    /// Events: names, like `CQ_ERR`.
+    /// Events: names of the events, like `CQ_ERR`.
     #[serde(skip_serializing_if = "Vec::is_empty", with = "one_or_many")]
     pub event: Vec<String>,
-    /// Interrupts: the vector.
+    /// Interrupts: number of the vector.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vector: Option<u16>,
-    /// Only the n-th of all that is so, from 1 on, counted since the rule was added.
+    /// Fires only for the n-th match, from 1, since the rule was added.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nth: Option<u64>,
-    /// Only each n-th.
+    /// Fires only for each n-th match.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub every: Option<u64>,
-    /// Only by chance: above 0, at most 1.
+    /// Probability of firing, above 0 and at most 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub probability: Option<f64>,
-    /// So often at most.
+    /// Largest number of firings.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u64>,
-    /// Only after so many milliseconds since the rule was added.
+    /// Milliseconds since the rule was added, before which the rule does not fire.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub after_ms: Option<u64>,
-    /// Only while the rule of this name has fired and is still there.
+    /// Fires only after the rule with this name has fired, and while that rule exists.
     #[serde(rename = "while", skip_serializing_if = "Option::is_none")]
     pub while_rule: Option<String>,
 }
 
 impl Match {
-    /// The way of the packets, which is out unless it is said.
+    /// Returns the direction of packets, which is out by default.
     pub fn way(&self) -> Direction {
         self.direction.unwrap_or_default()
     }
 }
 
-/// What happens.
+/// The action of a rule.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
-    /// The packet is lost.
+    /// Drops the packet.
     Drop,
-    /// The packet comes so many microseconds later.
+    /// Delays the packet by this number of microseconds.
     DelayUs(u64),
-    /// So many copies of the packet come behind it.
+    /// Sends this number of copies after the packet.
     Duplicate(u32),
-    /// The packet comes behind so many of those that follow it; after 10 ms if there are not as many.
+    /// Moves the packet after this number of later packets. If there are fewer, the packet follows
+    /// after 10 ms.
     Reorder(u32),
-    /// Bits of the packet are changed.
+    /// Changes bits of the packet.
     Corrupt(Corrupt),
-    /// A router has marked the packet: congestion experienced.
+    /// Marks the packet as a router does: congestion experienced.
     MarkEcn,
-    /// The request is answered by a NAK with this code instead of being received; or an acknowledgement becomes one.
+    /// Answers the request with a NAK with this code, instead of receiving it, or turns an
+    /// acknowledgement into such a NAK.
     Nak(String),
-    /// The same with an RNR NAK with this timer code.
+    /// Does the same with an RNR NAK with this timer code.
     Rnr(u8),
-    /// The work request completes with this status.
+    /// Completes the work request with this status.
     Complete(Complete),
-    /// The queue pair is in error.
+    /// Moves the QP to its error state.
     QpError,
-    /// The device is dead until reset.
+    /// Makes the device dead until it is reset.
     Fatal,
-    /// The command fails with this errno.
+    /// Fails the command with this errno.
     Errno(String),
-    /// The port carries nothing, in neither direction, until a rule has it up again or this one goes.
+    /// Stops the port in both directions until a rule has it up again or this rule is removed.
     PortDown,
-    /// The same for so many milliseconds.
+    /// Stops the port for this number of milliseconds.
     PortDownMs(u64),
-    /// The end of that.
+    /// Ends a stop of the port.
     PortUp,
-    /// A CQ of the queue pair has no room for its next completion.
+    /// Makes a CQ of the QP overflow at its next completion.
     CqOverflow(Queue),
-    /// The SRQ of the queue pair is in error when the next receive is taken from it.
+    /// Puts the SRQ of the QP into error when the next receive is taken from it.
     KillSrq,
-    /// The queue pair does nothing for so many milliseconds: what it would send, answer or receive waits.
+    /// Stops the QP for this number of milliseconds. Requests, responses and received packets wait.
     StallMs(u64),
-    /// The same of the whole device.
+    /// Stops the whole device for this number of milliseconds.
     StallDeviceMs(u64),
-    /// The event or interrupt does not come.
+    /// Suppresses the event or interrupt.
     Withhold,
-    /// The event comes so many times more.
+    /// Repeats the event this number of times.
     Repeat(u32),
 }
 
-/// How a work request completes.
+/// The completion of a work request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged, expecting = "a status, or status and vendor_err")]
 pub enum Complete {
-    /// With this status.
+    /// Completes with this status.
     Status(String),
-    /// With this status and cause.
+    /// Completes with this status and cause.
     Because(Because),
 }
 
-/// See [`Complete`].
+/// The status and the cause of a [`Complete`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Because {
-    /// The status.
+    /// Name of the completion status.
     pub status: String,
-    /// The cause, as `verbena_abi::syndrome::Syndrome` has it.
+    /// Cause, as a number of `verbena_abi::syndrome::Syndrome`.
     pub vendor_err: u32,
 }
 
 impl Complete {
-    /// The status.
+    /// Returns the name of the status.
     pub fn status(&self) -> &str {
         match self {
             Complete::Status(status) => status,
@@ -218,7 +221,8 @@ impl Complete {
         }
     }
 
-    /// The cause: that of all that rules complete, unless it is said. None: there is no such cause.
+    /// Returns the cause, by default the one of all completions by rules. None if the number is not
+    /// a known cause.
     pub fn cause(&self) -> Option<Syndrome> {
         match self {
             Complete::Status(_) => Some(Syndrome::Injected),
@@ -229,30 +233,30 @@ impl Complete {
     }
 }
 
-/// Whose completions a CQ of a queue pair has.
+/// Selects a CQ of a QP by the queue whose completions it gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Queue {
-    /// Sends.
+    /// The CQ of sends.
     Send,
-    /// Receives.
+    /// The CQ of receives.
     Recv,
 }
 
-/// What is changed in a packet.
+/// The change to a packet.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Corrupt {
-    /// A field of its headers. Nothing: a byte of its payload.
+    /// Header field to change; None for a byte of the payload.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub field: Option<Field>,
-    /// What the field, or the byte, becomes. Nothing: its lowest bit is flipped.
+    /// New value of the field or byte; None flips its lowest bit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<u64>,
-    /// Which byte of the payload.
+    /// Offset of the byte in the payload.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub payload: Option<u32>,
-    /// The ICRC afterwards.
+    /// State of the ICRC after the change.
     pub icrc: Icrc,
 }
 
@@ -260,42 +264,42 @@ pub struct Corrupt {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Icrc {
-    /// As of what is in the packet now: it is received.
+    /// The ICRC matches the changed packet, so the packet is received.
     Right,
-    /// As it was: the receiver drops the packet.
+    /// The ICRC stays as it was, so the receiver drops the packet.
     Wrong,
 }
 
-/// Fields of headers behind the UDP header (IBTA 9.2, 9.3).
+/// Header fields that follow the UDP header (IBTA 9.2, 9.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Field {
-    /// BTH: opcode.
+    /// BTH: opcode of the packet.
     Opcode,
-    /// BTH: P_Key.
+    /// BTH: P_Key of the packet.
     Pkey,
-    /// BTH: destination QP.
+    /// BTH: destination QP of the packet.
     DestQp,
-    /// BTH: PSN.
+    /// BTH: PSN of the packet.
     Psn,
     /// RETH, AtomicETH: virtual address.
     Va,
-    /// RETH, AtomicETH: R_Key.
+    /// RETH, AtomicETH: R_Key of the request.
     Rkey,
-    /// RETH: DMA length.
+    /// RETH: DMA length of the request.
     DmaLength,
-    /// AETH: syndrome.
+    /// AETH: syndrome of the acknowledgement.
     Syndrome,
-    /// AETH: MSN.
+    /// AETH: MSN of the acknowledgement.
     Msn,
-    /// DETH: Q_Key.
+    /// DETH: Q_Key of the datagram.
     Qkey,
     /// AtomicAckETH: original remote data.
     OriginalData,
 }
 
 impl Field {
-    /// As rules name it.
+    /// Returns the name of the field in rules.
     pub fn name(self) -> &'static str {
         match self {
             Field::Opcode => "opcode",
@@ -312,7 +316,7 @@ impl Field {
         }
     }
 
-    /// Its width in bytes.
+    /// Returns the width of the field in bytes.
     pub fn bytes(self) -> usize {
         match self {
             Field::Opcode | Field::Syndrome => 1,
@@ -324,7 +328,7 @@ impl Field {
     }
 }
 
-/// A name, or a list of names.
+/// Serialization of a list of names, in which a single name needs no list.
 mod one_or_many {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The rules of a device, by the hook at which they apply, and how often each has matched and fired.
+//! The rules of a device, by the hook at which they apply, with counts of matches and firings.
 
 use crate::dice::Dice;
 use crate::names::{self, Opcodes};
@@ -13,138 +13,141 @@ use verbena_abi::cqe::WcStatus;
 use verbena_abi::syndrome::Syndrome;
 use verbena_roce::psn;
 
-/// The most rules of a device.
+/// Largest number of rules of a device.
 pub const MAX_RULES: usize = 256;
-/// Queue pairs whose messages a rule knows apart; those that answer their peers count twice.
+/// Largest number of message sequences that a rule tracks: one for a QP, two if the QP answers its
+/// peer.
 const TRACKED: usize = 4096;
 
-/// The queue pair at a hook.
+/// The QP at a hook.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Party {
-    /// Its number.
+    /// Number of the QP.
     pub qpn: u32,
-    /// So many were created up to it, itself among them.
+    /// Ordinal of the QP among all QPs that were created.
     pub created: u64,
-    /// The number of its peer.
+    /// Number of the peer QP.
     pub peer: u32,
 }
 
-/// Requests of a queue pair and responses to its peer go the same way, each in PSNs of their own.
+/// The sequence of a packet. Requests of a QP and responses to its peer go in the same direction,
+/// but their PSNs are independent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Sequence {
-    /// What it asks for, by its own work requests.
+    /// Requests, which come from the work requests of the QP.
     Requests,
-    /// What it answers a READ, an atomic, an ATOMIC WRITE or a FLUSH with.
+    /// Responses to a READ, an atomic, an ATOMIC WRITE or a FLUSH.
     Responses,
 }
 
 /// A packet at a hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Passing {
-    /// Its way.
+    /// Direction of the packet.
     pub way: Direction,
-    /// The queue pair that sends or receives it.
+    /// QP that sends or receives the packet.
     pub party: Party,
-    /// BTH opcode.
+    /// BTH opcode of the packet.
     pub opcode: u8,
-    /// PSN.
+    /// PSN of the packet.
     pub psn: u32,
-    /// The first PSN of the queue pair in the sequence that the packet is of.
+    /// First PSN of the QP in the sequence of the packet.
     pub first_psn: u32,
-    /// What the messages are counted in that it is of; of an acknowledgement there are none.
+    /// Sequence in which the messages are counted; None for an acknowledgement.
     pub sequence: Option<Sequence>,
-    /// It begins a message.
+    /// True if the packet begins a message.
     pub first: bool,
-    /// It ends one.
+    /// True if the packet ends a message.
     pub last: bool,
-    /// The PSNs that it takes: a READ request as many as its responses have.
+    /// Number of PSNs; a READ request has one for each of its responses.
     pub psns: u32,
     /// Path MTU, in bytes.
     pub mtu: u32,
-    /// Bytes of its payload.
+    /// Bytes of payload in the packet.
     pub bytes: u32,
 }
 
-/// Whom something happens to at a moment: where there is a packet or a send, its queue pair is meant.
+/// Target of an action without a packet or send. With a packet or a send, its QP is the target.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Whom {
-    /// By its number ...
+    /// QP by its number.
     pub qp: Option<u32>,
-    /// ... or by [`Party::created`].
+    /// QP by its order of creation ([`Party::created`]).
     pub created: Option<u64>,
 }
 
-/// What is to be done.
+/// The fault to inject.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
-    /// See [`Action::Drop`].
+    /// Effect of [`Action::Drop`].
     Drop,
-    /// See [`Action::DelayUs`]; in nanoseconds.
+    /// Effect of [`Action::DelayUs`], in nanoseconds.
     Delay(u64),
-    /// See [`Action::Duplicate`].
+    /// Effect of [`Action::Duplicate`].
     Duplicate(u32),
-    /// See [`Action::Reorder`].
+    /// Effect of [`Action::Reorder`].
     Reorder(u32),
-    /// See [`Action::Corrupt`].
+    /// Effect of [`Action::Corrupt`].
     Corrupt(Corrupt),
-    /// See [`Action::MarkEcn`].
+    /// Effect of [`Action::MarkEcn`].
     MarkEcn,
-    /// See [`Action::Nak`] and [`Action::Rnr`]: the byte of the AETH.
+    /// Effect of [`Action::Nak`] and [`Action::Rnr`]: the syndrome byte of the AETH.
     Nak(u8),
-    /// See [`Action::Complete`].
+    /// Effect of [`Action::Complete`].
     Complete(WcStatus, Syndrome),
-    /// See [`Action::QpError`].
+    /// Effect of [`Action::QpError`].
     QpError(Whom),
-    /// See [`Action::Fatal`].
+    /// Effect of [`Action::Fatal`].
     Fatal,
-    /// See [`Action::Errno`].
+    /// Effect of [`Action::Errno`].
     Fail(CmdStatus),
-    /// See [`Action::PortDown`]: it is so while there is this rule ([`Table::has`]), and for so many nanoseconds, if it is told.
+    /// Effect of [`Action::PortDown`]: a duration in nanoseconds if there is one, and the number of
+    /// the rule. The effect ends with the rule ([`Table::has`]).
     PortDown(Option<u64>, u64),
-    /// See [`Action::PortUp`].
+    /// Effect of [`Action::PortUp`].
     PortUp,
-    /// See [`Action::CqOverflow`].
+    /// Effect of [`Action::CqOverflow`].
     CqOverflow(Queue, Whom),
-    /// See [`Action::KillSrq`].
+    /// Effect of [`Action::KillSrq`].
     KillSrq(Whom),
-    /// See [`Action::StallMs`]: for so many nanoseconds, while there is this rule.
+    /// Effect of [`Action::StallMs`]: nanoseconds, and the number of the rule, with which it ends.
     Stall(u64, u64, Whom),
-    /// See [`Action::StallDeviceMs`]; the same.
+    /// Effect of [`Action::StallDeviceMs`], with the same values.
     StallDevice(u64, u64),
-    /// See [`Action::Withhold`].
+    /// Effect of [`Action::Withhold`].
     Withhold,
-    /// See [`Action::Repeat`].
+    /// Effect of [`Action::Repeat`].
     Repeat(u32),
 }
 
-/// A rule and how it went.
+/// A rule with its counts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Told {
-    /// The rule.
+    /// The rule itself.
     #[serde(flatten)]
     pub rule: Rule,
-    /// The seed that it came with.
+    /// Seed of the file of this rule.
     pub seed: u64,
-    /// It goes when the connection goes that added it.
+    /// True if the rule is removed when the connection that added it closes.
     pub while_connected: bool,
-    /// What it names came so often; `nth` and the like are not asked then.
+    /// Number of matches, regardless of `nth` and the other conditions on when the rule fires.
     pub matched: u64,
-    /// It fired so often.
+    /// Number of firings.
     pub fired: u64,
 }
 
-/// A rule at work.
+/// A rule of the table.
 #[derive(Debug)]
 struct Entry {
     rule: Rule,
-    /// No other rule of the device has, or ever had, the same.
+    /// Number that no other rule of the device has or ever had.
     id: u64,
     seed: u64,
     owner: Option<u64>,
     since: u64,
     created: u64,
     operations: Opcodes,
-    /// Opcodes of sends or kinds of events, a bit each, or the opcode of commands.
+    /// Bits for opcodes of sends or kinds of events, or the opcode of a command.
     code: u32,
     effect: Effect,
     dice: Dice,
@@ -153,18 +156,18 @@ struct Entry {
     fired: u64,
 }
 
-/// See the module.
+/// The table of the rules of a device.
 #[derive(Debug, Default)]
 pub struct Table {
     entries: Vec<Entry>,
-    /// Their places, for each hook.
+    /// Indexes of the entries, for each hook.
     hooks: [Vec<usize>; 7],
-    /// The place of the one that fired last.
+    /// Index of the entry that fired last.
     last: usize,
     next_id: u64,
 }
 
-/// A hook's place.
+/// Returns the index of the hook for a match.
 fn hook(matches: &Match) -> usize {
     match (matches.on, matches.way()) {
         (On::Packet, Direction::Out) => 0,
@@ -178,7 +181,7 @@ fn hook(matches: &Match) -> usize {
 }
 
 impl Passing {
-    /// Whether it carries this byte of its message, being the n-th packet of it.
+    /// True if the packet, as the n-th of its message, carries this byte of the message.
     fn carries(&self, byte: u64, nth: u64) -> bool {
         let begin = nth.saturating_sub(1).saturating_mul(self.mtu.into());
         let at = byte.checked_sub(begin);
@@ -234,7 +237,7 @@ impl Entry {
                 .is_none_or(|n| self.created.saturating_add(n) == party.created)
     }
 
-    /// Whether a packet is one that it names.
+    /// True if a packet matches the rule.
     fn names(&mut self, packet: &Passing) -> bool {
         let m = &self.rule.matches;
         if !self.is_of(&packet.party) {
@@ -248,7 +251,7 @@ impl Entry {
             if self.tracks.len() >= TRACKED && !self.tracks.contains_key(&whose) {
                 return false;
             }
-            // Also of messages that it does not name: it counts them.
+            // The track also counts messages that the rule does not match.
             let track = self.tracks.entry(whose).or_default();
             let Some((message, nth)) = track.place(packet) else {
                 return false;
@@ -266,11 +269,12 @@ impl Entry {
             && m.packet.is_none_or(|n| n == number())
     }
 
-    /// Something that it names has come. Whether it would fire now.
+    /// Counts a match. Returns true if the rule would fire now.
     fn comes(&mut self, now: u64, is_allowed: bool) -> bool {
         self.matched += 1;
         let m = &self.rule.matches;
-        // Drawn each time, so that one match is the same whatever came of those before it.
+        // A number is drawn for each match, so that the draw does not depend on the outcome of
+        // earlier matches.
         let hits = m.probability.is_none_or(|p| self.dice.hits(p));
         hits && is_allowed
             && m.nth.is_none_or(|n| n == self.matched)
@@ -319,21 +323,22 @@ fn effect(id: u64, rule: &Rule, created: u64) -> Option<Effect> {
 }
 
 impl Table {
-    /// Whether there is still a rule.
+    /// True if the rule with this number still exists.
     pub fn has(&self, id: u64) -> bool {
         self.entries.iter().any(|entry| entry.id == id)
     }
 
-    /// Whether there are no rules.
+    /// True if there are no rules.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Adds rules, all or none. `created` queue pairs there were so far; what has an owner goes with it.
+    /// Adds rules, all or none. `created` is the number of QPs that were created so far. The rules
+    /// of an owner are removed with it.
     ///
     /// # Errors
     ///
-    /// A rule makes no sense, or not beside those that are there.
+    /// A rule makes no sense, or conflicts with the present rules.
     pub fn add(
         &mut self,
         set: &RuleSet,
@@ -373,17 +378,17 @@ impl Table {
         Ok(())
     }
 
-    /// Removes a rule. False: there is none of that name.
+    /// Removes a rule. Returns false if there is no rule with this name.
     pub fn remove(&mut self, name: &str) -> bool {
         self.keep(|entry| entry.rule.name != name)
     }
 
-    /// Removes those of an owner.
+    /// Removes the rules of an owner.
     pub fn gone(&mut self, owner: u64) {
         self.keep(|entry| entry.owner != Some(owner));
     }
 
-    /// Removes all.
+    /// Removes all rules.
     pub fn clear(&mut self) {
         self.keep(|_| false);
     }
@@ -404,7 +409,7 @@ impl Table {
         }
     }
 
-    /// The rules, in order.
+    /// Returns the rules with their counts, in order.
     pub fn told(&self) -> Vec<Told> {
         let told = self.entries.iter().map(|entry| Told {
             rule: entry.rule.clone(),
@@ -416,7 +421,7 @@ impl Table {
         told.collect()
     }
 
-    /// The device was reset: numbers of queue pairs begin again.
+    /// Handles a reset of the device: the numbers of QPs begin again.
     pub fn reset(&mut self) {
         for entry in &mut self.entries {
             entry.tracks.clear();
@@ -427,7 +432,8 @@ impl Table {
         }
     }
 
-    /// A queue pair is no more: the next one of its number has messages of its own, and there is room for others.
+    /// Handles the end of a QP. The next QP with its number has messages of its own, and the room
+    /// is free for others.
     pub fn forget(&mut self, qpn: u32) {
         for entry in &mut self.entries {
             for sequence in [Sequence::Requests, Sequence::Responses] {
@@ -436,7 +442,7 @@ impl Table {
         }
     }
 
-    /// A queue pair begins anew.
+    /// Handles a QP that begins anew.
     pub fn begin_anew(&mut self, qpn: u32) {
         for entry in &mut self.entries {
             for sequence in [Sequence::Requests, Sequence::Responses] {
@@ -447,7 +453,8 @@ impl Table {
         }
     }
 
-    /// Whether a rule may name a packet of a queue pair: if none does, its packets are not looked at one by one.
+    /// True if a rule may match packets of a QP. If none does, the device need not pass single
+    /// packets.
     pub fn concerns(&self, way: Direction, party: &Party) -> bool {
         let hook = match way {
             Direction::Out => &self.hooks[0],
@@ -458,14 +465,14 @@ impl Table {
             .any(|entry| entry.is_of(party))
     }
 
-    /// Whether the rule of this name has fired.
+    /// True if the rule with this name has fired.
     fn is_active(&self, name: &str) -> bool {
         self.entries
             .iter()
             .any(|entry| entry.rule.name == name && entry.fired > 0)
     }
 
-    /// Each rule of a hook sees what passes; the first that would fire does.
+    /// Lets each rule of a hook count the match. Only the first rule that would fire fires.
     fn pass(
         &mut self,
         hook: usize,
@@ -487,7 +494,7 @@ impl Table {
         fires
     }
 
-    /// A packet passes.
+    /// Returns the effect on a packet that passes.
     pub fn packet(&mut self, now: u64, packet: &Passing) -> Option<Effect> {
         let hook = match packet.way {
             Direction::Out => 0,
@@ -496,44 +503,45 @@ impl Table {
         self.pass(hook, now, |entry| entry.names(packet))
     }
 
-    /// The device begins with a send work request.
+    /// Returns the effect on a send work request that the device begins.
     pub fn send(&mut self, now: u64, party: &Party, opcode: u8) -> Option<Effect> {
         let bit = 1u32.checked_shl(opcode.into()).unwrap_or(0);
         self.pass(2, now, |entry| entry.code & bit != 0 && entry.is_of(party))
     }
 
-    /// The driver sends a command.
+    /// Returns the effect on a command that the driver sends.
     pub fn command(&mut self, now: u64, opcode: u16) -> Option<Effect> {
         self.pass(3, now, |entry| {
             entry.code == 0 || entry.code == u32::from(opcode)
         })
     }
 
-    /// The rule that fired last, and how many queue pairs there were when it was added. To be asked right then.
+    /// Returns the rule that fired last, and the number of QPs when it was added. Valid only
+    /// directly after the firing.
     pub fn last_fired(&self) -> Option<(&Rule, u64)> {
         let entry = self.entries.get(self.last)?;
         Some((&entry.rule, entry.created))
     }
 
-    /// The device tells the driver of an event.
+    /// Returns the effect on an event that the device reports to the driver.
     pub fn event(&mut self, now: u64, kind: u8) -> Option<Effect> {
         let bit = 1u32.checked_shl(kind.into()).unwrap_or(0);
         self.pass(5, now, |entry| entry.code & bit != 0)
     }
 
-    /// The device raises an interrupt.
+    /// Returns the effect on an interrupt that the device raises.
     pub fn interrupt(&mut self, now: u64, vector: u16) -> Option<Effect> {
         let is_it = |entry: &mut Entry| entry.rule.matches.vector.is_none_or(|n| n == vector);
         self.pass(6, now, is_it)
     }
 
-    /// When [`Table::due`] has something to do next.
+    /// Returns the time at which [`Table::due`] has an effect next.
     pub fn next_due(&self) -> Option<u64> {
         let timed = self.hooks[4].iter().filter_map(|at| self.entries.get(*at));
         timed.filter(|entry| entry.fired == 0).map(Entry::due).min()
     }
 
-    /// A moment that has come. Each comes once.
+    /// Returns the effect of a rule on time that is due. Each such rule fires once.
     pub fn due(&mut self, now: u64) -> Option<Effect> {
         for at in &self.hooks[4] {
             if let Some(entry) = self.entries.get_mut(*at) {

@@ -1,45 +1,45 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Messages of a queue pair in one direction: which of them a packet belongs to, also when it is sent again.
+//! Assigns the packets of a QP in one direction to messages, including retransmissions.
 
 use crate::table::Passing;
 use std::collections::VecDeque;
 use verbena_roce::psn;
 
-/// So many of the last messages are known.
+/// Number of the last messages that a track knows.
 const KNOWN: usize = 64;
 
-/// See the module.
+/// The known messages of one QP in one sequence.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Track {
-    /// Oldest first.
+    /// The known messages, the oldest first.
     messages: VecDeque<Message>,
     last: u64,
 }
 
-/// What is known of a message.
+/// A message of a track.
 #[derive(Clone, Copy, Debug)]
 struct Message {
     start: u32,
     number: u64,
-    /// PSNs from the start on that it is known to have.
+    /// Number of PSNs from the start that the message is known to have.
     psns: u32,
-    /// It has no more.
+    /// True if the message has no more PSNs.
     whole: bool,
 }
 
-/// Opcodes, without the transport, of what may begin in the middle of a message: a READ request for the rest of a READ, and the
-/// responses to it (RDMA READ response First and Only).
+/// Opcodes, without the transport, that may begin in the middle of a message: a READ request for
+/// the rest of a READ, and the responses to it (RDMA READ response First and Only).
 const RESUMING: [u8; 3] = [0x0c, 0x0d, 0x10];
 
 impl Message {
-    /// Whether a packet that does not come before its start is of this one.
+    /// True if a packet, whose PSN is not before the start, belongs to this message.
     fn has(&self, packet: &Passing) -> bool {
         let offset = psn::ahead(packet.psn, self.start);
         let is_within = offset < self.psns;
         match packet.first {
             false => is_within || !self.whole,
-            // It is sent again, or goes on where responses were lost.
+            // The packet is a retransmission, or resumes where responses were lost.
             true if RESUMING.contains(&(packet.opcode & 0x1f)) => {
                 is_within || offset == self.psns && !self.whole
             }
@@ -49,8 +49,8 @@ impl Message {
 }
 
 impl Track {
-    /// Number of a packet's message, and of the packet in it, both from 1 on. None: it began before this was looked at, or its
-    /// first packet was lost.
+    /// Returns the number of the message of a packet, and of the packet within it, both from 1.
+    /// None if the message began before the track existed, or if its first packet was lost.
     pub(crate) fn place(&mut self, packet: &Passing) -> Option<(u64, u64)> {
         let at = packet.psn;
         let known = self.messages.iter_mut().rev();
@@ -82,7 +82,8 @@ impl Track {
         Some((self.last, 1))
     }
 
-    /// The queue pair begins anew: a PSN that was there before is of another message. Messages are counted on.
+    /// Forgets all messages because the QP begins anew, so that an earlier PSN belongs to another
+    /// message. The numbers of messages go on.
     pub(crate) fn begin_anew(&mut self) {
         self.messages.clear();
     }
