@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What is to be said of a packet: who sent it, for which work request, which part of it, and whether again.
+//! Comments on packets: the sender, the work request, the part of it, and if the packet is a
+//! retransmission.
 //!
 //! For example `QP 0x10 -> 0x11, WR 5 (RDMA WRITE), PSN 16777210, packet 2 of 3, retransmission`.
 
@@ -11,15 +12,16 @@ use verbena_roce::packet::{Aeth, AethSyndrome, Kind, NakCode, Packet, Reth};
 use verbena_roce::psn;
 use verbena_roce_lab::tap::{Fate, Sight, Work};
 
-/// Comments on packets, and remembers what was sent, to know what is sent again.
+/// Makes comments on packets, and remembers the sent packets to recognize retransmissions.
 #[derive(Debug, Default)]
 pub struct Commentator {
-    /// One after the highest PSN that a queue pair has sent requests with, and responses that carry data.
+    /// PSN after the highest one of a QP, for requests and for responses that carry data.
     sent: HashMap<(u32, bool), u32>,
 }
 
 impl Commentator {
-    /// The comment on a packet. They have to be shown in the order in which they are sent.
+    /// Returns the comment on a packet. The caller has to pass packets in the order in which they
+    /// are sent.
     pub fn comment(&mut self, sight: &Sight<'_>) -> String {
         let packet = sight.packet;
         let mut text = format!("QP {:#x} -> {:#x}, ", packet.src_qpn, packet.dst_qpn);
@@ -27,7 +29,7 @@ impl Commentator {
             || String::from("unknown WR"),
             |work| format!("WR {} ({})", work.wr_id, name(work.opcode)),
         );
-        // Writing to a string cannot fail.
+        // Writes to a string cannot fail.
         let _ = write!(text, "{}{work}, PSN {}", verb(packet), packet.psn);
         if let Some(work) = sight.work.filter(|work| work.psns > 1) {
             let _ = part(&mut text, packet, &work);
@@ -46,12 +48,13 @@ impl Commentator {
         text
     }
 
-    /// A queue pair begins anew: nothing that it sends was sent before.
+    /// Forgets the packets of a QP that begins anew, so that none of its packets is a
+    /// retransmission.
     pub fn begins(&mut self, qpn: u32) {
         self.sent.retain(|(sender, _), _| *sender != qpn);
     }
 
-    /// Whether a packet was sent before.
+    /// True if a packet was sent before.
     fn is_again(&mut self, packet: &Packet, work: Option<Work>) -> bool {
         let is_request = packet.kind.is_request();
         if matches!(packet.kind, Kind::Ack(_) | Kind::Cnp) {
@@ -72,7 +75,7 @@ impl Commentator {
     }
 }
 
-/// Responses that a READ request asks for.
+/// Returns the number of responses to a READ request.
 fn responses(reth: &Reth, work: &Work) -> u32 {
     reth.length.div_ceil(work.path_mtu.max(1)).max(1)
 }
@@ -80,7 +83,7 @@ fn responses(reth: &Reth, work: &Work) -> u32 {
 fn part(text: &mut String, packet: &Packet, work: &Work) -> std::fmt::Result {
     let number = psn::ahead(packet.psn, work.first_psn).saturating_add(1);
     match packet.kind {
-        // It may cover any number of them.
+        // An acknowledgement may cover any number of packets.
         Kind::Ack(_) | Kind::Cnp => Ok(()),
         Kind::ReadRequest(reth) => match responses(&reth, work) {
             all if all == work.psns => write!(text, ", {all} responses"),
@@ -94,7 +97,7 @@ fn part(text: &mut String, packet: &Packet, work: &Work) -> std::fmt::Result {
     }
 }
 
-/// What a packet does to its work request.
+/// Returns the effect of a packet on its work request.
 fn verb(packet: &Packet) -> &'static str {
     match packet.kind {
         Kind::Ack(Aeth { syndrome, .. }) => match syndrome {
@@ -115,7 +118,7 @@ fn verb(packet: &Packet) -> &'static str {
     }
 }
 
-/// A work request's operation in the specification's words.
+/// Returns the name of the operation of a work request, in the words of the specification.
 fn name(opcode: WqeOpcode) -> &'static str {
     match opcode {
         WqeOpcode::Send => "SEND",

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Captures in pcapng: what a link has carried, for Wireshark, with a comment on each packet that says which queue pair sent
-//! it for which work request.
+//! Captures in pcapng: the frames of a link, for Wireshark, with a comment on each packet that
+//! names the QP that sent it and the work request.
 //!
-//! [`Capture`] takes frames with their times and comments, from whomever has them, as `verbenactl capture` does. With the feature
-//! `simulation` it is also a `Tap`: set into a simulation, it is shown every frame that is sent, those that get lost too, and
-//! comments on them itself (`comment`). Times are nanoseconds of whatever clock the frames go by: a simulation's begins at 0, so
-//! its captures are of 1970.
+//! [`Capture`] takes frames with their times and comments from any source, such as
+//! `verbenactl capture`. With the feature `simulation` it is also a `Tap`: a simulation passes each
+//! sent frame to it, including lost frames, and the capture makes the comments itself (`comment`).
+//! Times are nanoseconds of the clock of the source. The clock of a simulation begins at 0, so the
+//! dates of its captures are in 1970.
 //!
 //! ```
 //! # #[cfg(feature = "simulation")] {
@@ -53,36 +54,36 @@ use std::time::Duration;
 #[cfg(feature = "simulation")]
 use verbena_roce_lab::tap::{Sight, Tap};
 
-/// `if_tsresol`: times are in units of 10^-9 s.
+/// Value of `if_tsresol`: times are in units of 10^-9 s.
 const NANOSECONDS: u8 = 9;
 
-/// Which way a frame went, as the flags of a packet have it.
+/// Direction of a frame, as the flags of a packet encode it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// In.
+    /// The interface received the frame.
     Inbound = 1,
-    /// Out.
+    /// The interface sent the frame.
     Outbound = 2,
 }
 
-/// A capture under way: one section, one Ethernet interface.
+/// A capture in progress: one section, one Ethernet interface.
 pub struct Capture<W: Write> {
     writer: PcapNgWriter<W>,
     #[cfg(feature = "simulation")]
     commentator: Commentator,
-    /// The first failure of a write by the tap, which has nobody to tell.
+    /// First write error of the tap, which has no caller to return it to.
     failure: Option<io::Error>,
 }
 
 impl Capture<BufWriter<File>> {
-    /// A capture in a new file.
+    /// Creates a capture in a new file.
     pub fn create(path: impl AsRef<Path>) -> io::Result<Self> {
         Self::new(BufWriter::new(File::create(path)?), "verbena")
     }
 }
 
 impl<W: Write> Capture<W> {
-    /// A capture of an interface with this name.
+    /// Creates a capture of an interface with this name.
     pub fn new(to: W, interface: &str) -> io::Result<Self> {
         let mut writer = PcapNgWriter::new(to).map_err(io_error)?;
         writer
@@ -108,7 +109,7 @@ impl<W: Write> Capture<W> {
         self.write_going(time_ns, frame, comment, None)
     }
 
-    /// The same, and which way it went, if it went one.
+    /// Writes a frame with its direction, if it has one.
     pub fn write_going(
         &mut self,
         time_ns: u64,
@@ -131,9 +132,11 @@ impl<W: Write> Capture<W> {
         Ok(())
     }
 
-    /// Writes the interface's statistics as of a time: frames that it has seen, and those of them that are not in the capture.
+    /// Writes the statistics of the interface at a time: frames seen, and frames among them that
+    /// are not in the capture.
     pub fn statistics(&mut self, time_ns: u64, seen: u64, dropped: u64) -> io::Result<()> {
-        // The block has the high half of the time first, and the crate writes 64 bits in the byte order of this machine.
+        // The block has the high half of the time first, but the crate writes 64 bits in the byte
+        // order of this machine.
         let timestamp = if cfg!(target_endian = "little") {
             time_ns.rotate_left(32)
         } else {
@@ -152,12 +155,12 @@ impl<W: Write> Capture<W> {
         Ok(())
     }
 
-    /// Hands on what was written, for readers that watch.
+    /// Flushes the written packets for readers of a live capture.
     pub fn flush(&mut self) -> io::Result<()> {
         self.writer.get_mut().flush()
     }
 
-    /// Ends the capture, and tells if anything could not be written.
+    /// Ends the capture. Fails if a packet could not be written.
     pub fn finish(self) -> io::Result<W> {
         if let Some(failure) = self.failure {
             return Err(failure);
