@@ -1,24 +1,26 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The transport's laboratory: a virtual clock, links that misbehave as told, hosts over plain memory that check every rule.
+//! The transport's laboratory: a virtual clock, links that misbehave as configured, and hosts over
+//! plain memory that check every rule.
 //!
-//! It sees of `verbena_roce` what everybody sees, as a NIC does. There are five ways to run queue pairs, each with a host of
-//! its own:
+//! The crate uses only the public interface of `verbena_roce`, as a NIC does. There are five ways
+//! to run queue pairs, each with a host of its own:
 //!
-//! | what runs | where | for |
+//! | queue pairs | where | used by |
 //! | --- | --- | --- |
 //! | two: [`Pair`] owns them, the [`World`] around them, the [`Link`] between them | `pair.rs` | `tools/roce/tests`, captures |
 //! | many, drawn from a seed, compared with a model at each step: [`Network`] | `network/` | `tools/sim` |
 //! | many, with turns and timers as in a NIC: [`Engine`](engine::Engine) | `engine/` | benches, allocations, memory |
 //! | pairs that share a link of some rate: [`flows`] | `flows.rs` | `scripts/sim --goodput` |
-//! | two or four, as the bytes of a fuzzer say: [`fuzz`] | `fuzz/` | `scripts/fuzz`, replayed by the tests here |
+//! | two or four, controlled by the bytes of a fuzzer: [`fuzz`] | `fuzz/` | `scripts/fuzz`, replayed by the tests here |
 //!
-//! All but the engine and the flows, which are there to be measured, check in every run, whatever is tested: each work request completes at
-//! most once and in order, and no buffer is read or written for a work request that is not outstanding. They share the
-//! [`arena`], memory with its regions; [`keys`], a second opinion of what a key allows; [`tap`], by which a link is watched;
-//! and [`rng`], so that each run can be repeated.
+//! The engine and the flows exist to be measured. All the others check two rules in every run,
+//! whatever is tested: each work request completes at most once and in order, and no buffer is read
+//! or written for a work request that is not outstanding. All five share the [`arena`], which is
+//! memory with its regions; [`keys`], a second implementation of the checks of a key; [`tap`], an
+//! observer of a link; and [`rng`], which makes each run repeatable.
 //!
-//! Whoever breaks a rule panics here: this crate is for tests only, and no part of the NIC.
+//! A broken rule is a panic, because this crate is for tests only and is no part of the NIC.
 
 #![forbid(unsafe_code)]
 

@@ -1,87 +1,88 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What a reliable responder owes its peer, what it may say beside that, and each answer that leaves.
+//! The answers that a reliable responder owes its peer, those that it may send beyond that, and a
+//! check of each answer that leaves.
 
 use super::tables::{code_of, near};
 use std::collections::BTreeSet;
 use verbena_roce::host::AtomicOp;
 use verbena_roce::packet::{Aeth, AethSyndrome, Feth, Kind, NakCode, Packet, Payload, Reth};
 
-/// A READ or an atomic.
+/// The operation of a READ, an atomic, an ATOMIC WRITE or a FLUSH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wish {
-    /// READ.
+    /// RDMA READ with its RETH.
     Read(Reth),
-    /// Atomic.
+    /// Compare and swap, or fetch and add.
     Atomic {
-        /// Key.
+        /// Key of the word's region.
         rkey: u32,
-        /// Address.
+        /// Address of the word.
         addr: u64,
-        /// Operation.
+        /// Operation on the word.
         op: AtomicOp,
     },
-    /// ATOMIC WRITE.
+    /// ATOMIC WRITE with its RETH.
     Write(Reth),
-    /// FLUSH.
+    /// FLUSH with its FETH and RETH.
     Flush(Feth, Reth),
 }
 
-/// A READ or an atomic that was executed.
+/// An operation of [`Wish`] that was executed.
 #[derive(Debug)]
 struct Stored {
     first: u64,
     end: u64,
     wish: Wish,
-    /// What an atomic returns.
+    /// Value that an atomic returns.
     value: Option<u64>,
-    /// PSNs that its responses were asked for from.
+    /// PSNs from which the peer has asked for responses.
     asked: Vec<u64>,
 }
 
-/// What a responder knows when it answers.
+/// The responder's state at the moment of an answer.
 #[derive(Clone, Copy, Debug)]
 pub struct Now {
-    /// PSN expected.
+    /// PSN that the responder expects next.
     pub expected: u64,
-    /// Messages executed.
+    /// Number of messages executed.
     pub msn: u64,
-    /// Path MTU.
+    /// Path MTU in bytes.
     pub mtu: u32,
-    /// Its own RNR timer.
+    /// Code of the responder's own RNR timer.
     pub rnr_timer: u8,
-    /// Receives posted, with that of the message under way. None: credits are not used.
+    /// Receives posted, including that of the message in progress. `None` if credits are not used.
     pub receives: Option<u64>,
 }
 
-/// All of it.
+/// All answers that are owed or allowed.
 #[derive(Debug, Default)]
 pub struct Answers {
     stored: Vec<Stored>,
-    /// So many of them are remembered.
+    /// Number of executed operations that the responder remembers.
     pub keep: usize,
     /// PSNs of responses that are to be sent.
     owed: BTreeSet<u64>,
-    /// One after the last PSN that was answered by a response.
+    /// PSN after the last one that a response answered.
     sent_to: u64,
-    /// PSNs from there on were asked for again.
+    /// Lowest PSN whose responses were asked for again.
     again: Option<u64>,
-    /// PSN that would go on with the last response sent.
+    /// PSN that continues the last response sent.
     next: u64,
-    /// An acknowledgement is owed of this PSN.
+    /// PSN whose acknowledgement is owed.
     ack: Option<u64>,
-    /// A NAK for a gap is owed.
+    /// True if a NAK for a gap is owed.
     sequence: bool,
-    /// RNR NAKs that may be sent, and whether one is owed.
+    /// Number of RNR NAKs that may be sent, and whether one is owed.
     rnr: (u32, bool),
-    /// The last count of receives told was none.
+    /// True if the last credit count sent was zero.
     pub told_none: bool,
-    /// The count of receives has to be told.
+    /// True if a new credit count has to be sent.
     pub tell_credits: bool,
 }
 
 impl Answers {
-    /// Nothing is owed; this PSN is expected.
+    /// Starts with nothing owed and this PSN expected.
     pub fn begin(&mut self, expected: u64, keep: usize) {
         *self = Self {
             keep,
@@ -90,7 +91,7 @@ impl Answers {
         };
     }
 
-    /// READs and atomics of which not every response was sent.
+    /// Returns the number of operations of which not every response was sent.
     pub fn outstanding(&self) -> usize {
         self.stored
             .iter()
@@ -99,7 +100,7 @@ impl Answers {
             .count()
     }
 
-    /// A READ or an atomic is executed.
+    /// Notes that an operation is executed, and that its responses are owed.
     pub fn ask(&mut self, first: u64, count: u64, wish: Wish) {
         self.stored.push(Stored {
             first,
@@ -109,7 +110,7 @@ impl Answers {
             asked: vec![first],
         });
         self.owed.extend(first..first + count);
-        // What is forgotten need not be repeated any more.
+        // A response need not be repeated after its operation is forgotten.
         let gone = self.stored.len().saturating_sub(self.keep);
         if let Some(stored) = gone.checked_sub(1).and_then(|gone| self.stored.get(gone)) {
             let below = stored.end.min(self.sent_to);
@@ -117,14 +118,14 @@ impl Answers {
         }
     }
 
-    /// What the atomic just executed returns.
+    /// Notes the value that the atomic just executed returns.
     pub fn result(&mut self, value: u64) {
         if let Some(stored) = self.stored.last_mut() {
             stored.value = Some(value);
         }
     }
 
-    /// A READ or atomic comes again. True: it is answered again.
+    /// Handles a duplicate of an operation. Returns true if it is answered again.
     pub fn ask_again(&mut self, psn: u64, mtu: u32, wish: Wish) -> bool {
         let kept = self.stored.len().saturating_sub(self.keep);
         let found = self.stored[kept..]
@@ -147,7 +148,8 @@ impl Answers {
         if rest != wish {
             return false;
         }
-        // It is late: the peer has asked for what is behind this PSN, and the answer to that waits.
+        // The duplicate is late if the peer has since asked from a later PSN and the response to
+        // that is pending.
         let late = stored.asked.last().is_some_and(|last| *last > psn);
         let waits = self.owed.range(psn..stored.end).next().is_some();
         stored.asked.push(psn);
@@ -158,50 +160,50 @@ impl Answers {
         true
     }
 
-    /// An acknowledgement is asked for.
+    /// Notes that the peer asks for an acknowledgement of this PSN.
     pub fn owe_ack(&mut self, psn: u64) {
         self.ack = self.ack.max(Some(psn));
     }
 
-    /// There is a gap before what came.
+    /// Notes a gap before the request that came.
     pub fn owe_sequence(&mut self) {
         self.sequence = true;
     }
 
-    /// Whether a gap waits to be told.
+    /// True if a NAK for a gap is owed.
     pub fn owes_sequence(&self) -> bool {
         self.sequence
     }
 
-    /// There is no receive.
+    /// Notes that a request found no receive.
     pub fn owe_rnr(&mut self) {
         self.rnr = (self.rnr.0 + 1, true);
     }
 
-    /// The PSN expected has come.
+    /// Notes that the expected PSN has come, which ends the gap and the wait for a receive.
     pub fn go_on(&mut self) {
         self.sequence = false;
         self.rnr = (0, false);
     }
 
-    /// First PSN whose response was never sent and is owed.
+    /// Returns the first PSN whose response is owed and was never sent.
     fn fresh(&self) -> Option<u64> {
         self.owed.range(self.sent_to..).next().copied()
     }
 
-    /// Whether no response of an earlier PSN waits.
+    /// True if no response of an earlier PSN is pending.
     pub fn is_free(&self, psn: u64) -> bool {
         self.fresh().is_none_or(|fresh| fresh >= psn)
     }
 
-    /// It ends: nothing is owed any more.
+    /// Clears all that is owed, because the connection ends.
     pub fn forget(&mut self) {
         self.owed.clear();
         (self.ack, self.sequence, self.rnr) = (None, false, (0, false));
         self.tell_credits = false;
     }
 
-    /// What is owed still.
+    /// Describes an answer that is still owed.
     pub fn owes(&self) -> Option<String> {
         if let Some(psn) = self.owed.first() {
             return Some(format!("the response of PSN {psn:#x}"));
@@ -218,7 +220,7 @@ impl Answers {
         self.tell_credits.then(|| "a count of receives".into())
     }
 
-    /// An answer leaves that refuses nothing for good.
+    /// Checks an answer that leaves, other than a NAK that ends the connection.
     pub fn sends(&mut self, packet: &Packet, now: &Now) {
         let psn = near(now.expected, packet.psn);
         match packet.kind {
@@ -244,7 +246,7 @@ impl Answers {
         }
     }
 
-    /// An acknowledgement that is none of a READ or atomic.
+    /// Checks an acknowledgement or NAK that is no response to a READ or atomic.
     fn acknowledges(&mut self, psn: u64, aeth: &Aeth, now: &Now) {
         let fresh = self.fresh();
         match aeth.syndrome {
@@ -287,7 +289,7 @@ impl Answers {
         }
     }
 
-    /// A NAK of this PSN leaves.
+    /// Checks a NAK of this PSN that leaves.
     pub fn is_negative(&mut self, psn: u64, aeth: &Aeth, now: &Now) {
         assert!(self.is_free(psn), "9.7.5.1: a NAK passes a response");
         assert_eq!(
@@ -298,7 +300,7 @@ impl Answers {
         self.covers(psn);
     }
 
-    /// Everything before this PSN is acknowledged.
+    /// Notes that everything before this PSN is acknowledged.
     fn covers(&mut self, end: u64) {
         if self.ack.is_some_and(|ack| ack < end) {
             self.ack = None;
@@ -322,7 +324,7 @@ impl Answers {
         self.tell_credits = false;
     }
 
-    /// A READ response.
+    /// Checks a READ response.
     fn responds(&mut self, packet: &Packet, psn: u64, now: &Now) {
         let end = psn + u64::from(packet.psns);
         let found = self.stored.iter().find(|s| s.first <= psn && psn < s.end);
@@ -367,7 +369,7 @@ impl Answers {
         self.next = end;
     }
 
-    /// Responses leave in order, each once for every time it is asked for.
+    /// Checks that responses leave in order, each once for every time that it is asked for.
     fn takes_turn(&mut self, psn: u64, end: u64) {
         if psn >= self.sent_to {
             assert_eq!(

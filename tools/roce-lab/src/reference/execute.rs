@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What a reliable responder executes, once the sequence is right: resources, R_Key, length, and the effects (IBTA 9.7.4.1).
+//! The execution of a request by a reliable responder after the sequence is checked: resources,
+//! R_Key, length, and the effects (IBTA 9.7.4.1).
 
 use super::answers::Wish;
 use super::responder::{Message, Responder};
@@ -8,11 +9,11 @@ use super::{Next, Receive, Received, World};
 use verbena_roce::host::{Access, AtomicOp, WcOpcode, WcStatus};
 use verbena_roce::packet::{Feth, NakCode, Packet, Reth, SendTail};
 
-/// The longest message (C9-94).
+/// Length in bytes of the longest message (C9-94).
 const LONGEST: u32 = 1 << 31;
 
 impl Responder {
-    /// Takes a receive, or tells that there is none.
+    /// Takes the next receive. Without a usable one, notes the NAK that is owed and returns `None`.
     fn take(&mut self, world: &impl World) -> Option<Receive> {
         match world.next_receive() {
             Next::Empty => {
@@ -84,7 +85,7 @@ impl Responder {
                 if world.invalidates(key) {
                     received.invalidated = Some(key);
                 } else {
-                    // Class J: the SEND was good.
+                    // Class J: the SEND itself was good.
                     self.dies = Some(receive.wr_id);
                     return;
                 }
@@ -106,7 +107,7 @@ impl Responder {
             _ => return,
         };
         let length = packet.payload.len();
-        // C9-94, before the key is looked at.
+        // C9-94 is checked before the key.
         if reth.length > LONGEST {
             let receive = self.receive_of_immediate(imm, world, WcStatus::LocQpOpErr);
             let Ok(receive) = receive else {
@@ -142,7 +143,7 @@ impl Responder {
             self.refuse(NakCode::InvalidRequest, told(WcStatus::LocQpOpErr));
             return;
         }
-        // It may have gone since the first packet.
+        // The region may have gone since the first packet.
         if !self.allows(&part, Access::RemoteWrite, world) {
             self.refuse(NakCode::RemoteAccess, told(WcStatus::LocAccessErr));
             return;
@@ -167,7 +168,8 @@ impl Responder {
         }
     }
 
-    /// The receive that tells of a refusal that came before it was taken.
+    /// Takes the receive that reports a refusal which is decided before the usual moment of taking
+    /// it.
     fn receive_of_immediate(
         &mut self,
         imm: Option<[u8; 4]>,
@@ -181,7 +183,7 @@ impl Responder {
         Ok(Some((receive.wr_id, status)))
     }
 
-    /// Whether one more READ or atomic may be outstanding.
+    /// True if one more READ or atomic may be outstanding.
     fn has_place(&self) -> bool {
         self.answers.outstanding() < usize::from(self.attr.max_dest_rd_atomic)
     }
@@ -223,7 +225,7 @@ impl Responder {
         self.msn += 1;
     }
 
-    /// ATOMIC WRITE (A19).
+    /// Executes an ATOMIC WRITE (A19).
     pub(super) fn write_word(&mut self, packet: &Packet, reth: Reth, world: &impl World) {
         if !self.has_place() {
             self.refuse(NakCode::InvalidRequest, None);
@@ -241,13 +243,13 @@ impl Responder {
         self.place(Wish::Write(reth));
     }
 
-    /// FLUSH (A19).
+    /// Executes a FLUSH (A19).
     pub(super) fn flush(&mut self, feth: Feth, reth: Reth, world: &impl World) {
         if !self.has_place() {
             self.refuse(NakCode::InvalidRequest, None);
             return;
         }
-        // Of a whole region the length says nothing.
+        // The length has no meaning for the flush of a whole region.
         let length = if feth.level == 1 { 1 } else { reth.length };
         let memory = Reth { length, ..reth };
         if !self.allows(&memory, Access::RemoteFlush(feth), world) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Requests ahead of a gap, which a reliable responder behind a wire keeps (Documentation/transport.md: an exception to IBTA 9.7.4.1),
-//! and executes in order when the gap closes. And responses, which a requester keeps as well.
+//! Requests ahead of a gap, which a reliable responder on a wire keeps (Documentation/transport.md:
+//! an exception to IBTA 9.7.4.1) and executes in order when the gap closes. A requester keeps
+//! responses in the same way.
 
 use super::requester::Requester;
 use super::responder::Responder;
@@ -10,12 +11,12 @@ use super::{Effects, World};
 use verbena_roce::packet::{Kind, Packet, Payload};
 use verbena_roce::QpState;
 
-/// From so many PSNs on nothing is kept.
+/// Distance in PSNs from which on no packet is kept.
 const REACH: u64 = 128;
-/// A packet costs so much beside its payload.
+/// Bytes that a kept packet costs in addition to its payload.
 const COST: u64 = 256;
 
-/// Whether a copy is one of the same packet.
+/// True if both are copies of the same packet.
 fn same(a: &Packet, b: &Packet) -> bool {
     let bytes = match (&a.payload, &b.payload) {
         (Payload::Bytes { .. }, Payload::Bytes { .. }) => {
@@ -27,7 +28,8 @@ fn same(a: &Packet, b: &Packet) -> bool {
     marks(a) == marks(b) && bytes
 }
 
-/// What is kept, with one more packet ahead of a gap, if there is room for it. Of two that differ none stays.
+/// Adds a packet ahead of a gap to the kept ones if there is room for it. If it differs from a kept
+/// packet of the same PSN, neither is kept.
 fn keep(kept: &mut Vec<(u64, Packet)>, room: u64, packet: &Packet, psn: u64, readable: bool) {
     if let Some(found) = kept.iter().position(|(at, _)| *at == psn) {
         if !readable {
@@ -48,7 +50,7 @@ fn keep(kept: &mut Vec<(u64, Packet)>, room: u64, packet: &Packet, psn: u64, rea
     }
 }
 
-/// The packet that the engine says that it has kept is taken out.
+/// Removes and returns the packet that the engine reports as kept.
 fn take(kept: &mut Vec<(u64, Packet)>, packet: &Packet, psn: u64) -> Packet {
     let found = kept.iter().position(|(at, _)| *at == psn);
     let found = found.expect("reference: what is executed never came");
@@ -61,7 +63,7 @@ fn take(kept: &mut Vec<(u64, Packet)>, packet: &Packet, psn: u64) -> Packet {
 }
 
 impl Requester {
-    /// A response is ahead of one that is missing.
+    /// Keeps a response that is ahead of a missing one.
     pub(super) fn keep(&mut self, packet: &Packet, psn: u64) {
         let missing = self.missing(psn).expect("there is a gap");
         let reaches = psn - missing < REACH && !self.attr.local_peer && packet.psns == 1;
@@ -70,7 +72,7 @@ impl Requester {
         }
     }
 
-    /// The engine takes a response that it had kept.
+    /// Checks a kept response that the engine takes.
     pub fn goes_on(&mut self, packet: &Packet, now: u64, stores: &dyn Fn(usize, u64, u64) -> bool) {
         if self.loose {
             return;
@@ -90,7 +92,7 @@ impl Requester {
         self.responded(&ours, aeth, now, stores);
     }
 
-    /// The call is over: nothing is left that is due.
+    /// Checks at the end of a call that no kept response is due.
     pub(super) fn check_kept(&mut self) {
         if !self.runs() {
             self.kept.clear();
@@ -110,7 +112,7 @@ impl Requester {
 }
 
 impl Responder {
-    /// A request is ahead of the PSN expected.
+    /// Keeps a request that is ahead of the expected PSN.
     pub(super) fn is_ahead(&mut self, packet: &Packet, psn: u64, world: &impl World) {
         let has = |psn| self.kept.iter().any(|(at, _)| *at == psn);
         if self.closed.is_some() && has(self.expected) && has(psn) {
@@ -127,14 +129,14 @@ impl Responder {
         keep(&mut self.kept, self.setup.keep_bytes, packet, psn, readable);
     }
 
-    /// What is kept is behind a gap that the peer is told of.
+    /// Notes that a NAK is owed for the gap before the kept requests.
     fn tell_gap(&mut self) {
         (self.told, self.gap) = (true, true);
         (self.closed, self.until) = (None, 0);
         self.answers.owe_sequence();
     }
 
-    /// The request that is expected has come, maybe in a gap that the peer was told of.
+    /// Handles the arrival of the expected request, which may close a gap that the peer knows of.
     pub(super) fn closes(&mut self, packet: &Packet, psn: u64) {
         let was_told = self.gap && !self.answers.owes_sequence();
         if !was_told || self.kept.is_empty() {
@@ -147,7 +149,7 @@ impl Responder {
         }
     }
 
-    /// A request that was executed has come again.
+    /// Handles the repetition of a request that was executed.
     pub(super) fn asks_again(&mut self, packet: &Packet, psn: u64) {
         if packet.ack_req && self.closed == Some(psn) {
             self.closed = None;
@@ -158,15 +160,17 @@ impl Responder {
             .is_some_and(|next| (next ^ psn) & 0x7fff == 0)
             && !packet.ack_req
         {
-            // It sends all again, whatever it has asked for. 15 bits are compared.
+            // The peer sends everything again, and not only the packets that it asked for. Only 15
+            // bits are compared.
             self.asks_alone = None;
         }
     }
 
-    /// Something was executed, or refused: what is kept is due, is ahead of another gap, or is gone.
+    /// Decides after a request was executed or refused whether the kept requests are due, are ahead
+    /// of another gap, or are dropped.
     pub(super) fn look_ahead(&mut self) {
         let ends = self.refusal.is_some() || self.dies.is_some() || self.loose;
-        // 9.7.5.2.8: without a receive, too, what follows is dropped.
+        // 9.7.5.2.8: the requests that follow one without a receive are dropped too.
         if ends || self.told && !self.gap {
             self.kept.clear();
         }
@@ -182,7 +186,8 @@ impl Responder {
         }
     }
 
-    /// The engine executes a request that it had kept. `seen`: what the request before it has done.
+    /// Checks a kept request that the engine executes. `seen` holds the effects of the request
+    /// before it.
     pub fn goes_on(&mut self, packet: &Packet, seen: &Effects, world: &impl World) {
         let established = std::mem::take(&mut self.due.established);
         let due = std::mem::take(&mut self.due);
@@ -207,12 +212,13 @@ impl Responder {
         self.single(&ours, world);
     }
 
-    /// The call is over: nothing is left that is due.
+    /// Checks at the end of a call that no kept request is due.
     pub(super) fn check_kept(&mut self, state: QpState) {
         if matches!(state, QpState::Err | QpState::Reset) {
             self.kept.clear();
         }
-        // The peer was told that the one expected is missing, whether or not a copy is kept.
+        // A NAK for the expected request is owed or sent, whether or not a copy of the request is
+        // kept.
         let waits = self.closed.is_some() && self.expected >= self.until;
         if waits || self.told && self.gap {
             return;

@@ -1,24 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! End-to-end credits as a requester has to keep to them (IBTA 9.7.7.2): of what takes a receive, so many messages may follow
-//! those that the peer has counted, and one more on trust.
+//! End-to-end credits to which a requester has to keep (IBTA 9.7.7.2). Beyond the messages that the
+//! peer has counted, the requester may send as many messages that take a receive as it has credits,
+//! and one more without a credit.
 
 use super::tables::{credits_of, near};
 use verbena_roce::packet::{Aeth, AethSyndrome};
 
-/// What may be sent.
+/// The messages that credits allow.
 #[derive(Debug, Default)]
 pub struct Limits {
-    /// Of each message in its order: how many up to it take a receive.
+    /// For each message in order: the number of messages up to it that take a receive.
     takers: Vec<u64>,
-    /// So many of those may be sent. None: any number.
+    /// Number of messages that take a receive and may be sent; `None` if there is no limit.
     limit: Option<u64>,
-    /// Messages that the peer has counted.
+    /// Number of messages that the peer has counted.
     msn: u64,
 }
 
 impl Limits {
-    /// A life begins. `kept`: the queue pair keeps to credits at all.
+    /// Starts anew. `kept` is true if the queue pair keeps to credits at all.
     pub fn begin(&mut self, kept: bool) {
         *self = Self {
             limit: kept.then_some(0),
@@ -26,7 +27,8 @@ impl Limits {
         };
     }
 
-    /// A message is sent for the first time. True: on trust, since there is no credit for it.
+    /// Counts a message that is sent for the first time. Returns true if it is sent without a
+    /// credit.
     pub fn sends(&mut self, takes: bool) -> bool {
         let taken = self.takers.last().copied().unwrap_or(0) + u64::from(takes);
         self.takers.push(taken);
@@ -40,13 +42,13 @@ impl Limits {
         taken > limit
     }
 
-    /// Whether there is a credit by now for all that was sent.
+    /// True if there is a credit by now for every message that was sent.
     pub fn are_kept(&self) -> bool {
         let taken = self.takers.last().copied().unwrap_or(0);
         self.limit.is_none_or(|limit| taken <= limit)
     }
 
-    /// The peer tells its count.
+    /// Applies the credits of an acknowledgement.
     pub fn hears(&mut self, aeth: &Aeth) {
         let AethSyndrome::Ack { credits } = aeth.syndrome else {
             return;
@@ -57,19 +59,20 @@ impl Limits {
         }
     }
 
-    /// So many messages that take a receive have found one.
+    /// Notes that `taken` messages that take a receive have found one.
     pub fn takes(&mut self, taken: u64) {
         self.limit = self.limit.map(|limit| limit.max(taken));
     }
 
-    /// The peer has executed so many messages, and has receives for more.
+    /// Notes that the peer has executed `msn` messages and has `credits` receives for more.
     pub fn counts(&mut self, msn: u32, credits: u64) {
         let Some(limit) = self.limit else {
             return;
         };
         let msn = near(self.msn + (1 << 24), msn).saturating_sub(1 << 24);
         self.msn = self.msn.max(msn);
-        // An answer of an earlier life may count more than was sent: what it allows is left open.
+        // An answer from before the last reset may count more messages than were sent. The
+        // reference leaves open how many such an answer allows.
         let Some(counted) = self.takers.get(..msn as usize) else {
             self.limit = None;
             return;

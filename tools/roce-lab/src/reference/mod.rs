@@ -1,28 +1,31 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A second requester and responder, deliberately simple, written from the rules alone (`Documentation/rules.md` and IBTA
-//! chapter 9) by someone who had not read the engine. They are handed the packets that the engine is handed, and what it
-//! sends, completes and does to memory is compared with what they say.
+//! A second requester and responder, deliberately simple, written from the rules alone
+//! (`Documentation/rules.md` and IBTA chapter 9) by an author who had not read the engine. Both are
+//! given the packets that the engine is given. The packets, completions and memory accesses of the
+//! engine are compared with those that the reference requires.
 //!
-//! | file | what |
+//! | file | contents |
 //! | --- | --- |
 //! | `tables.rs` | timers and codes of the specification, written down a second time; PSNs that do not wrap |
-//! | `responder.rs`, `execute.rs` | reliable connections: what each request does |
-//! | `keep.rs` | requests that come ahead of a gap |
-//! | `refuse.rs` | what a refusal consists of |
+//! | `responder.rs`, `execute.rs` | reliable connections: the effects of each request |
+//! | `keep.rs` | requests that arrive ahead of a gap |
+//! | `refuse.rs` | the parts of a refusal |
 //! | `answers.rs` | answers that are owed or allowed, and every answer that leaves |
-//! | `requester.rs`, `work.rs` | reliable connections: when what may be sent, and when it has to complete |
-//! | `responses.rs` | what each response acknowledges, and which retry it costs |
+//! | `requester.rs`, `work.rs` | reliable connections: when a request may be sent, and when it has to complete |
+//! | `responses.rs` | the requests that each response acknowledges, and the retry that it costs |
 //! | `limits.rs` | end-to-end credits of the requester |
 //! | `unreliable.rs` | responders of UC and UD |
 //!
-//! Neither knows which work request of the peer a packet belongs to: they judge by packets, keys and receives alone, so
-//! forged packets and those of an earlier life are judged like any others. A super-packet is its packets, one after the
-//! other. Where the specification leaves the moment open, an obligation is noted; it has to be met when the queue pair
-//! says that it has nothing to do.
+//! Neither half knows to which work request of the peer a packet belongs. Both judge by packets,
+//! keys and receives alone, so forged packets and packets from before the last reset are judged
+//! like any others. A super-packet is judged as its packets, one after the other. Where the
+//! specification leaves the moment open, the reference records an obligation, which has to be met
+//! when the queue pair says that it has nothing to do.
 //!
-//! What they leave alone is *loose* until the next life: a sender's or a responder's memory that went away under a packet
-//! between local peers, and packets that no frame can carry.
+//! In two cases the reference makes no statement and is *loose* until the queue pair goes to RTR
+//! again: a sender's or a responder's memory that went away under a packet between local peers, and
+//! packets that no frame can carry.
 
 pub mod answers;
 pub mod execute;
@@ -39,63 +42,63 @@ pub mod work;
 use verbena_roce::host::{AtomicOp, KeyUse, WcOpcode, WcStatus};
 use verbena_roce::packet::{Kind, Packet, Payload, Transport};
 
-/// A receive that can be taken.
+/// A receive that a message can take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Receive {
-    /// From its work request.
+    /// Identifier from the receive's work request.
     pub wr_id: u64,
-    /// Bytes that it holds.
+    /// Bytes that the receive holds.
     pub capacity: u64,
-    /// It cannot be used.
+    /// True if the receive's WQE is malformed and cannot be used.
     pub malformed: bool,
 }
 
-/// What the next receive is.
+/// The state of the receive queue as the responder finds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// None is posted.
+    /// No receive is posted.
     Empty,
-    /// None ever will be.
+    /// The queue is in error and never supplies a receive.
     Dead,
-    /// This one.
+    /// The next receive of the queue.
     Receive(Receive),
 }
 
-/// What a responder asks of its surroundings.
+/// The surroundings that a responder consults while it judges a packet.
 pub trait World {
-    /// Whether a key may be used so.
+    /// True if the key allows this access.
     fn allows(&self, key: &KeyUse) -> bool;
-    /// Whether the sender's memory can be read.
+    /// True if the sender's memory under this payload can be read.
     fn readable(&self, payload: &Payload) -> bool;
-    /// The next receive of its queue.
+    /// Returns the next receive of the responder's queue.
     fn next_receive(&self) -> Next;
-    /// Whether bytes `offset..offset + length` of a receive can be written.
+    /// True if bytes `offset..offset + length` of a receive can be written.
     fn stores(&self, wr_id: u64, offset: u64, length: u64) -> bool;
-    /// Whether a key can be invalidated.
+    /// True if the key can be invalidated.
     fn invalidates(&self, key: u32) -> bool;
 }
 
-/// A receive that completes. In error only the first two count.
+/// A receive that completes. In error only the first two fields count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
-    /// From its work request.
+    /// Identifier from the receive's work request.
     pub wr_id: u64,
-    /// Status.
+    /// Status of the completion.
     pub status: WcStatus,
-    /// What arrived.
+    /// Opcode of the completion.
     pub opcode: WcOpcode,
-    /// Bytes.
+    /// Bytes of the message that arrived.
     pub byte_len: u64,
-    /// Immediate data.
+    /// Immediate data of the message.
     pub imm: Option<[u8; 4]>,
-    /// Key that was invalidated.
+    /// Key that the message invalidated.
     pub invalidated: Option<u32>,
-    /// Solicited event.
+    /// True if the sender asked for a solicited event.
     pub solicited: bool,
 }
 
 impl Received {
-    /// One in error.
+    /// Returns a receive that completes in error.
     pub fn failed(wr_id: u64, status: WcStatus) -> Self {
         Self {
             wr_id,
@@ -109,7 +112,7 @@ impl Received {
     }
 }
 
-/// What one request does.
+/// The effects of one request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Effects {
     /// Memory written: key, address, bytes.
@@ -118,23 +121,24 @@ pub struct Effects {
     pub stored: Option<(u64, u64)>,
     /// Atomic executed: key, address, operation.
     pub atomic: Option<(u32, u64, AtomicOp)>,
-    /// Key that was to be invalidated.
+    /// Key that the request asked to invalidate.
     pub invalidated: Option<u32>,
-    /// Receive taken.
+    /// Identifier of the receive that the request took.
     pub taken: Option<u64>,
-    /// Receives completed, but for what a refusal says of them: with an SRQ, one that is given up may be the first of two.
+    /// Receives completed, except those that a refusal completes. With an SRQ there may be two,
+    /// because an abandoned receive may complete before another.
     pub received: Vec<Received>,
-    /// COMM_EST.
+    /// True if COMM_EST is due.
     pub established: bool,
 }
 
 impl Effects {
-    /// A receive completes.
+    /// Adds a receive that completes.
     pub fn complete(&mut self, received: Received) {
         self.received.push(received);
     }
 
-    /// Bytes are written to memory.
+    /// Adds bytes written to memory, which have to continue those written before.
     pub fn write(&mut self, key: u32, addr: u64, length: u64) {
         if length == 0 {
             return;
@@ -145,7 +149,7 @@ impl Effects {
         self.written = Some((key, from, so_far + length));
     }
 
-    /// Bytes are put into a receive.
+    /// Adds bytes put into a receive, which have to continue those put there before.
     pub fn store(&mut self, offset: u64, length: u64) {
         if length == 0 {
             return;
@@ -156,7 +160,7 @@ impl Effects {
     }
 }
 
-/// Whether a frame can carry it: headers and place in the message go together.
+/// True if a frame can carry the packet: its headers fit its place in the message.
 pub fn is_possible(packet: &Packet) -> bool {
     let place = match packet.kind {
         Kind::Write { reth, imm } => {
@@ -174,7 +178,7 @@ pub fn is_possible(packet: &Packet) -> bool {
     place && (solicits || !packet.solicited || packet.kind.is_request())
 }
 
-/// Whether a packet is of the queue pair's service and partition (IBTA 9.6.1.1, 10.9.3).
+/// True if a packet is of the queue pair's service and partition (IBTA 9.6.1.1, 10.9.3).
 pub fn belongs(packet: &Packet, transport: Transport, pkey: u16) -> bool {
     let full = (packet.pkey | pkey) & 0x8000 != 0;
     packet.transport == transport && (packet.pkey ^ pkey) & 0x7fff == 0 && full

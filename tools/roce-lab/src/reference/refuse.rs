@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What a refusal that ends a reliable connection consists of: one NAK, one sign to the program, ERR (IBTA 9.9.3).
+//! The parts of a refusal that ends a reliable connection: one NAK, one report to the program, ERR
+//! (IBTA 9.9.3).
 
 use super::responder::{Message, Responder};
 use super::Received;
@@ -8,32 +9,33 @@ use verbena_roce::host::{EventType, WcStatus};
 use verbena_roce::packet::{Aeth, AethSyndrome, NakCode, Packet};
 use verbena_roce::QpState;
 
-/// Times that a NAK is repeated to a peer that asks again.
+/// Number of times that a NAK is repeated to a peer that asks again.
 const REPEATS: u32 = 16;
 
-/// A request that is refused.
+/// A request that the responder refuses.
 #[derive(Clone, Debug)]
 pub struct Refusal {
-    /// Its PSN.
+    /// PSN of the refused request.
     pub psn: u64,
     /// Code of the NAK.
     pub code: NakCode,
-    /// The receive that tells the program, and how.
+    /// Receive that reports the refusal to the program, and its status.
     pub receive: Option<(u64, WcStatus)>,
-    /// The event that does, where no receive was taken.
+    /// Event that reports the refusal if no receive was taken.
     pub event: EventType,
-    /// The NAK was sent, and with this MSN.
+    /// AETH of the NAK, after the NAK was sent.
     pub sent: Option<Aeth>,
-    /// The program was told.
+    /// True if the completion or event was reported to the program.
     pub told: bool,
-    /// Times that it may be repeated.
+    /// Number of times that the NAK may still be repeated.
     pub left: u32,
-    /// Requests that came since the last repetition.
+    /// True if a request came since the NAK was last repeated.
     pub asked: bool,
 }
 
 impl Responder {
-    /// The request expected is refused. A receive that it took tells with this status, else an event does.
+    /// Refuses the expected request. If the request took a receive, the receive reports the refusal
+    /// with this status; otherwise an event does.
     pub(super) fn refuse(&mut self, code: NakCode, receive: Option<(u64, WcStatus)>) {
         let event = match code {
             NakCode::RemoteAccess => EventType::QpAccessErr,
@@ -52,7 +54,8 @@ impl Responder {
         });
     }
 
-    /// Refuses what is wrong with a message under way: its receive, if it took one, completes in error.
+    /// Refuses a request because of its message. The receive of the message, if it took one,
+    /// completes in error.
     pub(super) fn refuse_message(&mut self, code: NakCode, status: WcStatus) {
         let receive = match self.message {
             Message::Send { receive, .. } => Some((receive.wr_id, status)),
@@ -61,7 +64,8 @@ impl Responder {
         self.refuse(code, receive);
     }
 
-    /// A receive completes in error, and no flush: it has to be that of the request refused.
+    /// Checks a receive that completes in error and is not flushed: it has to be that of the
+    /// refused request.
     pub(super) fn receive_fails(&mut self, received: &Received) {
         let due = self.refusal.as_ref().and_then(|r| r.receive);
         let is = Some((received.wr_id, received.status));
@@ -72,7 +76,7 @@ impl Responder {
         self.tell();
     }
 
-    /// An event of an error.
+    /// Checks an event that reports an error.
     pub(super) fn fails_by(&mut self, event: EventType) {
         let refusal = self.refusal.as_ref().filter(|r| r.receive.is_none());
         let due = refusal.map(|r| r.event);
@@ -94,7 +98,7 @@ impl Responder {
         }
     }
 
-    /// What ends a connection is complete when it ends.
+    /// Checks that the refusal is complete when the connection ends.
     pub(super) fn check_end(&self) {
         if let Some(refusal) = self.refusal.as_ref().filter(|r| r.sent.is_some()) {
             assert!(
@@ -105,7 +109,8 @@ impl Responder {
         }
     }
 
-    /// A NAK that ends the connection leaves, for the first time or again. False: it is none of these.
+    /// Checks a NAK that ends the connection and leaves for the first time or again. Returns false
+    /// for any other answer.
     pub(super) fn sends_refusal(&mut self, packet: &Packet, psn: u64, aeth: &Aeth) -> bool {
         let AethSyndrome::Nak(code) = aeth.syndrome else {
             return false;

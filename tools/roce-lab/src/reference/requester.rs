@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A reliable requester (IBTA 9.7.3, 9.7.6, 9.9.2): what each response acknowledges, which retry it costs, and when what may be
-//! sent.
+//! A reliable requester (IBTA 9.7.3, 9.7.6, 9.9.2): the requests that each response acknowledges,
+//! the retry that it costs, and the moments when a request may be sent.
 
 use super::limits::Limits;
 use super::tables::{near, BASE};
@@ -11,64 +11,67 @@ use verbena_roce::host::{EventType, WcStatus, WqeOpcode};
 use verbena_roce::packet::{Kind, Packet};
 use verbena_roce::{Attr, QpState, Snapshot};
 
-/// A reliable requester.
+/// The reference's state of a reliable requester.
 #[derive(Debug, Default)]
 pub struct Requester {
     pub(super) attr: Attr,
-    /// It keeps to credits.
+    /// True if the requester keeps to end-to-end credits.
     pub(super) credits: bool,
     pub(super) min_timeout: u64,
-    /// It may send the oldest packet again alone, and go on where it was.
+    /// True if the requester may send the oldest packet again alone, and then go on where it was.
     pub(super) recovers: bool,
-    /// Bytes that it keeps of responses that come ahead of one that is missing.
+    /// Bytes of responses ahead of a missing one that the requester keeps.
     pub(super) keep_bytes: u64,
-    /// Those, by PSN.
+    /// Responses kept ahead of a missing one, by PSN.
     pub(super) kept: Vec<(u64, Packet)>,
-    /// None: in RESET.
+    /// State of the QP; `None` stands for RESET.
     pub(super) state: Option<QpState>,
     pub(super) loose: bool,
     pub(super) works: Vec<Work>,
-    /// Work requests that have PSNs, or were executed.
+    /// Number of work requests that have PSNs or were executed.
     pub(super) begun: usize,
     /// Oldest PSN that is not acknowledged.
     pub(super) una: u64,
     /// PSN that is sent next.
     pub(super) at: u64,
-    /// PSNs where it may go on when what it has sent again is sent: where it was each time that it went back.
+    /// PSNs at which the requester may go on after a retransmission: the position that it left each
+    /// time that it went back.
     pub(super) resume: Vec<u64>,
-    /// One after the last PSN that was sent again.
+    /// PSN after the last one that was sent again.
     pub(super) again_to: u64,
-    /// One after the last PSN sent.
+    /// PSN after the last one sent.
     pub(super) hi: u64,
-    /// Something was sent in this call.
+    /// True if a request was sent in this call.
     pub(super) sent: bool,
-    /// The last packet sent asks for an answer.
+    /// True if the last packet sent asks for an answer.
     pub(super) asks: bool,
     pub(super) retries: u8,
     pub(super) rnr_retries: u8,
-    /// Nothing is sent before.
+    /// Time in ns before which the RNR timer forbids any request.
     pub(super) rnr_until: u64,
-    /// The ACK timer was started then, or later.
+    /// Earliest time in ns at which the ACK timer may have been started.
     pub(super) timer_from: u64,
-    /// An RNR NAK came, and nothing was sent since.
+    /// True if an RNR NAK came and no request was sent since.
     pub(super) waits: bool,
-    /// A NAK came for what is about to be sent anyway. Whether that is a retry is left open.
+    /// True if a NAK came for a PSN that is about to be sent anyway. The reference leaves open
+    /// whether that costs a retry.
     pub(super) again: bool,
-    /// Where it goes back to if it is one.
+    /// PSN to which the requester goes back if that NAK does cost a retry.
     pub(super) goes_to: u64,
-    /// The gap at this PSN was asked for.
+    /// PSN of the gap that the requester has already gone back for.
     pub(super) implied: Option<u64>,
-    /// What is missing there may have been asked for, or be about to be sent anyway: that is left open.
+    /// PSN of a gap for which the requester may have gone back already, or which may be about to be
+    /// sent anyway; the reference leaves that open.
     pub(super) open: Option<u64>,
-    /// One of these work requests has to fail, and how.
+    /// Work requests of which one has to fail, and the status that it has to fail with.
     pub(super) failure: Option<(RangeInclusive<usize>, WcStatus)>,
     pub(super) limits: Limits,
-    /// SQ_DRAINED is owed when all has come back.
+    /// True if SQ_DRAINED is owed after all requests are acknowledged.
     pub(super) drain: bool,
 }
 
 impl Requester {
-    /// In RESET.
+    /// Returns a requester in RESET.
     pub fn new(credits: bool, min_timeout: u64, recovers: bool, keep_bytes: u64) -> Self {
         Self {
             credits,
@@ -79,7 +82,7 @@ impl Requester {
         }
     }
 
-    /// The driver gives it attributes, and a new life on the way to RTR.
+    /// Applies the driver's attributes, and starts from the initial PSN on the way to RTR.
     pub fn modify(&mut self, to: QpState, attr: &Attr) {
         match to {
             QpState::Rtr => {
@@ -108,12 +111,12 @@ impl Requester {
         self.state = Some(to);
     }
 
-    /// Something happens that it has no opinion of.
+    /// Stops judging the requester until it goes to RTR again.
     pub fn loosen(&mut self) {
         self.loose = true;
     }
 
-    /// A work request is posted.
+    /// Adds a work request that was posted.
     pub fn post(&mut self, work: Work) {
         self.works.push(work);
     }
@@ -122,12 +125,12 @@ impl Requester {
         matches!(self.state, Some(QpState::Rts | QpState::Sqd))
     }
 
-    /// Whether it goes back by one packet.
+    /// True if the requester recovers the oldest packet alone instead of going back for all.
     pub(super) fn is_modern(&self) -> bool {
         self.recovers && !self.attr.local_peer
     }
 
-    /// It goes back from where it is.
+    /// Notes the position that the requester leaves when it goes back.
     pub(super) fn leave(&mut self) {
         let una = self.una;
         self.resume.retain(|psn| *psn > una);
@@ -141,7 +144,7 @@ impl Requester {
         self.works[..self.begun].iter().rposition(holds)
     }
 
-    /// A request leaves.
+    /// Checks a request that leaves at `now` (ns).
     pub fn sends(&mut self, packet: &Packet, now: u64) {
         if self.loose {
             return;
@@ -194,7 +197,7 @@ impl Requester {
             count = u64::from(reth.length.div_ceil(self.attr.path_mtu).max(1));
             work.asked.push((psn, psn + count));
             if psn == hi && psn > work.first {
-                // Each part of a READ is a message.
+                // Each part of a READ is a message of its own.
                 self.limits.sends(false);
             }
         }
@@ -222,7 +225,7 @@ impl Requester {
         self.asks = packet.ack_req || work.responds();
     }
 
-    /// The next work request is sent for the first time.
+    /// Gives PSNs to the next work request, which is sent for the first time.
     fn begin(&mut self) {
         let mut index = self.begun;
         while let Some(work) = self.works.get_mut(index) {
@@ -257,7 +260,8 @@ impl Requester {
         self.begun = index + 1;
     }
 
-    /// A local invalidate or a fast registration is executed; `valid`: its key can be used for that.
+    /// Checks the execution of a local invalidate or a fast registration. `valid` is true if the
+    /// work request's key can be used for that.
     pub fn executes(&mut self, opcode: WqeOpcode, valid: bool) {
         if self.loose {
             return;
@@ -293,7 +297,8 @@ impl Requester {
         }
     }
 
-    /// A work request completes.
+    /// Checks the completion of a work request. `local` is true if a local error explains a
+    /// failure.
     pub fn completes(&mut self, index: usize, status: WcStatus, local: bool) {
         for work in &mut self.works[..=index] {
             work.over = true;
@@ -325,7 +330,7 @@ impl Requester {
         }
     }
 
-    /// Compares the engine with this after a call.
+    /// Compares the engine's state with the reference's after a call.
     pub fn compare(&mut self, snap: &Snapshot, events: &[EventType], now: u64) {
         if events.contains(&EventType::SqDrained) {
             self.drain = false;
@@ -349,7 +354,7 @@ impl Requester {
             self.at = self.at.min(self.goes_to.max(self.una));
         }
         if snap.retry_left + 1 == self.retries && now >= self.timer_from + self.timeout() {
-            // The timer has expired.
+            // The ACK timer has expired.
             self.retries = snap.retry_left;
             self.timer_from = now;
             if !sent {
@@ -363,7 +368,8 @@ impl Requester {
         );
     }
 
-    /// The local ACK timer in nanoseconds (IBTA 9.7.6.1.3), with the floor that transport.md tells of.
+    /// Returns the local ACK timeout in ns (IBTA 9.7.6.1.3), with the minimum that transport.md
+    /// describes.
     fn timeout(&self) -> u64 {
         match self.attr.timeout {
             0 => u64::MAX / 2,
@@ -371,7 +377,9 @@ impl Requester {
         }
     }
 
-    /// The queue pair has nothing more to do now. `pauses`: lest there be more than the path takes, until a time that it tells.
+    /// Checks that nothing is owed when the queue pair says that it has nothing more to do now.
+    /// `pauses` is true if congestion control holds requests back until a time that the queue pair
+    /// reports.
     pub fn rests(&mut self, pauses: bool) {
         if self.loose || !self.runs() {
             return;

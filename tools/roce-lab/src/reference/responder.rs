@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A reliable responder (IBTA 9.7.4, 9.7.5, 9.9.3). A request is checked in the order PSN, sequence of opcodes, opcode,
-//! resources, R_Key, length.
+//! A reliable responder (IBTA 9.7.4, 9.7.5, 9.9.3). A request is checked in the order PSN, sequence
+//! of opcodes, opcode, resources, R_Key, length.
 
 use super::answers::{Answers, Now, Wish};
 use super::refuse::Refusal;
@@ -12,76 +12,80 @@ use verbena_roce::host::{Access, EventType, KeyUse, WcStatus};
 use verbena_roce::packet::{Kind, NakCode, Packet, Reth, Transport};
 use verbena_roce::{Attr, QpState};
 
-/// What does not change in the life of a queue pair.
+/// Properties that do not change in the life of a queue pair.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Setup {
-    /// Protection domain.
+    /// Protection domain of the queue pair.
     pub pd: u32,
-    /// It tells how many receives are posted.
+    /// True if the responder advertises the number of posted receives as credits.
     pub credits: bool,
-    /// Bytes that it keeps of what comes ahead of a gap.
+    /// Bytes of requests ahead of a gap that the responder keeps.
     pub keep_bytes: u64,
 }
 
-/// The message under way.
+/// The message in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// None.
+    /// No message is in progress.
     None,
-    /// SEND: its receive, and bytes so far.
+    /// A SEND is in progress.
     Send {
-        /// Receive.
+        /// Receive that the SEND has taken.
         receive: Receive,
-        /// Bytes so far.
+        /// Bytes of the SEND that have arrived.
         done: u64,
     },
-    /// WRITE.
+    /// A WRITE is in progress.
     Write {
-        /// Where to.
+        /// RETH of the first packet, with the destination.
         reth: Reth,
-        /// Bytes so far.
+        /// Bytes of the WRITE that have arrived.
         done: u64,
     },
 }
 
-/// A reliable responder.
+/// The reference's state of a reliable responder.
 #[derive(Debug)]
 pub struct Responder {
     pub(super) setup: Setup,
     pub(super) attr: Attr,
     pub(super) state: QpState,
-    /// It has no opinion any more.
+    /// True if the reference no longer judges this responder.
     pub(super) loose: bool,
     pub(super) expected: u64,
     pub(super) msn: u64,
     pub(super) message: Message,
-    /// The peer knows of the gap, or of the missing receive, before what comes ahead.
+    /// True if a NAK for the gap, or an RNR NAK, is owed or sent for the expected PSN.
     pub(super) told: bool,
-    /// It was told of a gap.
+    /// True if that NAK is for a gap.
     pub(super) gap: bool,
-    /// What came ahead of it, by PSN.
+    /// Requests kept ahead of the gap, by PSN.
     pub(super) kept: Vec<(u64, Packet)>,
-    /// That gap has closed by a packet that did not ask. What is kept behind it waits until the peer asks at this PSN, or comes again.
+    /// PSN of the packet that closed the gap without asking for an acknowledgement. The kept
+    /// requests after it wait until the peer asks for an acknowledgement at this PSN or sends them
+    /// again.
     pub(super) closed: Option<u64>,
-    /// What is kept before this PSN has come again.
+    /// PSN before which the kept requests have come again.
     pub(super) until: u64,
-    /// The peer has asked alone for what was missing; one after the PSN of the last gap that closed since.
+    /// PSN after the last gap that closed since the peer began to send only the missing packets
+    /// again.
     pub(super) asks_alone: Option<u64>,
     pub(super) established: bool,
     pub(super) refusal: Option<Refusal>,
     pub(super) answers: Answers,
-    /// What the request that is being handled has to do.
+    /// Effects that the request being handled must have.
     pub(super) due: Effects,
-    /// A remote invalidate failed, which ends the connection without a NAK: the receive that tells so.
+    /// Receive that reports a failed remote invalidate, which ends the connection without a NAK.
     pub(super) dies: Option<u64>,
-    /// Responses that the peer could not read from the memory that it was lent: first PSN, and the one behind the last.
+    /// Responses that the peer could not read from the memory lent to it: first PSN, and the PSN
+    /// after the last.
     unread: Option<(u64, u64)>,
-    /// The queue pair has failed by other means.
+    /// True if the queue pair has failed for a reason other than a request.
     pub(super) failed: bool,
 }
 
 impl Responder {
-    /// In RESET.
+    /// Returns a responder in RESET.
     pub fn new(setup: Setup) -> Self {
         Self {
             setup,
@@ -107,7 +111,7 @@ impl Responder {
         }
     }
 
-    /// The driver gives it attributes, and a new life on the way to RTR.
+    /// Applies the driver's attributes, and starts from the initial PSN on the way to RTR.
     pub fn modify(&mut self, to: QpState, attr: &Attr) {
         self.attr = *attr;
         match to {
@@ -121,7 +125,7 @@ impl Responder {
                 self.answers.begin(self.expected, keep);
             }
             QpState::Reset | QpState::Err => {
-                // One that was in ERR goes on as it was.
+                // A responder that was in ERR already keeps its refusal.
                 if self.state != QpState::Err || to == QpState::Reset {
                     self.refusal = None;
                 }
@@ -134,12 +138,13 @@ impl Responder {
         self.state = to;
     }
 
-    /// Something happens that it has no opinion of.
+    /// Stops judging the responder until it goes to RTR again.
     pub fn loosen(&mut self) {
         self.loose = true;
     }
 
-    /// The peer could not read a response: it may ask again from there, and be told why.
+    /// Notes that the peer could not read a response. The peer may ask again from there, and the
+    /// responder may report the reason.
     pub fn is_unread(&mut self, packet: &Packet) {
         let psn = near(self.expected, packet.psn);
         let end = psn + u64::from(packet.psns);
@@ -147,18 +152,18 @@ impl Responder {
         self.unread = Some((first.min(psn), last.max(end)));
     }
 
-    /// The queue pair fails without a request.
+    /// Notes that the queue pair fails for a reason other than a request.
     pub fn fails(&mut self) {
         self.failed = true;
         self.refusal = None;
     }
 
-    /// Whether nothing can be said.
+    /// True if the reference makes no statement about this responder.
     pub fn is_loose(&self) -> bool {
         self.loose
     }
 
-    /// PSN expected and MSN, to be compared.
+    /// Returns the expected PSN and the MSN for comparison.
     pub fn counts(&self) -> (u32, u32) {
         (
             (self.expected % (1 << 24)) as u32,
@@ -170,7 +175,7 @@ impl Responder {
         matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd)
     }
 
-    /// A packet is handed in; what it has to do is noted.
+    /// Judges a request that is handed in, and notes the effects that it must have.
     pub fn request(&mut self, packet: &Packet, world: &impl World) {
         self.due = Effects::default();
         if self.loose {
@@ -190,11 +195,11 @@ impl Responder {
             self.established = true;
             self.due.established = true;
         }
-        // A payload that died makes a lost packet.
+        // A packet whose payload's memory went away counts as lost.
         if !self.hears() || !packet.payload.is_alive() {
             return;
         }
-        // In a packet of its own each time, whatever it came in.
+        // A super-packet is judged as its packets.
         for single in packet.clone().split(self.attr.path_mtu) {
             if self.refusal.is_some() || self.dies.is_some() || self.loose {
                 return;
@@ -226,7 +231,7 @@ impl Responder {
         self.look_ahead();
     }
 
-    /// C9-105, 9.7.5.1: a request behind what is expected.
+    /// C9-105, 9.7.5.1: handles a request with a PSN before the expected one.
     fn duplicate(&mut self, packet: &Packet, psn: u64, world: &impl World) {
         let wish = match packet.kind {
             Kind::Send(_) | Kind::Write { .. } => {
@@ -248,7 +253,8 @@ impl Responder {
                 return;
             }
             if !self.allows(&reth, Access::RemoteRead, world) {
-                // Dropped, but between local peers, where the requester has to hear why.
+                // The duplicate is dropped, except between local peers, where the requester has to
+                // learn the reason.
                 self.loose |= self.attr.local_peer;
                 return;
             }
@@ -266,7 +272,7 @@ impl Responder {
             length: u64::from(reth.length),
             access,
         };
-        // C9-88
+        // C9-88: a request of no bytes needs no valid key.
         reth.length == 0 || world.allows(&key)
     }
 
@@ -288,7 +294,7 @@ impl Responder {
         let enabled = self.attr.access_flags & needs == needs || !packet.first;
         let known = match packet.kind {
             Kind::Unknown(_) => false,
-            // A19: placement and selectivity that are not reserved.
+            // A19: the placement and selectivity types must not be reserved.
             Kind::Flush(feth, _) => (1..=3).contains(&feth.placement) && feth.level < 2,
             _ => true,
         };
@@ -307,7 +313,7 @@ impl Responder {
         }
     }
 
-    /// The request is executed, and the next one expected.
+    /// Executes the request, and expects the next one.
     pub(super) fn advance(&mut self, packet: &Packet) {
         if packet.ack_req {
             self.answers.owe_ack(self.expected);
@@ -316,7 +322,8 @@ impl Responder {
         self.msn += u64::from(packet.last);
     }
 
-    /// C9-92: FIRST and MIDDLE are as long as the path MTU, LAST has 1 byte to that, ONLY 0.
+    /// C9-92: FIRST and MIDDLE are as long as the path MTU, LAST has at least 1 byte and at most
+    /// the MTU, ONLY has 0 bytes to the MTU.
     pub(super) fn is_sized(&self, packet: &Packet) -> bool {
         let (length, mtu) = (packet.payload.len(), self.attr.path_mtu);
         match (packet.first, packet.last) {
@@ -326,12 +333,13 @@ impl Responder {
         }
     }
 
-    /// An atomic was executed, and returns this.
+    /// Notes the value that the atomic just executed returns.
     pub fn result(&mut self, value: u64) {
         self.answers.result(value);
     }
 
-    /// Compares what a call has done with what it had to do. `events` are those that are the responder's.
+    /// Compares the effects of a call with those that it had to have. `events` are the events that
+    /// belong to the responder.
     pub fn compare(&mut self, mut seen: Effects, events: &[EventType], state: QpState) {
         let due = std::mem::take(&mut self.due);
         self.state = state;
@@ -388,7 +396,8 @@ impl Responder {
         }
     }
 
-    /// An answer leaves. `posted`: receives that are posted and not taken, where that is known.
+    /// Checks an answer that leaves. `posted` is the number of receives that are posted and not
+    /// taken, where that is known.
     pub fn sends(&mut self, packet: &Packet, posted: Option<u64>) {
         if self.loose {
             return;
@@ -410,7 +419,8 @@ impl Responder {
         self.answers.sends(packet, &now);
     }
 
-    /// Receives were posted.
+    /// Notes that receives were posted. `posted` is the number of receives that are not taken,
+    /// where that is known.
     pub fn receives_posted(&mut self, posted: Option<u64>) {
         let some = posted.is_some_and(|posted| posted > 0) && self.setup.credits;
         if some && self.answers.told_none && self.hears() {
@@ -418,7 +428,7 @@ impl Responder {
         }
     }
 
-    /// The queue pair has nothing more to do now.
+    /// Checks that nothing is owed when the queue pair says that it has nothing more to do now.
     pub fn rests(&self) {
         if self.loose || !self.hears() {
             return;

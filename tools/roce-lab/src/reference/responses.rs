@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What a reliable requester makes of responses (IBTA 9.7.6, 9.9.2): what each acknowledges, and which retry it costs.
+//! The handling of responses by a reliable requester (IBTA 9.7.6, 9.9.2): the requests that each
+//! acknowledges, and the retry that it costs.
 
 use super::requester::Requester;
 use super::tables::{near, rnr_ns, status_of};
@@ -10,12 +11,14 @@ use verbena_roce::host::{WcStatus, WqeOpcode};
 use verbena_roce::packet::{Aeth, AethSyndrome, Kind, NakCode, Packet, Transport};
 
 impl Requester {
-    /// Progress gives all retries again, and ends the wait for a receive.
+    /// Advances the oldest unacknowledged PSN. Progress restores all retries, and ends the wait for
+    /// a receive.
     fn progress(&mut self, una: u64, now: u64) {
         if una > self.una {
             self.una = una;
             if self.is_modern() && una == self.again_to {
-                // Nothing behind it has come: it may be about to be sent again too.
+                // Nothing after the retransmitted packets has been acknowledged, so the packet at
+                // this PSN may be about to be sent again too.
                 self.open = Some(una);
             }
             self.at = self.at.max(una);
@@ -30,14 +33,15 @@ impl Requester {
         }
     }
 
-    /// What is before a PSN is acknowledged, but READs and atomics by their responses alone. True: nothing of it is
-    /// missing.
+    /// Acknowledges all requests before a PSN, except that only responses acknowledge READs and
+    /// atomics. Returns true if no response is missing.
     fn acknowledge(&mut self, end: u64, now: u64) -> bool {
         let missing = self.missing(end);
         let to = missing.unwrap_or(end);
         let whole = missing.is_none();
         self.progress(to, now);
-        // Once for each gap, and not at all for what is about to be sent anyway.
+        // The requester goes back once for each gap, and not for a packet that is about to be sent
+        // anyway.
         if whole || self.implied == Some(self.una) {
             return whole;
         }
@@ -53,7 +57,7 @@ impl Requester {
         whole
     }
 
-    /// The first PSN before another whose response has not come.
+    /// Returns the first PSN before `end` whose response has not come.
     pub(super) fn missing(&self, end: u64) -> Option<u64> {
         let begun = &self.works[..self.begun];
         let found = begun
@@ -62,7 +66,7 @@ impl Requester {
         found.map(|w| w.due)
     }
 
-    /// What was lost is sent again, which costs a retry, unless it is about to be sent anyway.
+    /// Sends lost requests again, which costs a retry unless they are about to be sent anyway.
     fn go_back(&mut self, psn: u64) {
         if self.at <= psn || self.open == Some(psn) {
             self.again = true;
@@ -83,8 +87,9 @@ impl Requester {
         self.failure = Some((index..=index, status));
     }
 
-    /// A response is handed in. `stores`: whether so many bytes from an offset on of a work request can be put where they
-    /// belong; `readable`: whether they can be had.
+    /// Judges a response that is handed in. `stores` takes a work request, an offset and a length,
+    /// and returns true if those bytes can be put into the work request's buffer; `readable` is
+    /// true if the response's payload can be read.
     pub fn response(
         &mut self,
         packet: &Packet,
@@ -96,8 +101,8 @@ impl Requester {
             return;
         }
         if !packet.payload.is_alive() {
-            // Lost between local peers. Whether it tells that one before it was lost too, and whether it is missed at
-            // once, is left open.
+            // The response was lost between local peers. The reference leaves open whether it shows
+            // that an earlier response was lost too, and whether its loss is noticed at once.
             let psn = near(self.una, packet.psn);
             if self.runs() && self.una <= psn && psn < self.hi && self.missing(psn).is_some() {
                 self.acknowledge(psn, now);
@@ -141,7 +146,7 @@ impl Requester {
             AethSyndrome::Rnr { timer } => {
                 self.limits.counts(aeth.msn, 0);
                 let whole = self.acknowledge(psn, now);
-                // A copy of the one that it waits for is not counted.
+                // A copy of the RNR NAK for which the requester is waiting is not counted.
                 if !whole || self.waits {
                     return;
                 }
@@ -171,7 +176,7 @@ impl Requester {
         }
     }
 
-    /// One response of a READ or atomic.
+    /// Judges one response of a READ or atomic.
     pub(super) fn responded(
         &mut self,
         packet: &Packet,
@@ -199,8 +204,8 @@ impl Requester {
             _ => work.opcode == WqeOpcode::RdmaRead && self.fits(work, packet, psn),
         };
         if bad || !fits {
-            // Whether what is bad acknowledges anything, and which of two faults counts, is left open. So is an ONLY in
-            // the place of a LAST.
+            // The reference leaves open whether a bad response acknowledges anything, which of two
+            // faults counts, and whether an ONLY may take the place of a LAST.
             let begins = work.asked.iter().any(|(first, _)| *first == psn);
             self.loose |= !whole || packet.first && !begins;
             self.failure = Some((oldest.unwrap_or(index)..=index, WcStatus::BadRespErr));
@@ -224,7 +229,7 @@ impl Requester {
         self.progress(psn + 1, now);
     }
 
-    /// Whether a READ response has the place and the length that its request asks for.
+    /// True if a READ response has the place and the length that its request asks for.
     fn fits(&self, work: &Work, packet: &Packet, psn: u64) -> bool {
         let mtu = u64::from(self.attr.path_mtu);
         let rest = u64::from(work.length) - (psn - work.first) * mtu;

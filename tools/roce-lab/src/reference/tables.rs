@@ -5,21 +5,22 @@
 use verbena_roce::host::WcStatus;
 use verbena_roce::packet::NakCode;
 
-/// Numbers begin here, so that there are some before the first.
+/// Start of the numbers that do not wrap, so that there are numbers before the first PSN.
 pub const BASE: u64 = 1 << 32;
 
-/// What the 5 bits of an RNR NAK ask for, in units of 10 us (IBTA 9.7.5.2.8, table 45).
+/// Delay that each 5-bit code of an RNR NAK asks for, in units of 10 us (IBTA 9.7.5.2.8, table 45).
 const RNR_10_US: [u64; 32] = [
     65_536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1_024,
     1_536, 2_048, 3_072, 4_096, 6_144, 8_192, 12_288, 16_384, 24_576, 32_768, 49_152,
 ];
 
-/// Nanoseconds that nothing may be sent for after an RNR NAK.
+/// Returns the delay in ns during which the requester may send nothing after an RNR NAK.
 pub fn rnr_ns(timer: u8) -> u64 {
     RNR_10_US[usize::from(timer & 31)] * 10_000
 }
 
-/// Receives that a credit code stands for (IBTA 9.7.7.2, table 46). None: "invalid".
+/// Returns the number of receives for a credit code (IBTA 9.7.7.2, table 46), and `None` for
+/// "invalid".
 pub fn credits_of(code: u8) -> Option<u64> {
     const COUNTS: [u64; 31] = [
         0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1_024,
@@ -28,13 +29,14 @@ pub fn credits_of(code: u8) -> Option<u64> {
     COUNTS.get(usize::from(code)).copied()
 }
 
-/// The code for a number of receives: that of the largest count that is not more.
+/// Returns the credit code of the largest count that does not exceed the number of receives.
 pub fn code_of(receives: u64) -> u8 {
     let fits = |code: &u8| credits_of(*code).is_some_and(|count| count <= receives);
     (0..31).rev().find(fits).unwrap_or(0)
 }
 
-/// How the requester completes what such a NAK refuses (IBTA 9.9.2, class B). None: it is sent again.
+/// Returns the status with which the requester completes a request that such a NAK refuses (IBTA
+/// 9.9.2, class B), and `None` if the request is sent again.
 pub fn status_of(code: NakCode) -> Option<WcStatus> {
     match code {
         NakCode::Sequence | NakCode::SourceFault => None,
@@ -45,7 +47,8 @@ pub fn status_of(code: NakCode) -> Option<WcStatus> {
     }
 }
 
-/// The number that a PSN, or an MSN, is: the one nearest to another. 2^23 of them lie behind it, the others not (IBTA 9.7.1).
+/// Returns the number of a PSN or an MSN that is nearest to another number. 2^23 of the 2^24 values
+/// lie before that number (IBTA 9.7.1).
 pub fn near(to: u64, psn: u32) -> u64 {
     let turn = 1 << 24;
     let ahead = (u64::from(psn) + turn - to % turn) % turn;

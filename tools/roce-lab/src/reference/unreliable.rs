@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Responders of unreliable connections and datagrams (IBTA 9.8.2, 9.8.3). They never answer: what they cannot take is
-//! dropped, and only a receive of their own that is bad ends them.
+//! Responders of unreliable connections and datagrams (IBTA 9.8.2, 9.8.3). They never answer. A
+//! responder drops a packet that it cannot take, and only a bad receive of its own moves it to ERR.
 
 use super::tables::{near, BASE};
 use super::{belongs, is_possible, Effects, Next, Receive, Received, World};
@@ -10,26 +10,26 @@ use verbena_roce::host::{Access, EventType, KeyUse, WcOpcode, WcStatus};
 use verbena_roce::packet::{Kind, Packet, Reth, SendTail, Transport};
 use verbena_roce::{Attr, QpState, QpType};
 
-/// Bytes before the payload of a datagram.
+/// Bytes of the GRH before the payload of a datagram.
 const GRH: u64 = 40;
 
-/// The message under way.
+/// The message in progress.
 #[derive(Clone, Copy, Debug)]
 enum Message {
-    /// None, or one that was given up.
+    /// No message is in progress, or it was abandoned.
     None,
-    /// SEND, with its bytes so far.
+    /// SEND, with the bytes that have arrived.
     Send(u64),
-    /// WRITE.
+    /// WRITE, with its RETH and the bytes that have arrived.
     Write(Reth, u64),
 }
 
-/// An unreliable responder.
+/// The reference's state of an unreliable responder.
 #[derive(Debug)]
 pub struct Unreliable {
     qp_type: QpType,
     pd: u32,
-    /// Its receives are in an SRQ.
+    /// True if the receives are in an SRQ.
     shared: bool,
     attr: Attr,
     state: QpState,
@@ -37,18 +37,18 @@ pub struct Unreliable {
     established: bool,
     expected: u64,
     message: Message,
-    /// The receive that it has taken.
+    /// Receive that the message in progress has taken.
     held: Option<Receive>,
     due: Effects,
-    /// It has to be in ERR after this call.
+    /// True if the QP has to be in ERR after this call.
     ends: bool,
-    /// With this event.
+    /// True if QP_FATAL is due with that.
     fatal: bool,
     failed: bool,
 }
 
 impl Unreliable {
-    /// In RESET.
+    /// Returns a responder in RESET.
     pub fn new(qp_type: QpType, pd: u32, shared: bool) -> Self {
         Self {
             qp_type,
@@ -68,7 +68,7 @@ impl Unreliable {
         }
     }
 
-    /// The driver gives it attributes, and a new life on the way to RTR.
+    /// Applies the driver's attributes, and starts from the initial PSN on the way to RTR.
     pub fn modify(&mut self, to: QpState, attr: &Attr) {
         if to == QpState::Rtr {
             *self = Self::new(self.qp_type, self.pd, self.shared);
@@ -81,12 +81,12 @@ impl Unreliable {
         self.state = to;
     }
 
-    /// The queue pair fails without a request.
+    /// Notes that the queue pair fails for a reason other than a request.
     pub fn fails(&mut self) {
         self.failed = true;
     }
 
-    /// A packet is handed in; what it has to do is noted.
+    /// Judges a packet that is handed in, and notes the effects that it must have.
     pub fn request(&mut self, packet: &Packet, world: &impl World) {
         self.due = Effects::default();
         let transport = match self.qp_type {
@@ -97,7 +97,7 @@ impl Unreliable {
             return;
         }
         if !is_possible(packet) || matches!(packet.kind, Kind::Send(SendTail::Invalidate(_))) {
-            // No frame of these services can be that.
+            // No frame of these services can carry such a packet.
             self.loose |= self.qp_type == QpType::Uc;
             return;
         }
@@ -160,7 +160,8 @@ impl Unreliable {
         }
     }
 
-    /// A message that does not go on is given up. Its receive is used again, but one of an SRQ cannot go back.
+    /// Abandons a message that does not continue. Its receive is used again, except a receive of an
+    /// SRQ, which cannot go back.
     fn give_up(&mut self) {
         self.message = Message::None;
         if self.shared {
@@ -171,7 +172,7 @@ impl Unreliable {
         }
     }
 
-    /// The receive for a message, if there is one that can be used.
+    /// Returns the receive for a message, if there is a usable one.
     fn take(&mut self, world: &impl World) -> Option<Receive> {
         if let Some(receive) = self.held {
             return Some(receive);
@@ -223,7 +224,7 @@ impl Unreliable {
         Some(())
     }
 
-    /// C9-92.
+    /// True if the payload's length fits the packet's place in the message (C9-92).
     fn is_sized(&self, packet: &Packet) -> bool {
         let (length, mtu) = (packet.payload.len(), self.attr.path_mtu);
         let least = match (packet.first, packet.last) {
@@ -366,7 +367,7 @@ impl Unreliable {
         self.arrived(receive, GRH + length, WcOpcode::Recv, imm, packet.solicited);
     }
 
-    /// Compares what a call has done with what it had to do.
+    /// Compares the effects of a call with those that it had to have.
     pub fn compare(&mut self, mut seen: Effects, events: &[EventType], state: QpState) {
         let mut due = std::mem::take(&mut self.due);
         let (ends, fatal) = (
@@ -379,7 +380,7 @@ impl Unreliable {
         }
         seen.established = events.contains(&EventType::CommEst);
         if ends {
-            // Of a receive that is bad some bytes may have been written.
+            // Some bytes of a bad receive may have been written.
             (seen.stored, due.stored) = (None, None);
             assert_eq!(
                 state,
@@ -398,7 +399,7 @@ impl Unreliable {
         );
     }
 
-    /// Nothing is ever answered.
+    /// Checks that a packet that leaves is no answer.
     pub fn sends(&self, packet: &Packet) {
         let answers = !packet.kind.is_request();
         assert!(

@@ -4,35 +4,35 @@
 
 use verbena_roce::host::WqeOpcode;
 
-/// A work request.
+/// The reference's state of a work request.
 #[derive(Clone, Debug)]
 pub struct Work {
-    /// Operation.
+    /// Operation of the work request.
     pub opcode: WqeOpcode,
-    /// Bytes.
+    /// Length of the message in bytes.
     pub length: u32,
-    /// It has a completion.
+    /// True if the work request is signaled.
     pub signaled: bool,
-    /// It waits for READs and atomics before it.
+    /// True if the work request waits for the READs and atomics before it.
     pub fence: bool,
-    /// First PSN, once it has been sent.
+    /// First PSN, after the work request was sent.
     pub(super) first: u64,
-    /// One after the last PSN.
+    /// PSN after the last one.
     pub(super) end: u64,
     /// READ, atomic: PSN of the next response.
     pub(super) due: u64,
-    /// READ: requests that were sent, first PSN and one after the last.
+    /// READ: requests that were sent, each as its first PSN and the PSN after its last.
     pub(super) asked: Vec<(u64, u64)>,
-    /// It sends nothing, and it was executed.
+    /// True if the work request sends no packet and was executed.
     pub(super) executed: bool,
-    /// It is complete.
+    /// True if the work request is complete.
     pub(super) over: bool,
-    /// It was begun without a credit.
+    /// True if the work request was begun without a credit.
     pub(super) trusted: bool,
 }
 
 impl Work {
-    /// A work request that was posted.
+    /// Returns a work request that was posted.
     pub fn new(opcode: WqeOpcode, length: u32, signaled: bool, fence: bool) -> Self {
         Self {
             opcode,
@@ -53,7 +53,7 @@ impl Work {
         matches!(self.opcode, WqeOpcode::CompareSwap | WqeOpcode::FetchAdd)
     }
 
-    /// Whether it is answered by a READ response of no bytes.
+    /// True if a READ response of no bytes answers the work request.
     pub(super) fn is_placed(&self) -> bool {
         matches!(self.opcode, WqeOpcode::AtomicWrite | WqeOpcode::Flush)
     }
@@ -66,7 +66,7 @@ impl Work {
         matches!(self.opcode, WqeOpcode::LocalInv | WqeOpcode::FastReg)
     }
 
-    /// Whether it takes a receive.
+    /// True if the message takes a receive at the peer.
     pub(super) fn takes(&self) -> bool {
         self.is_send() || self.opcode == WqeOpcode::RdmaWriteImm
     }
