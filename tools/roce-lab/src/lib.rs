@@ -12,7 +12,7 @@
 //! | many, drawn from a seed, compared with a model at each step: [`Network`] | `network/` | `tools/sim` |
 //! | many, with turns and timers as in a NIC: [`Engine`](engine::Engine) | `engine/` | benches, allocations, memory |
 //! | pairs that share a link of some rate: [`flows`] | `flows.rs` | `scripts/sim --goodput` |
-//! | two or four, controlled by the bytes of a fuzzer: [`fuzz`] | `fuzz/` | `scripts/fuzz`, replayed by the tests here |
+//! | two or four, controlled by a fuzzer: [`fuzz`] | `fuzz/` | `scripts/fuzz`, replayed by the tests here |
 //!
 //! The engine and the flows exist to be measured. All the others check two rules in every run,
 //! whatever is tested: each work request completes at most once and in order, and no buffer is read

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Programs: when it is their time they post receives and work requests, of all kinds and sizes.
+//! Programs: at their times they post receives and work requests of all kinds and sizes.
 
 use super::air::What;
 use super::flaws::BAD_KEY;
@@ -15,13 +15,13 @@ use verbena_roce::host::{DatagramDest, SendWqe, Sge, Syndrome, WqeOpcode};
 use verbena_roce::packet::Feth;
 use verbena_roce::{QpState, QpType};
 
-/// Bytes of a region behind its message, at most.
+/// Largest number of bytes of a region after its message.
 const BEHIND: u32 = 8;
-/// Where patterns begin: the longest message fits behind it.
+/// Number of places where patterns begin, so that the longest message fits after each.
 const BASES: u64 = (1 << 16) - (LONGEST + BEHIND) as u64;
 
 impl Network {
-    /// An actor does something.
+    /// Lets an actor act.
     pub(super) fn act(&mut self, me: usize) {
         let actor = &mut self.lab.ends[me].actor;
         actor.left = actor.left.saturating_sub(1);
@@ -217,7 +217,7 @@ impl Network {
         length.min(longest)
     }
 
-    /// Local buffers, or inline data.
+    /// Gives a work request local buffers or inline data.
     fn give_buffers(&mut self, me: usize, number: u32, op: &mut Op) {
         let pd = self.lab.ends[me].pd;
         let reads = op.brings();
@@ -237,7 +237,7 @@ impl Network {
         }
     }
 
-    /// Where it goes.
+    /// Gives a work request its destination.
     fn aim(&mut self, me: usize, op: &mut Op) {
         let end = &self.lab.ends[me];
         op.to = end.peer;
@@ -307,7 +307,7 @@ impl Network {
     }
 }
 
-/// Buffers of `length` bytes altogether, in up to three pieces.
+/// Registers buffers of `length` bytes altogether, in up to three pieces.
 pub(super) fn pieces(
     lab: &mut Lab,
     rng: &mut Rng,
@@ -319,7 +319,7 @@ pub(super) fn pieces(
     let mut sges = Vec::new();
     if length == 0 {
         if rng.chance(50) {
-            // Of zero length, so no key is needed.
+            // An SGE of zero length needs no valid key.
             sges.push(Sge {
                 addr: 1,
                 length: 0,

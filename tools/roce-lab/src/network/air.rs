@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What will happen and when, and the links: what they do to packets.
+//! The queue of future events, and the links with their effects on packets.
 
 use super::calls::same_packet;
 use super::cover::Topic;
@@ -16,37 +16,37 @@ use verbena_roce::packet::{Packet, Payload};
 use verbena_roce::wire::{ecn, frame, Path};
 use verbena_roce::{Host, QpType};
 
-/// A packet under way.
+/// A packet on its way.
 #[derive(Clone, Debug)]
 pub struct Arrival {
-    /// Where to.
+    /// Index of the receiving end.
     pub to: usize,
-    /// From.
+    /// Index of the sending end.
     pub from: usize,
-    /// The sender's life that it was sent in.
+    /// Number of resets of the sender when it sent the packet.
     pub life: u32,
-    /// The work request that it belongs to, where the model knows.
+    /// The work request that the packet belongs to, where the model knows it.
     pub op: Option<u32>,
-    /// As it was sent.
+    /// The packet as it was sent.
     pub packet: Packet,
-    /// As a frame.
+    /// Bytes of the frame, in mode [`Mode::Wire`].
     pub frame: Option<Rc<Vec<u8>>>,
-    /// Bits were flipped on the way.
+    /// True if bits were flipped on the way.
     pub corrupt: bool,
 }
 
-/// Something that will happen.
+/// An event that will happen.
 #[derive(Clone, Debug)]
 pub enum What {
     /// A packet arrives.
     Arrival(Arrival),
     /// A deadline passes.
     Timer(usize),
-    /// The machine gets round to a queue pair.
+    /// The machine polls a queue pair.
     Poll(usize),
-    /// A program does something.
+    /// A program acts.
     Act(usize),
-    /// SQD ends.
+    /// A QP leaves SQD.
     Resume(usize),
     /// A connection is made anew.
     Reconnect(usize),
@@ -56,41 +56,41 @@ pub enum What {
     Thaw(usize),
 }
 
-/// What one direction of a link does.
+/// The behaviour of one direction of a link.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Weather {
-    /// Nanoseconds from end to end.
+    /// Delay from end to end in nanoseconds.
     pub delay: u64,
-    /// More, up to this.
+    /// Largest additional random delay in nanoseconds.
     pub jitter: u64,
-    /// Packets lost, of 100.
+    /// Percentage of packets that are lost.
     pub loss: u32,
-    /// Packets doubled, of 100.
+    /// Percentage of packets that are doubled.
     pub doubling: u32,
-    /// Packets that come very late, of 100.
+    /// Percentage of packets that come very late.
     pub straggling: u32,
-    /// Packets marked (CE), of 100.
+    /// Percentage of packets that are marked (CE).
     pub marking: u32,
-    /// Frames corrupted, of 100.
+    /// Percentage of frames that are corrupted.
     pub corruption: u32,
-    /// Packets forged, of 100.
+    /// Percentage of packets that are forged.
     pub forgery: u32,
-    /// Nothing passes until then.
+    /// Time in ns before which no packet passes.
     pub cut_until: u64,
-    /// When the last packet arrives.
+    /// Time in ns at which the last packet arrives.
     pub last: u64,
-    /// It calms down before retries run out.
+    /// True if the link calms down before retries run out.
     pub bounded: bool,
 }
 
-/// The future.
+/// The future events and the links.
 #[derive(Debug)]
 pub struct Air {
     heap: BinaryHeap<Reverse<(u64, u64, u32)>>,
     slots: Vec<Option<What>>,
     free: Vec<u32>,
     number: u64,
-    /// Weather of what each end sends.
+    /// Weather of the packets that each end sends.
     pub weather: Vec<Weather>,
     pub(super) rng: Rng,
 }
@@ -116,7 +116,7 @@ impl Air {
         self.rng = Rng::new(seed ^ 0x5eed);
     }
 
-    /// Has something happen.
+    /// Schedules an event.
     pub fn at(&mut self, at: u64, what: What) {
         let slot = match self.free.pop() {
             Some(slot) => slot,
@@ -130,7 +130,7 @@ impl Air {
         self.heap.push(Reverse((at, self.number, slot)));
     }
 
-    /// What happens next.
+    /// Removes and returns the next event.
     pub fn pop(&mut self) -> Option<(u64, What)> {
         let Reverse((at, _, slot)) = self.heap.pop()?;
         self.free.push(slot);
@@ -140,7 +140,7 @@ impl Air {
 }
 
 impl Network {
-    /// Puts what an end has sent on its link.
+    /// Puts the packets that an end has sent on its link.
     pub(super) fn carry(&mut self, me: usize) {
         loop {
             let mut out = std::mem::take(&mut self.lab.ends[me].out);
@@ -155,7 +155,7 @@ impl Network {
                         .for_each(|packet| self.carry_one(me, packet, op));
                 }
             }
-            // Memory that was gone when a frame was made may have brought more.
+            // A frame whose memory was gone may have made the queue pair send more.
             if self.lab.ends[me].out.is_empty() {
                 self.lab.ends[me].out = out;
                 return;
@@ -163,7 +163,7 @@ impl Network {
         }
     }
 
-    /// Whether the link of an end has to be fair now, lest retries run out.
+    /// True if the link of an end has to be fair now, so that retries do not run out.
     fn calms_down(&self, me: usize) -> bool {
         let end = &self.lab.ends[me];
         let worn = |end: &super::end::End| {
@@ -175,7 +175,7 @@ impl Network {
             && (worn(end) || worn(&self.lab.ends[end.peer]))
     }
 
-    /// Whether neither end has had to go back since it last made progress.
+    /// True if neither end has gone back since it last made progress.
     fn is_fresh(&self, me: usize, to: usize) -> bool {
         self.lab.ends[me].rounds == 0 && self.lab.ends[to].rounds == 0
     }
@@ -277,7 +277,7 @@ impl Network {
         }
     }
 
-    /// Makes a frame of a packet. False: its memory is gone.
+    /// Makes a frame of a packet. Returns false if the packet's memory is gone.
     fn make_frame(&mut self, me: usize, arrival: &mut Arrival) -> bool {
         let packet = &arrival.packet;
         if !packet.payload.is_alive() {
@@ -285,7 +285,7 @@ impl Network {
         }
         let path = match &packet.datagram {
             Some(datagram) => datagram.path,
-            // Whatever it had: the router's word is the last.
+            // The router's mark replaces the ECN bits that the path has.
             None => {
                 let ecn = if packet.marked { ecn::CE } else { ecn::ECT0 };
                 let path = self.lab.ends[me].path;
@@ -322,7 +322,7 @@ impl Network {
         }
     }
 
-    /// Flips one to three bits behind the Ethernet header.
+    /// Flips one to three bits after the Ethernet header.
     fn corrupt(&mut self, arrival: &mut Arrival) {
         let Some(frame) = &arrival.frame else {
             return;
@@ -336,7 +336,7 @@ impl Network {
         arrival.corrupt = true;
     }
 
-    /// A packet arrives.
+    /// Handles the arrival of a packet.
     pub(super) fn arrive(&mut self, arrival: Arrival) {
         let to = arrival.to;
         if self.lab.ends[to].frozen {
@@ -352,7 +352,7 @@ impl Network {
             if !self.air.rng.chance(15) {
                 return;
             }
-            // From here on only the reference, which judges by packets, knows what has to come out.
+            // After this, only the reference judges these ends, because it judges by packets.
             for end in [arrival.from, to] {
                 self.lab.ends[end].strict = false;
             }
@@ -367,7 +367,8 @@ impl Network {
                         frame.packet
                     );
                     self.lab.cover.count(Topic::Weather, 4, 0);
-                    // What routers may change has changed, so the GRH of a datagram is another.
+                    // The corrupted fields are those that routers may change, so the GRH of a
+                    // datagram differs.
                     if packet.datagram.is_some() {
                         return;
                     }

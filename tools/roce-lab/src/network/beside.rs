@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The reference ([`crate::reference`]) beside the engine: what it is told, what it is asked, and when it is compared.
+//! The reference ([`crate::reference`]) runs along with the engine: this file passes it the same
+//! calls, answers its questions, and compares the two.
 
 use super::lab::{Call, Lab};
 use super::memory::Memory;
@@ -17,21 +18,21 @@ use verbena_roce::host::{
 use verbena_roce::packet::{Packet, Payload};
 use verbena_roce::{Attr, Config, Qp, QpState, QpType};
 
-/// The reference of a queue pair.
+/// The reference of a queue pair's service.
 #[derive(Debug)]
 enum Model {
-    /// Reliable.
+    /// Responder and requester of a reliable connection.
     Rc(Box<(Responder, Requester)>),
-    /// Not.
+    /// Responder of an unreliable service.
     Other(Box<Unreliable>),
 }
 
-/// The reference of one queue pair, and what the engine has done in this call.
+/// The reference of one queue pair, and the engine's effects in this call.
 #[derive(Debug)]
 pub struct Beside {
     model: Model,
     seen: Effects,
-    /// Receives that were taken in this call and are neither flushed nor noted.
+    /// Receives that were taken in this call, and neither flushed nor compared yet.
     taken: Vec<u64>,
 }
 
@@ -62,7 +63,7 @@ impl Beside {
     }
 }
 
-/// What the reference may ask.
+/// The surroundings that the reference may consult.
 struct Around<'a> {
     memory: &'a Memory,
     recvs: &'a [Recv],
@@ -105,7 +106,7 @@ impl World for Around<'_> {
 }
 
 impl Lab {
-    /// A packet is about to be handed to the engine.
+    /// Passes a packet that is about to be handed to the engine.
     pub(super) fn beside_hands(&mut self, me: usize, packet: &Packet) {
         let around = Around {
             memory: &self.memory,
@@ -119,7 +120,8 @@ impl Lab {
         }
     }
 
-    /// A response is about to be handed to the engine, or to be taken by it that had kept it.
+    /// Passes a response that is about to be handed to the engine, or that the engine had kept and
+    /// is about to take.
     fn beside_hears(&mut self, me: usize, packet: &Packet, kept: bool) {
         let source = packet.payload.source();
         let readable = !matches!(source, Source::Region { .. }) || self.memory.reads(&source);
@@ -144,7 +146,8 @@ impl Lab {
         }
     }
 
-    /// The engine is about to execute a request, or to take a response, that it has kept.
+    /// Passes a kept request that the engine is about to execute, or a kept response that it is
+    /// about to take.
     pub(super) fn beside_goes_on(&mut self, me: usize, packet: &Packet) {
         if !packet.kind.is_request() {
             return self.beside_hears(me, packet, true);
@@ -166,7 +169,7 @@ impl Lab {
         }
     }
 
-    /// Bytes were copied.
+    /// Notes bytes that the engine copied.
     pub(super) fn beside_copies(&mut self, me: usize, target: &Target<'_>, length: u32) {
         let (beside, Call::Request { .. }) = (&mut self.beside[me], self.call) else {
             return;
@@ -180,7 +183,7 @@ impl Lab {
         }
     }
 
-    /// An atomic was executed.
+    /// Notes an atomic that the engine executed.
     pub(super) fn beside_atomic(&mut self, me: usize, key: &KeyUse, op: AtomicOp, before: u64) {
         let beside = &mut self.beside[me];
         assert!(beside.seen.atomic.is_none(), "an atomic is executed twice");
@@ -190,7 +193,8 @@ impl Lab {
         }
     }
 
-    /// A key is to be invalidated, for a message of the peer or for a work request.
+    /// Notes a key that the engine is about to invalidate, for a message of the peer (`remote`) or
+    /// for a work request.
     pub(super) fn beside_invalidates(&mut self, me: usize, key: u32, remote: bool) {
         let valid = self.memory.is_valid(key);
         let beside = &mut self.beside[me];
@@ -201,14 +205,14 @@ impl Lab {
         }
     }
 
-    /// A fast registration is executed.
+    /// Passes the execution of a fast registration.
     pub(super) fn beside_registers(&mut self, me: usize) {
         if let Model::Rc(both) = &mut self.beside[me].model {
             both.1.executes(WqeOpcode::FastReg, true);
         }
     }
 
-    /// A work request is posted.
+    /// Passes a work request that is posted.
     pub(super) fn beside_posts(&mut self, me: usize, op: &Op) {
         if let Model::Rc(both) = &mut self.beside[me].model {
             let wqe = &op.wqe;
@@ -217,14 +221,14 @@ impl Lab {
         }
     }
 
-    /// A receive was asked for.
+    /// Notes the result of asking for a receive.
     pub(super) fn beside_takes(&mut self, me: usize, wr_id: u64, take: Take) {
         if matches!(take, Take::Taken | Take::Malformed(_)) {
             self.beside[me].taken.push(wr_id);
         }
     }
 
-    /// Something completes.
+    /// Passes a completion.
     pub(super) fn beside_completes(&mut self, me: usize, c: &Completion) {
         let beside = &mut self.beside[me];
         if !c.is_recv() {
@@ -258,7 +262,7 @@ impl Lab {
         });
     }
 
-    /// A packet leaves.
+    /// Passes a packet that leaves.
     pub(super) fn beside_sends(&mut self, me: usize, packet: &Packet) {
         let posted = self.receives_posted(me);
         match &mut self.beside[me].model {
@@ -268,13 +272,13 @@ impl Lab {
         }
     }
 
-    /// Receives that can be taken, where that is known.
+    /// Returns the number of receives that can be taken, where it is known.
     fn receives_posted(&self, me: usize) -> Option<u64> {
         let queue = &self.queues[self.ends[me].queue];
         (!queue.shared && !queue.dead).then(|| (queue.posts.len() - queue.taken) as u64)
     }
 
-    /// A call is over.
+    /// Compares engine and reference at the end of a call.
     pub(super) fn beside_compares(&mut self, me: usize, qp: &Qp) {
         let beside = &mut self.beside[me];
         let mut seen = std::mem::take(&mut beside.seen);
@@ -300,7 +304,7 @@ impl Lab {
         }
     }
 
-    /// The engine says that it has nothing more to do.
+    /// Passes that the engine reports nothing more to do.
     pub(super) fn beside_rests(&mut self, me: usize, pauses: bool) {
         if let Model::Rc(both) = &mut self.beside[me].model {
             both.0.rests();
@@ -310,7 +314,7 @@ impl Lab {
 }
 
 impl Network {
-    /// A driver changes a state.
+    /// Passes a change of state by the driver.
     pub(super) fn beside_modifies(&mut self, me: usize, to: QpState, attr: &Attr) {
         match &mut self.lab.beside[me].model {
             Model::Rc(both) => {
@@ -321,7 +325,7 @@ impl Network {
         }
     }
 
-    /// The queue pair's surroundings fail.
+    /// Passes a failure of the queue pair's surroundings.
     pub(super) fn beside_fails(&mut self, me: usize) {
         match &mut self.lab.beside[me].model {
             Model::Rc(both) => both.0.fails(),
@@ -329,7 +333,7 @@ impl Network {
         }
     }
 
-    /// Memory that a packet was to be made of is gone.
+    /// Passes the loss of the memory that a packet was to be made of.
     pub(super) fn beside_loses(&mut self, me: usize, packet: &Packet) {
         match &mut self.lab.beside[me].model {
             Model::Rc(both) if packet.kind.is_request() => both.1.loosen(),
@@ -338,7 +342,7 @@ impl Network {
         }
     }
 
-    /// Receives were posted.
+    /// Passes that receives were posted.
     pub(super) fn beside_posts_receives(&mut self, me: usize) {
         let posted = self.lab.receives_posted(me);
         if let Model::Rc(both) = &mut self.lab.beside[me].model {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The calls of a queue pair, and what must hold after each.
+//! The calls of a queue pair, and the conditions that must hold after each.
 
 use super::air::What;
 use super::congestion::is_cnp;
@@ -14,7 +14,7 @@ use verbena_roce::packet::{AethSyndrome, Kind, Packet};
 use verbena_roce::qp::timers::rnr_delay_ns;
 use verbena_roce::{Attr, Budget, QpState, QpType};
 
-/// Whether what came out of a frame is what went in.
+/// True if the packet parsed from a frame equals the packet that the frame was made of.
 pub fn same_packet(a: &Packet, b: &Packet) -> bool {
     let qkey = |p: &Packet| p.datagram.as_ref().map(|d| d.qkey);
     let tail = |p: &Packet| p.kind;
@@ -27,7 +27,7 @@ pub fn same_packet(a: &Packet, b: &Packet) -> bool {
 }
 
 impl Network {
-    /// Gives a packet to a queue pair.
+    /// Hands a packet to a queue pair.
     pub(super) fn deliver(&mut self, me: usize, packet: Packet, op: Option<u32>) {
         let lab = &mut self.lab;
         lab.say(me, || {
@@ -56,7 +56,8 @@ impl Network {
             Call::Request { first, end, op }
         } else {
             let last = extend(end.una, packet.psn) + count;
-            // An acknowledgement makes nobody go back, unless a READ or atomic should have been answered before.
+            // An ACK does not make the requester go back, unless a READ or atomic before it should
+            // have been answered.
             let ack = match packet.kind {
                 Kind::Ack(aeth) => matches!(aeth.syndrome, AethSyndrome::Ack { .. }),
                 kind => kind == Kind::Cnp,
@@ -96,8 +97,8 @@ impl Network {
         }
     }
 
-    /// What a request means before it is handled. An unreliable responder has to have executed its message up to the
-    /// byte that this returns.
+    /// Updates the model for a request before it is handled. Returns the byte up to which an
+    /// unreliable responder has to have executed the message.
     fn expect_request(
         &mut self,
         me: usize,
@@ -111,7 +112,8 @@ impl Network {
             return None;
         }
         let queue = &lab.queues[end.queue];
-        // On an SRQ, a message that begins aborts the one before it together with its receive.
+        // On an SRQ, the beginning of a message aborts the message before it together with its
+        // receive.
         let aborts = queue.shared && end.qp_type == QpType::Uc && packet.first;
         let held = end.held.filter(|_| !aborts);
         let ready = held.or(queue.posts.get(queue.taken).copied());
@@ -122,14 +124,15 @@ impl Network {
                 if first < end.expected {
                     let low = end.again.unwrap_or(first).min(first);
                     end.again = Some(low);
-                    // Answers from there on are asked for anew.
+                    // The peer asks again for all answers from this PSN on.
                     let responds = !matches!(packet.kind, Kind::Send(_) | Kind::Write { .. });
                     if responds {
                         while end.pending.back().is_some_and(|p| p.end > first) {
                             end.pending.pop_back();
                         }
                     } else if first + u64::from(packet.psns) > end.expected {
-                        // A super-packet that goes on with what is new brings the packet expected, too.
+                        // A super-packet that begins with duplicates and goes on with new packets
+                        // contains the expected packet too.
                         (end.gap, end.gap_nak) = (None, None);
                     }
                 } else if first == end.expected {
@@ -176,7 +179,7 @@ impl Network {
         }
     }
 
-    /// An unreliable message that nothing is wrong with has to be executed.
+    /// Checks that an unreliable message without a fault was executed.
     fn after_request(&mut self, me: usize, op: Option<u32>, last: bool, due: Option<u32>) {
         let end = &mut self.lab.ends[me];
         let Some(op) = op.filter(|_| end.strict && end.qp_type != QpType::Rc) else {
@@ -199,7 +202,7 @@ impl Network {
         }
     }
 
-    /// An RNR NAK that was for the oldest work request makes its sender wait.
+    /// Notes that an RNR NAK for the oldest work request makes its sender wait.
     fn after_rnr(&mut self, me: usize, una: u64, psn: u32, timer: u8) {
         let now = self.lab.now;
         let end = &mut self.lab.ends[me];
@@ -210,7 +213,7 @@ impl Network {
             return;
         }
         if end.waits {
-            // A copy of the one that it waits for.
+            // This is a copy of the RNR NAK for which the sender is waiting.
             return;
         }
         end.waits = true;
@@ -225,7 +228,7 @@ impl Network {
         );
     }
 
-    /// Lets a queue pair do what it can.
+    /// Polls a queue pair until it has nothing more to do.
     pub(super) fn poll(&mut self, me: usize) {
         if self.lab.ends[me].frozen {
             return;
@@ -253,7 +256,7 @@ impl Network {
         panic!("poll never has enough");
     }
 
-    /// What an unreliable service reports as done has left.
+    /// Checks that sends which an unreliable service reports as complete have left.
     fn check_left(&mut self, me: usize) {
         let end = &mut self.lab.ends[me];
         if !end.strict || end.qp_type == QpType::Rc || end.failed_before {
@@ -272,12 +275,12 @@ impl Network {
         }
     }
 
-    /// A queue pair has nothing more to do now.
+    /// Checks a queue pair that has nothing more to do now.
     fn rest(&mut self, me: usize) {
         let (now, end) = (self.lab.now, &mut self.lab.ends[me]);
         end.again = None;
         let deadline = self.qps[me].next_deadline();
-        // Where nothing is under way, that is all it can wait for.
+        // If no request is outstanding, the QP can only wait for the end of a pause.
         let pauses = end.cnps.controls && end.is_modern() && deadline.is_some();
         self.lab.beside_rests(me, pauses);
         let end = &mut self.lab.ends[me];
@@ -290,7 +293,7 @@ impl Network {
         }
         let end = &self.lab.ends[me];
         if end.qp_type == QpType::Rc && end.strict && end.hears() {
-            // IBTA 9.7.5.2: each gap is told once, and none is left to the peer's timer.
+            // IBTA 9.7.5.2: each gap is reported once, and none is left to the peer's timer.
             assert!(
                 end.gap.is_none_or(|gap| gap != end.expected
                     || end.gap_nak == Some(gap)
@@ -315,7 +318,7 @@ impl Network {
         }
     }
 
-    /// A deadline passes.
+    /// Handles a deadline that passes.
     pub(super) fn expire(&mut self, me: usize) {
         let end = &mut self.lab.ends[me];
         if end.timer.is_some_and(|timer| timer <= self.lab.now) {
@@ -336,7 +339,7 @@ impl Network {
         self.carry(me);
     }
 
-    /// Receives were posted.
+    /// Informs a queue pair that receives were posted.
     pub(super) fn tell_receives(&mut self, me: usize) {
         if self.lab.ends[me].frozen {
             return;
@@ -349,7 +352,7 @@ impl Network {
         self.carry(me);
     }
 
-    /// A queue died.
+    /// Informs a queue pair that one of its queues died.
     pub(super) fn fail(&mut self, me: usize, cause: Syndrome) {
         self.lab.say(me, || format!("fails: {cause:?}"));
         self.lab.call = Call::Own;
@@ -361,7 +364,7 @@ impl Network {
         self.carry(me);
     }
 
-    /// Memory of a packet is gone.
+    /// Informs a queue pair that the memory of a packet is gone.
     pub(super) fn source_fault(&mut self, me: usize, packet: &Packet, cause: Syndrome) {
         self.lab.say(me, || format!("memory is gone: {cause:?}"));
         self.lab.call = Call::Own;
@@ -375,7 +378,8 @@ impl Network {
         self.air.at(at, What::Poll(me));
     }
 
-    /// What must hold after each call. `asked`: the driver wanted a change of state.
+    /// Checks the conditions that must hold after each call. `asked` is true if the driver
+    /// requested a change of state.
     fn after(&mut self, me: usize, asked: bool) {
         self.lab.beside_compares(me, &self.qps[me]);
         let snap = self.qps[me].snapshot();
@@ -419,13 +423,14 @@ impl Network {
         lab.call = Call::Own;
     }
 
-    /// The requester knows of more that is done.
+    /// Checks that the requester may consider all before `una` acknowledged.
     fn after_progress(&mut self, me: usize, una: u64) {
         let lab = &mut self.lab;
         let end = &lab.ends[me];
         let mut expected = lab.ends[end.peer].expected;
         if let Some(op) = lab.op_at(me, expected) {
-            // The packets of a super-packet before the one that its receive has no room for.
+            // The packets of a super-packet before the one for which the receive has no room count
+            // as executed.
             let op = &lab.ops[op as usize];
             expected = expected.max(op.first + u64::from(op.done / end.attr.path_mtu));
         }
@@ -456,7 +461,8 @@ impl Network {
         let end = &mut lab.ends[me];
         end.reads -= back;
         end.una = una;
-        // An answer that goes no further than what was sent again says that what is behind it is missing.
+        // An acknowledgement that goes no further than the retransmission shows that the packets
+        // after it are missing.
         end.sign |= end.is_modern() && una == end.again_to;
         end.is_probe = false;
         end.twice = None;
@@ -469,7 +475,7 @@ impl Network {
         end.progress_at = now;
     }
 
-    /// May the state have changed, and do events and flushes fit?
+    /// Checks that the state was allowed to change, and that events and flushes agree with it.
     fn check_change(&mut self, me: usize, before: QpState, asked: bool) {
         let lab = &mut self.lab;
         let half = lab.op_at(me, lab.ends[me].hi).is_some();

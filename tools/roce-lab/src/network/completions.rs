@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What a queue pair takes and completes. Each is judged at once: is there a request that takes this receive, may this work
-//! request complete now and so?
+//! The receives that a queue pair takes, and its completions. Each is judged at once: a request
+//! must need the receive, and a work request must be allowed to complete now and with this status.
 
 use super::cover::Topic;
 use super::lab::{Call, Lab};
@@ -10,7 +10,7 @@ use verbena_roce::host::{Completion, RecvWqe, Syndrome, Take, WcOpcode, WcStatus
 use verbena_roce::QpType;
 
 impl Lab {
-    /// A receive is taken from the queue.
+    /// Takes a receive from the queue.
     pub(super) fn take_recv(&mut self, me: usize, wqe: &mut RecvWqe) -> Take {
         assert!(wqe.sges.is_empty());
         let end = &mut self.ends[me];
@@ -39,7 +39,7 @@ impl Lab {
         result
     }
 
-    /// A work request or a receive completes.
+    /// Judges the completion of a work request or a receive.
     pub(super) fn complete(&mut self, me: usize, c: &Completion) {
         let success = c.status == WcStatus::Success;
         assert_eq!(c.syndrome.is_none(), success, "{c:?}");
@@ -64,7 +64,8 @@ impl Lab {
         }
     }
 
-    /// The receive that was taken completes: by the message that the model knows to be under way?
+    /// Checks that the receive which was taken completes by the message that is in progress in the
+    /// model.
     fn complete_recv(&mut self, me: usize, c: &Completion) {
         let held = self.ends[me]
             .held
@@ -102,7 +103,7 @@ impl Lab {
             return;
         }
         let (index, done) = if self.call == Call::Own {
-            // A refusal that had to wait for READ responses.
+            // The refusal had to wait for READ responses.
             let peer = &self.ends[self.ends[me].peer];
             let took = |op: &&u32| self.ops[**op as usize].recv == Some(held);
             let op = peer.sq.iter().rev().find(took).copied();
@@ -161,7 +162,7 @@ impl Lab {
         }
     }
 
-    /// A work request completes, and silently all unsignaled ones before it.
+    /// Completes a work request, and without completions all unsignaled ones before it.
     fn complete_send(&mut self, me: usize, c: &Completion) {
         let index = c.wqe_index as usize;
         let (done, strict) = (self.ends[me].done, self.ends[me].strict);
@@ -231,7 +232,7 @@ impl Lab {
         end.progress_at = self.now.max(end.rnr_until);
     }
 
-    /// Is a work request that is reported as done really done?
+    /// Checks that a work request which is reported as done is really done.
     fn check_finished(&self, me: usize, op: u32) {
         let (end, op) = (&self.ends[me], &self.ops[op as usize]);
         if op.is_silent() || end.qp_type != QpType::Rc {
@@ -249,7 +250,7 @@ impl Lab {
         );
     }
 
-    /// What a work request notices of the fault of its receive.
+    /// Returns the fault of a receive if the work request notices it.
     fn bite(&self, op: &Op, recv: u32) -> Fault {
         let recv = &self.recvs[recv as usize];
         let notices = match recv.fault {
@@ -264,7 +265,7 @@ impl Lab {
         }
     }
 
-    /// May a work request end with this status?
+    /// Checks that a work request may end with this status.
     fn check_status(&mut self, me: usize, number: u32, status: WcStatus) {
         let (end, op) = (&self.ends[me], &self.ops[number as usize]);
         let of_recv = op.recv.map_or(Fault::None, |r| self.bite(op, r));

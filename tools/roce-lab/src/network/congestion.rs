@@ -1,29 +1,30 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Congestion: what the links have marked, and the notifications (CNPs) that have to follow (annex A17.9).
+//! Congestion: the marks of the links, and the notifications (CNPs) that have to follow (annex
+//! A17.9).
 
 use super::lab::Lab;
 use verbena_roce::packet::{Kind, Packet};
 use verbena_roce::QpType;
 
-/// Between two CNPs of a queue pair, in nanoseconds.
+/// Shortest time between two CNPs of a queue pair, in nanoseconds.
 const DISTANCE_NS: u64 = 50_000;
 
 /// The CNPs of one end.
 #[derive(Clone, Copy, Debug)]
 pub struct Cnps {
-    /// It answers what is marked.
+    /// True if the end answers marked packets.
     pub controls: bool,
-    /// When it sent the last one.
+    /// Time in ns at which the end sent its last CNP.
     last: Option<u64>,
-    /// A request that was marked is being handled: it may send one now.
+    /// True if a marked request is being handled, so that the end may send a CNP now.
     may: bool,
-    /// And it has to.
+    /// True if the end also has to send that CNP.
     must: bool,
 }
 
 impl Cnps {
-    /// None was sent.
+    /// Returns the state of an end that has sent no CNP.
     pub fn new(controls: bool) -> Self {
         Self {
             controls,
@@ -35,7 +36,7 @@ impl Cnps {
 }
 
 impl Lab {
-    /// A packet is about to be handed to the engine.
+    /// Decides whether a packet that is about to be handed to the engine allows or requires a CNP.
     pub(super) fn expect_cnp(&mut self, me: usize, packet: &Packet) {
         let now = self.now;
         let end = &mut self.ends[me];
@@ -43,7 +44,7 @@ impl Lab {
         let controls = end.cnps.controls && end.is_modern() && end.qp_type == QpType::Rc;
         let is_far = end.cnps.last.is_none_or(|last| now >= last + DISTANCE_NS);
         end.cnps.may = is_marked && controls && is_far;
-        // A forged one may not get as far.
+        // The engine may drop a forged packet before it looks at the mark.
         end.cnps.must = end.cnps.may && end.strict && end.hears();
     }
 
@@ -61,7 +62,8 @@ impl Lab {
         (end.cnps.may, end.cnps.must, end.cnps.last) = (false, false, Some(now));
     }
 
-    /// The packet was handled. A CNP for an end that has failed with its CQ meanwhile is owed to nobody.
+    /// Checks after a packet was handled that no CNP is missing. An end that has failed with its CQ
+    /// meanwhile owes none.
     pub(super) fn after_marked(&mut self, me: usize) {
         let end = &mut self.ends[me];
         let is_owed = end.cnps.must && end.hears() && !self.queues[end.queue].dead;
@@ -70,7 +72,7 @@ impl Lab {
     }
 }
 
-/// Whether it is a CNP.
+/// True if the packet is a CNP.
 pub fn is_cnp(packet: &Packet) -> bool {
     packet.kind == Kind::Cnp
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What a queue pair does to memory: copies, atomics, invalidations. Each is judged at once: is this the byte that the message
-//! under way has at this place, and is the buffer still his for whom it is touched?
+//! The accesses of a queue pair to memory: copies, atomics, invalidations. Each is judged at once:
+//! the bytes must be those of the message in progress at this place, and the owner of the buffer
+//! must still be outstanding.
 
 use super::lab::{Call, Lab};
 use super::memory::{pattern, Owner};
@@ -10,7 +11,7 @@ use verbena_roce::host::{AtomicOp, CopyFault, KeyUse, Sge, Source, Syndrome, Tar
 use verbena_roce::QpType;
 
 impl Lab {
-    /// Copies, and compares with the model what came out.
+    /// Copies bytes, and compares the result with the model.
     pub(super) fn copy(
         &mut self,
         me: usize,
@@ -45,7 +46,7 @@ impl Lab {
         result
     }
 
-    /// Executes an atomic; the model has a word of its own for it.
+    /// Executes an atomic. The model has its own copy of the word.
     pub(super) fn atomic(
         &mut self,
         me: usize,
@@ -85,7 +86,7 @@ impl Lab {
         Ok(before)
     }
 
-    /// Invalidates a key: for a work request, or for a message that says so (`remote`).
+    /// Invalidates a key for a work request, or for a message that asks for it (`remote`).
     pub(super) fn invalidate(&mut self, me: usize, key: u32, remote: bool) -> Result<(), Syndrome> {
         self.beside_invalidates(me, key, remote);
         if remote && self.ends[me].strict {
@@ -102,7 +103,8 @@ impl Lab {
         self.memory.arena.regions.invalidate(key, remote)
     }
 
-    /// What the model says that a copy has to bring, and where. Returns false if it knows nothing.
+    /// Enters the bytes that a copy has to bring, and their place, into the model. Returns false if
+    /// the model does not know them.
     fn expect_copy(&mut self, me: usize, target: &Target<'_>, bytes: &[u8]) -> bool {
         if !self.ends[me].strict {
             return false;
@@ -188,7 +190,8 @@ impl Lab {
         }
     }
 
-    /// The GRH of a datagram names both ends (A17.4): over IPv4, in the last 20 bytes.
+    /// Checks that the GRH of a datagram names both ends (A17.4). For IPv4, the header is in the
+    /// last 20 bytes.
     fn check_grh(&self, op: u32, grh: &[u8]) {
         let datagram = self.ops[op as usize].wqe.datagram.as_deref();
         let path = &datagram.expect("checked by the host").path;
@@ -201,7 +204,7 @@ impl Lab {
         assert!(from && to, "a wrong GRH {grh:x?} for {path:?}");
     }
 
-    /// So much more of the message under way is there.
+    /// Notes `length` more bytes of the message in progress.
     fn advance(&mut self, me: usize, length: u32) {
         let (op, _) = self.cursor(me);
         if self.ends[me].qp_type == QpType::Rc {
@@ -212,7 +215,7 @@ impl Lab {
         }
     }
 
-    /// A buffer is touched for somebody: is it still his?
+    /// Checks that the owner of a buffer that is accessed is still outstanding.
     fn check_owner(&self, me: usize, sge: &Sge) {
         let Some(owner) = self.memory.owner(sge.lkey) else {
             return;
@@ -231,7 +234,7 @@ impl Lab {
         }
     }
 
-    /// Places of a target, each checked. Fills `ranges`.
+    /// Checks the places of a target, and fills `ranges` with them.
     fn resolve(&mut self, me: usize, target: &Target<'_>, length: u32) -> Result<(), Syndrome> {
         if let Target::Scatter { sges, offset, .. } = target {
             parts(sges, *offset, length, |sge, _| self.check_owner(me, &sge));
@@ -242,7 +245,7 @@ impl Lab {
         regions.target(target, length, |run| ranges.push(run))
     }
 
-    /// Reads a source.
+    /// Reads a source into `to`.
     fn read(&self, me: usize, source: &Source<'_>, to: &mut Vec<u8>) -> Result<(), Syndrome> {
         if let Source::Gather {
             sges,

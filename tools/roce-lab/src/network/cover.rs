@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What the simulation has met, counted: it shows that a run of many seeds has looked everywhere.
+//! Counts of the situations that the simulation has met. They show how much a run of many seeds has
+//! covered.
 
 use super::work::Fault;
 use std::collections::BTreeMap;
 use verbena_roce::host::{EventType, WcOpcode, WcStatus, WqeOpcode};
 
-/// What is counted.
+/// The topics of the counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Topic {
@@ -18,19 +19,19 @@ pub enum Topic {
     Receive = 2,
     /// Sends: fault and status.
     Fault = 3,
-    /// Events: kind.
+    /// Events: event type.
     Event = 4,
     /// Packets: BTH opcode.
     Packet = 5,
     /// Acknowledgements: byte of the AETH.
     Aeth = 6,
-    /// What the link did.
+    /// Effects of the link on packets.
     Weather = 7,
     /// Connections: service and path MTU over 256.
     Connection = 8,
-    /// Kinds of seeds.
+    /// Seeds: climate.
     Climate = 9,
-    /// What the driver did.
+    /// Actions of the driver.
     Turmoil = 10,
     /// Counters of queue pairs that were not zero.
     Counter = 11,
@@ -53,7 +54,7 @@ impl Topic {
     ];
 }
 
-/// Names of what a link does.
+/// Names of the effects of a link.
 pub const WEATHER: [&str; 9] = [
     "delivered",
     "lost",
@@ -66,7 +67,7 @@ pub const WEATHER: [&str; 9] = [
     "marked",
 ];
 
-/// Names of what drivers do.
+/// Names of the actions of drivers.
 pub const TURMOIL: [&str; 12] = [
     "SQD",
     "SQD to RTS",
@@ -82,7 +83,7 @@ pub const TURMOIL: [&str; 12] = [
     "packet of an earlier life",
 ];
 
-/// Counts.
+/// The counts of all topics.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Coverage {
     counts: BTreeMap<[u8; 3], u64>,
@@ -91,17 +92,17 @@ pub struct Coverage {
 }
 
 impl Coverage {
-    /// Counts one.
+    /// Counts one occurrence.
     pub fn count(&mut self, topic: Topic, a: u8, b: u8) {
         self.add(topic, a, b, 1);
     }
 
-    /// Counts several.
+    /// Counts several occurrences.
     pub fn add(&mut self, topic: Topic, a: u8, b: u8, count: u64) {
         *self.counts.entry([topic as u8, a, b]).or_default() += count;
     }
 
-    /// Adds another's counts.
+    /// Adds the counts of another.
     pub fn merge(&mut self, other: &Coverage) {
         for (key, count) in &other.counts {
             *self.counts.entry(*key).or_default() += count;
@@ -109,7 +110,7 @@ impl Coverage {
         self.time = self.time.saturating_add(other.time);
     }
 
-    /// The count of one thing.
+    /// Returns the count of one key.
     pub fn of(&self, topic: Topic, a: u8, b: u8) -> u64 {
         self.counts
             .get(&[topic as u8, a, b])
@@ -117,7 +118,7 @@ impl Coverage {
             .unwrap_or_default()
     }
 
-    /// Whether anything of a topic has `a`.
+    /// True if a topic has a count with `a`.
     pub fn has(&self, topic: Topic, a: u8) -> bool {
         let from = [topic as u8, a, 0];
         self.counts
@@ -126,7 +127,7 @@ impl Coverage {
             .is_some()
     }
 
-    /// Keys and counts, to be stored.
+    /// Returns keys and counts, to be stored.
     pub fn raw(&self) -> impl Iterator<Item = ([u8; 3], u64)> + '_ {
         self.counts.iter().map(|(key, count)| (*key, *count))
     }
@@ -136,7 +137,7 @@ impl Coverage {
         *self.counts.entry(key).or_default() += count;
     }
 
-    /// A line for each count.
+    /// Returns a line for each count.
     pub fn lines(&self) -> impl Iterator<Item = String> + '_ {
         self.counts
             .iter()
@@ -184,7 +185,7 @@ fn name([topic, a, b]: [u8; 3]) -> String {
     }
 }
 
-/// Names of the kinds of seeds.
+/// Names of the climates.
 pub const CLIMATES: [&str; 5] = ["fair", "weather", "mistakes", "turmoil", "hostile"];
 
 fn service(raw: u8) -> &'static str {

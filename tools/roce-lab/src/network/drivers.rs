@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Drivers, machines and links: states are changed in the middle of work, memory goes away, what has failed begins anew.
+//! Drivers, machines and links: states change in the middle of work, memory goes away, failed
+//! connections begin anew.
 
 use super::air::What;
 use super::cover::Topic;
@@ -11,7 +12,7 @@ use verbena_roce::host::Syndrome;
 use verbena_roce::{QpState, QpType};
 
 impl Network {
-    /// What has failed is begun anew, mostly.
+    /// Starts a failed end anew in most cases.
     pub(super) fn mend(&mut self, me: usize, left: u32) {
         let end = &self.lab.ends[me];
         match end.state {
@@ -31,7 +32,7 @@ impl Network {
         }
     }
 
-    /// A driver, a machine or a link does what nobody expects.
+    /// Lets a driver, a machine or a link do something unexpected.
     pub(super) fn stir(&mut self, me: usize) {
         let what = self.rng.below(10) as u8;
         let state = self.lab.ends[me].state;
@@ -43,7 +44,7 @@ impl Network {
             0 | 1 if state == QpState::Rts => {
                 self.lab.cover.count(Topic::Turmoil, 0, 0);
                 self.lab.ends[me].drain = attr.sqd_notify;
-                // One may have had its PSNs and been held back by the window.
+                // A send may have been given its PSNs and been held back by the window.
                 let next = self.qps[me].snapshot().next_psn;
                 let end = &mut self.lab.ends[me];
                 end.may_start = next != (end.hi & 0xff_ffff) as u32;
@@ -93,7 +94,7 @@ impl Network {
         }
     }
 
-    /// Memory of a work request or receive goes away.
+    /// Invalidates memory of a work request or receive.
     fn vanish(&mut self, me: usize) {
         let end = &self.lab.ends[me];
         self.lab.cover.count(Topic::Turmoil, 6, 0);
@@ -127,7 +128,7 @@ impl Network {
         }
     }
 
-    /// SQD ends.
+    /// Moves a QP out of SQD.
     pub(super) fn resume(&mut self, me: usize) {
         if self.lab.ends[me].state == QpState::Sqd {
             self.lab.cover.count(Topic::Turmoil, 1, 0);
@@ -138,20 +139,20 @@ impl Network {
         }
     }
 
-    /// A frozen machine goes on.
+    /// Lets a frozen machine go on.
     pub(super) fn thaw(&mut self, me: usize) {
         if self.lab.ends[me].frozen {
             self.lab.ends[me].frozen = false;
             let end = &mut self.lab.ends[me];
             end.progress_at = self.lab.now.max(end.rnr_until);
-            // A timer may have expired before anything was sent again.
+            // A timer may have expired before a request was sent again.
             end.rounds += 1;
             end.thawed = true;
             self.poll(me);
         }
     }
 
-    /// To RESET: everything is forgotten without a completion.
+    /// Moves a QP to RESET, which drops all work without a completion.
     fn reset(&mut self, me: usize) {
         let attr = self.lab.ends[me].attr;
         self.modify(me, QpState::Reset, &attr);
@@ -169,7 +170,7 @@ impl Network {
         let number = end.queue;
         let queue = &mut lab.queues[number];
         if queue.shared {
-            // The one that was taken is lost, and others wait for it.
+            // The receive that was taken is lost, and a message needs another in its place.
             queue.owed += u32::from(lost.is_some());
             self.post_receives(number);
         } else {
@@ -181,7 +182,7 @@ impl Network {
         }
     }
 
-    /// Both ends of a connection, or one of datagrams, begin a new life.
+    /// Resets and connects both ends of a connection, or one end of datagrams.
     pub(super) fn reconnect(&mut self, me: usize) {
         let state = self.lab.ends[me].state;
         if !matches!(state, QpState::Err | QpState::Reset) {
@@ -222,7 +223,7 @@ impl Network {
         }
     }
 
-    /// The second end of a new connection becomes ready to send.
+    /// Makes the second end of a new connection ready to send.
     pub(super) fn connected(&mut self, me: usize, life: u32) {
         let end = &self.lab.ends[me];
         if end.state == QpState::Rtr && end.life == life {

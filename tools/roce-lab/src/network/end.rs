@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! One end of a connection as the model knows it. PSNs are counted in 64 bits here, so that nothing wraps.
+//! One end of a connection as the model knows it. The model counts PSNs in 64 bits, so that they do
+//! not wrap.
 
 use super::super::link::Mode;
 use super::congestion::Cnps;
@@ -11,10 +12,10 @@ use verbena_roce::qp::QpType;
 use verbena_roce::wire::Path;
 use verbena_roce::{Attr, Budget, Counters, QpState};
 
-/// PSNs of the model begin here, so that some lie before the first.
+/// Start of the model's PSNs, so that there are PSNs before the first one.
 pub const PSN_BASE: u64 = 1 << 40;
 
-/// The PSN of 64 bits that `psn` is when it is near to another.
+/// Returns the 64-bit PSN of `psn` that is nearest to another.
 pub fn extend(near: u64, psn: u32) -> u64 {
     let ahead = psn.wrapping_sub(near as u32) & 0xff_ffff;
     if ahead < 1 << 23 {
@@ -24,189 +25,192 @@ pub fn extend(near: u64, psn: u32) -> u64 {
     }
 }
 
-/// READ or atomic that was executed and is to be answered.
+/// A READ or atomic that was executed and is to be answered.
 #[derive(Clone, Copy, Debug)]
 pub struct Pending {
-    /// First PSN.
+    /// First PSN of the request.
     pub first: u64,
-    /// One after the last PSN.
+    /// PSN after the last one of the request.
     pub end: u64,
-    /// First PSN that was not answered yet.
+    /// First PSN that is not answered yet.
     pub sent: u64,
 }
 
-/// What the actor of an end may still do.
+/// The actions that are left to the actor of an end.
 #[derive(Debug, Default)]
 pub struct Actor {
-    /// Times it acts.
+    /// Number of times that the actor still acts.
     pub left: u32,
-    /// Nanoseconds between two actions, on average.
+    /// Average time between two actions in nanoseconds.
     pub pace: u64,
-    /// Longest message.
+    /// Length of the longest message in bytes.
     pub longest: u32,
-    /// Work requests with a fault, of 100.
+    /// Percentage of work requests with a fault.
     pub faults: u32,
-    /// Changes of state and the like, of 100.
+    /// Percentage of actions that change states and the like.
     pub turmoil: u32,
-    /// Receives that come late, of 100.
+    /// Percentage of receives that come late.
     pub late: u32,
-    /// Datagrams: who can be written to.
+    /// Datagrams: ends that can be addressed.
     pub others: Vec<usize>,
 }
 
-/// One end.
+/// One end of a connection.
 #[derive(Debug)]
 pub struct End {
-    /// Transport service.
+    /// Transport service of the queue pair.
     pub qp_type: QpType,
-    /// Number on the wire.
+    /// Queue pair number on the wire.
     pub qpn: u32,
-    /// Protection domain.
+    /// Protection domain of the queue pair.
     pub pd: u32,
-    /// The other end, of connected services.
+    /// Index of the other end, for connected services.
     pub peer: usize,
-    /// How its packets travel.
+    /// Mode in which the end's packets travel.
     pub mode: Mode,
-    /// The way of its frames.
+    /// Path of the end's frames.
     pub path: Path,
-    /// Its receive queue.
+    /// Index of the end's receive queue.
     pub queue: usize,
-    /// What one call of poll may do.
+    /// Budget of one call of poll.
     pub budget: Budget,
     /// Window in packets.
     pub window: u32,
-    /// The ACK timer is not shorter.
+    /// Minimum of the ACK timeout in nanoseconds.
     pub min_timeout: u64,
-    /// Behind a wire it recovers by itself: it goes back by one packet.
+    /// True if on a wire the end sends the oldest packet alone again, instead of going back for
+    /// all.
     pub recovers: bool,
-    /// Then it does so after this time at the earliest.
+    /// Shortest time in ns before the end does so.
     pub min_probe: u64,
-    /// What it says of what is marked.
+    /// CNPs that answer marked packets.
     pub cnps: Cnps,
-    /// Attributes of its present life.
+    /// Attributes of the current connection.
     pub attr: Attr,
-    /// The model knows exactly what has to happen. False: only what is safe counts.
+    /// True if the model knows exactly the events to come. If false, only safety is checked.
     pub strict: bool,
-    /// Counts resets.
+    /// Number of resets of the end.
     pub life: u32,
-    /// The machine it is in does nothing and hears nothing.
+    /// True if the end's machine is frozen: it neither acts nor receives.
     pub frozen: bool,
     /// State after the last call.
     pub state: QpState,
-    /// What it does by itself.
+    /// Program that acts on this end.
     pub actor: Actor,
 
-    /// It was in RTS.
+    /// True if the QP has been in RTS.
     pub started: bool,
-    /// Sends of which it was checked that they have left.
+    /// Number of sends that were checked to have left.
     pub checked: usize,
-    /// A send has failed in this life.
+    /// True if a send has failed since the last reset.
     pub failed_before: bool,
-    /// Something came from the peer, or its memory faulted, since it last went back.
+    /// True if the end has had a reason other than its timer to go back since it last went back: a
+    /// packet from the peer, or a fault of its memory.
     pub sign: bool,
-    /// It was frozen since the last progress: timers expire when it goes on.
+    /// True if the end was frozen since the last progress, so that timers expire when it goes on.
     pub thawed: bool,
-    /// Something has happened since poll was called.
+    /// True if something has happened since poll was called.
     pub upset: bool,
-    /// One more may start in SQD.
+    /// True if one more send may start in SQD.
     pub may_start: bool,
-    /// Send queue.
+    /// Work requests of the send queue.
     pub sq: Vec<u32>,
-    /// Sends that are complete.
+    /// Number of sends that are complete.
     pub done: usize,
-    /// Index of the next work request to see on the wire.
+    /// Index of the next work request that will appear on the wire.
     pub assign: usize,
-    /// One after the highest PSN sent.
+    /// PSN after the highest one sent.
     pub hi: u64,
-    /// One after the last request sent.
+    /// PSN after the last request sent.
     pub at: u64,
-    /// Where it goes on after it has sent something again.
+    /// PSN at which the end goes on after a retransmission.
     pub resume: u64,
-    /// One after the last packet that was sent again.
+    /// PSN after the last packet that was sent again.
     pub again_to: u64,
-    /// Time alone has made it go back.
+    /// True if the timer alone made the end go back.
     pub is_probe: bool,
-    /// The peer asked for this PSN: it may be sent a second time, until then.
+    /// PSN that the peer asked for, which may be sent a second time, and the time in ns up to which
+    /// it may.
     pub twice: Option<(u64, u64)>,
     /// Oldest PSN that is not acknowledged.
     pub una: u64,
-    /// READs and atomics sent that have not come back.
+    /// Number of READs and atomics sent that have not come back.
     pub reads: u32,
-    /// Nothing may be sent until then.
+    /// Time in ns before which the RNR timer forbids any request.
     pub rnr_until: u64,
-    /// An RNR NAK came and nothing was sent since.
+    /// True if an RNR NAK came and no request was sent since.
     pub waits: bool,
-    /// RNR NAKs since the last progress.
+    /// Number of RNR NAKs since the last progress.
     pub rnr_seen: u32,
-    /// Times that it went back since the last progress.
+    /// Number of times that the end went back since the last progress.
     pub rounds: u32,
-    /// When it made progress.
+    /// Time in ns of the last progress.
     pub progress_at: u64,
-    /// A send failed: what follows flushes.
+    /// True if a send failed, so that all after it flush.
     pub send_failed: bool,
-    /// The peer may be unable to answer: retries may run out.
+    /// True if the peer may be unable to answer, so that retries may run out.
     pub alone: bool,
-    /// Something was lost, doubled, delayed or refused since the start.
+    /// True if a packet was lost, doubled, delayed or refused since the start.
     pub disturbed: bool,
-    /// The word at the peer that its atomics change: address, key, value.
+    /// The word at the peer that the end's atomics change: address, key, value.
     pub word: (u64, u32, u64),
 
-    /// PSN expected.
+    /// PSN that the responder expects.
     pub expected: u64,
-    /// Messages executed.
+    /// Number of messages executed.
     pub msn: u64,
-    /// READs and atomics to answer.
+    /// READs and atomics to be answered.
     pub pending: VecDeque<Pending>,
-    /// One after the highest PSN answered.
+    /// PSN after the highest one answered.
     pub answered: u64,
     /// Lowest PSN of the duplicates that may be answered again.
     pub again: Option<u64>,
-    /// The PSN expected when a packet came that was ahead of it.
+    /// PSN that was expected when a packet ahead of it came.
     pub gap: Option<u64>,
     /// PSN of the last NAK for a gap.
     pub gap_nak: Option<u64>,
-    /// PSN of the last NAK that told that its sender's memory is gone.
+    /// PSN of the last NAK that reports that its sender's memory is gone.
     pub fault_nak: Option<u64>,
-    /// Receive taken and not complete.
+    /// Receive that is taken and not complete.
     pub held: Option<u32>,
-    /// UC: the message under way and its bytes so far.
+    /// UC: the message in progress and its bytes so far.
     pub message: Option<(u32, u32)>,
     /// UC: PSN after the last packet.
     pub next: u64,
 
-    /// Packets to send.
+    /// Packets that the queue pair has sent in this call.
     pub out: Vec<Packet>,
     /// Events of this call.
     pub events: Vec<EventType>,
-    /// COMM_EST was reported.
+    /// True if COMM_EST was reported.
     pub comm_est: bool,
-    /// SQ_DRAINED is to come.
+    /// True if SQ_DRAINED is due.
     pub drain: bool,
-    /// QP_LAST_WQE_REACHED is to come.
+    /// True if QP_LAST_WQE_REACHED is due.
     pub last_wqe: bool,
-    /// Errors of the responder that were reported, by an event or a receive.
+    /// Number of errors of the responder that an event or a receive has reported.
     pub blamed: u32,
-    /// Completions of this call: in error, flushed.
+    /// Number of completions in error of this call, without flushes.
     pub failures: u32,
-    /// Completions that were flushes, of this call.
+    /// Number of flushed completions of this call.
     pub flushes: u32,
-    /// Receives completed in this call.
+    /// Number of receives completed in this call.
     pub received: u32,
-    /// What the counters have to say.
+    /// Expected values of the counters.
     pub books: Counters,
-    /// Completions of the send and the receive queue, as numbers.
+    /// Digests of the completions of the send and the receive queue.
     pub digest: [u64; 2],
-    /// When its timer is set.
+    /// Time in ns for which the end's timer is set.
     pub timer: Option<u64>,
 }
 
 impl End {
-    /// Whether requests are processed.
+    /// True if the QP processes requests.
     pub fn hears(&self) -> bool {
         matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd) && !self.frozen
     }
 
-    /// Forgets a life.
+    /// Clears the state of the current connection.
     pub fn forget(&mut self) {
         self.life += 1;
         self.started = false;
@@ -237,7 +241,7 @@ impl End {
         self.timer = None;
     }
 
-    /// Begins a life with these attributes.
+    /// Starts a connection with the current attributes.
     pub fn begin(&mut self) {
         let first = PSN_BASE + u64::from(self.attr.sq_psn);
         (self.hi, self.at, self.una) = (first, first, first);
@@ -247,7 +251,8 @@ impl End {
         (self.expected, self.next, self.answered) = (expected, expected, expected);
     }
 
-    /// Responses that one READ request asks for: half a window, and between local peers all.
+    /// Returns the most responses that one READ request asks for: half a window, and between local
+    /// peers all.
     pub fn read_part(&self) -> u32 {
         if self.attr.local_peer {
             u32::MAX
@@ -256,8 +261,8 @@ impl End {
         }
     }
 
-    /// And the fewest: where routers mark or trips grow, the window is smaller, but a request for each response would fill the
-    /// path too.
+    /// Returns the fewest responses that one READ request asks for. With marks or growing round
+    /// trips the window is smaller, but a request for each response would fill the path too.
     pub fn least_part(&self) -> u32 {
         let most = self.read_part();
         if self.cnps.controls && self.is_modern() {
@@ -267,12 +272,12 @@ impl End {
         }
     }
 
-    /// Whether it recovers by itself.
+    /// True if the end sends the oldest packet alone again, instead of going back for all.
     pub fn is_modern(&self) -> bool {
         self.recovers && !self.attr.local_peer
     }
 
-    /// The local ACK timeout, if there is one.
+    /// Returns the local ACK timeout in nanoseconds, if there is one.
     pub fn timeout(&self) -> Option<u64> {
         verbena_roce::qp::timers::ack_timeout_ns(self.attr.timeout).map(|t| t.max(self.min_timeout))
     }

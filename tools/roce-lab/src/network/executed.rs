@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What a responder has executed: by each request of a call, one of those that it had kept included, as far as it says. And
-//! what a requester had kept of responses.
+//! Checks of the requests that a responder has executed in a call, including those that it had
+//! kept: each must be executed as far as the responder reports. Also the responses that a requester
+//! had kept.
 
 use super::end::extend;
 use super::lab::{Call, Lab};
@@ -10,7 +11,8 @@ use verbena_roce::packet::Packet;
 use verbena_roce::QpType;
 
 impl Lab {
-    /// A packet that was kept is executed in the call of another: that one is executed, and nothing is between them.
+    /// Handles a kept packet that the engine executes in the call of another packet. The other
+    /// packet must be executed, with no gap between the two.
     pub(super) fn goes_on(&mut self, me: usize, packet: &Packet) {
         self.say(me, || {
             format!("goes on with {}", super::observer::describe(packet))
@@ -44,7 +46,7 @@ impl Lab {
         };
     }
 
-    /// The responder has gone on.
+    /// Checks the requests between the old and the new expected PSN of a responder.
     pub(super) fn after_execution(&mut self, me: usize, to: u64) {
         let lab = self;
         let end = &lab.ends[me];

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What must hold when nothing happens any more, and after everything was taken down.
+//! The conditions that must hold when no event is left, and after all queue pairs were moved to
+//! ERR.
 
 use super::air::What;
 use super::cover::Topic;
@@ -10,7 +11,7 @@ use verbena_roce::host::WqeOpcode;
 use verbena_roce::{QpState, QpType};
 
 impl Network {
-    /// Checks what is left, ends everything, and checks again.
+    /// Checks the final state, moves everything to ERR, and checks again.
     pub(super) fn finish(&mut self) {
         for me in 0..self.qps.len() {
             self.check_quiet(me);
@@ -33,8 +34,8 @@ impl Network {
         self.lab.memory.check_all();
     }
 
-    /// Packets are gone and work requests are over: the data of each is dead, and only the queue pair that it was lent
-    /// from may still have it, for the next one.
+    /// Checks after the end of packets and work requests that the data of each is dead, and that
+    /// only the queue pair that lent it may still hold it, for the next work request.
     fn check_samples(&mut self) {
         for sample in &self.samples {
             if let Some(op) = self.lab.ops.get(sample.op as usize) {
@@ -50,7 +51,7 @@ impl Network {
         }
     }
 
-    /// Nothing happens any more: is everything done that could be?
+    /// Checks, when no event is left, that all work is done that could be done.
     fn check_quiet(&mut self, me: usize) {
         let snap = self.qps[me].snapshot();
         let end = &self.lab.ends[me];
@@ -115,7 +116,7 @@ impl Network {
         }
     }
 
-    /// All is over: was everything that was posted completed?
+    /// Checks after the end that everything that was posted has completed.
     fn check_over(&mut self, me: usize) {
         let snap = self.qps[me].snapshot();
         let end = &self.lab.ends[me];

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What is wrong with a work request: on purpose, or because the connection does not allow it.
+//! The faults of a work request: deliberate ones, and those because the connection does not allow
+//! the operation.
 
 use super::actor::pieces;
 use super::memory::{Owner, LONGEST};
@@ -14,7 +15,8 @@ use verbena_roce::QpType;
 pub(super) const BAD_KEY: u32 = 0x00ff_ff77;
 
 impl Network {
-    /// Makes it wrong, on purpose or because the connection does not allow it.
+    /// Gives a work request a fault, deliberately (`wrong`) or because the connection does not
+    /// allow the operation.
     pub(super) fn flaw(&mut self, me: usize, op: &mut Op, wrong: bool) {
         let end = &self.lab.ends[me];
         let (qp_type, reads) = (end.qp_type, end.attr.max_rd_atomic);
@@ -43,7 +45,7 @@ impl Network {
         }
     }
 
-    /// Draws a fault, and puts it in if it fits.
+    /// Draws a fault, and applies it if it fits the work request.
     fn spoil(&mut self, me: usize, op: &mut Op) {
         let end = &self.lab.ends[me];
         let (qp_type, peer_pd) = (end.qp_type, 100 + end.peer as u32);
@@ -95,12 +97,12 @@ impl Network {
             Fault::RkeyBounds if op.is_atomic() || writes_word || self.rng.chance(40) => {
                 op.wqe.remote_addr += 0x1_0000;
             }
-            // It begins within the region: the first packets alone would be good.
+            // The range begins within the region, so the first packets alone would be good.
             Fault::RkeyBounds => {
                 let ahead = 8 + self.rng.below(u64::from(op.length));
                 op.wqe.remote_addr += ahead;
                 if op.responds() {
-                    // Its first parts are good, and bring what is there.
+                    // The first parts of the READ are good, and return the bytes that are there.
                     op.base += ahead as u32;
                 }
             }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A stranger on the wire: packets whose ICRC is right and whose fields are not.
+//! A stranger on the wire: packets with a correct ICRC and wrong fields.
 
 use super::air::Arrival;
 use super::Network;

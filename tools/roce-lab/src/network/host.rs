@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The host of one queue pair: each call goes to the model that all ends share, to be judged there.
+//! The host of one queue pair: each call goes to the model that all ends share, and is judged
+//! there.
 
 use super::congestion::is_cnp;
 use super::cover::Topic;
@@ -17,7 +18,7 @@ pub struct LabHost<'a> {
 }
 
 impl Lab {
-    /// The host of an end.
+    /// Returns the host of an end.
     pub fn host(&mut self, me: usize) -> LabHost<'_> {
         LabHost { lab: self, me }
     }
@@ -95,7 +96,7 @@ impl Host for LabHost<'_> {
 
     fn transmit(&mut self, packet: Packet) {
         assert!(packet.psns > 0);
-        // The reference knows requests and their answers.
+        // The reference covers requests and their answers only.
         if !is_cnp(&packet) {
             self.lab.beside_sends(self.me, &packet);
         }

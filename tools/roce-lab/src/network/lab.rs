@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What the model knows of all queue pairs and their surroundings, and which call is going on.
+//! The state of the model: all queue pairs, their surroundings, and the call in progress.
 
 use super::beside::Beside;
 use super::cover::Coverage;
@@ -11,59 +11,59 @@ use std::ops::Range;
 use verbena_roce::pool::Pool;
 use verbena_roce::QpType;
 
-/// The call that is going on.
+/// The call in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
     /// Poll, modify or failure.
     Own,
     /// A request arrives.
     Request {
-        /// First PSN.
+        /// First PSN of the packet.
         first: u64,
-        /// One after the last PSN.
+        /// PSN after the last one of the packet.
         end: u64,
-        /// The work request that it belongs to, where the model knows.
+        /// The work request that the packet belongs to, where the model knows it.
         op: Option<u32>,
     },
     /// A response arrives.
     Response {
-        /// One after the last PSN.
+        /// PSN after the last one of the packet.
         end: u64,
     },
 }
 
-/// All of it.
+/// The whole state of the model.
 #[derive(Debug)]
 pub struct Lab {
-    /// Virtual time.
+    /// Virtual time in nanoseconds.
     pub now: u64,
-    /// Memory.
+    /// Memory of all ends.
     pub memory: Memory,
-    /// Work requests.
+    /// Send work requests of all ends.
     pub ops: Vec<Op>,
-    /// Receives.
+    /// Receives of all queues.
     pub recvs: Vec<Recv>,
-    /// Receive queues.
+    /// Receive queues of all ends.
     pub queues: Vec<RecvQueue>,
-    /// Ends.
+    /// Ends, one for each queue pair.
     pub ends: Vec<End>,
     /// The reference of each end.
     pub(super) beside: Vec<Beside>,
-    /// The call that is going on.
+    /// The call in progress.
     pub call: Call,
-    /// What was met.
+    /// Counts of the situations that were met.
     pub cover: Coverage,
-    /// Where lines of the trace go.
+    /// Function that prints lines of the trace.
     pub trace: Option<fn(&str)>,
     /// Buffers for frames and payloads.
     pub pool: Pool,
-    /// Bytes that are copied, and where they go; kept for their room.
+    /// Bytes of a copy and their places, kept to reuse the allocation.
     pub(super) scratch: Vec<u8>,
     pub(super) ranges: Vec<Range<usize>>,
 }
 
 impl Lab {
-    /// An empty one.
+    /// Returns an empty model.
     pub fn new() -> Self {
         Self {
             now: 0,
@@ -82,7 +82,7 @@ impl Lab {
         }
     }
 
-    /// Forgets everything but what was met.
+    /// Clears everything except the coverage.
     pub fn clear(&mut self) {
         self.now = 0;
         self.memory.clear();
@@ -108,7 +108,7 @@ impl Lab {
         }
     }
 
-    /// The work request of a queue pair that has a PSN.
+    /// Returns the work request of a queue pair that has a PSN.
     pub fn op_at(&self, qp: usize, psn: u64) -> Option<u32> {
         let sq = &self.ends[qp].sq;
         let sent = &sq[..self.ends[qp].assign.min(sq.len())];
@@ -121,7 +121,7 @@ impl Lab {
             .filter(|op| psn < self.ops[*op as usize].end())
     }
 
-    /// The work request that a responder has to execute now.
+    /// Returns the work request that a responder has to execute now, and its bytes executed so far.
     pub(super) fn cursor(&self, me: usize) -> (u32, u32) {
         let end = &self.ends[me];
         let Call::Request {

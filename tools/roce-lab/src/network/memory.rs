@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Memory of the simulated network, twice: the bytes that the engine writes, and the bytes that the model says are
-//! there. Regions lie in one arena with guards between them, so that a byte that strays is found by a comparison.
+//! Memory of the simulated network, twice: the bytes that the engine writes, and the bytes that the
+//! model expects. Regions lie in one arena with guards between them, so that a comparison finds a
+//! stray byte.
 
 use crate::arena::{Arena, Buffer};
 use std::ops::Range;
 use verbena_roce::host::{Sge, Source, Target};
 
-/// Bytes between two regions that belong to nobody.
+/// Number of guard bytes between two regions.
 const GUARD: usize = 24;
 const GUARD_BYTE: u8 = 0xa5;
 const PATTERN_BYTES: usize = 1 << 16;
-/// Longest message whose bytes a pattern can give.
+/// Longest message in bytes for which the pattern is long enough.
 pub const LONGEST: u32 = 1 << 15;
 
-/// Bytes without a period. A message is a part of it, from a place of its own.
+/// Bytes without a period. A message is a part of the pattern, from a place of its own.
 static PATTERN: [u8; PATTERN_BYTES] = {
     let mut bytes = [0; PATTERN_BYTES];
     let (mut i, mut x) = (0, 0x1234_5678_9abc_def1_u64);
@@ -28,34 +29,34 @@ static PATTERN: [u8; PATTERN_BYTES] = {
     bytes
 };
 
-/// `length` bytes of the message that begins at `base`, from `offset` on.
+/// Returns `length` bytes of the message that begins at `base`, from `offset` on.
 pub fn pattern(base: u32, offset: u32, length: u32) -> &'static [u8] {
     let from = (base + offset) as usize;
     &PATTERN[from..from + length as usize]
 }
 
-/// Whose memory a region is.
+/// The owner of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
     /// The local buffers of a send work request.
     Op(u32),
     /// The buffers of a receive.
     Recv(u32),
-    /// What peers access.
+    /// Memory that peers access.
     Remote,
 }
 
-/// All memory.
+/// All memory of the simulation.
 #[derive(Debug, Default)]
 pub struct Memory {
-    /// The bytes, to be written by the engine.
+    /// The bytes that the engine writes.
     pub arena: Arena,
     model: Vec<u8>,
     owners: Vec<Owner>,
 }
 
 impl Memory {
-    /// Forgets everything, but keeps the space.
+    /// Removes all regions, but keeps the allocations.
     pub fn clear(&mut self) {
         self.arena.bytes.clear();
         self.arena.regions.0.clear();
@@ -74,18 +75,18 @@ impl Memory {
         self.arena.register(pd, access, len)
     }
 
-    /// There is such a region, and its key can be used.
+    /// True if a region has this key and the key can be used.
     pub fn is_valid(&self, key: u32) -> bool {
         let region = self.arena.regions.get(key);
         region.is_some_and(|region| region.valid)
     }
 
-    /// Whether all of a source can be read.
+    /// True if all of a source can be read.
     pub fn reads(&self, source: &Source<'_>) -> bool {
         self.arena.regions.source(source, |_| ()).is_ok()
     }
 
-    /// Whether `length` bytes from `offset` on can be stored to SGEs.
+    /// True if `length` bytes from `offset` on can be stored to SGEs.
     pub fn stores(&self, pd: u32, sges: &[Sge], offset: u64, length: u64) -> bool {
         let target = Target::Scatter {
             pd,
@@ -97,13 +98,13 @@ impl Memory {
         allowed.is_ok()
     }
 
-    /// The owner of a key's region.
+    /// Returns the owner of a key's region.
     pub fn owner(&self, key: u32) -> Option<Owner> {
         let index = self.arena.regions.index(key)?;
         self.owners.get(index).copied()
     }
 
-    /// The place of an address, whatever its key may do.
+    /// Returns the place of an address, whatever its key allows.
     fn place(&self, addr: u64, length: u32) -> Range<usize> {
         let index = (addr >> 32).wrapping_sub(1) as usize;
         let region = self.arena.regions.0.get(index);
@@ -117,20 +118,20 @@ impl Memory {
         from..from + length as usize
     }
 
-    /// What the program has in its memory before anything happens.
+    /// Writes the bytes that a program has in its memory before the run.
     pub fn fill(&mut self, addr: u64, bytes: &[u8]) {
         let range = self.place(addr, bytes.len() as u32);
         self.arena.bytes[range.clone()].copy_from_slice(bytes);
         self.model[range].copy_from_slice(bytes);
     }
 
-    /// What the model says is there from now on.
+    /// Enters the bytes that the model expects from now on.
     pub fn expect(&mut self, addr: u64, bytes: &[u8]) {
         let range = self.place(addr, bytes.len() as u32);
         self.model[range].copy_from_slice(bytes);
     }
 
-    /// The model has no opinion of these bytes.
+    /// Takes the engine's bytes into the model, where the model does not know them.
     pub fn accept(&mut self, range: Range<usize>) {
         self.model[range.clone()].copy_from_slice(&self.arena.bytes[range]);
     }
@@ -143,7 +144,7 @@ impl Memory {
         );
     }
 
-    /// Compares the whole region with the model, and its guards.
+    /// Compares a whole region and its guards with the model.
     pub fn check_region(&self, key: u32, what: &str) {
         if let Some(region) = self.arena.regions.get(key) {
             let Range { start, end } = region.range();
@@ -169,7 +170,7 @@ impl Memory {
         );
     }
 
-    /// A number that tells the contents of all memory.
+    /// Returns a digest of all memory.
     pub fn digest(&self) -> u64 {
         let mut digest = 0xcbf2_9ce4_8422_2325_u64;
         for chunk in self.arena.bytes.chunks(8) {

@@ -1,30 +1,33 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A simulated network: many queue pairs of all services, in one engine or behind wires, on a virtual clock, by seed.
+//! A simulated network: many queue pairs of all services, in one engine or on wires, on a virtual
+//! clock, by seed.
 //!
-//! A seed draws everything: the connections and their attributes, the weather of each direction of each link, what is
-//! posted and when, what is wrong with it, what drivers do in the middle. Then an event after the other happens, and at
-//! each the engine is compared with a model that knows what has to come out:
+//! A seed draws everything: the connections and their attributes, the weather of each direction of
+//! each link, the work requests with their times and faults, and the actions of drivers in the
+//! middle. Events then happen one after the other. At each event the engine is compared with a
+//! model that computes the result:
 //!
-//! | file | what |
+//! | file | contents |
 //! | --- | --- |
-//! | `plan.rs` | what a seed draws at the beginning |
+//! | `plan.rs` | the draws of a seed at the beginning |
 //! | `actor.rs` | programs: they post work requests and receives |
-//! | `flaws.rs` | what is wrong with those |
+//! | `flaws.rs` | faults of work requests |
 //! | `drivers.rs` | drivers, machines, links: they change states, let memory go, begin anew |
 //! | `work.rs`, `end.rs` | work requests, receives and ends as the model knows them |
-//! | `memory.rs` | all memory twice, as the engine has left it and as the model says |
-//! | `lab.rs` | what the model knows, and which call is going on |
-//! | `host.rs` | the host of a queue pair: every effect is judged at once, in `copies.rs` and `completions.rs` |
-//! | `observer.rs` | every packet that is sent is judged by itself |
-//! | `calls.rs` | the calls of a queue pair, and what must hold after each; `executed.rs`: of what it has executed |
-//! | `beside.rs` | the reference (`crate::reference`) beside the engine: told the same packets, compared after each call |
-//! | `congestion.rs` | what the links have marked, and what has to follow |
+//! | `memory.rs` | all memory twice, as the engine has left it and as the model computes it |
+//! | `lab.rs` | the state of the model, and the call in progress |
+//! | `host.rs` | the host of a queue pair: `copies.rs` and `completions.rs` judge every effect at once |
+//! | `observer.rs` | a check of every packet that is sent |
+//! | `calls.rs` | the calls of a queue pair, and the conditions that must hold after each |
+//! | `executed.rs` | the conditions on the requests that a call has executed |
+//! | `beside.rs` | the reference (`crate::reference`): gets the same packets, compared after each call |
+//! | `congestion.rs` | the marks of the links, and the notifications that have to follow |
 //! | `air.rs` | the links: loss, doubling, reordering, delay, corruption, forgery |
-//! | `cover.rs` | what was met, counted |
-//! | `show.rs` | what a tap is shown |
+//! | `cover.rs` | counts of the situations that were met |
+//! | `show.rs` | the frames that a tap is shown |
 //!
-//! A broken rule is a panic. The same seed brings it again, with a trace if one is asked for.
+//! A broken rule is a panic. The same seed reproduces it, with a trace on request.
 
 pub mod cover;
 
@@ -60,21 +63,21 @@ use verbena_roce::{Gather, Qp};
 pub use super::link::Mode;
 pub use plan::Climate;
 
-/// A network, to run one seed after the other.
+/// A network that runs one seed after the other.
 #[derive(Debug)]
 pub struct Network {
     lab: Lab,
     qps: Vec<Qp>,
     air: Air,
-    /// Draws what programs do. Nothing of the engine decides how often it is asked.
+    /// Draws the actions of programs. The number of draws does not depend on the engine.
     rng: Rng,
-    /// Draws what the machine does: budgets, delays.
+    /// Draws the behaviour of the machine: budgets, delays.
     whim: Rng,
     climate: Climate,
     mode: Option<Mode>,
-    /// Watches frames.
+    /// Observer of the frames that are sent.
     pub tap: Option<Box<dyn Tap>>,
-    /// Data of packets, by way of sample, to see that nobody keeps them.
+    /// Payload data of a sample of packets, to check that no reference to them remains.
     samples: Vec<Sample>,
 }
 
@@ -84,18 +87,18 @@ struct Sample {
     gather: Rc<Gather>,
 }
 
-/// What a run has left.
+/// The result of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// Memory and completions, as a number.
+    /// Digest of memory and completions.
     pub digest: u64,
-    /// Virtual time.
+    /// Virtual time in nanoseconds.
     pub time: u64,
 }
 
-/// Of so many seeds (a multiple of 16) one runs in all ways of travel.
+/// One seed of this number (a multiple of 16) runs in all modes of travel.
 const COMPARED: u64 = 64;
-/// Steps of a seed that are not believed to end.
+/// Number of steps after which a seed is considered not to end.
 const MAX_STEPS: u32 = 2_000_000;
 
 impl Default for Network {
@@ -105,7 +108,7 @@ impl Default for Network {
 }
 
 impl Network {
-    /// A network that has run nothing.
+    /// Returns a network that has run no seed.
     pub fn new() -> Self {
         Self {
             lab: Lab::new(),
@@ -120,27 +123,27 @@ impl Network {
         }
     }
 
-    /// Has each line of what happens written somewhere.
+    /// Passes each line of the trace to `to`.
     pub fn trace(&mut self, to: fn(&str)) {
         self.lab.trace = Some(to);
     }
 
-    /// What was met by all runs so far.
+    /// Returns the counts of all runs so far.
     pub fn coverage(&self) -> &Coverage {
         &self.lab.cover
     }
 
-    /// Forgets what was met.
+    /// Returns the counts and resets them.
     pub fn take_coverage(&mut self) -> Coverage {
         std::mem::take(&mut self.lab.cover)
     }
 
-    /// Adds what another network has met.
+    /// Adds the counts of another network.
     pub fn add_coverage(&mut self, other: &Coverage) {
         self.lab.cover.merge(other);
     }
 
-    /// Runs a seed. Panics when a rule is broken.
+    /// Runs a seed. Panics if a rule is broken.
     pub fn run(&mut self, seed: u64) -> Outcome {
         let climate = Climate::of(seed);
         if seed % COMPARED == 1 && self.tap.is_none() {
@@ -154,7 +157,7 @@ impl Network {
         self.run_as(seed, climate, None)
     }
 
-    /// Runs a seed in a climate, with all packets travelling in one way.
+    /// Runs a seed in a climate, with all packets travelling in one mode.
     pub fn run_as(&mut self, seed: u64, climate: Climate, mode: Option<Mode>) -> Outcome {
         self.lab.clear();
         self.qps.clear();
@@ -180,7 +183,7 @@ impl Network {
         }
     }
 
-    /// Lets things happen until nothing does any more.
+    /// Handles events until none is left.
     fn go(&mut self) {
         for _ in 0..MAX_STEPS {
             let Some((at, what)) = self.air.pop() else {

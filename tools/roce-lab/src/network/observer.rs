@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Watches every packet that a queue pair sends, and knows by itself what it has to be: which PSN, which part of which
-//! work request, which acknowledgement.
+//! Checks every packet that a queue pair sends against the model's own view: its PSN, its part of a
+//! work request, the acknowledgement that it makes.
 
 use super::congestion::is_cnp;
 use super::cover::Topic;
@@ -12,7 +12,8 @@ use verbena_roce::packet::{Aeth, AethSyndrome, Kind, NakCode, Packet, Payload, S
 use verbena_roce::QpState;
 use verbena_roce::QpType;
 
-/// Receives that a credit code stands for (IBTA 9.7.7.2, table 46): doubling every other step.
+/// Returns the number of receives for a credit code (IBTA 9.7.7.2, table 46), which doubles every
+/// other step.
 fn credits_of(code: u8) -> u32 {
     match code {
         0..=3 => u32::from(code),
@@ -22,7 +23,8 @@ fn credits_of(code: u8) -> u32 {
 }
 
 impl Lab {
-    /// Judges a packet that was sent. For a request: the work request that it belongs to.
+    /// Judges a packet that was sent. For a request, returns the work request that the packet
+    /// belongs to.
     pub fn observe(&mut self, me: usize, packet: &Packet) -> Option<u32> {
         self.say(me, || format!("sends {}", describe(packet)));
         self.cover.count(Topic::Packet, packet.opcode(), 0);
@@ -56,7 +58,7 @@ impl Lab {
         None
     }
 
-    /// The next work request that is sent at all.
+    /// Returns the next work request that sends packets.
     fn next_op(&mut self, me: usize) -> u32 {
         loop {
             let end = &mut self.ends[me];
@@ -94,7 +96,7 @@ impl Lab {
             "sent before the RNR timer is over"
         );
         let reliable = end.qp_type == QpType::Rc;
-        // A UC packet whose memory was gone has had its PSN.
+        // A UC packet whose memory was gone has used its PSN without being sent.
         let hi = if !reliable && end.books.flushed > 0 {
             hi.max(psn)
         } else {
@@ -103,7 +105,8 @@ impl Lab {
         assert!(psn <= hi, "PSN {psn:#x} leaves a gap behind {hi:#x}");
         let modern = end.is_modern();
         if reliable && modern && psn > end.at && psn <= end.resume {
-            // What was sent again alone is sent, and the reference knows where it goes on; or an acknowledgement came meanwhile.
+            // Either the packets that were sent again alone have left, and the reference checks
+            // where the requester goes on, or an acknowledgement came meanwhile.
             let end = &mut self.ends[me];
             end.at = psn;
             if psn == una && psn < hi {
@@ -127,7 +130,8 @@ impl Lab {
             let second = modern && second && !end.sign;
             if goes_back && !second {
                 end.rounds += 1;
-                // The timer may have been started by what came just before the first was sent.
+                // A packet that came just before the first request was sent may have started the
+                // timer.
                 let least = if modern {
                     end.min_probe
                 } else {
@@ -159,8 +163,8 @@ impl Lab {
         }
         self.ends[me].hi = hi;
         self.ends[me].waits = false;
-        // Of a READ that was asked for in part the next request begins nothing.
-        // What an unreliable one had not sent when it failed, the next one has.
+        // The next request of a READ that was requested in part begins no work request. PSNs that a
+        // failed unreliable work request had not used go to the next work request.
         let begun = self.op_at(me, psn).filter(|op| {
             let has_ended = !reliable && self.ops[*op as usize].over;
             !(has_ended && psn == hi && packet.first)
@@ -182,7 +186,8 @@ impl Lab {
             let (most, least) = (end.read_part(), end.least_part());
             let op = &mut self.ops[number as usize];
             op.psns = op.needs(mtu);
-            // How much its requests ask for depends on the path. The first says it for all.
+            // The number of responses that one request asks for depends on the path. The first
+            // request determines it for all.
             op.part = match packet.kind {
                 Kind::ReadRequest(reth) => reth.length.div_ceil(mtu).max(1),
                 _ => most,
@@ -199,7 +204,7 @@ impl Lab {
         let op = &self.ops[number as usize];
         if psn == hi && op.responds() {
             let end = &mut self.ends[me];
-            // The driver may have lowered it under a READ that has begun.
+            // The driver may have lowered `max_rd_atomic` under a READ that has begun.
             let most = u32::from(end.attr.max_rd_atomic).max(1);
             assert!(
                 end.reads < most && (end.attr.max_rd_atomic > 0 || psn > op.first),
@@ -362,7 +367,8 @@ impl Lab {
                 if credits != 31 {
                     let queue = &self.queues[self.ends[me].queue];
                     assert!(!queue.shared, "credits of an SRQ");
-                    // The receive of the message under way counts: its MSN is not told yet.
+                    // The receive of the message in progress counts, because its MSN is not
+                    // reported yet.
                     let held = usize::from(self.ends[me].held.is_some());
                     let left = (queue.posts.len() - queue.taken + held) as u32;
                     assert!(
@@ -380,7 +386,7 @@ impl Lab {
                 self.check_msn(me, aeth);
                 let peer = self.ends[me].peer;
                 self.ends[peer].disturbed = true;
-                // It tells a gap behind it too.
+                // The RNR NAK covers a gap after this PSN too.
                 self.ends[me].gap_nak = Some(psn);
             }
             AethSyndrome::Nak(NakCode::Sequence) => {
@@ -391,13 +397,13 @@ impl Lab {
                 assert_ne!(end.gap_nak, Some(psn), "a gap is reported twice");
                 end.gap_nak = Some(psn);
             }
-            // So does what has become of its sender's memory.
+            // A NAK for memory of the sender that is gone covers a gap too.
             AethSyndrome::Nak(NakCode::SourceFault) => self.ends[me].fault_nak = Some(psn),
             AethSyndrome::Nak(_) => {}
         }
     }
 
-    /// Answers of READs and atomics go first.
+    /// Checks that the answers of READs and atomics leave first.
     fn check_pending(&self, me: usize, end: u64) {
         let first = self.ends[me].pending.front();
         assert!(
@@ -411,7 +417,8 @@ impl Lab {
         assert_eq!(aeth.msn, msn, "a wrong MSN");
     }
 
-    /// A responder has executed up to a PSN: notes which READs and atomics are to be answered, and counts messages.
+    /// Advances a responder that has executed up to a PSN: notes the READs and atomics to be
+    /// answered, and counts messages.
     pub fn note_executed(&mut self, me: usize, to: u64) {
         let (mut psn, peer) = (self.ends[me].expected, self.ends[me].peer);
         while psn < to {
@@ -434,7 +441,7 @@ impl Lab {
     }
 }
 
-/// Is this the part of its work request that begins with packet `begin`?
+/// Checks that a packet is the part of its work request that begins with packet number `begin`.
 fn check_request(packet: &Packet, op: &super::work::Op, begin: u32, mtu: u32) {
     let wqe = &op.wqe;
     if op.responds() {
@@ -521,7 +528,7 @@ fn syndrome_byte(aeth: &Aeth) -> u8 {
     }
 }
 
-/// A packet in a line.
+/// Describes a packet in one line.
 pub fn describe(packet: &Packet) -> std::string::String {
     let place = match (packet.first, packet.last) {
         (true, true) => "only",

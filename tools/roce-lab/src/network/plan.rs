@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What a seed draws before anything happens: connections, attributes, links.
+//! The draws of a seed before the run: connections, attributes, links.
 
 use super::air::{Weather, What};
 use super::beside::Beside;
@@ -18,24 +18,26 @@ use verbena_abi::ctx::access;
 use verbena_roce::wire::{ipv4_to_gid, Path};
 use verbena_roce::{Attr, Budget, Config, Counters, Qp, QpState, QpType};
 
-/// How much goes wrong.
+/// The kind of trouble in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Climate {
-    /// Nothing.
+    /// Nothing goes wrong.
     Fair = 0,
-    /// Links lose, double, delay and corrupt, but not until retries run out: everything has to succeed.
+    /// Links lose, double, delay and corrupt packets, but not until retries run out: every work
+    /// request has to succeed.
     Weather = 1,
-    /// Work requests and receives with mistakes, in any weather.
+    /// Work requests and receives have faults, in any weather.
     Mistakes = 2,
-    /// Drivers change states in the middle, queues die, memory goes away, machines freeze, links are cut.
+    /// Drivers change states in the middle, queues die, memory goes away, machines freeze, links
+    /// are cut.
     Turmoil = 3,
-    /// A stranger forges packets whose ICRC is right. Only what is safe counts.
+    /// A stranger forges packets with a correct ICRC. Only safety is checked.
     Hostile = 4,
 }
 
 impl Climate {
-    /// All.
+    /// All climates in the order of their numbers.
     pub const ALL: [Climate; 5] = [
         Climate::Fair,
         Climate::Weather,
@@ -44,7 +46,7 @@ impl Climate {
         Climate::Hostile,
     ];
 
-    /// The climate of a seed.
+    /// Returns the climate of a seed.
     pub fn of(seed: u64) -> Climate {
         match seed % 16 {
             0 => Climate::Fair,
@@ -75,7 +77,7 @@ fn path(rng: &mut Rng, from: usize, to: usize) -> Path {
     }
 }
 
-/// A first PSN: often near the wrap.
+/// Draws a first PSN, which is often near the wrap.
 pub fn first_psn(rng: &mut Rng) -> u32 {
     if rng.chance(60) {
         (0xff_ffff - rng.below(40) as u32) & 0xff_ffff
@@ -85,7 +87,7 @@ pub fn first_psn(rng: &mut Rng) -> u32 {
 }
 
 impl Network {
-    /// Draws everything and has the actors begin.
+    /// Draws everything, and schedules the first action of each actor.
     pub(super) fn plan(&mut self) {
         let mut rng = self.rng.clone();
         let groups = 1 + rng.below(3);
@@ -98,7 +100,8 @@ impl Network {
         }
         for _ in 0..groups {
             match rng.below(100) {
-                // The outcome of the others is not to be compared: what is lost is lost.
+                // Runs whose outcomes are compared have reliable connections only, because the
+                // other services do not recover lost packets.
                 _ if self.mode.is_some() => self.plan_pair(&mut rng, QpType::Rc),
                 0..=64 => self.plan_pair(&mut rng, QpType::Rc),
                 65..=82 => self.plan_pair(&mut rng, QpType::Uc),
@@ -118,7 +121,7 @@ impl Network {
         let first = self.lab.ends.len();
         let attr = self.draw_attr(rng);
         let psns = [first_psn(rng), first_psn(rng)];
-        // One of them may be a limited member of its partition.
+        // One end may be a limited member of its partition.
         let limited = if rng.chance(20) { rng.below(2) } else { 2 };
         let mode = self.draw_mode(rng);
         let weather = self.draw_weather(rng, &attr);
@@ -133,7 +136,7 @@ impl Network {
             if limited == side as u64 {
                 attr.pkey &= 0x7fff;
             }
-            // Links need not be alike in both directions.
+            // The two directions of a link may differ.
             let mut weather = weather;
             if rng.chance(30) {
                 (weather.loss, weather.jitter) = (0, 0);
@@ -219,7 +222,7 @@ impl Network {
         if self.climate == Climate::Hostile || turmoil && rng.chance(60) {
             let most = if rng.chance(70) { 3 } else { 7 };
             attr.rnr_retry = rng.below(most) as u8;
-            // So short that a late receive costs several of them.
+            // The RNR timer is so short that a late receive costs several RNR NAKs.
             if rng.chance(70) {
                 attr.min_rnr_timer = 1 + rng.below(2) as u8;
             }
@@ -291,7 +294,8 @@ impl Network {
         let pd = 100 + me as u32;
         let mut config = Config::new(qpn(me), qp_type, pd);
         config.has_srq = shared;
-        // With credits nobody runs into an RNR NAK.
+        // A requester with credits avoids RNR NAKs, so credits are drawn less often if RNR retries
+        // are limited.
         config.credits = rng.chance(if attr.rnr_retry < 7 { 25 } else { 70 });
         config.max_msg_size = LONGEST;
         config.window = 1 + rng.below(64) as u32;
@@ -303,7 +307,7 @@ impl Network {
         config.recovers = rng.chance(60);
         config.min_probe_ns = 20_000;
         config.congestion_control = rng.chance(70);
-        // Some keep nothing, and some so little that it is not enough.
+        // Some QPs keep no packets, and some have too little memory to keep all.
         config.keep_bytes = match rng.below(4) {
             0 => 0,
             1 => rng.below(4_000) as u32,
@@ -415,7 +419,7 @@ impl Network {
         self.qps.push(Qp::new(config));
     }
 
-    /// RESET to RTS.
+    /// Moves a QP from RESET to RTS.
     pub(super) fn connect(&mut self, me: usize) {
         let attr = self.lab.ends[me].attr;
         self.begin(me);
@@ -424,7 +428,7 @@ impl Network {
         self.modify(me, QpState::Rts, &attr);
     }
 
-    /// A life begins: PSNs, and the word that atomics change.
+    /// Starts the end with its PSNs and a new word that its atomics change.
     pub(super) fn begin(&mut self, me: usize) {
         let lab: &mut Lab = &mut self.lab;
         lab.ends[me].begin();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Shows a tap what is sent. Nothing in the simulation is another for it: no random number is drawn, no memory is read.
+//! Shows a tap the packets that are sent. The tap does not change the simulation: no random number
+//! is drawn and no memory is read for it.
 
 use super::end::extend;
 use super::Network;
@@ -10,8 +11,8 @@ use verbena_roce::psn::PSN_MASK;
 use verbena_roce::wire::frame;
 
 impl Network {
-    /// Shows a packet of an end. What has no frame, as it goes by reference or is lost before there is one, gets one with
-    /// zeros for its payload.
+    /// Shows a packet of an end. A packet without a frame, because it travels by reference or is
+    /// lost before the frame is made, gets a frame with zeros as payload.
     pub(super) fn show(
         &mut self,
         me: usize,
@@ -44,7 +45,7 @@ impl Network {
         self.tap = Some(tap);
     }
 
-    /// The work request that a packet belongs to, where the model knows it.
+    /// Returns the work request that a packet belongs to, where the model knows it.
     fn work_of(&self, me: usize, packet: &Packet, op: Option<u32>) -> Option<Work> {
         let end = &self.lab.ends[me];
         let op = op.or_else(|| {

@@ -1,68 +1,69 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Work requests as the model knows them: what was posted, what is wrong with it on purpose, and how far it has come.
+//! Work requests as the model knows them: their contents, their deliberate faults, and their
+//! progress.
 
 use verbena_roce::host::{SendWqe, Sge, Syndrome, WcStatus, WqeError, WqeOpcode};
 
-/// What is wrong with a work request on purpose.
+/// The deliberate fault of a work request or a receive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Fault {
-    /// Nothing.
+    /// No fault.
     #[default]
     None,
     /// The remote key is unknown.
     RkeyUnknown,
     /// The remote range ends beyond its region.
     RkeyBounds,
-    /// The remote region does not allow it.
+    /// The remote region does not allow the access.
     RkeyAccess,
     /// The remote region is of another protection domain.
     RkeyPd,
     /// The peer does not allow the operation.
     Disabled,
-    /// An atomic whose address is not a multiple of 8.
+    /// The address of an atomic is not a multiple of 8.
     Misaligned,
     /// The local key is unknown.
     LkeyUnknown,
     /// The local range ends beyond its region.
     LkeyBounds,
-    /// Longer than the queue pair allows.
+    /// The message is longer than the queue pair allows.
     TooLong,
-    /// An atomic whose buffer has not 8 bytes.
+    /// The buffer of an atomic does not have 8 bytes.
     AtomicLength,
     /// The host finds that the WQE is malformed.
     Malformed,
-    /// A READ or atomic where none may be outstanding.
+    /// A READ or atomic is posted where none may be outstanding.
     NoReads,
-    /// More READs than the peer takes.
+    /// More READs are outstanding than the peer takes.
     TooManyReads,
-    /// An operation that the service does not have.
+    /// The service does not have the operation.
     Opcode,
-    /// A local invalidate of a key that is not there.
+    /// A local invalidate names an unknown key.
     LocalInvalidate,
-    /// A remote invalidate of a key that is not there.
+    /// A remote invalidate names an unknown key.
     RemoteInvalidate,
-    /// A datagram with another Q_Key.
+    /// A datagram has another Q_Key than its destination.
     Qkey,
-    /// A datagram over the path MTU.
+    /// A datagram is longer than the path MTU.
     OverMtu,
-    /// A datagram without a destination.
+    /// A datagram has no destination.
     NoDestination,
-    /// A receive that is too short for the message.
+    /// A receive is too short for the message.
     RecvShort,
-    /// A receive with an unknown key.
+    /// A receive has an unknown key.
     RecvKey,
-    /// A receive that is malformed.
+    /// A receive is malformed.
     RecvMalformed,
-    /// Memory that goes away at any time.
+    /// Memory may go away at any time.
     Vanishing,
     /// The local region of a READ or atomic may not be written.
     LkeyAccess,
 }
 
 impl Fault {
-    /// All.
+    /// All faults in the order of their numbers.
     pub const ALL: &'static [Fault] = &[
         Fault::None,
         Fault::RkeyUnknown,
@@ -91,7 +92,7 @@ impl Fault {
         Fault::LkeyAccess,
     ];
 
-    /// Whether the sender finds it itself, so that nothing is sent.
+    /// True if the sender detects the fault itself, so that it sends no packet.
     pub fn is_local(self) -> bool {
         matches!(
             self,
@@ -108,7 +109,7 @@ impl Fault {
         )
     }
 
-    /// Whether the peer refuses the request for its memory's sake.
+    /// True if the peer refuses the request because of its own memory regions.
     pub fn is_remote_access(self) -> bool {
         matches!(
             self,
@@ -116,7 +117,7 @@ impl Fault {
         )
     }
 
-    /// Whether a responder refuses it for any reason that lies in the request.
+    /// True if a responder refuses the request for any reason that lies in the request.
     pub fn is_remote(self) -> bool {
         self.is_remote_access()
             || matches!(
@@ -125,7 +126,8 @@ impl Fault {
             )
     }
 
-    /// What the requester of a reliable connection completes with, by table 58 of IBTA 10.10.3 and its like.
+    /// Returns the status with which the requester of a reliable connection completes, by table 58
+    /// of IBTA 10.10.3 and similar rules.
     pub fn status(self) -> WcStatus {
         match self {
             Fault::None | Fault::RemoteInvalidate | Fault::Vanishing => WcStatus::Success,
@@ -150,48 +152,48 @@ impl Fault {
 /// A send work request.
 #[derive(Debug, Default)]
 pub struct Op {
-    /// Queue pair that it was posted to.
+    /// Index of the queue pair that the work request was posted to.
     pub qp: usize,
-    /// Header.
+    /// Header of the WQE.
     pub wqe: SendWqe,
-    /// Local buffers.
+    /// Local buffers of the message.
     pub sges: Vec<Sge>,
-    /// Inline data.
+    /// Inline data of the message.
     pub inline: Vec<u8>,
-    /// What the host finds wrong.
+    /// Error that the host reports when the WQE is fetched.
     pub malformed: Option<WqeError>,
-    /// Bytes of the message.
+    /// Length of the message in bytes.
     pub length: u32,
-    /// Where the message's bytes begin in the pattern.
+    /// Place in the pattern at which the message's bytes begin.
     pub base: u32,
-    /// What is wrong with it.
+    /// Deliberate fault of the work request.
     pub fault: Fault,
-    /// Datagrams: the queue pair it is for.
+    /// Datagrams: index of the destination queue pair.
     pub to: usize,
     /// First PSN, without wrapping.
     pub first: u64,
-    /// PSNs; 0 until it was first sent.
+    /// Number of PSNs; 0 until the work request was first sent.
     pub psns: u32,
-    /// READ: responses that one request asks for, but for the last.
+    /// READ: number of responses that each request but the last asks for.
     pub part: u32,
     /// Bytes that the responder has executed.
     pub done: u32,
-    /// The responder has executed it.
+    /// True if the responder has executed the work request.
     pub executed: bool,
     /// Bytes of a READ or atomic that came back.
     pub got: u32,
     /// Result of an atomic.
     pub value: u64,
-    /// It is complete, or flushed, or dropped by a reset.
+    /// True if the work request is complete, flushed, or dropped by a reset.
     pub over: bool,
-    /// Its memory may go away.
+    /// True if the work request's memory may go away.
     pub vanishing: bool,
-    /// The receive that it took.
+    /// Index of the receive that the message took.
     pub recv: Option<u32>,
 }
 
 impl Op {
-    /// Whether it ends by a response.
+    /// True if a response completes the work request.
     pub fn responds(&self) -> bool {
         matches!(
             self.wqe.opcode,
@@ -199,12 +201,12 @@ impl Op {
         ) || self.is_placed()
     }
 
-    /// Whether a response of no bytes ends it.
+    /// True if a response of no bytes completes the work request.
     pub fn is_placed(&self) -> bool {
         matches!(self.wqe.opcode, WqeOpcode::AtomicWrite | WqeOpcode::Flush)
     }
 
-    /// Bytes that come back.
+    /// Returns the number of bytes that come back.
     pub fn returns(&self) -> u32 {
         if self.responds() && !self.is_placed() {
             self.length
@@ -213,12 +215,13 @@ impl Op {
         }
     }
 
-    /// Whether it brings bytes to the peer.
+    /// True if the work request brings bytes to the peer.
     pub fn brings(&self) -> bool {
         !self.responds() || self.wqe.opcode == WqeOpcode::AtomicWrite
     }
 
-    /// Whether it is never sent: its own side refuses it, but not for where what it fetches would go.
+    /// True if the work request is never sent, because its own side refuses it. A bad destination
+    /// of a READ or atomic is detected only later.
     pub fn stays(&self) -> bool {
         let fetches = self.is_atomic() || self.wqe.opcode == WqeOpcode::RdmaRead;
         let lkey = matches!(
@@ -228,7 +231,7 @@ impl Op {
         self.fault.is_local() && !(fetches && lkey)
     }
 
-    /// Whether it is an atomic.
+    /// True if the work request is an atomic.
     pub fn is_atomic(&self) -> bool {
         matches!(
             self.wqe.opcode,
@@ -236,17 +239,18 @@ impl Op {
         )
     }
 
-    /// Whether it sends nothing.
+    /// True if the work request sends no packet.
     pub fn is_silent(&self) -> bool {
         matches!(self.wqe.opcode, WqeOpcode::LocalInv | WqeOpcode::FastReg)
     }
 
-    /// Whether it takes a receive of the other side: none but these may be solicited (IBTA 9.2.3).
+    /// True if the message takes a receive of the other side. Only such messages may be solicited
+    /// (IBTA 9.2.3).
     pub fn takes_receive(&self) -> bool {
         self.is_send() || self.wqe.opcode == WqeOpcode::RdmaWriteImm
     }
 
-    /// Whether it is a SEND of any kind.
+    /// True if the work request is a SEND of any kind.
     pub fn is_send(&self) -> bool {
         matches!(
             self.wqe.opcode,
@@ -254,12 +258,12 @@ impl Op {
         )
     }
 
-    /// Whether it takes a receive.
+    /// True if the message takes a receive.
     pub fn takes_recv(&self) -> bool {
         self.is_send() || self.wqe.opcode == WqeOpcode::RdmaWriteImm
     }
 
-    /// Whether it has immediate data.
+    /// True if the message has immediate data.
     pub fn has_imm(&self) -> bool {
         matches!(
             self.wqe.opcode,
@@ -267,7 +271,7 @@ impl Op {
         )
     }
 
-    /// PSNs that it needs.
+    /// Returns the number of PSNs that the work request needs.
     pub fn needs(&self, mtu: u32) -> u32 {
         if self.is_silent() {
             0
@@ -278,12 +282,13 @@ impl Op {
         }
     }
 
-    /// One after its last PSN.
+    /// Returns the PSN after the last one.
     pub fn end(&self) -> u64 {
         self.first + u64::from(self.psns)
     }
 
-    /// First PSN and one after the last of what is a message to the peer, and holds this PSN: a part of a READ, or all.
+    /// Returns the first PSN, and the PSN after the last, of the part that is one message to the
+    /// peer and contains this PSN: a part of a READ, or the whole work request.
     pub fn message_at(&self, psn: u64) -> (u64, u64) {
         if self.wqe.opcode != WqeOpcode::RdmaRead {
             return (self.first, self.end());
@@ -294,40 +299,40 @@ impl Op {
     }
 }
 
-/// A receive.
+/// A receive work request.
 #[derive(Debug, Default)]
 pub struct Recv {
-    /// `wr_id`.
+    /// Identifier of the work request.
     pub wr_id: u64,
-    /// Index of its WQE.
+    /// Index of the receive's WQE.
     pub index: u32,
-    /// Buffers.
+    /// Buffers of the receive.
     pub sges: Vec<Sge>,
-    /// Protection domain of its queue.
+    /// Protection domain of the receive's queue.
     pub pd: u32,
-    /// Bytes that they hold.
+    /// Number of bytes that the buffers hold.
     pub capacity: u32,
-    /// What is wrong with it.
+    /// Deliberate fault of the receive.
     pub fault: Fault,
-    /// What the host finds wrong.
+    /// Error that the host reports when the receive is taken.
     pub malformed: Option<Syndrome>,
-    /// It is complete.
+    /// True if the receive is complete.
     pub over: bool,
-    /// Its memory may go away.
+    /// True if the receive's memory may go away.
     pub vanishing: bool,
 }
 
-/// A receive queue, of one queue pair or shared.
+/// A receive queue of one queue pair, or a shared one.
 #[derive(Debug, Default)]
 pub struct RecvQueue {
-    /// What was posted since the last reset.
+    /// Receives that were posted since the last reset.
     pub posts: Vec<u32>,
-    /// How many were taken.
+    /// Number of receives that were taken.
     pub taken: usize,
-    /// Receives that senders will want, and that are not posted yet.
+    /// Number of receives that senders will need and that are not posted yet.
     pub owed: u32,
-    /// It is shared.
+    /// True if the queue is an SRQ.
     pub shared: bool,
-    /// It cannot be read any more.
+    /// True if the queue cannot be read any more.
     pub dead: bool,
 }

@@ -12,7 +12,7 @@
 //! | `keep.rs` | requests that arrive ahead of a gap |
 //! | `refuse.rs` | the parts of a refusal |
 //! | `answers.rs` | answers that are owed or allowed, and every answer that leaves |
-//! | `requester.rs`, `work.rs` | reliable connections: when a request may be sent, and when it has to complete |
+//! | `requester.rs`, `work.rs` | reliable connections: when a request may be sent and must complete |
 //! | `responses.rs` | the requests that each response acknowledges, and the retry that it costs |
 //! | `limits.rs` | end-to-end credits of the requester |
 //! | `unreliable.rs` | responders of UC and UD |
