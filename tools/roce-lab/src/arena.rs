@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Memory of the simulated hosts: bytes, and regions of them that are used by key. What is special stays with its user: the
-//! model of the bytes, the guards and the owners of regions in `network/memory.rs`, memory that repeats itself in
-//! `engine/nic.rs`. The engine also finds the runs of its SGEs itself, because its lists have one and it is measured.
+//! Memory of the simulated hosts: bytes, and regions of them that are used by key. Special features
+//! stay with their users: the model of the bytes, the guards and the owners of regions in
+//! `network/memory.rs`, memory that repeats itself in `engine/nic.rs`. The engine also finds the
+//! runs of its SGEs itself, because its lists have one SGE and it is measured.
 
 use crate::keys::{self, admit};
 use std::ops::Range;
@@ -11,41 +12,41 @@ use verbena_abi::ctx::access::{
 };
 use verbena_roce::host::{Access, AtomicOp, KeyUse, Sge, Source, Syndrome, Target};
 
-/// Every use of a key by the owner and by peers.
+/// Access flags for every use of a key by the owner and by peers.
 pub const EVERY_USE: u32 = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC | FLUSH_GLOBAL;
 
 /// A memory region.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 pub struct Region {
-    /// Key, local and remote.
+    /// Key of the region, local and remote.
     pub key: u32,
-    /// Protection domain.
+    /// Protection domain of the region.
     pub pd: u32,
-    /// `verbena_abi::ctx::access`.
+    /// Access flags of `verbena_abi::ctx::access`.
     pub access: u32,
-    /// The key can be used.
+    /// True if the key can be used.
     pub valid: bool,
-    /// First address.
+    /// First address of the region.
     pub addr: u64,
-    /// Bytes.
+    /// Length of the region in bytes.
     pub length: u64,
-    /// Where in the bytes of all regions it begins.
+    /// Index of the region's first byte in the bytes of all regions.
     pub at: usize,
 }
 
 impl Region {
-    /// Key of region `index`.
+    /// Returns the key of region `index`.
     pub fn key(index: usize) -> u32 {
         (index as u32 + 1) << 8 | 0x5a
     }
 
-    /// First address of region `index`.
+    /// Returns the first address of region `index`.
     pub fn addr(index: usize) -> u64 {
         (index as u64 + 1) << 32 | 0x40
     }
 
-    /// Where its bytes are.
+    /// Returns the place of the region's bytes.
     pub fn range(&self) -> Range<usize> {
         self.at..self.at + self.length as usize
     }
@@ -54,21 +55,21 @@ impl Region {
 /// A buffer that is a memory region of its own.
 #[derive(Clone, Copy, Debug)]
 pub struct Buffer {
-    /// Its key.
+    /// Key of the buffer's region.
     pub key: u32,
-    /// Its first address.
+    /// First address of the buffer.
     pub addr: u64,
-    /// Its length.
+    /// Length of the buffer in bytes.
     pub len: u32,
 }
 
 impl Buffer {
-    /// All of it as an SGE.
+    /// Returns the whole buffer as an SGE.
     pub fn sge(self) -> Sge {
         self.part(0, self.len)
     }
 
-    /// `length` bytes from `offset` on.
+    /// Returns `length` bytes from `offset` on as an SGE.
     pub fn part(self, offset: u32, length: u32) -> Sge {
         Sge {
             addr: self.addr + u64::from(offset),
@@ -83,32 +84,33 @@ impl Buffer {
 pub struct Regions(pub Vec<Region>);
 
 impl Regions {
-    /// The place in the list of the region with this key.
+    /// Returns the index of the region with this key.
     #[inline]
     pub fn index(&self, key: u32) -> Option<usize> {
         let index = (key >> 8).wrapping_sub(1) as usize;
         (self.0.get(index)?.key == key).then_some(index)
     }
 
-    /// The region with this key.
+    /// Returns the region with this key.
     #[inline]
     pub fn get(&self, key: u32) -> Option<&Region> {
         self.index(key).map(|index| &self.0[index])
     }
 
-    /// The region with this key, to be changed.
+    /// Returns the region with this key for a change.
     pub fn get_mut(&mut self, key: u32) -> Option<&mut Region> {
         self.index(key).map(|index| &mut self.0[index])
     }
 
-    /// Where in the bytes a use of a key begins, if it is allowed.
+    /// Returns the place at which a use of a key begins, if it is allowed.
     #[inline]
     pub fn find(&self, key: &KeyUse) -> Result<usize, Syndrome> {
         let (region, offset) = admit(key, self.get(key.key))?;
         Ok(region.at + offset)
     }
 
-    /// Calls `run` for each run of bytes that is read, until one is not allowed. For bytes that are not here, it is not called.
+    /// Calls `run` for each run of bytes that is read, until a run is not allowed. `run` is not
+    /// called for a source outside of the regions.
     pub fn source(
         &self,
         source: &Source<'_>,
@@ -142,7 +144,8 @@ impl Regions {
         }
     }
 
-    /// Calls `run` for each run of bytes that `length` bytes are written to, until one is not allowed.
+    /// Calls `run` for each run of bytes to which `length` bytes are written, until a run is not
+    /// allowed.
     pub fn target(
         &self,
         target: &Target<'_>,
@@ -214,7 +217,8 @@ impl Regions {
         Ok(at..at + length as usize)
     }
 
-    /// [`verbena_roce::host::Host::invalidate`]: for the peer's SEND with invalidate (`remote`), or for a local one.
+    /// Implements [`verbena_roce::host::Host::invalidate`], for the peer's SEND with invalidate
+    /// (`remote`) or for a local invalidate.
     pub fn invalidate(&mut self, key: u32, remote: bool) -> Result<(), Syndrome> {
         let region = self.get_mut(key).filter(|r| r.valid).ok_or(if remote {
             Syndrome::RemoteInvalidate
@@ -229,14 +233,14 @@ impl Regions {
 /// Memory regions and their bytes.
 #[derive(Clone, Debug, Default)]
 pub struct Arena {
-    /// The regions.
+    /// The regions and their keys.
     pub regions: Regions,
     /// Bytes of all regions.
     pub bytes: Vec<u8>,
 }
 
 impl Arena {
-    /// Registers `len` bytes of zero, behind all that is there.
+    /// Registers `len` bytes of zero after all existing regions.
     pub fn register(&mut self, pd: u32, access: u32, len: u32) -> Buffer {
         let (index, at) = (self.regions.0.len(), self.bytes.len());
         let (key, addr) = (Region::key(index), Region::addr(index));
@@ -253,7 +257,7 @@ impl Arena {
         Buffer { key, addr, len }
     }
 
-    /// Appends a source to `into`, up to what is not allowed.
+    /// Appends a source to `into`, up to the first run that is not allowed.
     pub fn read(&self, source: &Source<'_>, into: &mut Vec<u8>) -> Result<(), Syndrome> {
         if let Source::Bytes(bytes) = source {
             into.extend_from_slice(bytes);
@@ -262,7 +266,7 @@ impl Arena {
             .source(source, |run| into.extend_from_slice(&self.bytes[run]))
     }
 
-    /// Writes `bytes` to a target, up to what is not allowed.
+    /// Writes `bytes` to a target, up to the first run that is not allowed.
     pub fn write(&mut self, target: &mut Target<'_>, bytes: &[u8]) -> Result<(), Syndrome> {
         if let Target::Buffer(buffer) = target {
             buffer.copy_from_slice(bytes);
@@ -285,8 +289,8 @@ impl Arena {
     }
 }
 
-/// The parts of SGEs that bytes `offset..offset + length` of their message lie in: each with its offset from the first of
-/// these bytes.
+/// Calls `each` for the parts of SGEs in which bytes `offset..offset + length` of their message
+/// lie, each with its offset from the first of these bytes.
 pub fn parts(sges: &[Sge], mut offset: u32, length: u32, mut each: impl FnMut(Sge, u32)) {
     let mut done = 0;
     for sge in sges {

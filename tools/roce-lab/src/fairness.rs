@@ -1,32 +1,33 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! How senders share a link that is too narrow for all of them, and how long a queue they leave in front of it.
+//! A measurement of how senders share a link that is too narrow for all of them, and of the queue
+//! that they leave in front of it.
 
 use super::flows::{Flows, Shape, HEADERS};
 use verbena_roce::{CongestionCounters, Counters};
 
-/// Messages that each sender has posted and not completed.
+/// Number of messages that each sender has posted and not completed.
 const DEPTH: u32 = 8;
 
-/// What came of it.
+/// The result of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// Payload bytes that have arrived, by sender.
     pub shares: Vec<u64>,
-    /// Bytes in the queue before the link, on the average.
+    /// Average number of bytes in the queue before the link.
     pub queue: u64,
-    /// And at the most.
+    /// Highest number of bytes in that queue.
     pub longest: u64,
-    /// Payload that has arrived, of what the link can carry, in thousandths.
+    /// Payload that has arrived, in thousandths of the link's capacity.
     pub goodput: u64,
-    /// What the queue pairs of senders and receivers have counted.
+    /// Counters of the queue pairs, summed over senders and over receivers.
     pub counters: [Counters; 2],
-    /// What they have met of congestion.
+    /// Congestion counters of the queue pairs, summed over senders and over receivers.
     pub congestion: [CongestionCounters; 2],
 }
 
 impl Outcome {
-    /// The least share and the greatest, of an even one, in thousandths.
+    /// Returns the smallest and the largest share, in thousandths of an even share.
     pub fn spread(&self) -> (u64, u64) {
         let all: u64 = self.shares.iter().sum();
         let even = (all / self.shares.len().max(1) as u64).max(1);
@@ -36,8 +37,9 @@ impl Outcome {
     }
 }
 
-/// Runs senders that always have something to send for some nanoseconds, with congestion control or without. Each begins
-/// `stagger` nanoseconds after the one before it; what counts is what comes from then on that all have begun.
+/// Runs senders that always have messages to send for `duration` nanoseconds, with congestion
+/// control (`controls`) or without. Each sender begins `stagger` nanoseconds after the one before
+/// it. The measurement begins after all have begun.
 pub fn run(shape: &Shape, stagger: u64, duration: u64, controls: bool) -> Outcome {
     let mut flows = Flows::new(shape.clone(), |_, config| {
         config.congestion_control = controls;

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Senders that share one link: what loss, delay, rate and window cost, and how a link is shared. The clock is virtual, so the
-//! figures are those of the transport alone, and the same for the same seed.
+//! Senders that share one link: the cost of loss, delay, rate and window, and the shares of the
+//! link. The clock is virtual, so the figures are those of the transport alone, and the same for
+//! the same seed.
 //!
-//! Each sender is connected with a receiver of its own at the far end. What senders send waits in one queue for the link,
-//! what receivers send in another for the way back, which is alike. There is no memory behind it: what arrives is counted.
+//! Each sender is connected with a receiver of its own at the far end. The packets of all senders
+//! wait in one queue for the link. The packets of the receivers wait in another queue for the
+//! opposite direction, which has the same properties. The ends have no memory; they only count the
+//! bytes that arrive.
 
 use super::pair::Setup;
 use super::rng::Rng;
@@ -16,33 +19,34 @@ use verbena_roce::packet::{Packet, Payload};
 use verbena_roce::sched;
 use verbena_roce::{Attr, Config, CongestionCounters, Counters, Pool, Qp, QpState, QpType};
 
-/// Preamble, gap, Ethernet, IPv4, UDP, BTH, ICRC and FCS, about.
+/// Approximate bytes of preamble, gap, Ethernet, IPv4, UDP, BTH, ICRC and FCS.
 pub const HEADERS: u64 = 82;
 
-/// What is run.
+/// The link and the load of a run.
 #[derive(Clone, Debug)]
 pub struct Shape {
-    /// Senders.
+    /// Number of senders.
     pub senders: usize,
-    /// WRITE, SEND or READ. The data of a READ is the receivers' to send.
+    /// WRITE, SEND or READ. The receivers send the data of a READ.
     pub opcode: WqeOpcode,
-    /// Bytes of a message.
+    /// Length of a message in bytes.
     pub message: u32,
-    /// Path MTU.
+    /// Path MTU in bytes.
     pub mtu: u32,
-    /// Packets that may be unacknowledged.
+    /// Number of packets that may be unacknowledged.
     pub window: u32,
-    /// Bits of a microsecond.
+    /// Rate of the link in bits per microsecond.
     pub rate: u64,
-    /// Nanoseconds from end to end.
+    /// Delay from end to end in nanoseconds.
     pub delay: u64,
-    /// Packets lost in each direction, of 1000.
+    /// Packets lost in each direction, in thousandths.
     pub loss: u32,
-    /// Packets are marked (CE) that find so many bytes in the queue before the link; 0: none are.
+    /// Bytes in the queue before the link from which on packets are marked (CE); 0 if no packets
+    /// are marked.
     pub mark: u64,
     /// Code of the local ACK timeout.
     pub timeout: u8,
-    /// Draws what is lost.
+    /// Seed of the losses.
     pub seed: u64,
 }
 
@@ -71,10 +75,11 @@ struct End {
     message: u32,
     posted: u32,
     done: u32,
-    /// Work requests that it keeps posted from now on; 0: what it was told.
+    /// Number of work requests that the sender keeps posted from now on; 0 if it posts only on
+    /// [`Flows::post`].
     keeps: u32,
     failed: Option<WcStatus>,
-    /// Payload bytes that have come to where they belong.
+    /// Payload bytes that have reached their destination.
     arrived: u64,
     out: Vec<Packet>,
     pool: Pool,
@@ -172,11 +177,11 @@ enum What {
 /// One direction of the link.
 #[derive(Clone, Copy, Debug, Default)]
 struct Way {
-    /// When the last bit of what waits has left.
+    /// Time in ns at which the last bit of the queue has left.
     busy_until: u64,
-    /// Since when the queue is measured.
+    /// Time in ns since which the queue is measured.
     since: u64,
-    /// What the queue has held, in byte-nanoseconds.
+    /// Integral of the queue's length over time, in byte-nanoseconds.
     area: u128,
     longest: u64,
     bytes: u64,
@@ -194,14 +199,14 @@ pub struct Flows {
     slots: Vec<Option<What>>,
     free: Vec<usize>,
     number: u64,
-    /// The payload of every frame.
+    /// Payload of every frame.
     bytes: Rc<Vec<u8>>,
     /// Virtual time in nanoseconds.
     pub now: u64,
 }
 
 impl Flows {
-    /// Connected queue pairs; `config` may change what each is made of, by its number.
+    /// Returns connected queue pairs. `config` may change the configuration of each, by its number.
     pub fn new(shape: Shape, config: impl Fn(usize, &mut Config)) -> Self {
         let mut flows = Self {
             qps: Vec::new(),
@@ -244,7 +249,7 @@ impl Flows {
         flows
     }
 
-    /// A sender posts so many messages more.
+    /// Posts `messages` more messages on a sender.
     pub fn post(&mut self, sender: usize, messages: u32) {
         let end = &mut self.ends[2 * sender];
         end.posted = end.posted.wrapping_add(messages);
@@ -252,24 +257,27 @@ impl Flows {
         self.run(2 * sender);
     }
 
-    /// A sender posts a message for each that is done, from now on, so that as many as now are always posted.
+    /// Lets a sender post a message for each one that completes from now on, so that the present
+    /// number stays posted.
     pub fn keep_posting(&mut self, sender: usize) {
         let end = &mut self.ends[2 * sender];
         end.keeps = end.posted.wrapping_sub(end.done);
     }
 
-    /// Whether a sender has nothing more to do; or the status that it has failed with.
+    /// Returns true if a sender has nothing more to do. The error is the status with which it
+    /// failed.
     pub fn is_done(&self, sender: usize) -> Result<bool, WcStatus> {
         let end = &self.ends[2 * sender];
         end.failed.map_or(Ok(end.done == end.posted), Err)
     }
 
-    /// Bytes of a sender that have arrived, those of a READ at the sender itself.
+    /// Returns the bytes of a sender that have arrived; those of a READ arrive at the sender
+    /// itself.
     pub fn arrived(&self, sender: usize) -> u64 {
         self.ends[2 * sender].arrived + self.ends[2 * sender + 1].arrived
     }
 
-    /// Counters of a sender's queue pair and of its receiver's.
+    /// Returns the counters of a sender's queue pair and of its receiver's.
     pub fn counters(&self, sender: usize) -> [&Counters; 2] {
         [
             self.qps[2 * sender].counters(),
@@ -277,7 +285,7 @@ impl Flows {
         ]
     }
 
-    /// What a sender's queue pair and its receiver's have met of congestion.
+    /// Returns the congestion counters of a sender's queue pair and of its receiver's.
     pub fn congestion(&self, sender: usize) -> [CongestionCounters; 2] {
         [
             self.qps[2 * sender].congestion(),
@@ -285,7 +293,7 @@ impl Flows {
         ]
     }
 
-    /// Packets that carry data, of all senders: for READs, the responses.
+    /// Returns the number of packets that carry data, of all senders: for READs, the responses.
     pub fn sent(&self) -> u64 {
         let data = usize::from(self.shape.opcode == WqeOpcode::RdmaRead);
         let each = self.qps.iter().skip(data).step_by(2);
@@ -293,31 +301,32 @@ impl Flows {
             .sum()
     }
 
-    /// The queue of data before the link since the beginning: bytes on the average, and at the most.
+    /// Returns the average and the highest number of bytes in the queue before the link, in the
+    /// direction of the data, since [`Flows::forget_queue`] or the start.
     pub fn queue(&self) -> (u64, u64) {
         let way = self.way();
         let time = (self.now - way.since).max(1);
         ((way.area / u128::from(time)) as u64, way.longest)
     }
 
-    /// Measures the queue from now on.
+    /// Restarts the measurement of the queue.
     pub fn forget_queue(&mut self) {
         for way in &mut self.ways {
             (way.since, way.area, way.longest, way.bytes) = (self.now, 0, 0, 0);
         }
     }
 
-    /// Bytes that the link has carried, headers included.
+    /// Returns the bytes that the link has carried, headers included.
     pub fn carried(&self) -> u64 {
         self.way().bytes
     }
 
-    /// The way that data take.
+    /// Returns the direction of the link that the data take.
     fn way(&self) -> &Way {
         &self.ways[usize::from(self.shape.opcode == WqeOpcode::RdmaRead)]
     }
 
-    /// Runs until a time, or until nothing happens any more: then false.
+    /// Runs until a time, or until no event is left. Returns false in the second case.
     pub fn run_until(&mut self, end: u64) -> bool {
         while let Some(Reverse((at, _, slot))) = self.heap.peek().copied() {
             if at > end {
@@ -352,7 +361,7 @@ impl Flows {
         self.heap.push(Reverse((at, self.number, slot)));
     }
 
-    /// Lets a queue pair do what it can.
+    /// Polls a queue pair until it has nothing more to do.
     fn run(&mut self, me: usize) {
         let end = &mut self.ends[me];
         if end.keeps > 0 {

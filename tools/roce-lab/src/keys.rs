@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! How the simulated hosts check a use of a key, and what atomics do there. Tables of their own: what is wrong in the
-//! device's must not be wrong here too.
+//! The check of a key's use by the simulated hosts, and the effect of atomics there. The tables are
+//! separate from the device's, so that an error in those is not repeated here.
 
 use crate::arena::Region;
 use verbena_abi::ctx::access;
 use verbena_roce::host::{Access, AtomicOp, KeyUse, Syndrome};
 
-/// Checks a use of a key against the region that the key names, if there is one. Returns the region, and where in it the use
-/// begins.
+/// Checks a use of a key against the region that the key names, if there is one. Returns the
+/// region, and the offset in it at which the use begins.
 #[inline]
 pub fn admit<'a>(
     key: &KeyUse,
@@ -48,7 +48,7 @@ pub fn admit<'a>(
     Ok((region, offset as usize))
 }
 
-/// The value after an atomic operation, from that before.
+/// Returns the value after an atomic operation on the value `before`.
 #[inline]
 pub fn atomic(op: AtomicOp, before: u64) -> u64 {
     match op {

@@ -8,17 +8,17 @@
 //!
 //! | queue pairs | where | used by |
 //! | --- | --- | --- |
-//! | two: [`Pair`] owns them, the [`World`] around them, the [`Link`] between them | `pair.rs` | `tools/roce/tests`, captures |
-//! | many, drawn from a seed, compared with a model at each step: [`Network`] | `network/` | `tools/sim` |
-//! | many, with turns and timers as in a NIC: [`Engine`](engine::Engine) | `engine/` | benches, allocations, memory |
+//! | two: [`Pair`] with its [`World`] and its [`Link`] | `pair.rs` | `tools/roce/tests`, captures |
+//! | many, by seed, compared with a model: [`Network`] | `network/` | `tools/sim` |
+//! | many, as in a NIC: [`Engine`](engine::Engine) | `engine/` | benches, allocations, memory |
 //! | pairs that share a link of some rate: [`flows`] | `flows.rs` | `scripts/sim --goodput` |
-//! | two or four, controlled by a fuzzer: [`fuzz`] | `fuzz/` | `scripts/fuzz`, replayed by the tests here |
+//! | two or four, by a fuzzer: [`fuzz`] | `fuzz/` | `scripts/fuzz`, replayed by the tests here |
 //!
 //! The engine and the flows exist to be measured. All the others check two rules in every run,
 //! whatever is tested: each work request completes at most once and in order, and no buffer is read
-//! or written for a work request that is not outstanding. All five share the [`arena`], which is
-//! memory with its regions; [`keys`], a second implementation of the checks of a key; [`tap`], an
-//! observer of a link; and [`rng`], which makes each run repeatable.
+//! or written for a work request that is not outstanding. They have in common the [`arena`], which
+//! is memory with its regions; [`keys`], a second implementation of the checks of a key; [`tap`],
+//! an observer of a link; and [`rng`], which makes each run repeatable.
 //!
 //! A broken rule is a panic, because this crate is for tests only and is no part of the NIC.
 

@@ -1,34 +1,35 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A link between two ends on a virtual clock: it delays, loses, doubles and reorders by seed.
+//! A link between two ends on a virtual clock. The link delays, loses, doubles and reorders by
+//! seed.
 
 use super::rng::Rng;
 use super::world::Side;
 use std::collections::BTreeMap;
 use verbena_roce::packet::Packet;
 
-/// How packets travel.
+/// The form in which packets travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// As they are: super-packets by reference, as between queue pairs of one engine.
+    /// Super-packets by reference, as between queue pairs of one engine.
     Local,
-    /// Split into single packets, by reference.
+    /// Single packets by reference.
     Split,
-    /// As frames.
+    /// Frames with bytes of their own.
     Wire,
 }
 
-/// What is under way.
+/// A packet or frame on its way.
 #[derive(Clone, Debug)]
 pub enum Carried {
-    /// A packet.
+    /// A packet by reference.
     Packet(Packet),
-    /// A frame.
+    /// The bytes of a frame.
     Frame(Vec<u8>),
 }
 
 impl Carried {
-    /// Bytes on the link, about.
+    /// Returns the approximate number of bytes on the link.
     fn len(&self) -> u64 {
         match self {
             // Preamble and gap, Ethernet, IPv4, UDP, BTH, ICRC, FCS.
@@ -38,39 +39,40 @@ impl Carried {
     }
 }
 
-/// The link.
+/// A link between two ends.
 #[derive(Debug)]
 pub struct Link {
-    /// How packets travel.
+    /// Form in which packets travel.
     pub mode: Mode,
     /// Time from end to end in nanoseconds.
     pub delay_ns: u64,
-    /// More, up to this, at random: reorders when it is more than the distance of packets.
+    /// Largest additional random delay in nanoseconds, which reorders packets if it exceeds their
+    /// distance.
     pub jitter_ns: u64,
-    /// Bits per nanosecond in each direction; 0: any number.
+    /// Bits per nanosecond in each direction; 0 if there is no limit.
     pub rate: u64,
-    /// Packets lost, of 100.
+    /// Percentage of packets that are lost.
     pub loss: u32,
-    /// Packets that arrive twice, of 100.
+    /// Percentage of packets that arrive twice.
     pub duplication: u32,
-    /// Loses the next packets that this says are to be lost.
+    /// Predicate that selects packets to lose.
     pub drop_if: Option<fn(&Packet) -> bool>,
-    /// Marks the packets (CE) that this says are to be marked; not those that travel as frames.
+    /// Predicate that selects packets to mark (CE), except those that travel as frames.
     pub mark_if: Option<fn(&Packet) -> bool>,
-    /// Packets that went in, by side, when `record` is set.
+    /// Packets that went in, by side, while `record` is set.
     pub log: Vec<(Side, Packet)>,
-    /// Keeps a log.
+    /// True if the link keeps the log.
     pub record: bool,
     rng: Rng,
     number: u64,
-    /// When the last bit that a side has sent is on the link.
+    /// Time in ns at which the last bit of each side is on the link.
     busy_until: [u64; 2],
-    /// What is under way, by arrival.
+    /// Packets and frames on their way, by arrival.
     queue: BTreeMap<(u64, u64), (Side, Carried)>,
 }
 
 impl Link {
-    /// A link without faults.
+    /// Returns a link without faults.
     pub fn new(mode: Mode, seed: u64) -> Self {
         Self {
             mode,
@@ -90,7 +92,7 @@ impl Link {
         }
     }
 
-    /// Whether a packet is to be lost, before it becomes a frame.
+    /// True if a packet is to be lost, before it becomes a frame.
     pub fn loses(&mut self, from: Side, packet: &Packet) -> bool {
         if self.record {
             self.log.push((from, packet.clone()));
@@ -98,12 +100,12 @@ impl Link {
         self.drop_if.is_some_and(|drop| drop(packet)) || self.rng.chance(self.loss)
     }
 
-    /// Whether a packet is to be marked.
+    /// True if a packet is to be marked.
     pub fn marks(&self, packet: &Packet) -> bool {
         self.mark_if.is_some_and(|mark| mark(packet))
     }
 
-    /// Sends something from one side.
+    /// Sends a packet or frame from one side.
     pub fn push(&mut self, now: u64, from: Side, carried: Carried) {
         let copies = if self.rng.chance(self.duplication) {
             2
@@ -121,12 +123,12 @@ impl Link {
         }
     }
 
-    /// When the next arrival is.
+    /// Returns the time of the next arrival in nanoseconds.
     pub fn next_arrival(&self) -> Option<u64> {
         self.queue.keys().next().map(|(at, _)| *at)
     }
 
-    /// What arrives next, if that is not after `now`.
+    /// Removes and returns the next arrival, if it is not after `now`.
     pub fn pop(&mut self, now: u64) -> Option<(Side, Carried)> {
         let first = self.queue.first_entry().filter(|e| e.key().0 <= now)?;
         let (side, carried) = first.remove();

@@ -16,32 +16,33 @@ use verbena_roce::psn;
 use verbena_roce::wire::{frame, ipv4_to_gid, Path};
 use verbena_roce::{Allowance, Attr, Budget, Config, Host, Qp, QpState, QpType};
 
-/// What a pair is made of.
+/// The configuration of a pair.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// Transport service; of an extended connection, which end A is.
+    /// Transport service; for an extended connection, that of end A.
     pub qp_type: QpType,
-    /// How packets travel.
+    /// Mode in which packets travel.
     pub mode: Mode,
     /// Seed of the link.
     pub seed: u64,
-    /// Attributes of both, but for the QPNs and PSNs.
+    /// Attributes of both ends, except QPNs and PSNs.
     pub attr: Attr,
     /// First PSNs of A and B.
     pub psns: [u32; 2],
-    /// Packets that may be unacknowledged.
+    /// Number of packets that may be unacknowledged.
     pub window: u32,
-    /// Most packets of a super-packet behind a wire.
+    /// Highest number of packets of a super-packet on a wire.
     pub wire_super_packets: u8,
-    /// The local ACK timer is not shorter.
+    /// Minimum of the local ACK timeout in nanoseconds.
     pub min_timeout_ns: u64,
-    /// What one call of `run` may send.
+    /// Budget of one call of poll.
     pub budget: Budget,
-    /// Behind a wire both recover from loss as this engine does; else as the specification has it.
+    /// True if both ends recover on a wire as this engine does; if false, as the specification
+    /// describes.
     pub recovers: bool,
-    /// Behind a wire both heed congestion.
+    /// True if both ends apply congestion control on a wire.
     pub congestion_control: bool,
-    /// Both take receives from SRQs.
+    /// True if both ends take receives from SRQs.
     pub has_srq: bool,
     /// Paths of the frames from A and B.
     pub paths: [Path; 2],
@@ -81,7 +82,7 @@ impl Default for Setup {
     }
 }
 
-/// The usual path of frames from one side.
+/// Returns the usual path of frames from one side.
 pub fn path(from: Side) -> Path {
     let (a, b) = (ipv4_to_gid([10, 0, 0, 1]), ipv4_to_gid([10, 0, 0, 2]));
     let (sgid, dgid) = if from == Side::A { (a, b) } else { (b, a) };
@@ -99,19 +100,19 @@ pub fn path(from: Side) -> Path {
 pub struct Pair {
     /// Queue pairs of A and B.
     pub qps: [Qp; 2],
-    /// Memory and rings.
+    /// Memory and rings of both ends.
     pub world: World,
-    /// The link.
+    /// The link between the queue pairs.
     pub link: Link,
     /// Virtual time in nanoseconds.
     pub now: u64,
-    /// Who is shown each frame (mode [`Mode::Wire`]).
+    /// Observer that is shown each frame (mode [`Mode::Wire`]).
     pub tap: Option<Box<dyn Tap>>,
     setup: Setup,
 }
 
 impl Pair {
-    /// A connected pair of the given setup, both in RTS.
+    /// Returns a connected pair of the given setup, both in RTS.
     pub fn new(setup: Setup) -> Self {
         let mut pair = Self::in_reset(setup);
         for side in [Side::A, Side::B] {
@@ -120,7 +121,7 @@ impl Pair {
         pair
     }
 
-    /// A pair of reliable connections.
+    /// Returns a pair of reliable connections.
     pub fn rc(mode: Mode) -> Self {
         Self::new(Setup {
             mode,
@@ -128,7 +129,7 @@ impl Pair {
         })
     }
 
-    /// A pair that is not connected yet.
+    /// Returns a pair that is not connected yet.
     pub fn in_reset(setup: Setup) -> Self {
         let qp = |side: Side| {
             let qp_type = match (side, setup.qp_type) {
@@ -164,7 +165,7 @@ impl Pair {
         }
     }
 
-    /// Attributes of one side for its present connection.
+    /// Returns the attributes of one side for its present connection.
     pub fn attr(&self, side: Side) -> Attr {
         Attr {
             dest_qpn: 0x10 + side.peer() as u32,
@@ -175,12 +176,12 @@ impl Pair {
         }
     }
 
-    /// One queue pair.
+    /// Returns one queue pair.
     pub fn qp(&mut self, side: Side) -> &mut Qp {
         &mut self.qps[side as usize]
     }
 
-    /// Lets a side keep so many bytes of what comes ahead of a gap.
+    /// Limits the bytes that a side keeps of packets ahead of a gap.
     pub fn restrict(&mut self, side: Side, bytes: u64) -> Rc<Allowance> {
         let allowance = Allowance::new(bytes);
         self.qps[side as usize].set_allowance(Rc::clone(&allowance));
@@ -198,7 +199,7 @@ impl Pair {
         self.qps[side as usize].handle_modify(&mut self.world.host(side), self.now, to, attr)
     }
 
-    /// RESET to RTS.
+    /// Moves a queue pair from RESET to RTS.
     pub fn connect(&mut self, side: Side) {
         if let Some(tap) = &mut self.tap {
             tap.begins(self.qps[side as usize].config().qpn);
@@ -208,7 +209,7 @@ impl Pair {
         }
     }
 
-    /// To RESET, with empty rings, as a driver does it.
+    /// Moves a queue pair to RESET and empties its rings, as a driver does.
     pub fn reset(&mut self, side: Side) {
         self.modify(side, QpState::Reset).unwrap();
         let end = self.world.end(side);
@@ -219,7 +220,7 @@ impl Pair {
         (end.sends_done, end.taken, end.recvs_done) = (0, 0, 0);
     }
 
-    /// RESET to RTS on both sides, with new first PSNs.
+    /// Moves both queue pairs from RESET to RTS, with new first PSNs.
     pub fn restart(&mut self, psns: [u32; 2]) {
         self.setup.psns = psns;
         for side in [Side::A, Side::B] {
@@ -227,17 +228,17 @@ impl Pair {
         }
     }
 
-    /// A buffer that everybody may use.
+    /// Registers a buffer with all access rights.
     pub fn buffer(&mut self, side: Side, bytes: &[u8]) -> Buffer {
         self.world.buffer(side, bytes.to_vec())
     }
 
-    /// A buffer of zeros.
+    /// Registers a buffer of zeros.
     pub fn zeros(&mut self, side: Side, len: usize) -> Buffer {
         self.world.buffer(side, vec![0; len])
     }
 
-    /// Posts a send and rings.
+    /// Posts a send and rings the doorbell.
     pub fn post(&mut self, side: Side, post: Post) {
         let end = self.world.end(side);
         end.sq.push(post);
@@ -245,7 +246,7 @@ impl Pair {
         self.qps[side as usize].handle_posts(self.now, producer);
     }
 
-    /// Posts a receive.
+    /// Posts a receive, without informing the queue pair.
     pub fn post_recv(&mut self, side: Side, wr_id: u64, sges: &[Sge]) {
         self.world.end(side).rq.push(RecvPost {
             wr_id,
@@ -254,7 +255,8 @@ impl Pair {
         });
     }
 
-    /// Lets both queue pairs do what they can, and takes what they send.
+    /// Polls both queue pairs until they have nothing more to do, and puts their packets on the
+    /// link.
     fn run(&mut self) {
         for side in [Side::A, Side::B] {
             loop {
@@ -269,7 +271,7 @@ impl Pair {
         }
     }
 
-    /// Puts what a side has sent on the link.
+    /// Puts the packets that a side has sent on the link.
     fn carry(&mut self, side: Side) {
         for packet in std::mem::take(&mut self.world.end(side).out) {
             match self.link.mode {
@@ -343,7 +345,8 @@ impl Pair {
         }
     }
 
-    /// The work request of a side that has a PSN, counted from its first PSN over all that was posted.
+    /// Returns the work request of a side that has a PSN, counted from its first PSN over all
+    /// posted work requests.
     pub fn work_at(&self, side: Side, at: u32) -> Option<Work> {
         let mtu = self.setup.attr.path_mtu;
         let mut first_psn = self.setup.psns[side as usize];
@@ -376,7 +379,7 @@ impl Pair {
         None
     }
 
-    /// Runs until nothing happens any more, or until a time.
+    /// Runs until no event is left, or until a time.
     pub fn run_until(&mut self, end: u64) {
         for _ in 0..10_000_000u32 {
             self.run();
@@ -405,23 +408,23 @@ impl Pair {
         panic!("the simulation does not settle");
     }
 
-    /// Runs until nothing happens any more, at most a minute of virtual time.
+    /// Runs until no event is left, for at most a minute of virtual time.
     pub fn settle(&mut self) {
         self.run_until(self.now + 60_000_000_000);
     }
 
-    /// Gives a packet to a queue pair.
+    /// Hands a packet to a queue pair.
     pub fn deliver(&mut self, side: Side, packet: Packet) {
         self.qps[side as usize].handle_packet(&mut self.world.host(side), self.now, packet);
         self.carry(side);
     }
 
-    /// Takes the completions so far.
+    /// Removes and returns the completions of a side.
     pub fn completions(&mut self, side: Side) -> Vec<Completion> {
         std::mem::take(&mut self.world.end(side).completions)
     }
 
-    /// Takes the completions so far, as `wr_id` and status.
+    /// Removes and returns the completions of a side, as `wr_id` and status.
     pub fn statuses(&mut self, side: Side) -> Vec<(u64, WcStatus)> {
         self.completions(side)
             .iter()
@@ -429,7 +432,7 @@ impl Pair {
             .collect()
     }
 
-    /// Takes the events so far.
+    /// Removes and returns the events of a side.
     pub fn events(&mut self, side: Side) -> Vec<EventType> {
         std::mem::take(&mut self.world.end(side).events)
             .into_iter()
@@ -437,7 +440,7 @@ impl Pair {
             .collect()
     }
 
-    /// State of a queue pair.
+    /// Returns the state of a queue pair.
     pub fn state(&self, side: Side) -> QpState {
         self.qps[side as usize].state()
     }

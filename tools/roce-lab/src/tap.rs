@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A tap on a simulated link: it is shown each frame that is sent, with what the simulation knows of it.
+//! A tap on a simulated link. The tap is shown each frame that is sent, with the information that
+//! the simulation has about it.
 
 use std::cell::RefCell;
 use std::fmt::Debug;
@@ -8,27 +9,28 @@ use std::rc::Rc;
 use verbena_roce::host::WqeOpcode;
 use verbena_roce::packet::Packet;
 
-/// What becomes of a frame that was sent.
+/// The fate of a frame that was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It goes its way.
+    /// The frame travels to its destination.
     Passes,
-    /// It is lost.
+    /// The frame is lost.
     Lost,
-    /// Bits of it are flipped.
+    /// Bits of the frame are flipped.
     Corrupted,
 }
 
-/// The work request that a packet belongs to: its own, or for a response the one that it answers.
+/// The work request that a packet belongs to. A response belongs to the work request that it
+/// answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Work {
-    /// `wr_id`.
+    /// Identifier of the work request.
     pub wr_id: u64,
-    /// Operation.
+    /// Operation of the work request.
     pub opcode: WqeOpcode,
-    /// First PSN.
+    /// First PSN of the work request.
     pub first_psn: u32,
-    /// Number of PSNs: its packets, or the responses of a READ.
+    /// Number of PSNs: packets, or the responses of a READ.
     pub psns: u32,
     /// Path MTU in bytes.
     pub path_mtu: u32,
@@ -39,30 +41,31 @@ pub struct Work {
 pub struct Sight<'a> {
     /// Virtual time in nanoseconds.
     pub now: u64,
-    /// The bytes, as the sender made them.
+    /// Bytes of the frame, as the sender made them.
     pub frame: &'a [u8],
-    /// What they were made of.
+    /// Packet that the frame was made of.
     pub packet: &'a Packet,
-    /// The work request, where the simulation knows it.
+    /// Work request of the packet, where the simulation knows it.
     pub work: Option<Work>,
-    /// What becomes of it.
+    /// Fate of the frame.
     pub fate: Fate,
-    /// Its payload is zeros, as the simulation did not read it: the packet goes by reference, or is lost.
+    /// True if the payload is zeros because the simulation did not read it: the packet travels by
+    /// reference, or is lost.
     pub is_hollow: bool,
 }
 
-/// Whoever watches a link. What it does changes nothing in the simulation.
+/// An observer of a link. Its actions do not change the simulation.
 pub trait Tap: Debug {
-    /// A frame was sent.
+    /// Shows a frame that was sent.
     fn see(&mut self, sight: &Sight<'_>);
 
-    /// A queue pair begins anew, with other PSNs.
+    /// Reports that a queue pair begins anew, with other PSNs.
     fn begins(&mut self, qpn: u32) {
         let _ = qpn;
     }
 }
 
-/// A tap that its owner keeps hold of.
+/// A tap to which its owner keeps a reference.
 impl<T: Tap> Tap for Rc<RefCell<T>> {
     fn see(&mut self, sight: &Sight<'_>) {
         self.borrow_mut().see(sight);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The surroundings of two queue pairs: memory regions, rings, completions, events. One engine's worth of memory, so
-//! that packets by reference work.
+//! The surroundings of two queue pairs: memory regions, rings, completions, events. Both share the
+//! memory of one engine, so that packets by reference work.
 
 use super::arena::{Arena, Buffer, Region, EVERY_USE};
 use std::collections::BTreeMap;
@@ -11,14 +11,14 @@ use verbena_roce::packet::{Feth, Packet};
 /// One of the two ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// The first.
+    /// The first end.
     A,
-    /// The second.
+    /// The second end.
     B,
 }
 
 impl Side {
-    /// The other end.
+    /// Returns the other end.
     pub fn peer(self) -> Self {
         match self {
             Side::A => Side::B,
@@ -30,18 +30,18 @@ impl Side {
 /// A send work request as posted.
 #[derive(Clone, Debug, Default)]
 pub struct Post {
-    /// Header.
+    /// Header of the WQE.
     pub wqe: SendWqe,
-    /// SGEs.
+    /// SGEs of the message.
     pub sges: Vec<Sge>,
-    /// Inline data.
+    /// Inline data of the message.
     pub inline: Vec<u8>,
-    /// What the host finds wrong with it.
+    /// Error that the host reports when the WQE is fetched.
     pub malformed: Option<WqeError>,
 }
 
 impl Post {
-    /// A signaled work request.
+    /// Returns a signaled work request.
     pub fn new(wr_id: u64, opcode: WqeOpcode, sges: &[Sge]) -> Self {
         Self {
             wqe: SendWqe {
@@ -55,41 +55,41 @@ impl Post {
         }
     }
 
-    /// SEND.
+    /// Returns a SEND.
     pub fn send(wr_id: u64, sges: &[Sge]) -> Self {
         Self::new(wr_id, WqeOpcode::Send, sges)
     }
 
-    /// RDMA WRITE to the beginning of a buffer.
+    /// Returns an RDMA WRITE to the beginning of a buffer.
     pub fn write(wr_id: u64, sges: &[Sge], to: Buffer) -> Self {
         Self::new(wr_id, WqeOpcode::RdmaWrite, sges).at(to.addr, to.key)
     }
 
-    /// RDMA READ from the beginning of a buffer.
+    /// Returns an RDMA READ from the beginning of a buffer.
     pub fn read(wr_id: u64, sges: &[Sge], from: Buffer) -> Self {
         Self::new(wr_id, WqeOpcode::RdmaRead, sges).at(from.addr, from.key)
     }
 
-    /// ATOMIC WRITE to the beginning of a buffer.
+    /// Returns an ATOMIC WRITE to the beginning of a buffer.
     pub fn atomic_write(wr_id: u64, sges: &[Sge], to: Buffer) -> Self {
         Self::new(wr_id, WqeOpcode::AtomicWrite, sges).at(to.addr, to.key)
     }
 
-    /// FLUSH of all of a buffer.
+    /// Returns a FLUSH of a whole buffer.
     pub fn flush(wr_id: u64, how: Feth, of: Buffer) -> Self {
         let mut post = Self::new(wr_id, WqeOpcode::Flush, &[]).at(of.addr, of.key);
         post.wqe.flush = (how, of.len);
         post
     }
 
-    /// With a remote address and key.
+    /// Sets the remote address and key.
     pub fn at(mut self, addr: u64, rkey: u32) -> Self {
         self.wqe.remote_addr = addr;
         self.wqe.rkey = rkey;
         self
     }
 
-    /// With immediate data.
+    /// Sets immediate data, and the opcode that carries them.
     pub fn imm(mut self, imm: [u8; 4]) -> Self {
         self.wqe.imm = imm;
         self.wqe.opcode = match self.wqe.opcode {
@@ -99,13 +99,13 @@ impl Post {
         self
     }
 
-    /// Without a completion on success.
+    /// Clears the request for a completion on success.
     pub fn unsignaled(mut self) -> Self {
         self.wqe.signaled = false;
         self
     }
 
-    /// With the fence.
+    /// Sets the fence.
     pub fn fence(mut self) -> Self {
         self.wqe.fence = true;
         self
@@ -115,63 +115,65 @@ impl Post {
 /// A receive work request as posted.
 #[derive(Clone, Debug)]
 pub struct RecvPost {
-    /// `wr_id`.
+    /// Identifier of the work request.
     pub wr_id: u64,
-    /// SGEs.
+    /// SGEs of the receive.
     pub sges: Vec<Sge>,
-    /// What the host finds wrong with it.
+    /// Error that the host reports when the receive is taken.
     pub malformed: Option<Syndrome>,
 }
 
 /// Rings and queues of one end.
 #[derive(Debug, Default)]
 pub struct End {
-    /// Protection domain.
+    /// Protection domain of the end.
     pub pd: u32,
-    /// Send queue.
+    /// Send queue of the end.
     pub sq: Vec<Post>,
-    /// Send work requests known to be complete.
+    /// Number of send work requests known to be complete.
     pub sends_done: usize,
-    /// Receive queue.
+    /// Receive queue of the end.
     pub rq: Vec<RecvPost>,
-    /// Receives taken by the queue pair.
+    /// Number of receives taken by the queue pair.
     pub taken: usize,
-    /// Receives completed.
+    /// Number of receives completed.
     pub recvs_done: usize,
-    /// Why no receive can be taken any more.
+    /// Reason why no receive can be taken any more.
     pub dead: Option<Syndrome>,
-    /// So many completions more find place in its CQ, which dies of the next.
+    /// Number of completions that still fit into the CQ, which fails on the next; `None` if there
+    /// is no limit.
     pub room: Option<usize>,
     /// Completions of both queues.
     pub completions: Vec<Completion>,
-    /// Events.
+    /// Events of the queue pair.
     pub events: Vec<(EventType, Option<Syndrome>)>,
-    /// Packets to send.
+    /// Packets that the queue pair has sent.
     pub out: Vec<Packet>,
-    /// Payload bytes that were copied in by this end.
+    /// Number of payload bytes that this end has copied.
     pub copied: u64,
 }
 
 /// Both ends and all memory.
 #[derive(Debug, Default)]
 pub struct World {
-    /// Memory regions.
+    /// Memory regions of both ends.
     pub arena: Arena,
     /// Ends A and B.
     pub ends: [End; 2],
-    /// The shared receive queues for extended connections, by number. All take their receives from the target's list.
+    /// The shared receive queues for extended connections, by number. All take their receives from
+    /// the target's list.
     pub xrc: BTreeMap<u32, Result<XrcSrq, Syndrome>>,
-    /// A key that is good, for memory that cannot be reached: what a peer reads by it fails.
+    /// A valid key for memory that cannot be reached, so that a read by this key fails.
     pub absent: Option<u32>,
 }
 
 impl World {
-    /// One end.
+    /// Returns one end.
     pub fn end(&mut self, side: Side) -> &mut End {
         &mut self.ends[side as usize]
     }
 
-    /// The host of one end.
+    /// Returns the host of one end.
     pub fn host(&mut self, side: Side) -> MockHost<'_> {
         MockHost { world: self, side }
     }
@@ -184,24 +186,24 @@ impl World {
         buffer
     }
 
-    /// Memory that everybody may use.
+    /// Registers memory with all access rights that holds `bytes`.
     pub fn buffer(&mut self, side: Side, bytes: Vec<u8>) -> Buffer {
         self.register(side, EVERY_USE, bytes)
     }
 
-    /// What a buffer holds.
+    /// Returns the bytes of a buffer.
     pub fn bytes(&self, buffer: Buffer) -> &[u8] {
         let region = self.arena.regions.get(buffer.key);
         &self.arena.bytes[region.expect("a buffer's region").range()]
     }
 
-    /// The same, to be changed.
+    /// Returns the bytes of a buffer for a change.
     pub fn bytes_mut(&mut self, buffer: Buffer) -> &mut [u8] {
         let range = self.region(buffer).range();
         &mut self.arena.bytes[range]
     }
 
-    /// The region of a key.
+    /// Returns the region of a buffer.
     pub fn region(&mut self, buffer: Buffer) -> &mut Region {
         let region = self.arena.regions.get_mut(buffer.key);
         region.expect("a buffer's region")
@@ -331,7 +333,7 @@ impl Host for MockHost<'_> {
         self.world.arena.regions.invalidate(key, remote)
     }
 
-    /// Makes the region whose key stands in the place of immediate data valid.
+    /// Validates the region whose key is in the place of the immediate data.
     fn fast_register(&mut self, index: u32) -> Result<(), Syndrome> {
         let imm = self.world.end(self.side).sq[index as usize].wqe.imm;
         let key = u32::from_le_bytes(imm);
@@ -388,7 +390,7 @@ impl Host for MockHost<'_> {
     }
 }
 
-/// A datagram's destination.
+/// Returns the destination of a datagram.
 pub fn datagram(qpn: u32, qkey: u32) -> Option<Box<DatagramDest>> {
     Some(Box::new(DatagramDest {
         path: super::pair::path(Side::A),

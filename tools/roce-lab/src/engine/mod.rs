@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Many queue pairs of one engine, run as a NIC runs them: rings of WQEs, keys that are checked, memory that is copied, a
-//! completion queue, turns and timers. Nothing here allocates for a message, so what is measured or counted is the
-//! transport's.
+//! Many queue pairs of one engine, run as a NIC runs them: rings of WQEs, keys that are checked,
+//! memory that is copied, a completion queue, turns and timers. Nothing here allocates for a
+//! message, so measurements and counts are those of the transport.
 //!
-//! Queue pair 2n is connected with 2n + 1. Each has a memory region of its own, whose first half is what it sends from and
-//! whose second half is what it receives to.
+//! Queue pair 2n is connected with 2n + 1. Each has a memory region of its own. The queue pair
+//! sends from the first half of the region and receives to the second half.
 
 use super::pair::{path, Setup};
 use super::{Rng, Side};
@@ -25,10 +25,10 @@ mod tests;
 use nic::{copy_apart, EndHost, Nic, Wqe, PD, QKEY};
 pub use shape::{Shape, GIANT};
 
-/// Slots between two looks at the timers, as a NIC has its slices.
+/// Number of steps between two checks of the timers, which corresponds to a slice of a NIC.
 const SLICE_STEPS: u32 = 64;
 
-/// The engine.
+/// Queue pairs, their surroundings, and the scheduler that runs them.
 #[derive(Debug)]
 pub struct Engine {
     qps: Vec<Qp>,
@@ -36,15 +36,16 @@ pub struct Engine {
     ready: Ready,
     timers: Wheel,
     now: u64,
-    /// Messages completed at their senders.
+    /// Number of messages completed at their senders.
     completed: u64,
-    /// Turns of queue pairs, and the most between a post and its completion.
+    /// Number of turns of queue pairs. `longest` is the highest number of turns between a post and
+    /// its completion.
     turns: u64,
     longest: u64,
 }
 
 impl Engine {
-    /// Connected queue pairs in RTS, each with its first work requests posted.
+    /// Returns connected queue pairs in RTS, each with its first work requests posted.
     pub fn new(shape: Shape) -> Self {
         let count = 2 * shape.pairs;
         let mut engine = Self {
@@ -99,7 +100,7 @@ impl Engine {
         self.qps.push(qp);
     }
 
-    /// The program posts `count` work requests.
+    /// Posts `count` work requests as the program does.
     fn post(&mut self, end: u32, count: u32) {
         let shape = self.nic.shape;
         let (own, peer) = (
@@ -111,7 +112,8 @@ impl Engine {
             shape.opcode,
             WqeOpcode::RdmaRead | WqeOpcode::CompareSwap | WqeOpcode::FetchAdd
         );
-        // What is read comes from the peer's first half to the own second half; what is written goes the other way round.
+        // A READ goes from the peer's first half to the own second half, and a WRITE the other way
+        // round.
         let (local, remote) = if reads { (half, 0) } else { (0, half) };
         let place = &mut self.nic.ends[end as usize];
         let first = place.posted;
@@ -136,7 +138,7 @@ impl Engine {
         self.ready.push(0, end);
     }
 
-    /// The program takes completions, and posts anew what is complete.
+    /// Takes completions as the program does, and posts new work requests for the completed ones.
     fn poll_cq(&mut self) {
         while self.nic.cq_consumed != self.nic.cq_produced {
             let at = self.nic.cq_consumed as usize & (self.nic.cq.len() - 1);
@@ -153,7 +155,7 @@ impl Engine {
         }
     }
 
-    /// Calls a queue pair.
+    /// Calls a queue pair, and sets its timer.
     fn call<R>(&mut self, end: u32, call: impl FnOnce(&mut Qp, &mut EndHost<'_>) -> R) -> R {
         let mut host = EndHost {
             nic: &mut self.nic,
@@ -163,7 +165,7 @@ impl Engine {
         let before = qp.next_deadline();
         let result = call(qp, &mut host);
         let deadline = qp.next_deadline();
-        // One that is to come and has not changed is in the wheel already.
+        // A future deadline that has not changed is in the wheel already.
         let known = deadline == before && deadline > Some(self.now);
         if let (Some(at), false) = (deadline, known) {
             if self.timers.deadline(end).is_none_or(|set| at < set) {
@@ -203,7 +205,7 @@ impl Engine {
         }
     }
 
-    /// One step: a packet is delivered, or a queue pair has its turn. False: there is nothing to do.
+    /// Delivers a packet, or gives a queue pair its turn. Returns false if there is nothing to do.
     pub fn step(&mut self) -> bool {
         if let Some(packet) = self.nic.outgoing.pop_front() {
             self.deliver(packet);
@@ -221,7 +223,7 @@ impl Engine {
         true
     }
 
-    /// Has memory fetched that the next turns need, of both ends of a connection.
+    /// Prefetches the memory that the next turns need, at both ends of a connection.
     fn prefetch(&self) {
         let [_, buffers, work, own, far] = self.ready.ahead();
         let qp = |end: Option<u32>| self.qps.get(end? as usize);
@@ -245,7 +247,7 @@ impl Engine {
         }
     }
 
-    /// Runs until so many messages more are complete at their senders.
+    /// Runs until `messages` more messages are complete at their senders.
     pub fn run(&mut self, messages: u64) {
         let goal = self.completed + messages;
         while self.completed < goal {
@@ -266,33 +268,35 @@ impl Engine {
         }
     }
 
-    /// Messages complete at their senders.
+    /// Returns the number of messages complete at their senders.
     pub fn completed(&self) -> u64 {
         self.completed
     }
 
-    /// The most turns of queue pairs that there were between a post and its completion.
+    /// Returns the highest number of turns of queue pairs between a post and its completion.
     pub fn longest_wait(&self) -> u64 {
         self.longest
     }
 
-    /// Packets that a queue pair has sent.
+    /// Returns the number of packets that a queue pair has sent.
     pub fn packets_sent(&self, end: u32) -> u64 {
         self.qps
             .get(end as usize)
             .map_or(0, |qp| qp.counters().tx_packets)
     }
 
-    /// Receives completed.
+    /// Returns the number of receives completed.
     pub fn received(&self) -> u64 {
         self.nic.received
     }
 
-    /// Copies the bytes of a message between the buffers that its messages use, `count` times: what there is to be reached.
+    /// Copies the bytes of a message between the buffers that its messages use, `count` times. The
+    /// time that this takes is the lower limit for the engine.
     pub fn memcpy(&mut self, count: u64) {
         let half = Nic::half(&self.nic.shape);
         for _ in 0..count {
-            // From the first half of the first region to the second half of the other.
+            // The copy goes from the first half of the first region to the second half of the
+            // second region.
             copy_apart(
                 &mut self.nic.arena.bytes,
                 3 * half,

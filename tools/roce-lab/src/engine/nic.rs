@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What an engine has besides transports: memory, regions, rings, a completion queue, and the host that works on them.
+//! The parts of an engine beside the transports: memory, regions, rings, a completion queue, and
+//! the host that works on them.
 
 use super::shape::{Shape, GIANT};
 use crate::arena::{Arena, EVERY_USE};
@@ -14,13 +15,13 @@ use verbena_roce::pool::Pool;
 use verbena_roce::prefetch;
 use verbena_roce::QpType;
 
-/// Protection domain of everything.
+/// Protection domain of all queue pairs and regions.
 pub(super) const PD: u32 = 7;
 /// Q_Key of all datagrams.
 pub(super) const QKEY: u32 = 0x1234;
-/// Bytes of a buffer are rounded up to this.
+/// Alignment in bytes to which the length of a buffer is rounded up.
 const LINE: usize = 64;
-/// Memory that a giant message's buffers really have: it repeats itself.
+/// Bytes of memory behind the buffers of a giant message, which repeat themselves.
 const GIANT_MEMORY: usize = 256 << 10;
 
 /// A send WQE as it lies in a ring.
@@ -45,12 +46,12 @@ pub(super) struct Cqe {
     pub(super) recv: bool,
 }
 
-/// What a queue pair has outside of the transport.
+/// The state of a queue pair outside of the transport.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct End {
     pub(super) posted: u32,
     recvs_taken: u32,
-    /// Turns that there had been when it posted last.
+    /// Number of turns at the time of the last post.
     pub(super) posted_at: u64,
 }
 
@@ -58,7 +59,7 @@ pub(super) struct End {
 #[derive(Debug)]
 pub(super) struct Nic {
     pub(super) shape: Shape,
-    /// Region n is queue pair n's.
+    /// Memory, in which region n belongs to queue pair n.
     pub(super) arena: Arena,
     /// Send rings of all queue pairs, one after the other.
     pub(super) sq: Vec<Wqe>,
@@ -79,7 +80,7 @@ pub(super) struct EndHost<'a> {
 }
 
 impl Nic {
-    /// What all queue pairs of such an engine have around them.
+    /// Returns the surroundings of all queue pairs of such an engine.
     pub(super) fn new(shape: Shape) -> Self {
         let count = 2 * shape.pairs;
         let half = Self::half(&shape);
@@ -110,12 +111,12 @@ impl Nic {
         }
     }
 
-    /// Bytes of a half of a region: for datagrams there is room for the GRH.
+    /// Returns the bytes of half a region, which include room for the GRH of a datagram.
     pub(super) fn half(shape: &Shape) -> usize {
         (shape.size as usize + 40).next_multiple_of(LINE)
     }
 
-    /// The WQE that is next, the key, the buffers of both ends.
+    /// Prefetches the next WQE, the regions and the buffers of both ends.
     pub(super) fn prefetch(&self, end: u32) {
         let shape = &self.shape;
         let half = Self::half(shape);
@@ -128,17 +129,17 @@ impl Nic {
         prefetch::element(&self.arena.bytes, (2 * (end as usize ^ 1) + 1) * half);
     }
 
-    /// Where in the memory a use of a key begins.
+    /// Returns the place in memory at which a use of a key begins.
     fn resolve(&self, key: &KeyUse) -> Result<usize, Syndrome> {
         let (region, mut offset) = admit(key, self.arena.regions.get(key.key))?;
-        // A giant message's.
+        // The region belongs to a giant message.
         if region.length > GIANT.into() {
             offset %= GIANT_MEMORY;
         }
         Ok(region.at + offset)
     }
 
-    /// Where a part of one SGE is; all lists here have one.
+    /// Returns the place of a part of one SGE; all lists here have one SGE.
     fn resolve_sge(
         &self,
         pd: u32,
@@ -162,7 +163,7 @@ impl Nic {
         })
     }
 
-    /// Where in the memory a target is.
+    /// Returns the place of a target in memory.
     fn target(&self, target: &Target<'_>, length: u32) -> Result<usize, Syndrome> {
         match *target {
             Target::Scatter {
@@ -181,7 +182,7 @@ impl Nic {
         }
     }
 
-    /// [`Host::copy`].
+    /// Implements [`Host::copy`].
     pub(super) fn copy(&mut self, target: Target<'_>, source: Source<'_>) -> Result<(), CopyFault> {
         let (from, length) = match source {
             Source::Bytes(bytes) => {

@@ -1,42 +1,42 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What an engine runs: which messages, on how many connections, and how they travel.
+//! The load of an engine: the messages, the number of connections, and the mode of travel.
 
 use verbena_roce::host::WqeOpcode;
 use verbena_roce::QpType;
 
-/// Bytes of a giant message.
+/// Length of a giant message in bytes.
 pub const GIANT: u32 = 1 << 30;
 
-/// What is run.
+/// The load of an engine.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
-    /// Transport service.
+    /// Transport service of the queue pairs.
     pub qp_type: QpType,
-    /// What every work request is.
+    /// Operation of every work request.
     pub opcode: WqeOpcode,
-    /// Bytes of a message.
+    /// Length of a message in bytes.
     pub size: u32,
-    /// Payload is in the WQE.
+    /// True if the payload is in the WQE.
     pub inline: bool,
-    /// Connections.
+    /// Number of connections.
     pub pairs: u32,
-    /// Both ends send, not only the first.
+    /// True if both ends send, and not only the first.
     pub both: bool,
-    /// Work requests that are outstanding on each queue pair that sends.
+    /// Number of work requests outstanding on each queue pair that sends.
     pub depth: u32,
-    /// One work request of so many is signaled; divides `depth`.
+    /// Distance between signaled work requests; divides `depth`.
     pub signal_every: u32,
-    /// Every packet goes through the bytes of a frame.
+    /// True if every packet goes through the bytes of a frame.
     pub wire: bool,
-    /// Path MTU.
+    /// Path MTU in bytes.
     pub path_mtu: u32,
-    /// Queue pair 0 sends messages of [`GIANT`] bytes instead.
+    /// True if queue pair 0 sends messages of [`GIANT`] bytes instead.
     pub giant: bool,
 }
 
 impl Shape {
-    /// One connection, one work request outstanding, packets by reference.
+    /// Returns a load with one connection, one work request outstanding, and packets by reference.
     pub fn new(qp_type: QpType, opcode: WqeOpcode, size: u32) -> Self {
         Self {
             qp_type,
@@ -53,7 +53,7 @@ impl Shape {
         }
     }
 
-    /// With many work requests outstanding.
+    /// Returns the load with many work requests outstanding.
     pub fn pipelined(self) -> Self {
         Self {
             depth: 128,

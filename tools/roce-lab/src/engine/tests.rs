@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The engine's own tests: messages complete, their bytes are copied, and a giant one holds up no small one.
+//! The engine's own tests: messages complete, their bytes are copied, and a giant message does not
+//! delay small ones.
 
 use super::*;
 use verbena_roce::QpType;
@@ -50,9 +51,11 @@ fn a_giant_message_holds_up_no_small_one() {
         };
         let mut engine = Engine::new(shape);
         engine.run(700);
-        // In turn, each sends and is sent its acknowledgement: two turns of each of the 16 queue pairs at most.
+        // In turn, each queue pair sends, and gets its acknowledgement: at most two turns for each
+        // of the 16 queue pairs.
         assert!(engine.longest_wait() <= 32, "{}", engine.longest_wait());
-        // The giant went on meanwhile, by a turn's budget for each of the others' messages, and is far from its end.
+        // The giant message went on meanwhile, by one turn's budget for each message of the others,
+        // and is far from its end.
         let sent = engine.packets_sent(0);
         assert!(sent >= 90 * turn, "{sent}");
         assert!(sent < u64::from(GIANT / 4096) / 2, "{sent}");

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Whole frames. The first byte says what is repaired in the rest before it is parsed: a fuzzer does not guess
-//! checksums. With none of the bits the frame is what the bytes say.
+//! Targets for whole frames. The first byte selects the repairs to the frame before it is parsed,
+//! because a fuzzer does not guess checksums. With none of the bits set, the frame is used
+//! unchanged.
 
 use super::Input;
 use std::convert::Infallible;
@@ -11,27 +12,28 @@ use verbena_roce::pool::Pool;
 use verbena_roce::wire::frame::{self, Frame};
 use verbena_roce::wire::{icrc, Malformed};
 
-/// Longest frame that is repaired: MTU 4096 and every header.
+/// Length in bytes of the longest frame that is repaired: MTU 4096 and every header.
 const MAX_FRAME: usize = 4200;
 
 mod repair {
-    /// EtherType, version of IP, protocol, no fragment; bit 7 tells IPv6, bit 6 a tag.
+    /// Repairs EtherType, version of IP, protocol and fragment field; bit 7 selects IPv6, bit 6 a
+    /// VLAN tag.
     pub const TYPES: u8 = 1 << 0;
-    /// Lengths of IP and UDP.
+    /// Repairs the lengths of IP and UDP.
     pub const LENGTHS: u8 = 1 << 1;
-    /// Checksum of IPv4.
+    /// Repairs the checksum of IPv4.
     pub const CHECKSUM: u8 = 1 << 2;
-    /// The port.
+    /// Repairs the UDP port.
     pub const PORT: u8 = 1 << 3;
-    /// Transport version, and a service that is served.
+    /// Repairs the transport version, and selects a supported service.
     pub const BTH: u8 = 1 << 4;
-    /// ICRC.
+    /// Repairs the ICRC.
     pub const ICRC: u8 = 1 << 5;
     pub const TAG: u8 = 1 << 6;
     pub const IPV6: u8 = 1 << 7;
 }
 
-/// Makes a frame more valid than its bytes are.
+/// Applies the selected repairs to a frame.
 pub fn mend(bits: u8, bytes: &mut [u8]) {
     let has = |bit| bits & bit != 0;
     let put = |bytes: &mut [u8], at: usize, value: &[u8]| {
@@ -93,7 +95,7 @@ pub fn mend(bits: u8, bytes: &mut [u8]) {
     let bth = udp + 8;
     if has(repair::BTH) && end > bth + 1 {
         bytes[bth + 1] &= 0xf0;
-        // The odd services are reserved or not served.
+        // The odd services are reserved or not supported.
         if !matches!(bytes[bth] >> 5, 0 | 1 | 3) {
             bytes[bth] &= 0x7f;
         }
@@ -104,7 +106,7 @@ pub fn mend(bits: u8, bytes: &mut [u8]) {
     }
 }
 
-/// Runs a parser over the frame that an input stands for.
+/// Runs a parser over the frame that an input encodes.
 fn with_frame(bytes: &[u8], run: impl FnOnce(&[u8])) {
     let mut input = Input::new(bytes);
     let bits = input.u8();
@@ -119,14 +121,14 @@ fn with_frame(bytes: &[u8], run: impl FnOnce(&[u8])) {
     run(place);
 }
 
-/// Parses a frame; looks at what must hold of every packet that a queue pair is given.
+/// Parses a frame, and checks the conditions on every packet that a queue pair is given.
 pub fn frame(bytes: &[u8]) {
     with_frame(bytes, |bytes| match frame::parse(bytes) {
         Ok(frame) => {
             assert!(frame::is_rocev2(bytes));
             check(&frame.packet, bytes.len());
         }
-        // What is wrong before the port is the Ethernet side's.
+        // An error before the UDP port leaves the frame to the Ethernet side.
         Err(Malformed::EtherType | Malformed::Protocol | Malformed::IpChecksum) => {
             assert!(!frame::is_rocev2(bytes));
         }
@@ -151,7 +153,7 @@ fn check(packet: &Packet, len: usize) {
     }
 }
 
-/// What parses is emitted and parsed again, to the same packet and then to the same bytes.
+/// Emits a frame that parses and parses it again, to the same packet and then to the same bytes.
 pub fn round_trip(bytes: &[u8]) {
     with_frame(bytes, |bytes| {
         let Ok(first) = frame::parse(bytes) else {
@@ -161,7 +163,7 @@ pub fn round_trip(bytes: &[u8]) {
         let second = frame::parse(&once).expect("what is emitted parses");
         assert_same(&first, &second);
         assert_eq!(emit(&second), once);
-        // From a buffer, without a copy: the same.
+        // Parsing from a buffer, without a copy, gives the same packet.
         let buffer = Rc::new(once);
         let third = frame::parse_in(&buffer, &mut Pool::default()).expect("it did before");
         assert_same(&second, &third);
@@ -192,7 +194,7 @@ fn emit(frame: &Frame) -> Vec<u8> {
 }
 
 fn assert_same(a: &Frame, b: &Frame) {
-    // The priority of a frame without a VLAN id has no place in what is emitted.
+    // The priority of a frame without a VLAN id has no place in the emitted frame.
     let mut path = a.path;
     if path.vlan.is_none() {
         path.sl = b.path.sl;

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! One header each: what parses is emitted to the same bytes, but for what a valid header does not keep, and what was
-//! emitted parses to the same header.
+//! Targets for single headers. A header that parses is emitted to the same bytes, except for bits
+//! that a valid header does not keep, and the emitted bytes parse to the same header.
 
 use verbena_roce::wire::{
     aeth, atomic_ack_eth, atomic_eth, bth, deth, ethernet, ieth, imm_dt, ipv4, ipv6, reth, udp,
     vlan, Path,
 };
 
-/// Emits over bytes that are not zero, so that what is left out shows. `$kept` are the bits that a header keeps, by byte:
-/// those that are not listed keep all of it.
+/// Emits over bytes that are not zero, so that a byte left out is detected. `$kept` lists the bits
+/// that a header keeps, by byte; bytes that are not listed are kept completely.
 macro_rules! header {
     ($module:ident, $bytes:expr, $kept:expr) => {{
         let bytes: &[u8] = $bytes;
@@ -48,7 +48,7 @@ macro_rules! fixed {
     }};
 }
 
-/// Ethernet, and a tag if one follows.
+/// Checks an Ethernet header, and a VLAN tag if one follows.
 pub fn ethernet(bytes: &[u8]) {
     match fixed!(ethernet, bytes, []) {
         Some((view, repr)) if repr.ether_type == ethernet::TYPE_VLAN => {
@@ -62,7 +62,7 @@ pub fn ethernet(bytes: &[u8]) {
     }
 }
 
-/// IPv4. Identification, the fragment flag and the checksum are its own.
+/// Checks an IPv4 header. Identification, the fragment flag and the checksum are not kept.
 pub fn ipv4(bytes: &[u8]) {
     let kept = [(4, 0), (5, 0), (6, 0), (7, 0), (10, 0), (11, 0)];
     let Some((view, repr, out)) = header!(ipv4, bytes, kept) else {
@@ -76,7 +76,7 @@ pub fn ipv4(bytes: &[u8]) {
     repr.to_path(&mut path);
     assert!(path.is_ipv4());
     assert_eq!(ipv4::Repr::from_path(&path, repr.payload_len), repr);
-    // The checksum is right: only the length is missed by one who gets the header alone.
+    // The checksum is right: a header without its payload parses if its length says so.
     let mut alone = ipv4::Repr {
         payload_len: 0,
         ..repr
@@ -91,7 +91,7 @@ pub fn ipv4(bytes: &[u8]) {
     alone.emit(&mut short);
 }
 
-/// IPv6.
+/// Checks an IPv6 header.
 pub fn ipv6(bytes: &[u8]) {
     let Some((view, repr, _)) = header!(ipv6, bytes, []) else {
         return;
@@ -105,7 +105,7 @@ pub fn ipv6(bytes: &[u8]) {
     assert_eq!(ipv6::Repr::from_path(&path, repr.payload_len), repr);
 }
 
-/// UDP. The checksum is always sent as 0.
+/// Checks a UDP header. The checksum is always sent as 0.
 pub fn udp(bytes: &[u8]) {
     let Some((view, repr, out)) = header!(udp, bytes, [(6, 0), (7, 0)]) else {
         return;
@@ -115,14 +115,14 @@ pub fn udp(bytes: &[u8]) {
     assert_eq!(view.payload(), &bytes[udp::LEN..][..view.payload().len()]);
 }
 
-/// BTH. Migration, congestion and reserved bits are not kept.
+/// Checks a BTH. Migration, congestion and reserved bits are not kept.
 pub fn bth(bytes: &[u8]) {
     if fixed!(bth, bytes, [(1, 0xb0), (4, 0), (8, 0x80)]).is_none() {
         assert!(bytes.len() < bth::LEN || bytes[1] & 0x0f != 0);
     }
 }
 
-/// Extension headers: the first byte tells which.
+/// Checks the extension header that the first byte selects.
 pub fn ext(bytes: &[u8]) {
     let Some((selector, bytes)) = bytes.split_first() else {
         return;
@@ -145,6 +145,6 @@ pub fn ext(bytes: &[u8]) {
             Some(_) => 0,
         },
     };
-    // The others parse whenever they are complete.
+    // The other headers parse whenever they are complete.
     assert!(least == 0 || bytes.len() < least);
 }

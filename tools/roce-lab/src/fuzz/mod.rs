@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What the fuzzer runs: a function of bytes for each target, which panics if something is wrong.
+//! The targets of the fuzzer: a function of bytes for each, which panics on an error.
 //!
-//! `tools/roce-lab/fuzz` wraps each into a program for libFuzzer (`scripts/fuzz` builds and runs them). The ordinary tests
-//! here run each over the committed corpus and over every input that ever crashed it.
+//! `tools/roce-lab/fuzz` wraps each into a program for libFuzzer (`scripts/fuzz` builds and runs
+//! them). The ordinary tests here run each over the committed corpus and over every input that ever
+//! crashed it.
 //!
-//! | target | bytes are |
+//! | target | meaning of the bytes |
 //! | --- | --- |
-//! | `ethernet`, `ipv4`, `ipv6`, `udp`, `bth` | a header and what follows it |
+//! | `ethernet`, `ipv4`, `ipv6`, `udp`, `bth` | a header and the bytes after it |
 //! | `ext` | a byte that names an extension header, and the header |
 //! | `frame` | a byte of repairs (see `frames.rs`), and a frame |
-//! | `round_trip` | the same; what is parsed is emitted and parsed again |
-//! | `operations` | a setup of queue pairs, and what happens to them (see `operations/`) |
+//! | `round_trip` | the same; the parsed frame is emitted and parsed again |
+//! | `operations` | a setup of queue pairs, and operations on them (see `operations/`) |
 
 pub mod frames;
 pub mod headers;
@@ -21,7 +22,7 @@ pub mod operations;
 /// A target: a function of bytes.
 pub type Target = fn(&[u8]);
 
-/// Every target by its name.
+/// Every target with its name.
 pub const TARGETS: [(&str, Target); 9] = [
     ("ethernet", headers::ethernet),
     ("ipv4", headers::ipv4),
@@ -34,27 +35,27 @@ pub const TARGETS: [(&str, Target); 9] = [
     ("operations", operations::operations),
 ];
 
-/// Takes values from the front of an input. Where it has ended, everything is 0.
+/// Takes values from the front of an input. After the end of the input every value is 0.
 #[derive(Clone, Copy, Debug)]
 pub struct Input<'a>(&'a [u8]);
 
 impl<'a> Input<'a> {
-    /// All of an input.
+    /// Returns an input with all its bytes.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }
 
-    /// Nothing is left.
+    /// True if no byte is left.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// What is left.
+    /// Returns the bytes that are left.
     pub fn rest(&self) -> &'a [u8] {
         self.0
     }
 
-    /// The next byte.
+    /// Takes one byte.
     pub fn u8(&mut self) -> u8 {
         match self.0.split_first() {
             Some((byte, rest)) => {
@@ -65,17 +66,17 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// The next two bytes.
+    /// Takes two bytes.
     pub fn u16(&mut self) -> u16 {
         u16::from_le_bytes([self.u8(), self.u8()])
     }
 
-    /// The next four bytes.
+    /// Takes four bytes.
     pub fn u32(&mut self) -> u32 {
         u32::from(self.u16()) | u32::from(self.u16()) << 16
     }
 
-    /// One of these, by the next byte.
+    /// Takes one byte and returns the element that it selects.
     pub fn pick<T: Copy>(&mut self, of: &[T]) -> T {
         of[usize::from(self.u8()) % of.len()]
     }
@@ -119,7 +120,8 @@ mod tests {
         }
     }
 
-    /// With `VERBENA_FUZZ_SHOW=1`, says which input comes next: the one to look at if this fails.
+    /// Runs the targets over the inputs in a folder. With `VERBENA_FUZZ_SHOW=1`, prints each input
+    /// before it runs, so that the last one printed is the one that fails.
     fn replay(folder: &str) {
         let show = env::var_os("VERBENA_FUZZ_SHOW").is_some();
         each(folder, |name, target, input, bytes| {
@@ -155,7 +157,8 @@ mod tests {
             })
             .collect();
         programs.sort();
-        // Those of the NIC are in a laboratory of its own.
+        // The programs for the NIC's targets are here, but their code is in a laboratory of its
+        // own.
         let mut targets: Vec<String> = ["hostile_frames", "recording", "rule_file"]
             .map(String::from)
             .into();

@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The surroundings of the queue pairs that `operations` drives: a [`Host`] that is small, fast, and asserts what an
-//! owner may rely on: each work request completes at most once and in order, no buffer is used for one that is not
-//! outstanding, and nothing is asked for that the interface excludes.
+//! The surroundings of the queue pairs that `operations` drives: a [`Host`] that is small and fast.
+//! It asserts the guarantees to an owner: each work request completes at most once and in order, no
+//! buffer is used for a work request that is not outstanding, and the queue pair makes no call that
+//! the interface excludes.
 
 use crate::arena::{Arena, EVERY_USE};
 use verbena_roce::host::*;
 use verbena_roce::packet::Packet;
 use verbena_roce::pool::Pool;
 
-/// Bytes of a region.
+/// Length of a region in bytes.
 pub const REGION: u32 = 2048;
-/// Regions: the first half belongs to the even queue pairs, the rest to the odd ones.
+/// Number of regions: the first half belongs to the even queue pairs, the rest to the odd ones.
 pub const REGIONS: usize = 4;
 
-/// Protection domain of a queue pair.
+/// Returns the protection domain of a queue pair.
 pub fn pd(node: usize) -> u32 {
     100 + (node & 1) as u32
 }
@@ -22,61 +23,61 @@ pub fn pd(node: usize) -> u32 {
 /// A send as posted.
 #[derive(Clone, Debug)]
 pub struct Send {
-    /// Header.
+    /// Header of the WQE.
     pub wqe: SendWqe,
-    /// SGEs.
+    /// SGEs of the message.
     pub sges: Vec<Sge>,
-    /// Inline data.
+    /// Inline data of the message.
     pub inline: Vec<u8>,
-    /// What is wrong with it.
+    /// Error that the host reports when the WQE is fetched.
     pub malformed: Option<WqeError>,
 }
 
 /// A receive as posted.
 #[derive(Clone, Debug)]
 pub struct Recv {
-    /// `wr_id`.
+    /// Identifier of the work request.
     pub wr_id: u64,
-    /// SGEs.
+    /// SGEs of the receive.
     pub sges: Vec<Sge>,
-    /// What is wrong with it.
+    /// Error that the host reports when the receive is taken.
     pub malformed: Option<Syndrome>,
 }
 
 /// A ring of receives.
 #[derive(Debug, Default)]
 pub struct RecvRing {
-    /// What was posted.
+    /// Receives that were posted.
     pub posts: Vec<Recv>,
-    /// How many were taken.
+    /// Number of receives that were taken.
     pub taken: usize,
-    /// It cannot be read any more.
+    /// True if the ring cannot be read any more.
     pub dead: bool,
 }
 
 /// Rings of one queue pair.
 #[derive(Debug, Default)]
 pub struct Node {
-    /// Sends posted.
+    /// Sends that were posted.
     pub sends: Vec<Send>,
-    /// How many the queue pair was told of.
+    /// Number of sends that the queue pair was informed of.
     pub producer: usize,
-    /// Sends known to be complete.
+    /// Number of sends known to be complete.
     pub done: usize,
-    /// Its own receives.
+    /// Receive ring of the queue pair itself.
     pub recvs: RecvRing,
-    /// Takes receives of the shared ring instead.
+    /// True if the queue pair takes receives from the shared ring instead.
     pub has_srq: bool,
-    /// Receives that it has taken and not completed.
+    /// Receives that the queue pair has taken and not completed.
     pub held: Vec<(u32, Recv)>,
-    /// It is in RESET, so nothing may be asked or reported.
+    /// True if the queue pair is in RESET, so that it may neither ask nor report anything.
     pub idle: bool,
-    /// Packets to send.
+    /// Packets that the queue pair has sent.
     pub out: Vec<Packet>,
 }
 
 impl Node {
-    /// As a driver does when it resets a queue pair: everything posted is forgotten.
+    /// Clears everything that was posted, as a driver does when it resets a queue pair.
     pub fn clear(&mut self) {
         *self = Self {
             has_srq: self.has_srq,
@@ -89,11 +90,11 @@ impl Node {
 /// Everything around the queue pairs.
 #[derive(Debug)]
 pub struct World {
-    /// Memory regions.
+    /// Memory regions of all queue pairs.
     pub arena: Arena,
-    /// One for each queue pair.
+    /// Rings of each queue pair.
     pub nodes: Vec<Node>,
-    /// Shared receives.
+    /// Ring of shared receives.
     pub srq: RecvRing,
     /// Buffers of copies, if this host has a pool.
     pub pool: Option<Pool>,
@@ -101,7 +102,7 @@ pub struct World {
 }
 
 impl World {
-    /// For so many queue pairs.
+    /// Returns the surroundings of `nodes` queue pairs.
     pub fn new(nodes: usize, has_srq: bool, has_pool: bool) -> Self {
         let node = || Node {
             has_srq,
@@ -121,19 +122,19 @@ impl World {
         }
     }
 
-    /// Everything is allowed again, for the queue pairs that a region belongs to.
+    /// Restores all rights on a region, for the queue pairs that it belongs to.
     pub fn grant(&mut self, index: usize) {
         let region = &mut self.arena.regions.0[index];
         region.pd = pd(index / (REGIONS / 2));
         (region.access, region.valid) = (EVERY_USE, true);
     }
 
-    /// The host of one queue pair.
+    /// Returns the host of one queue pair.
     pub fn host(&mut self, node: usize) -> NodeHost<'_> {
         NodeHost { world: self, node }
     }
 
-    /// Whether some queue pair has such a send outstanding.
+    /// True if a queue pair has a send with these SGEs outstanding.
     fn owns_send(&self, sges: &[Sge]) -> bool {
         self.nodes.iter().any(|node| {
             let outstanding = node.sends.get(node.done..node.producer).unwrap_or(&[]);
@@ -236,7 +237,8 @@ impl Host for NodeHost<'_> {
         post.malformed.map_or(Take::Taken, Take::Malformed)
     }
 
-    /// Some numbers are of no queue, some of another domain's; all others are of the shared ring.
+    /// Numbers from 220 on have no queue, 200 to 219 are of another domain, and all others name the
+    /// shared ring.
     fn xrc_srq(&mut self, srqn: u32) -> Result<XrcSrq, Syndrome> {
         match srqn {
             0..=199 => Ok(XrcSrq {
@@ -337,7 +339,7 @@ impl Host for NodeHost<'_> {
     }
 
     fn event(&mut self, _event: EventType, _syndrome: Option<Syndrome>) {
-        // COMM_EST and others come in states that are live; a queue pair in RESET reports nothing.
+        // Events such as COMM_EST come in live states only; a queue pair in RESET reports nothing.
         self.node();
     }
 

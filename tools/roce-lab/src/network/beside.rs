@@ -304,7 +304,7 @@ impl Lab {
         }
     }
 
-    /// Passes that the engine reports nothing more to do.
+    /// Passes the engine's report that it has nothing more to do.
     pub(super) fn beside_rests(&mut self, me: usize, pauses: bool) {
         if let Model::Rc(both) = &mut self.beside[me].model {
             both.0.rests();
@@ -342,7 +342,7 @@ impl Network {
         }
     }
 
-    /// Passes that receives were posted.
+    /// Passes the notice that receives were posted.
     pub(super) fn beside_posts_receives(&mut self, me: usize) {
         let posted = self.lab.receives_posted(me);
         if let Model::Rc(both) = &mut self.lab.beside[me].model {

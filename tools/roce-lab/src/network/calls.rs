@@ -423,7 +423,7 @@ impl Network {
         lab.call = Call::Own;
     }
 
-    /// Checks that the requester may consider all before `una` acknowledged.
+    /// Advances the oldest unacknowledged PSN, and checks that the requester may do so.
     fn after_progress(&mut self, me: usize, una: u64) {
         let lab = &mut self.lab;
         let end = &lab.ends[me];

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The faults of a work request: deliberate ones, and those because the connection does not allow
-//! the operation.
+//! The faults of a work request: deliberate ones, and operations that the connection does not
+//! allow.
 
 use super::actor::pieces;
 use super::memory::{Owner, LONGEST};
@@ -15,8 +15,8 @@ use verbena_roce::QpType;
 pub(super) const BAD_KEY: u32 = 0x00ff_ff77;
 
 impl Network {
-    /// Gives a work request a fault, deliberately (`wrong`) or because the connection does not
-    /// allow the operation.
+    /// Gives a work request a deliberate fault (`wrong`), or the fault of an operation that the
+    /// connection does not allow.
     pub(super) fn flaw(&mut self, me: usize, op: &mut Op, wrong: bool) {
         let end = &self.lab.ends[me];
         let (qp_type, reads) = (end.qp_type, end.attr.max_rd_atomic);

@@ -14,7 +14,7 @@ use verbena_roce::QpType;
 /// The call in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
-    /// Poll, modify or failure.
+    /// A call without a packet, such as poll, modify or failure.
     Own,
     /// A request arrives.
     Request {

@@ -17,11 +17,11 @@
 //! | `work.rs`, `end.rs` | work requests, receives and ends as the model knows them |
 //! | `memory.rs` | all memory twice, as the engine has left it and as the model computes it |
 //! | `lab.rs` | the state of the model, and the call in progress |
-//! | `host.rs` | the host of a queue pair: `copies.rs` and `completions.rs` judge every effect at once |
+//! | `host.rs` | the host of a queue pair; `copies.rs`, `completions.rs`: a check of every effect |
 //! | `observer.rs` | a check of every packet that is sent |
 //! | `calls.rs` | the calls of a queue pair, and the conditions that must hold after each |
 //! | `executed.rs` | the conditions on the requests that a call has executed |
-//! | `beside.rs` | the reference (`crate::reference`): gets the same packets, compared after each call |
+//! | `beside.rs` | the reference (`crate::reference`), compared with the engine after each call |
 //! | `congestion.rs` | the marks of the links, and the notifications that have to follow |
 //! | `air.rs` | the links: loss, doubling, reordering, delay, corruption, forgery |
 //! | `cover.rs` | counts of the situations that were met |

@@ -92,7 +92,8 @@ impl Fault {
         Fault::LkeyAccess,
     ];
 
-    /// True if the sender detects the fault itself, so that it sends no packet.
+    /// True if the sender detects the fault itself. It then sends no packet, unless the fault lies
+    /// in the local buffers of a READ or atomic (see [`Op::stays`]).
     pub fn is_local(self) -> bool {
         matches!(
             self,
@@ -220,8 +221,8 @@ impl Op {
         !self.responds() || self.wqe.opcode == WqeOpcode::AtomicWrite
     }
 
-    /// True if the work request is never sent, because its own side refuses it. A bad destination
-    /// of a READ or atomic is detected only later.
+    /// True if the work request is never sent, because its own side refuses it. A READ or atomic
+    /// with bad local buffers is sent, because the requester checks them when the response comes.
     pub fn stays(&self) -> bool {
         let fetches = self.is_atomic() || self.wqe.opcode == WqeOpcode::RdmaRead;
         let lkey = matches!(

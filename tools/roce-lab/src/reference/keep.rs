@@ -160,8 +160,8 @@ impl Responder {
             .is_some_and(|next| (next ^ psn) & 0x7fff == 0)
             && !packet.ack_req
         {
-            // The peer sends everything again, and not only the packets that it asked for. Only 15
-            // bits are compared.
+            // The peer sends everything again, and not only the packets that it asked for. The engine
+            // compares only 15 bits too.
             self.asks_alone = None;
         }
     }

@@ -7,12 +7,12 @@
 //!
 //! | file | contents |
 //! | --- | --- |
-//! | `tables.rs` | timers and codes of the specification, written down a second time; PSNs that do not wrap |
+//! | `tables.rs` | timers and codes of the specification, a second time; PSNs that do not wrap |
 //! | `responder.rs`, `execute.rs` | reliable connections: the effects of each request |
 //! | `keep.rs` | requests that arrive ahead of a gap |
 //! | `refuse.rs` | the parts of a refusal |
 //! | `answers.rs` | answers that are owed or allowed, and every answer that leaves |
-//! | `requester.rs`, `work.rs` | reliable connections: when a request may be sent and must complete |
+//! | `requester.rs`, `work.rs` | reliable connections: when a request may be sent, must complete |
 //! | `responses.rs` | the requests that each response acknowledges, and the retry that it costs |
 //! | `limits.rs` | end-to-end credits of the requester |
 //! | `unreliable.rs` | responders of UC and UD |

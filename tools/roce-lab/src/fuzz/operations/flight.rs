@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Packets under way: they travel, and are delivered, lost, doubled and changed.
+//! Packets on their way: they are delivered, lost, doubled and changed.
 
 use super::{path, Lab, Mode};
 use crate::fuzz::Input;
@@ -9,17 +9,17 @@ use verbena_roce::packet::Packet;
 use verbena_roce::wire::frame;
 use verbena_roce::{psn, Host, QpType};
 
-/// Packets under way; the oldest are lost beyond that.
+/// Highest number of packets on their way; beyond it the oldest are lost.
 pub(super) const MAX_FLIGHT: usize = 256;
 
 impl Lab {
-    /// Takes a packet off its way.
+    /// Removes a packet that is on its way.
     pub(super) fn take(&mut self, input: &mut Input<'_>) -> Option<(usize, Packet)> {
         let at = usize::from(input.u8());
         (!self.flight.is_empty()).then(|| self.flight.remove(at % self.flight.len()))
     }
 
-    /// A packet goes twice.
+    /// Adds a copy of a packet that is on its way.
     pub(super) fn duplicate(&mut self, input: &mut Input<'_>) {
         let at = usize::from(input.u8());
         if !self.flight.is_empty() && self.flight.len() < MAX_FLIGHT {
@@ -28,7 +28,7 @@ impl Lab {
         }
     }
 
-    /// Delivers a packet that is under way.
+    /// Delivers a packet that is on its way.
     pub(super) fn deliver(&mut self, at: usize) {
         if self.flight.is_empty() {
             return;
@@ -37,13 +37,13 @@ impl Lab {
         self.give(to, packet);
     }
 
-    /// Gives a packet to a queue pair.
+    /// Hands a packet to a queue pair.
     pub(super) fn give(&mut self, to: usize, packet: Packet) {
         self.qps[to].handle_packet(&mut self.world.host(to), self.now, packet);
         self.carry(to);
     }
 
-    /// What a queue pair has sent goes on its way.
+    /// Sends the packets of a queue pair on their way.
     pub(super) fn carry(&mut self, node: usize) {
         if self.world.nodes[node].out.is_empty() {
             return;
@@ -66,7 +66,7 @@ impl Lab {
         }
     }
 
-    /// Puts a packet on its way to the peer.
+    /// Sends a packet on its way to the peer.
     pub(super) fn launch(&mut self, from: usize, packet: Packet) {
         if self.flight.len() >= MAX_FLIGHT {
             self.flight.remove(0);
@@ -74,7 +74,7 @@ impl Lab {
         self.flight.push((from ^ 1, packet));
     }
 
-    /// Makes a frame of a packet, and a packet of that.
+    /// Makes a frame of a packet, and a packet of the frame.
     fn transmit(&mut self, node: usize, packet: &Packet) {
         if !packet.payload.is_alive() {
             return;
@@ -101,7 +101,7 @@ impl Lab {
         }
     }
 
-    /// Changes a packet that is under way as a peer in the same engine or a link may do.
+    /// Changes a packet that is on its way, as a peer in the same engine or a link may do.
     pub(super) fn tamper(&mut self, input: &mut Input<'_>) {
         let (what, value) = (input.u8(), input.u8());
         if self.flight.is_empty() {
@@ -124,11 +124,11 @@ impl Lab {
         }
     }
 
-    /// Tells the sender of a packet that is under way that its payload could not be read.
+    /// Informs the sender of a packet that is on its way that its payload could not be read.
     pub(super) fn source_fault(&mut self, input: &mut Input<'_>) {
         if let Some((to, mut packet)) = self.take(input) {
             let from = to ^ 1;
-            // Only of what a queue pair of this kind may have sent.
+            // Only a packet that a queue pair of this kind may have sent is used.
             let is_reliable = matches!(
                 self.qps[from].config().qp_type,
                 QpType::Rc | QpType::XrcIni | QpType::XrcTgt

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A stranger's packets: of any opcode, with any fields.
+//! A stranger's packets, of any opcode and with any fields.
 
 use super::posts::{length, remote};
 use super::{path, Lab, QKEY};
@@ -15,11 +15,11 @@ use verbena_roce::wire::{atomic_ack_eth, atomic_eth, deth, extensions, ieth, imm
 use verbena_roce::{psn, QpType};
 
 impl Lab {
-    /// A packet of any opcode with any fields, as a stranger may send it.
+    /// Makes a packet of any opcode with any fields, as a stranger may send it.
     pub(super) fn forge(&mut self, node: usize, input: &mut Input<'_>) {
         let (code, flags) = (input.u8(), input.u8());
         let mtu = self.qps[node].attr().path_mtu;
-        // Mostly of the service that the queue pair has.
+        // Most packets are of the service that the queue pair has.
         let code = match self.qps[node].config().qp_type {
             _ if flags & 0xc0 == 0xc0 => code,
             QpType::Rc => code & 0x1f,
@@ -27,7 +27,7 @@ impl Lab {
             QpType::Ud | QpType::Gsi => code & 0x1f | 0x60,
             QpType::XrcIni | QpType::XrcTgt => code & 0x1f | 0xa0,
         };
-        // Of what is refused for its opcode nothing else counts.
+        // For a packet that is refused because of its opcode, no other field counts.
         let refused = opcode::is_refused(code);
         let shape = if refused { op::ACKNOWLEDGE } else { code };
         let Some((service, row)) = opcode::lookup(shape) else {

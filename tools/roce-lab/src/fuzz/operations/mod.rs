@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Two or four queue pairs, connected in pairs, and whatever may happen to them.
+//! Two or four queue pairs, connected in pairs, and arbitrary operations on them.
 //!
-//! The first bytes choose the setup; each operation after that is a byte with its operands behind it. At the end all
-//! queue pairs go to ERR, and everything posted must have completed, once. [`NodeHost`](super::node::NodeHost) asserts
-//! the rest, and [`Lab::settle`] that a queue pair comes to rest and does not want to be woken in the past.
+//! The first bytes choose the setup. After that, each operation is a byte followed by its operands.
+//! At the end all queue pairs go to ERR, and every posted work request must have completed once.
+//! [`NodeHost`](super::node::NodeHost) asserts the other rules, and [`Lab::settle`] that a queue
+//! pair comes to rest and has no deadline in the past.
 //!
 //! | file | operations |
 //! | --- | --- |
@@ -29,35 +30,35 @@ mod posts;
 
 use flight::MAX_FLIGHT;
 
-/// Polls after which a queue pair that has more to do is taken for one that hangs.
+/// Number of polls after which a queue pair that has more to do is considered to hang.
 const MAX_POLLS: u32 = 20_000;
-/// Time is not moved beyond this.
+/// Time in ns beyond which the clock is not moved.
 const MAX_TIME: u64 = 1 << 62;
 const QKEY: u32 = 0x1234;
 
-/// How packets travel.
+/// The form in which packets travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
-    /// As they are: super-packets by reference.
+    /// Super-packets by reference.
     Local,
-    /// Split into single packets, by reference.
+    /// Single packets by reference.
     Split,
-    /// As frames.
+    /// Frames with bytes of their own.
     Wire,
 }
 
-/// The whole scene.
+/// The queue pairs, their surroundings and the packets between them.
 struct Lab {
     qps: Vec<Qp>,
     world: World,
-    /// Packets under way, with where they go.
+    /// Packets on their way, with their destinations.
     flight: Vec<(usize, Packet)>,
     mode: Mode,
     attr: Attr,
     psns: [u32; 2],
     now: u64,
     wr_id: u64,
-    /// What payloads of forged packets are cut from.
+    /// Bytes for the payloads of forged packets.
     junk: Rc<Vec<u8>>,
 }
 
@@ -164,7 +165,8 @@ impl Lab {
     }
 
     fn modify(&mut self, node: usize, to: QpState, attr: &Attr) -> Result<(), Syndrome> {
-        // The driver empties the rings of a queue pair in RESET, and nothing is reported from there.
+        // The driver empties the rings of a queue pair in RESET, and the queue pair reports nothing
+        // in that state.
         let was = self.world.nodes[node].idle;
         if to == QpState::Init {
             self.world.nodes[node].idle = false;
@@ -235,7 +237,7 @@ impl Lab {
         more
     }
 
-    /// Polls until there is no more to do now.
+    /// Polls a queue pair until it has no more to do now.
     fn settle(&mut self, node: usize) {
         let mut polls = 0;
         while self.poll(node, &mut Budget::new(16, 64 << 10)) {
@@ -255,7 +257,7 @@ impl Lab {
         (0..self.qps.len()).for_each(|node| self.settle(node));
     }
 
-    /// Delivers in order, up to so many packets.
+    /// Delivers up to `packets` packets in order.
     fn run(&mut self, packets: usize) {
         self.settle_all();
         for _ in 0..packets {
@@ -274,7 +276,8 @@ impl Lab {
         }
     }
 
-    /// Everything ends in ERR: what was posted completes, once, and what is still under way touches nothing.
+    /// Moves everything to ERR: each posted work request completes once, and packets that arrive
+    /// later change nothing.
     fn finish(&mut self) {
         for node in 0..self.qps.len() {
             if self.qps[node].state() == QpState::Reset {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What the owner of queue pairs does: it changes states, attributes and regions, destroys what there is and begins anew.
+//! The operations of the owner of queue pairs: it changes states, attributes and regions, destroys
+//! queue pairs and begins anew.
 
 use super::Lab;
 use crate::fuzz::node::REGIONS;
@@ -21,7 +22,7 @@ const STATES: [QpState; 8] = [
 ];
 
 impl Lab {
-    /// To any state, with any attributes.
+    /// Moves a queue pair to any state, with any attributes.
     pub(super) fn change_state(&mut self, node: usize, input: &mut Input<'_>) {
         let (to, fields) = (input.pick(&STATES), input.u8());
         let mut attr = *self.qps[node].attr();
@@ -47,7 +48,8 @@ impl Lab {
         if has(0x20) {
             attr.sqd_notify = !attr.sqd_notify;
         }
-        // Whatever the owner lets through: these are of one transition only, but nothing may depend on that.
+        // The owner may let any attributes through. These belong to one transition only, but
+        // nothing may depend on that.
         if has(0x40) {
             (attr.sq_psn, attr.rq_psn, attr.dest_qpn) = (input.u32(), input.u32(), input.u32());
         }
@@ -57,7 +59,7 @@ impl Lab {
         let _ = self.modify(node, to, &attr);
     }
 
-    /// Something outside of the queue pair fails.
+    /// Reports a failure outside of the queue pair.
     pub(super) fn fail(&mut self, node: usize, input: &mut Input<'_>) {
         let event = (input.u8() & 1 != 0).then_some(EventType::QpFatal);
         self.qps[node].handle_failure(
@@ -69,7 +71,7 @@ impl Lab {
         self.carry(node);
     }
 
-    /// A region loses its key or its rights, or gets them back.
+    /// Takes away the key or the rights of a region, or restores them.
     pub(super) fn change_region(&mut self, input: &mut Input<'_>) {
         let what = input.u8();
         let index = usize::from(what & 7) % REGIONS;
@@ -82,7 +84,7 @@ impl Lab {
         }
     }
 
-    /// A queue pair is reset and connected again; its peer is not told.
+    /// Resets and connects a queue pair without informing its peer.
     pub(super) fn revive(&mut self, node: usize) {
         let attr = self.attr(node);
         let reset = self.modify(node, QpState::Reset, &attr);
@@ -90,14 +92,14 @@ impl Lab {
         self.connect(node);
     }
 
-    /// A queue pair is destroyed, and another one takes its place.
+    /// Destroys a queue pair and puts another in its place.
     pub(super) fn replace(&mut self, node: usize) {
         self.qps[node] = Qp::new(self.qps[node].config().clone());
         self.world.nodes[node].clear();
         self.connect(node);
     }
 
-    /// Receive rings cannot be read any more.
+    /// Makes the receive rings unreadable.
     pub(super) fn kill_ring(&mut self, node: usize, input: &mut Input<'_>) {
         if input.u8() & 7 == 0 {
             self.world.srq.dead = true;

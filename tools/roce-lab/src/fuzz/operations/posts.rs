@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Work requests and receives of any kind are posted, most of them such that they can succeed.
+//! Posts of work requests and receives of any kind, most of them such that they can succeed.
 
 use super::{path, Lab, QKEY};
 use crate::arena::Region;
@@ -10,7 +10,7 @@ use verbena_roce::host::{DatagramDest, SendWqe, Sge, Syndrome, WcStatus, WqeErro
 use verbena_roce::packet::Feth;
 use verbena_roce::QpType;
 
-/// Posts of one life of a queue pair.
+/// Highest number of posts on a ring between two resets.
 const MAX_POSTS: usize = 64;
 const OPCODES: [WqeOpcode; 12] = [
     WqeOpcode::RdmaWrite,
@@ -27,7 +27,7 @@ const OPCODES: [WqeOpcode; 12] = [
     WqeOpcode::Flush,
 ];
 
-/// Lengths around what matters: single bytes, MTUs, a whole region.
+/// Returns lengths near critical values: single bytes, MTUs, a whole region.
 pub(super) fn length(input: &mut Input<'_>) -> u32 {
     match input.u8() {
         small @ 0..=63 => u32::from(small),
@@ -38,7 +38,7 @@ pub(super) fn length(input: &mut Input<'_>) -> u32 {
     }
 }
 
-/// An address and a key at the other end, mostly valid.
+/// Returns an address and a key at the other end, which are mostly valid.
 pub(super) fn remote(input: &mut Input<'_>, peer: usize) -> (u64, u32) {
     let kind = input.u8();
     let index = match kind & 0x1f {
@@ -63,7 +63,7 @@ fn sges(input: &mut Input<'_>, own: usize, count: u8) -> Vec<Sge> {
     (0..count % 4)
         .map(|_| {
             let (kind, offset) = (input.u8(), u64::from(input.u8()) * 8);
-            // Mostly a region of its own.
+            // Most SGEs name a region of the queue pair itself.
             let index = match kind & 0x1f {
                 0 => usize::from(kind >> 5),
                 _ => own * (REGIONS / 2) + usize::from(kind >> 5) % (REGIONS / 2),
@@ -78,7 +78,7 @@ fn sges(input: &mut Input<'_>, own: usize, count: u8) -> Vec<Sge> {
 }
 
 impl Lab {
-    /// Posts a work request, and rings the doorbell if told to (`tell`).
+    /// Posts a work request, and rings the doorbell if `tell` is set.
     pub(super) fn post_send(&mut self, node: usize, tell: bool, input: &mut Input<'_>) {
         let (opcode, flags) = (input.u8(), input.u8());
         let opcode = OPCODES[usize::from(opcode) % OPCODES.len()];
@@ -119,7 +119,7 @@ impl Lab {
                 },
             });
         }
-        // Two queues at the peer in turn, now and then one that is none.
+        // Mostly, the two queues at the peer are used in turn; a few numbers have no queue.
         wqe.srqn = match flags >> 6 {
             3 if has(16) => 250,
             queue => u32::from(queue & 1),
@@ -191,13 +191,13 @@ impl Lab {
         self.qps[node].handle_posts(self.now, ring.producer as u32);
     }
 
-    /// Says that receives were posted.
+    /// Informs a queue pair that receives were posted.
     pub(super) fn tell_receives(&mut self, node: usize) {
         self.qps[node].handle_receives_posted(&mut self.world.host(node), self.now);
         self.carry(node);
     }
 
-    /// The Q_Key of a queue pair: the GSI's, or this.
+    /// Returns the Q_Key of a queue pair: that of the GSI, or `qkey`.
     pub(super) fn gsi_or(&self, node: usize, qkey: u32) -> u32 {
         match self.qps[node].config().qp_type {
             QpType::Gsi => 0x8001_0000,
