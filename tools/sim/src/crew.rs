@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Threads that share out the seeds.
+//! Threads that divide the seeds among themselves.
 
 use crate::replay;
 use crate::state::State;
@@ -12,17 +12,17 @@ use std::thread;
 use std::time::{Duration, Instant};
 use verbena_roce_lab::network::cover::Coverage;
 
-/// Seeds that a thread takes at a time.
+/// Number of seeds that a thread takes at a time.
 const BLOCK: u64 = 200;
-/// Between two notes of what was done.
+/// Time between two reports of progress.
 const NOTE: Duration = Duration::from_secs(10);
 
 /// A seed that broke a rule.
 #[derive(Debug)]
 pub struct Failure {
-    /// The seed.
+    /// The seed itself.
     pub seed: u64,
-    /// The rule.
+    /// Message of the panic, with its place.
     pub message: String,
 }
 
@@ -33,8 +33,9 @@ struct Report {
     failures: Vec<Failure>,
 }
 
-/// Runs the seeds below `seeds` that were not run yet, until all are done, one fails, or `stop` is set. Failures come in
-/// no order; the seeds behind one are run only if `all` is set.
+/// Runs the seeds below `seeds` that were not run yet, until all are done, one fails, or `stop` is
+/// set. Failures are in no particular order; the seeds after a failure are run only if `all` is
+/// set.
 pub fn run<S: Subject>(
     state: &mut State,
     seeds: u64,
@@ -92,7 +93,7 @@ fn work<S: Subject>(
             }
             end += 1;
         }
-        // A seed that failed is not done.
+        // A seed that failed does not count as done.
         if let (false, Some(failure)) = (all, failures.first()) {
             end = failure.seed;
         }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What `verbena-sim` is made of: [`subject`] is what is run, [`replay`] runs one seed, [`crew`] many of them on all
-//! cores, [`state`] remembers what was done.
+//! The parts of `verbena-sim`: [`subject`] is the simulation to run, [`replay`] runs one seed,
+//! [`crew`] runs many of them on all cores, [`state`] remembers the seeds that were run.
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! `verbena-sim`: runs the transport's simulated network ([`verbena_roce_lab::Network`]), or programs on the whole device
-//! ([`verbena_device_lab`]), seed after seed, on all cores. It can be stopped at any time and goes on where it was. A seed that
+//! `verbena-sim`: runs the transport's simulated network ([`verbena_roce_lab::Network`]), or
+//! programs on the whole device ([`verbena_device_lab`]), seed after seed, on all cores. The run
+//! can be stopped at any time, and the next one continues with the remaining seeds. A seed that
 //! breaks a rule is printed with the command that replays it.
 
 use clap::Parser;

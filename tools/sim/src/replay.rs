@@ -16,7 +16,7 @@ thread_local! {
     static MESSAGE: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// From now on a panic is noted rather than printed, where it is caught.
+/// Installs a panic hook that notes the message of a caught panic instead of printing it.
 fn note_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -44,7 +44,8 @@ fn note_panics() {
     });
 }
 
-/// Runs a seed in a subject. The error is the rule that was broken; the subject is not to be used again.
+/// Runs a seed in a subject. The error is the rule that was broken; after an error the subject must
+/// not be used again.
 pub fn catch(subject: &mut impl Subject, seed: u64) -> Result<(), String> {
     caught(|| subject.run(seed))
 }
@@ -70,7 +71,7 @@ fn caught(run: impl FnOnce()) -> Result<(), String> {
     })
 }
 
-/// Runs one seed, with a trace if asked for, and a capture of all that is sent.
+/// Runs one seed, with a trace and a capture of all packets if asked for.
 pub fn one(seed: u64, trace: bool, capture: Option<&Path>) -> Result<(), String> {
     let mut network = Network::new();
     if trace {
@@ -83,7 +84,7 @@ pub fn one(seed: u64, trace: bool, capture: Option<&Path>) -> Result<(), String>
     let capture = Rc::new(RefCell::new(Capture::create(path).map_err(told)?));
     network.tap = Some(Box::new(Rc::clone(&capture)));
     let result = catch(&mut network, seed);
-    // A broken rule is what a capture is made for: it is ended in any case.
+    // A capture is most useful for a broken rule, so it is completed in any case.
     drop(network);
     if let Some(capture) = Rc::into_inner(capture) {
         capture.into_inner().finish().map_err(told)?;

@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What was done, in a text file: the source, the ranges of seeds, what was met.
+//! The progress of the simulation in a text file: the source, the ranges of seeds, the coverage.
 
 use std::fmt::Write;
 use std::path::Path;
 use std::{fs, io};
 use verbena_roce_lab::network::cover::Coverage;
 
-/// What was done with one source.
+/// The seeds that were run with one source.
 #[derive(Debug, Default)]
 pub struct State {
-    /// The source.
+    /// Identification of the source.
     pub source: String,
-    /// What was met.
+    /// Coverage of all seeds that were run.
     pub coverage: Coverage,
     /// Seeds that were run, as ranges that do not touch, in order.
     ranges: Vec<(u64, u64)>,
 }
 
 impl State {
-    /// Reads a file. What is of another source, or cannot be read, is forgotten.
+    /// Reads a file. The content is ignored if it is of another source or cannot be read.
     pub fn load(path: &Path, source: &str) -> Self {
         let mut state = Self {
             source: source.into(),
@@ -48,7 +48,7 @@ impl State {
         state
     }
 
-    /// Writes the file, all of it or nothing.
+    /// Writes the file completely or not at all.
     pub fn store(&self, path: &Path) -> io::Result<()> {
         let mut text = format!("source {}\ntime {}\n", self.source, self.coverage.time);
         for (first, end) in &self.ranges {
@@ -87,12 +87,12 @@ impl State {
         self.ranges = merged;
     }
 
-    /// Seeds that were run.
+    /// Returns the number of seeds that were run.
     pub fn done(&self) -> u64 {
         self.ranges.iter().map(|(first, end)| end - first).sum()
     }
 
-    /// Seeds below `seeds` that were not run, in blocks.
+    /// Returns the seeds below `seeds` that were not run, in blocks.
     pub fn missing(&self, seeds: u64, block: u64) -> Vec<(u64, u64)> {
         let mut blocks = Vec::new();
         let mut from = 0;
@@ -109,7 +109,7 @@ impl State {
         blocks
     }
 
-    /// A line about it.
+    /// Returns a summary in one line.
     pub fn summary(&self) -> String {
         let met = match self.coverage.raw().count() {
             0 => String::new(),

@@ -1,25 +1,27 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What is run by seed: the transport on its simulated network, or the whole device.
+//! The simulations that can be run by seed: the transport on its simulated network, or the whole
+//! device.
 
 use verbena_roce_lab::network::cover::Coverage;
 use verbena_roce_lab::Network;
 
-/// Something that a seed is run in.
+/// A simulation in which seeds are run.
 pub trait Subject {
-    /// The command that replays one of its seeds.
+    /// Command that replays one of the subject's seeds.
     const REPLAY: &'static str;
 
-    /// One that nothing was run in.
+    /// Returns a subject in which no seed was run.
     fn fresh() -> Self;
 
-    /// Runs a seed. Panics if it breaks a rule; then no other seed is to be run in it.
+    /// Runs a seed. Panics if the seed breaks a rule; after that no other seed may be run in this
+    /// subject.
     fn run(&mut self, seed: u64);
 
-    /// What was met since the last call.
+    /// Returns the coverage since the last call, and resets it.
     fn take_coverage(&mut self) -> Coverage;
 
-    /// Adds what was met elsewhere.
+    /// Adds the coverage of another subject.
     fn add_coverage(&mut self, coverage: &Coverage);
 }
 
@@ -43,7 +45,7 @@ impl Subject for Network {
     }
 }
 
-/// The laboratory of the device model. What it meets is not counted, but for time.
+/// The laboratory of the device model. Only virtual time is counted as coverage.
 #[cfg(feature = "device")]
 #[derive(Debug)]
 pub struct Device(Coverage);

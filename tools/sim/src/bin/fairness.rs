@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! `scripts/sim --fairness`: how senders share a link that is too narrow for all of them, by simulation: the least and the greatest
-//! share, the queue in front of the link, goodput; without congestion control, and with it, with routers that mark and without.
+//! `scripts/sim --fairness`: simulates senders that share a link which is too narrow for all of
+//! them, and prints the smallest and the largest share, the queue in front of the link, and
+//! goodput: without congestion control, and with it, with routers that mark and without.
 
 use clap::{Parser, ValueEnum};
 use verbena_roce::host::WqeOpcode;

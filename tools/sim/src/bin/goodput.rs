@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! `scripts/sim --goodput`: what loss costs on a link of a given rate and delay, by simulation: goodput beside that without loss,
-//! and packets sent for each that is needed.
+//! `scripts/sim --goodput`: simulates the cost of loss on a link of a given rate and delay, and
+//! prints goodput relative to that without loss, and packets sent for each that is needed.
 
 use clap::{Parser, ValueEnum};
 use verbena_roce::host::WqeOpcode;
@@ -70,7 +70,7 @@ struct Total {
 }
 
 impl Total {
-    /// Bits of a nanosecond, without headers.
+    /// Returns the goodput in bits per nanosecond, without headers.
     fn goodput(&self) -> f64 {
         (self.bytes * 8) as f64 / self.time.max(1) as f64
     }
