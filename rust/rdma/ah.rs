@@ -34,49 +34,49 @@ use kernel::{
 /// Global route of an address vector.
 #[derive(Clone, Copy, Default)]
 pub struct GlobalRoute {
-    /// Destination.
+    /// GID of the destination, in wire byte order.
     pub dgid: [u8; 16],
-    /// Flow label.
+    /// Flow label of the packets.
     pub flow_label: u32,
     /// Index of the source in the port's GID table.
     pub sgid_index: u8,
-    /// Hop limit.
+    /// Hop limit of the packets.
     pub hop_limit: u8,
-    /// Traffic class.
+    /// Traffic class of the packets.
     pub traffic_class: u8,
 }
 
-/// An address vector.
+/// An address vector: the path to a destination.
 #[derive(Clone, Copy, Default)]
 pub struct AhAttr {
-    /// Global route; RoCE always has one.
+    /// Global route, which RoCE always has.
     pub grh: Option<GlobalRoute>,
-    /// The source's entry in the GID table, if the core resolved it.
+    /// Entry of the source in the GID table, if the core resolved it.
     pub sgid: Option<Gid>,
-    /// Service level.
+    /// Service level of the path.
     pub sl: u8,
-    /// Static rate.
+    /// Static rate of the path.
     pub static_rate: u8,
-    /// Port.
+    /// Port to send from.
     pub port_num: u32,
-    /// Destination's MAC (RoCE), which the core resolved.
+    /// MAC address of the destination (RoCE), which the core resolved.
     pub dmac: [u8; 6],
 }
 
 impl AhAttr {
     /// # Safety
     ///
-    /// `raw` must be valid, and its GID attribute, if any, too.
+    /// `raw` must be valid, and so must its GID attribute if that is not `NULL`.
     pub(crate) unsafe fn from_raw(raw: *const bindings::rdma_ah_attr) -> Self {
-        // SAFETY: `raw` is valid.
+        // SAFETY: The caller promises that `raw` is valid.
         let raw = unsafe { &*raw };
         let mut dmac = [0; 6];
-        // SAFETY: Six bytes are written.
+        // SAFETY: `raw` is valid, and the function writes six bytes to `dmac`.
         unsafe { bindings::rdma_helper_ah_dmac(raw, dmac.as_mut_ptr()) };
-        // CAST: A flag.
+        // CAST: The value is a flag of eight bits.
         let has_grh = raw.ah_flags & bindings::ib_ah_flags_IB_AH_GRH as u8 != 0;
         let grh = has_grh.then(|| GlobalRoute {
-            // SAFETY: Any 16 bytes are a GID.
+            // SAFETY: `raw` is valid, and any 16 bytes are a GID.
             dgid: unsafe { *raw.grh.dgid.raw },
             flow_label: raw.grh.flow_label,
             sgid_index: raw.grh.sgid_index,
@@ -84,7 +84,8 @@ impl AhAttr {
             traffic_class: raw.grh.traffic_class,
         });
         let sgid = (has_grh && !raw.grh.sgid_attr.is_null())
-            // SAFETY: The core holds a reference to it while it is in the attribute.
+            // SAFETY: The caller promises that the attribute, which is not `NULL`, is valid. The
+            // core holds a reference to it as long as it is in the address vector.
             .then(|| unsafe { Gid::from_raw(raw.grh.sgid_attr) });
         Self {
             grh,
@@ -96,13 +97,13 @@ impl AhAttr {
         }
     }
 
-    /// Writes everything but `sgid`.
+    /// Writes all attributes except `sgid` to `raw`.
     pub(crate) fn write(&self, raw: &mut bindings::rdma_ah_attr) {
         let grh = self.grh.unwrap_or_default();
         let dgid = bindings::ib_gid {
             raw: ManuallyDrop::new(grh.dgid),
         };
-        // SAFETY: `raw` and `dgid` are valid; six bytes of the MAC are read.
+        // SAFETY: `raw` and `dgid` are valid, and the function reads six bytes of the MAC address.
         unsafe {
             bindings::rdma_helper_ah_set(
                 raw,
@@ -122,23 +123,24 @@ impl AhAttr {
 
 /// A driver's data of an address handle.
 pub trait AddressHandle<D: Operations>: Sized + Send + Sync {
-    /// `false` only for [`Unsupported`].
+    /// False only for [`Unsupported`].
     const SUPPORTED: bool = true;
 
-    /// Builds the data. May not sleep unless `may_sleep`.
+    /// Creates the data. Must not sleep unless `may_sleep` is true.
     fn create(pd: &Pd<D>, attr: &AhAttr, may_sleep: bool, caller: &Caller<'_, D>) -> Result<Self>;
 
-    /// The address vector.
+    /// Returns the address vector.
     fn query(ah: &Ah<D>) -> Result<AhAttr>;
 }
 
-/// An address handle.
+/// An address handle with the driver's data.
 pub type Ah<D> = Managed<AhObject<D>>;
 
 /// The kind of object that an [`Ah`] is.
 pub struct AhObject<D>(PhantomData<D>);
 
-// SAFETY: The core sets `device` and `pd` before `create`.
+// SAFETY: By NEW the core sets `device` and `pd` before it calls `create`, the device is one of
+// `D`, and both are constant. The core uses an `ib_ah` from any thread.
 unsafe impl<D: Operations> Object for AhObject<D> {
     type Driver = D;
     type Extra = ();
@@ -153,7 +155,7 @@ unsafe impl<D: Operations> Object for AhObject<D> {
     }
 }
 
-// SAFETY: As above.
+// SAFETY: By NEW the core sets `pd` before it calls `create`, and it is constant and one of `D`.
 unsafe impl<D: Operations> InPd for AhObject<D> {
     pd_member!();
 }
@@ -172,14 +174,15 @@ impl<D: Operations> Ah<D> {
 
     /// # Safety
     ///
-    /// For the core: NEW, ARGUMENTS.
+    /// Only the core may call this op: `ah` must be NEW, and ARGUMENTS must hold.
     unsafe extern "C" fn op_create(
         ah: *mut bindings::ib_ah,
         init: *mut bindings::rdma_ah_init_attr,
         udata: *mut bindings::ib_udata,
     ) -> c_int {
         from_result(|| {
-            // SAFETY: NEW, ARGUMENTS.
+            // SAFETY: By the contract of this op `ah` is NEW, so that its `pd` is STARTED. By
+            // ARGUMENTS `init`, its `ah_attr` and `udata` are valid.
             let (caller, attr, flags, pd) = unsafe {
                 (
                     Self::caller(ah, udata)?,
@@ -190,7 +193,8 @@ impl<D: Operations> Ah<D> {
             };
             let may_sleep = flags & bindings::rdma_create_ah_flags_RDMA_CREATE_AH_SLEEPABLE != 0;
             let data = D::Ah::create(pd, &attr, may_sleep, &caller);
-            // SAFETY: NEW.
+            // SAFETY: By the contract of this op `ah` is NEW, and stays so until the draft is
+            // started or dropped.
             unsafe { Self::build(ah, data) }?.start(&caller, |_| Ok(()))?;
             Ok(0)
         })
@@ -198,15 +202,16 @@ impl<D: Operations> Ah<D> {
 
     /// # Safety
     ///
-    /// For the core: STARTED, ARGUMENTS.
+    /// Only the core may call this op: `ah` must be STARTED, and ARGUMENTS must hold.
     unsafe extern "C" fn op_query(
         ah: *mut bindings::ib_ah,
         attr: *mut bindings::rdma_ah_attr,
     ) -> c_int {
         from_result(|| {
-            // SAFETY: STARTED.
+            // SAFETY: By the contract of this op `ah` is STARTED, and it stays alive during the
+            // call.
             let ah = unsafe { Self::from_raw(ah) };
-            // SAFETY: ARGUMENTS: the caller's to fill.
+            // SAFETY: By ARGUMENTS `attr` is valid, and is only the caller's.
             D::Ah::query(ah)?.write(unsafe { &mut *attr });
             Ok(0)
         })
@@ -214,9 +219,9 @@ impl<D: Operations> Ah<D> {
 
     /// # Safety
     ///
-    /// For the core: STARTED, LAST.
+    /// Only the core may call this op: `ah` must be STARTED, and the call must be the LAST.
     unsafe extern "C" fn op_destroy_ah(ah: *mut bindings::ib_ah, _flags: u32) -> c_int {
-        // SAFETY: STARTED, LAST.
+        // SAFETY: By the contract of this op `ah` is STARTED, and the call is the LAST.
         from_result(|| unsafe { Self::destroy(ah) }.map(|()| 0))
     }
 }

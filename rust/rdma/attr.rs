@@ -39,107 +39,108 @@ macro_rules! counts {
     };
 }
 
-/// Attributes of a device; zero unless set.
+/// Attributes of a device, which are zero unless set.
 #[repr(transparent)]
 pub struct DeviceAttr(bindings::ib_device_attr);
 
 impl DeviceAttr {
     setters! {
-        /// Firmware version.
+        /// Sets the firmware version.
         set_fw_ver: fw_ver, u64;
-        /// Length of the largest memory region.
+        /// Sets the length of the largest memory region in bytes.
         set_max_mr_size: max_mr_size, u64;
-        /// Page sizes of memory regions, a bitmap.
+        /// Sets the bitmap of the page sizes of memory regions.
         set_page_size_cap: page_size_cap, u64;
-        /// Vendor.
+        /// Sets the ID of the vendor.
         set_vendor_id: vendor_id, u32;
-        /// The vendor's name of the device.
+        /// Sets the ID that the vendor gives the device model.
         set_vendor_part_id: vendor_part_id, u32;
-        /// Revision.
+        /// Sets the revision of the hardware.
         set_hw_ver: hw_ver, u32;
-        /// P_Keys.
+        /// Sets the number of P_Keys.
         set_max_pkeys: max_pkeys, u16;
-        /// Code of the delay of the device's ACKs.
+        /// Sets the code of the delay of the device's ACKs.
         set_local_ca_ack_delay: local_ca_ack_delay, u8;
-        /// Pages of a fast registration.
+        /// Sets the maximum number of pages of a fast registration.
         set_max_fast_reg_page_list_len: max_fast_reg_page_list_len, u32;
-        /// Bits of a completion's timestamp.
+        /// Sets the mask of the valid bits of a completion's timestamp.
         set_timestamp_mask: timestamp_mask, u64;
-        /// Frequency of the clock in kHz.
+        /// Sets the frequency of the clock in kHz.
         set_hca_core_clock: hca_core_clock, u64;
-        /// Scatter/gather entries of a READ that perform best.
+        /// Sets the number of scatter/gather entries with which a READ performs best.
         set_max_sgl_rd: max_sgl_rd, u32;
     }
 
     counts! {
-        /// Queue pairs.
+        /// Sets the maximum number of QPs.
         set_max_qp: max_qp;
-        /// Work requests of a queue.
+        /// Sets the maximum number of work requests of a queue.
         set_max_qp_wr: max_qp_wr;
-        /// Scatter/gather entries of a send.
+        /// Sets the maximum number of scatter/gather entries of a send.
         set_max_send_sge: max_send_sge;
-        /// Scatter/gather entries of a receive.
+        /// Sets the maximum number of scatter/gather entries of a receive.
         set_max_recv_sge: max_recv_sge;
-        /// Scatter/gather entries of a READ.
+        /// Sets the maximum number of scatter/gather entries of a READ.
         set_max_sge_rd: max_sge_rd;
-        /// Completion queues.
+        /// Sets the maximum number of completion queues.
         set_max_cq: max_cq;
-        /// Entries of a completion queue.
+        /// Sets the maximum number of entries of a completion queue.
         set_max_cqe: max_cqe;
-        /// Memory regions.
+        /// Sets the maximum number of memory regions.
         set_max_mr: max_mr;
-        /// Protection domains.
+        /// Sets the maximum number of protection domains.
         set_max_pd: max_pd;
-        /// Outstanding READs and atomics of a queue pair as responder.
+        /// Sets the maximum number of outstanding READs and atomics of a QP as responder.
         set_max_qp_rd_atom: max_qp_rd_atom;
-        /// The same of the whole device.
+        /// Sets the maximum number of outstanding READs and atomics of the device as responder.
         set_max_res_rd_atom: max_res_rd_atom;
-        /// Outstanding READs and atomics of a queue pair as requester.
+        /// Sets the maximum number of outstanding READs and atomics of a QP as requester.
         set_max_qp_init_rd_atom: max_qp_init_rd_atom;
-        /// Address handles.
+        /// Sets the maximum number of address handles.
         set_max_ah: max_ah;
-        /// Memory windows.
+        /// Sets the maximum number of memory windows.
         set_max_mw: max_mw;
-        /// Shared receive queues.
+        /// Sets the maximum number of SRQs.
         set_max_srq: max_srq;
-        /// Work requests of a shared receive queue.
+        /// Sets the maximum number of work requests of an SRQ.
         set_max_srq_wr: max_srq_wr;
-        /// Scatter/gather entries of a receive of a shared receive queue.
+        /// Sets the maximum number of scatter/gather entries of a receive of an SRQ.
         set_max_srq_sge: max_srq_sge;
-        /// Multicast groups.
+        /// Sets the maximum number of multicast groups.
         set_max_mcast_grp: max_mcast_grp;
-        /// Queue pairs of a multicast group.
+        /// Sets the maximum number of QPs of a multicast group.
         set_max_mcast_qp_attach: max_mcast_qp_attach;
-        /// Queue pairs of all multicast groups.
+        /// Sets the maximum number of QPs of all multicast groups.
         set_max_total_mcast_qp_attach: max_total_mcast_qp_attach;
     }
 
-    /// For how many completions, and microseconds, an event of a completion queue can wait.
+    /// Sets the maximum number of completions, and of microseconds, by which an event can be
+    /// moderated.
     pub fn set_cq_moderation(&mut self, count: u16, period: u16) -> &mut Self {
         self.0.cq_caps.max_cq_moderation_count = count;
         self.0.cq_caps.max_cq_moderation_period = period;
         self
     }
 
-    /// GUID of the system image, as on the wire.
+    /// Sets the GUID of the system image, in wire byte order.
     pub fn set_sys_image_guid(&mut self, guid: [u8; 8]) -> &mut Self {
         self.0.sys_image_guid = u64::from_ne_bytes(guid);
         self
     }
 
-    /// Atomicity.
+    /// Sets the scope of the atomics.
     pub fn set_atomic_cap(&mut self, cap: AtomicCap) -> &mut Self {
         self.0.atomic_cap = cap.as_raw();
         self
     }
 
-    /// Flags of `enum ib_device_cap_flags`.
+    /// Sets the flags of `enum ib_device_cap_flags`.
     pub fn set_device_cap_flags(&mut self, flags: DeviceCaps) -> &mut Self {
         self.0.device_cap_flags = flags.0;
         self
     }
 
-    /// Flags of `enum ib_kernel_cap_flags`.
+    /// Sets the flags of `enum ib_kernel_cap_flags`.
     pub fn set_kernel_cap_flags(&mut self, flags: KernelCaps) -> &mut Self {
         self.0.kernel_cap_flags = flags.0;
         self
@@ -155,11 +156,11 @@ macro_rules! caps {
         impl $name {
             $(
                 $(#[$vm])*
-                // CAST: Bit flags.
+                // CAST: These are bit flags.
                 pub const $v: Self = Self(bindings::$c as u64);
             )*
 
-            /// No flag.
+            /// Returns the empty set of flags.
             pub const fn empty() -> Self {
                 Self(0)
             }
@@ -176,128 +177,129 @@ macro_rules! caps {
 }
 
 caps! {
-    /// `enum ib_device_cap_flags`.
+    /// Capabilities of a device (`enum ib_device_cap_flags`).
     DeviceCaps {
-        /// Bad P_Key counter.
+        /// The port counts packets with a bad P_Key.
         BAD_PKEY_CNTR = ib_device_cap_flags_IB_DEVICE_BAD_PKEY_CNTR,
-        /// Bad Q_Key counter.
+        /// The port counts packets with a bad Q_Key.
         BAD_QKEY_CNTR = ib_device_cap_flags_IB_DEVICE_BAD_QKEY_CNTR,
-        /// The current state may be given to `modify_qp`.
+        /// The caller of `modify_qp` may give the current state.
         CURR_QP_STATE_MOD = ib_device_cap_flags_IB_DEVICE_CURR_QP_STATE_MOD,
-        /// Port events.
+        /// The device reports events of ports.
         PORT_ACTIVE_EVENT = ib_device_cap_flags_IB_DEVICE_PORT_ACTIVE_EVENT,
-        /// A system image GUID.
+        /// The device has a system image GUID.
         SYS_IMAGE_GUID = ib_device_cap_flags_IB_DEVICE_SYS_IMAGE_GUID,
-        /// RNR NAKs.
+        /// The device sends RNR NAKs.
         RC_RNR_NAK_GEN = ib_device_cap_flags_IB_DEVICE_RC_RNR_NAK_GEN,
-        /// Shared receive queues may be resized.
+        /// SRQs can be resized.
         SRQ_RESIZE = ib_device_cap_flags_IB_DEVICE_SRQ_RESIZE,
-        /// Fast registration, local and remote invalidate.
+        /// The device has fast registration, and local and remote invalidation.
         MEM_MGT_EXTENSIONS = ib_device_cap_flags_IB_DEVICE_MEM_MGT_EXTENSIONS,
-        /// Memory windows.
+        /// The device has memory windows.
         MEM_WINDOW = ib_device_cap_flags_IB_DEVICE_MEM_WINDOW,
-        /// Extended reliable connections.
+        /// The device has extended reliable connections.
         XRC = ib_device_cap_flags_IB_DEVICE_XRC,
-        /// Memory windows of type 2B.
+        /// The device has memory windows of type 2B.
         MEM_WINDOW_TYPE_2B = ib_device_cap_flags_IB_DEVICE_MEM_WINDOW_TYPE_2B,
-        /// FLUSH to global visibility.
+        /// The device has FLUSH to global visibility.
         FLUSH_GLOBAL = ib_device_cap_flags_IB_DEVICE_FLUSH_GLOBAL,
-        /// ATOMIC WRITE.
+        /// The device has ATOMIC WRITE.
         ATOMIC_WRITE = ib_device_cap_flags_IB_DEVICE_ATOMIC_WRITE,
     }
 }
 
 caps! {
-    /// `enum ib_kernel_cap_flags`.
+    /// Capabilities for kernel users (`enum ib_kernel_cap_flags`).
     KernelCaps {
-        /// `local_dma_lkey` is valid: the kernel's protection domains need no region of their own.
+        /// The `local_dma_lkey` is valid, so protection domains of the kernel need no region for
+        /// it.
         LOCAL_DMA_LKEY = ib_kernel_cap_flags_IBK_LOCAL_DMA_LKEY,
         /// Regions with gaps can be registered.
         SG_GAPS_REG = ib_kernel_cap_flags_IBK_SG_GAPS_REG,
-        /// Multicast loopback may be switched off.
+        /// Multicast loopback can be switched off.
         BLOCK_MULTICAST_LOOPBACK = ib_kernel_cap_flags_IBK_BLOCK_MULTICAST_LOOPBACK,
     }
 }
 
-/// Attributes of a port; zero unless set.
+/// Attributes of a port, which are zero unless set.
 #[repr(transparent)]
 pub struct PortAttr(bindings::ib_port_attr);
 
 impl PortAttr {
     setters! {
-        /// Bytes of the largest message.
+        /// Sets the length of the largest message in bytes.
         set_max_msg_sz: max_msg_sz, u32;
-        /// Entries of the P_Key table.
+        /// Sets the number of entries of the P_Key table.
         set_pkey_tbl_len: pkey_tbl_len, u16;
-        /// Packets with a bad P_Key.
+        /// Sets the count of packets with a bad P_Key.
         set_bad_pkey_cntr: bad_pkey_cntr, u32;
-        /// Packets with a bad Q_Key.
+        /// Sets the count of packets with a bad Q_Key.
         set_qkey_viol_cntr: qkey_viol_cntr, u32;
-        /// MTU of the physical port.
+        /// Sets the MTU of the physical port in bytes.
         set_phys_mtu: phys_mtu, u32;
-        /// Number of virtual lanes, as a code.
+        /// Sets the code of the number of virtual lanes.
         set_max_vl_num: max_vl_num, u8;
     }
 
-    /// Entries of the GID table.
+    /// Sets the number of entries of the GID table.
     pub fn set_gid_tbl_len(&mut self, len: u16) -> &mut Self {
         self.0.gid_tbl_len = i32::from(len);
         self
     }
 
-    /// State.
+    /// Sets the state of the port.
     pub fn set_state(&mut self, state: PortState) -> &mut Self {
         self.0.state = state.as_raw();
         self
     }
 
-    /// Physical state.
+    /// Sets the physical state of the port.
     pub fn set_phys_state(&mut self, state: PhysState) -> &mut Self {
-        // CAST: A small enumeration.
+        // CAST: The enumeration is small.
         self.0.phys_state = state.as_raw() as u8;
         self
     }
 
-    /// The largest MTU.
+    /// Sets the largest MTU of the port.
     pub fn set_max_mtu(&mut self, mtu: Mtu) -> &mut Self {
         self.0.max_mtu = mtu.as_raw();
         self
     }
 
-    /// The MTU in use.
+    /// Sets the MTU in use.
     pub fn set_active_mtu(&mut self, mtu: Mtu) -> &mut Self {
         self.0.active_mtu = mtu.as_raw();
         self
     }
 
-    /// Width and speed.
+    /// Sets the width and the speed of the link.
     pub fn set_link(&mut self, width: PortWidth, speed: PortSpeed) -> &mut Self {
-        // CAST: Small enumerations.
+        // CAST: The enumerations are small.
         self.0.active_width = width.as_raw() as u8;
         self.0.active_speed = speed.as_raw() as u16;
         self
     }
 
-    /// GIDs are IP addresses (RoCE).
+    /// Sets if GIDs are IP addresses (RoCE).
     pub fn set_ip_gids(&mut self, ip_gids: bool) -> &mut Self {
         self.0.set_ip_gids(u32::from(ip_gids));
         self
     }
 
-    /// The connection manager runs here.
+    /// Announces that the connection manager runs on this port.
     pub fn set_cm_supported(&mut self) -> &mut Self {
         self.0.port_cap_flags |= bindings::ib_port_capability_mask_bits_IB_PORT_CM_SUP;
         self
     }
 }
 
-/// What of a port never changes.
+/// Attributes of a port that never change.
 #[repr(transparent)]
 pub struct PortImmutable(bindings::ib_port_immutable);
 
 impl PortImmutable {
-    /// A full RoCEv2 port: management datagrams (so QP1 must work), connection manager, addresses
-    /// of Ethernet.
+    /// Describes a complete RoCEv2 port: management datagrams (so QP1 must work), connection
+    /// manager and Ethernet addresses.
     pub fn set_roce_v2(&mut self, gid_tbl_len: u16, pkey_tbl_len: u16) -> &mut Self {
         self.0.core_cap_flags = bindings::RDMA_CORE_CAP_PROT_ROCE_UDP_ENCAP
             | bindings::RDMA_CORE_CAP_IB_MAD

@@ -54,22 +54,22 @@ use kernel::{
     }, //
 };
 
-/// What is asked of a new completion queue.
+/// Attributes with which a completion queue is to be created.
 #[repr(transparent)]
 pub struct CqInitAttr(bindings::ib_cq_init_attr);
 
 impl CqInitAttr {
-    /// Number of entries.
+    /// Returns the requested number of entries.
     pub fn cqe(&self) -> u32 {
         self.0.cqe
     }
 
-    /// Completion vector.
+    /// Returns the index of the completion vector.
     pub fn comp_vector(&self) -> u32 {
         self.0.comp_vector
     }
 
-    /// Flags.
+    /// Returns the flags of the request.
     pub fn flags(&self) -> CqFlags {
         CqFlags::from_raw(self.0.flags)
     }
@@ -78,40 +78,43 @@ impl CqInitAttr {
 /// A driver's data of a completion queue. See the [crate](crate) for the order of calls.
 #[vtable]
 pub trait CompletionQueue<D: Operations>: Sized + Send + Sync {
-    /// `false` only for [`Unsupported`].
+    /// False only for [`Unsupported`].
     const SUPPORTED: bool = true;
 
-    /// Builds the data.
+    /// Returns an initializer of the data.
     fn create(
         dev: &Device<D>,
         attr: &CqInitAttr,
         caller: &Caller<'_, D>,
     ) -> impl PinInit<Self, Error>;
 
-    /// Makes the queue known. Must call [`Cq::set_cqe`].
+    /// Creates the queue in the device. Must call [`Cq::set_cqe`].
     fn start(cq: &Cq<D>, caller: &Caller<'_, D>) -> Result;
 
-    /// Destroys the queue: no event, no entry any more. The core made sure that no QP uses it.
+    /// Destroys the queue. Afterwards there are no events and no new entries. The core has made
+    /// sure that no QP uses the queue.
     ///
-    /// Whoever polls a queue of the kernel's in a work item may do so, and arm it, until that has
-    /// ended, which the core sees to afterwards; a [`modify`](Self::modify) under way may find it gone.
+    /// A kernel user that polls the queue in a work item may poll and arm it until that work item
+    /// has ended, for which the core waits after this call. A concurrent [`modify`](Self::modify)
+    /// may find the queue destroyed.
     fn destroy(cq: &Cq<D>) -> Result;
 
-    /// Takes entries, oldest first, until the queue is empty or `wcs` full. Any context.
+    /// Polls entries, oldest first, until the queue is empty or `wcs` is full. Called in any
+    /// context.
     ///
-    /// An entry that cannot be used is skipped; it must not end the poll.
+    /// An entry that cannot be used is skipped and must not end the poll.
     fn poll(cq: &Cq<D>, wcs: &mut WcSink<'_, D>) -> Result;
 
-    /// Arms the queue. `Ok(true)` if entries were there already and the caller asked for that with
-    /// [`NotifyFlags::REPORT_MISSED_EVENTS`]. Any context.
+    /// Arms the queue. Returns true if the queue already has entries and the caller asked for that
+    /// information with [`NotifyFlags::REPORT_MISSED_EVENTS`]. Called in any context.
     fn req_notify(cq: &Cq<D>, flags: NotifyFlags) -> Result<bool>;
 
-    /// Resizes the queue of a process.
+    /// Resizes the completion queue of a process.
     fn resize(_cq: &Cq<D>, _cqe: u32, _user: &User<'_, D>) -> Result {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
 
-    /// Sets moderation.
+    /// Sets the moderation of completion events.
     fn modify(_cq: &Cq<D>, _count: u16, _period: u16) -> Result {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
@@ -121,19 +124,20 @@ pub trait CompletionQueue<D: Operations>: Sized + Send + Sync {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
 
-    /// The queue's raw context for `rdma resource -r`.
+    /// Passes the raw context of the queue to `put`, for `rdma resource -r`.
     fn fill_res_raw(_cq: &Cq<D>, _put: &mut dyn FnMut(&[u8]) -> Result) -> Result {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
 }
 
-/// A completion queue.
+/// A completion queue with the driver's data.
 pub type Cq<D> = Managed<CqObject<D>>;
 
 /// The kind of object that a [`Cq`] is.
 pub struct CqObject<D>(PhantomData<D>);
 
-// SAFETY: The core sets `device` and `uobject` before `create`.
+// SAFETY: By NEW the core sets `device` and `uobject` before it calls `create`, and the device is
+// one of `D`. The core uses an `ib_cq` from any thread.
 unsafe impl<D: Operations> Object for CqObject<D> {
     type Driver = D;
     type Extra = InTable<CqExtra>;
@@ -156,17 +160,18 @@ unsafe impl<D: Operations> Object for CqObject<D> {
     }
 }
 
-/// What a completion queue has besides the driver's data.
+/// State of this crate in each completion queue.
 #[pin_data]
 pub struct CqExtra {
-    /// Serializes calls of the completion handler.
+    /// Serializes the calls of the completion handler.
     #[pin]
     handler: IrqLock<()>,
-    /// A queue pair was made with the queue, so whoever made the queue has it. See [`Cq::complete`].
+    /// True after a QP was created with the queue, so that its owner has the queue. See
+    /// [`Cq::complete`].
     in_use: Atomic<bool>,
-    /// It is about to be destroyed, or was. See [`Cq::op_pre_destroy`].
+    /// True as soon as the queue is being destroyed. See [`Cq::op_pre_destroy`].
     goes: Atomic<bool>,
-    /// It was destroyed, and only its memory is left.
+    /// True after the device destroyed the queue, of which only the memory is left.
     destroyed: Atomic<bool>,
 }
 
@@ -182,33 +187,36 @@ impl Extra for CqExtra {
 }
 
 impl<D: Operations> Cq<D> {
-    /// Number of entries that the queue really has.
+    /// Returns the actual number of entries of the queue.
     pub fn cqe(&self) -> u32 {
-        // SAFETY: A plain integer, accessed by volatile accesses on our side.
+        // SAFETY: The object is alive, and `cqe` is a plain integer, which this crate accesses with
+        // volatile reads and writes only.
         unsafe { (&raw const (*self.as_raw()).cqe).read_volatile() }
             .try_into()
             .unwrap_or(0)
     }
 
-    /// Tells the core how many entries the queue really has.
+    /// Sets the actual number of entries of the queue in the core's struct.
     pub fn set_cqe(&self, cqe: u32) {
         let cqe = cqe.try_into().unwrap_or(c_int::MAX);
-        // SAFETY: A plain integer, read by the core when `create` or `resize` has returned.
+        // SAFETY: The object is alive, and `cqe` is a plain integer, which the core reads only
+        // after `create` or `resize` has returned.
         unsafe { (&raw mut (*self.as_raw()).cqe).write_volatile(cqe) };
     }
 
-    /// A queue pair is being made with the queue.
+    /// Records that a QP is being created with the queue.
     pub(crate) fn set_in_use(&self) {
         self.extra().in_use.store(true, Release);
     }
 
-    /// Calls the completion handler, if there is one. Any context, but not from inside a verb.
+    /// Calls the completion handler, if there is one. May be called in any context, but not from a
+    /// verb.
     ///
-    /// `ib_alloc_cq()` sets the handler, and what the handler needs, only after `create`, and lets
-    /// nobody have the queue before. So a queue of the kernel's that no queue pair was ever made with
-    /// has none; nothing can complete there either. Of a process' queue that is not
-    /// [known](Self::is_known) the core would link the event to what it frees if the queue comes to
-    /// nothing.
+    /// `ib_alloc_cq()` sets the handler, and the state that the handler needs, only after `create`,
+    /// and gives the queue to no user before that. So a kernel queue with which no QP was ever
+    /// created has no handler, and cannot have completions either. For the queue of a process that
+    /// is not [known](Self::is_known) the core would link the event to memory that it frees if the
+    /// create op fails.
     pub fn complete(&self) {
         let has_owner = match self.is_user() {
             true => self.is_known(),
@@ -219,9 +227,9 @@ impl<D: Operations> Cq<D> {
         }
         let _one_at_a_time = self.extra().handler.lock();
         let cq = self.as_raw();
-        // SAFETY: The handler and its context are constant: for a process they are set before
-        // `create`; else when whoever made the queue got it, which was before the queue pair was
-        // made that `in_use` tells of. The queue is not destroyed while we have a reference.
+        // SAFETY: The handler and its context are constant here. For a process they are set before
+        // `create`. For a kernel user they are set before the user gets the queue, which was before
+        // it created the QP that set `in_use`. The reference keeps the queue from being destroyed.
         unsafe {
             if let Some(handler) = (*cq).comp_handler {
                 handler(cq, (*cq).cq_context);
@@ -229,8 +237,8 @@ impl<D: Operations> Cq<D> {
         }
     }
 
-    /// Reports a queue in error, if somebody listens. Any context that may call the handler of the
-    /// owner: process context for kernel users that sleep there.
+    /// Reports an error of the queue if the owner has a handler. The context must be one in which
+    /// the handler of the owner may run: process context for kernel users whose handler sleeps.
     pub fn error_event(&self) {
         let cq = self.as_raw();
         let mut event = bindings::ib_event {
@@ -238,7 +246,8 @@ impl<D: Operations> Cq<D> {
             ..Default::default()
         };
         event.element.cq = ManuallyDrop::new(cq);
-        // SAFETY: The queue's own, set before `create`.
+        // SAFETY: The handler and the context are those of this queue, which the core set before
+        // `create`, and the event names this queue.
         unsafe { self.report(event, (*cq).event_handler, (*cq).cq_context) };
     }
 
@@ -270,7 +279,7 @@ impl<D: Operations> Cq<D> {
 
     /// # Safety
     ///
-    /// For the core: NEW, ARGUMENTS.
+    /// Only the core may call this op: `cq` must be NEW, and ARGUMENTS must hold.
     unsafe extern "C" fn op_create(
         cq: *mut bindings::ib_cq,
         attr: *const bindings::ib_cq_init_attr,
@@ -280,10 +289,12 @@ impl<D: Operations> Cq<D> {
             let udata = if attrs.is_null() {
                 core::ptr::null_mut()
             } else {
-                // SAFETY: ARGUMENTS: a bundle of a process' request.
+                // SAFETY: By ARGUMENTS `attrs`, which is not `NULL`, is the bundle of a request of
+                // a process.
                 unsafe { bindings::rdma_helper_attrs_udata(attrs) }
             };
-            // SAFETY: NEW, ARGUMENTS.
+            // SAFETY: By the contract of this op `cq` is NEW, so its device is set, and is one of
+            // `D`. By ARGUMENTS `udata` and `attr` are valid. `CqInitAttr` is `repr(transparent)`.
             let (caller, attr, dev) = unsafe {
                 (
                     Self::caller(cq, udata)?,
@@ -292,20 +303,23 @@ impl<D: Operations> Cq<D> {
                 )
             };
             let data = D::Cq::create(dev, attr, &caller);
-            // SAFETY: NEW.
+            // SAFETY: By the contract of this op `cq` is NEW, and stays so until the draft is
+            // started or dropped.
             unsafe { Self::build(cq, data) }?.start(&caller, |cq| D::Cq::start(cq, &caller))?;
             Ok(0)
         })
     }
 
-    /// The first half of `ib_free_cq()`. Events end here, because the core cancels next what their
-    /// handler queues (`cq->work`), and frees it after the second half.
+    /// Implements the first half of `ib_free_cq()`. Events end here, because the core then cancels
+    /// the work that their handler queues (`cq->work`), and frees it after the second half.
     ///
     /// # Safety
     ///
-    /// For the core: STARTED, LAST but for `op_poll`, `op_req_notify`, `op_modify` and `op_post_destroy`.
+    /// Only the core may call this op: `cq` must be STARTED, and the call must be the LAST but for
+    /// `op_poll`, `op_req_notify`, `op_modify` and `op_post_destroy`.
     unsafe extern "C" fn op_pre_destroy(cq: *mut bindings::ib_cq) -> c_int {
-        // SAFETY: STARTED.
+        // SAFETY: By the contract of this op `cq` is STARTED, and it stays alive until
+        // `op_post_destroy`.
         let cq = unsafe { Self::from_raw(cq) };
         cq.extra().goes.store(true, Release);
         let destroyed = D::Cq::destroy(cq);
@@ -314,54 +328,58 @@ impl<D: Operations> Cq<D> {
         from_result(|| destroyed.map(|()| 0))
     }
 
-    /// The second half. What a device that did not destroy the queue may still use stays.
+    /// Implements the second half. If the device has not destroyed the queue, it may still use the
+    /// memory that it was given, so this is leaked.
     ///
     /// # Safety
     ///
-    /// For the core: after `op_pre_destroy`, LAST.
+    /// Only the core may call this op: after `op_pre_destroy`, and the call must be the LAST.
     unsafe extern "C" fn op_post_destroy(cq: *mut bindings::ib_cq) {
-        // SAFETY: Nothing was dropped yet.
+        // SAFETY: `op_pre_destroy` drops nothing, so all fields are still initialized.
         let destroyed = unsafe { Self::from_raw(cq) }
             .extra()
             .destroyed
             .load(Acquire);
         if destroyed {
-            // SAFETY: Destroyed; LAST.
+            // SAFETY: All fields are initialized. The device has destroyed the queue, and by LAST
+            // it has no users.
             unsafe { Self::drop_parts(cq) };
         }
     }
 
     /// # Safety
     ///
-    /// For the core: STARTED, ARGUMENTS: room for `n` entries.
+    /// Only the core may call this op: `cq` must be STARTED, and ARGUMENTS must hold, with room for
+    /// `n` entries at `wc`.
     unsafe extern "C" fn op_poll(
         cq: *mut bindings::ib_cq,
         n: c_int,
         wc: *mut bindings::ib_wc,
     ) -> c_int {
-        // SAFETY: STARTED.
+        // SAFETY: By the contract of this op `cq` is STARTED, and it stays alive during the call.
         let cq = unsafe { Self::from_raw(cq) };
         if cq.is_user() {
             return eopnotsupp().to_errno();
         }
-        // SAFETY: ARGUMENTS: room for `n` entries.
+        // SAFETY: By ARGUMENTS there is room for `n` entries at `wc`.
         let mut sink = unsafe { WcSink::new(wc, usize::try_from(n).unwrap_or(0)) };
         match D::Cq::poll(cq, &mut sink) {
             Err(e) if sink.is_empty() => e.to_errno(),
-            // CAST: At most `n`.
+            // CAST: `len()` is at most `n`, which is a `c_int`.
             _ => sink.len() as c_int,
         }
     }
 
     /// # Safety
     ///
-    /// For the core: STARTED.
+    /// Only the core may call this op: `cq` must be STARTED.
     unsafe extern "C" fn op_req_notify(
         cq: *mut bindings::ib_cq,
         flags: bindings::ib_cq_notify_flags,
     ) -> c_int {
         from_result(|| {
-            // SAFETY: STARTED.
+            // SAFETY: By the contract of this op `cq` is STARTED, and it stays alive during the
+            // call.
             let cq = unsafe { Self::from_raw(cq) };
             if cq.is_user() {
                 return Err(eopnotsupp());
@@ -373,17 +391,18 @@ impl<D: Operations> Cq<D> {
 
     /// # Safety
     ///
-    /// For the core: STARTED, ARGUMENTS.
+    /// Only the core may call this op: `cq` must be STARTED, and ARGUMENTS must hold.
     unsafe extern "C" fn op_resize(
         cq: *mut bindings::ib_cq,
         cqe: c_uint,
         udata: *mut bindings::ib_udata,
     ) -> c_int {
         from_result(|| {
-            // SAFETY: STARTED, ARGUMENTS.
+            // SAFETY: By the contract of this op `cq` is STARTED, and ARGUMENTS holds for `udata`.
             let caller = unsafe { Self::caller(cq, udata) }?;
             let user = caller.user().ok_or(EINVAL)?;
-            // SAFETY: STARTED.
+            // SAFETY: By the contract of this op `cq` is STARTED, and it stays alive during the
+            // call.
             D::Cq::resize(unsafe { Self::from_raw(cq) }, cqe, user)?;
             caller.finish_output()?;
             Ok(0)
@@ -392,12 +411,14 @@ impl<D: Operations> Cq<D> {
 
     /// # Safety
     ///
-    /// For the core: STARTED.
+    /// Only the core may call this op: `cq` must be STARTED.
     unsafe extern "C" fn op_modify(cq: *mut bindings::ib_cq, count: u16, period: u16) -> c_int {
         from_result(|| {
-            // SAFETY: STARTED.
+            // SAFETY: By the contract of this op `cq` is STARTED, and it stays alive until
+            // `op_post_destroy`.
             let cq = unsafe { Self::from_raw(cq) };
-            // Adaptive moderation does so until the core ends it, in `ib_free_cq()`.
+            // Adaptive moderation calls this op until the core cancels it in `ib_free_cq()`, after
+            // `op_pre_destroy`.
             if !cq.extra().goes.load(Acquire) {
                 D::Cq::modify(cq, count, period)?;
             }

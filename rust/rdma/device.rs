@@ -3,11 +3,12 @@
 //! RDMA devices.
 //!
 //! C: `struct ib_device`. A driver's [`Operations`] type is also the data of its device: the core
-//! allocates both together, drops the data when the last reference is gone (`dealloc_driver`).
+//! allocates both together, and drops the data with the last reference (`dealloc_driver`).
 //!
-//! Registering makes the device visible, and the core calls the first verbs at once. Unregistering
-//! (dropping the [`Registration`]) waits for kernel users to let go, disassociates processes,
-//! destroys all their objects, and drops the data; nothing of the device is used afterwards.
+//! Registration makes the device visible, and the core calls the first verbs at once.
+//! Unregistration (drop of the [`Registration`]) waits until kernel users have released the device,
+//! disassociates processes, destroys all their objects, and drops the data. Nothing of the device
+//! is used afterwards.
 
 use crate::{
     ah::AddressHandle,
@@ -70,14 +71,15 @@ use kernel::{
 
 /// A driver of RDMA devices, and its data of one device.
 ///
-/// The device's calls; those of its objects are in the traits of the associated types. For objects
-/// that are not offered: [`Unsupported`](crate::Unsupported).
+/// The trait contains the ops of the device. Those of its objects are in the traits of the
+/// associated types. For objects that the driver does not offer the type is
+/// [`Unsupported`](crate::Unsupported).
 #[vtable]
 pub trait Operations: Sized + Send + Sync + 'static {
     /// Version of the user ABI.
     const ABI_VERSION: u32;
 
-    /// The port's counters. Empty: none.
+    /// Names of the counters of a port, or an empty slice if it has none.
     const PORT_STATS: &'static [StatDesc] = &[];
 
     /// Data of contexts of processes.
@@ -99,57 +101,58 @@ pub trait Operations: Sized + Send + Sync + 'static {
     /// Data of XRC domains.
     type Xrcd: XrcDomain<Self>;
 
-    /// Describes the device.
+    /// Fills in the attributes of the device.
     fn query_device(dev: &Device<Self>, attr: &mut DeviceAttr) -> Result;
 
-    /// Describes a port as it is now.
+    /// Fills in the present attributes of a port.
     fn query_port(dev: &Device<Self>, port: u32, attr: &mut PortAttr) -> Result;
 
-    /// A port's net device went up or down, or has a link or none. Whether consumers may be told at once; if
-    /// not, the driver lets the device know first and calls [`DeviceRef::report_port_state`] then. Called
-    /// with the RTNL held: nothing may be waited for.
+    /// Handles a change of the state or the link of the net device of a port. Returns true if
+    /// consumers may be informed at once. Otherwise the driver first informs the device, and then
+    /// calls [`DeviceRef::report_port_state`]. Called with the RTNL held, so the driver must not
+    /// wait.
     fn port_event(_dev: &Device<Self>) -> bool {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
 
-    /// What carries a port's packets.
+    /// Returns the link layer that carries the packets of a port.
     fn link_layer(dev: &Device<Self>, port: u32) -> LinkLayer;
 
-    /// Describes what of a port never changes.
+    /// Fills in the attributes of a port that never change.
     fn port_immutable(dev: &Device<Self>, port: u32, imm: &mut PortImmutable) -> Result;
 
-    /// Returns a P_Key.
+    /// Returns the P_Key at `index` of the port's table.
     fn query_pkey(dev: &Device<Self>, port: u32, index: u16) -> Result<u16>;
 
-    /// A GID was added. May sleep.
+    /// Adds a GID. May sleep.
     fn add_gid(_dev: &Device<Self>, _gid: &Gid) -> Result {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
 
-    /// A GID was deleted. May sleep. The core goes on as if it succeeded.
+    /// Deletes a GID. May sleep. The core ignores an error.
     fn del_gid(_dev: &Device<Self>, _gid: &Gid) -> Result {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
 
-    /// Reads the port's counters into `values`, in the order of [`PORT_STATS`](Self::PORT_STATS), without
-    /// what counters of queue pairs have.
+    /// Reads the port's counters into `values`, in the order of [`PORT_STATS`](Self::PORT_STATS),
+    /// without the counts of counters to which QPs are bound.
     fn port_stats(_dev: &Device<Self>, _port: u32, _values: &mut Values<'_>) -> Result {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
 
-    /// Reads the port's counters for performance management. A driver that has this has the next one too.
-    /// May sleep.
+    /// Reads the port's counters for performance management. A driver that implements this must
+    /// implement [`cleared_counters`](Self::cleared_counters) too. May sleep.
     fn port_counters(_dev: &Device<Self>, _port: u32) -> Result<PortCounters> {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
 
-    /// What the port's counters had when they were cleared.
+    /// Returns the values that the port's counters had when they were last cleared.
     fn cleared_counters(_dev: &Device<Self>, _port: u32) -> &Mutex<Cleared> {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
 
-    /// From now on a queue pair counts for a counter, or for a new one; returns its number. A driver
-    /// that has this has the next three too. May sleep.
+    /// Binds a QP to a counter, or to a new counter if `counter` is `None`, and returns its number.
+    /// A driver that implements this must implement the next three functions too. May sleep.
     fn bind_counter(
         _dev: &Device<Self>,
         _counter: Option<NonZeroU32>,
@@ -158,7 +161,7 @@ pub trait Operations: Sized + Send + Sync + 'static {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
 
-    /// A queue pair does not count for its counter any more. What it did stays there. May sleep.
+    /// Unbinds a QP from its counter, which keeps the counts of the QP. May sleep.
     fn unbind_counter(_dev: &Device<Self>, _counter: NonZeroU32, _qp: &Qp<Self>) {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
@@ -168,12 +171,12 @@ pub trait Operations: Sized + Send + Sync + 'static {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
 
-    /// A counter goes; the core has kept what [`read_counter`](Self::read_counter) said last.
+    /// Frees a counter. The core has kept the last result of [`read_counter`](Self::read_counter).
     fn dealloc_counter(_dev: &Device<Self>, _counter: NonZeroU32) {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
 
-    /// The device's firmware version as text, for `/sys/class/infiniband/*/fw_ver`: three numbers.
+    /// Returns the three numbers of the firmware version, for `/sys/class/infiniband/*/fw_ver`.
     fn fw_version(_dev: &Device<Self>) -> [u16; 3] {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
@@ -183,7 +186,7 @@ pub trait Operations: Sized + Send + Sync + 'static {
 ///
 /// # Invariants
 ///
-/// All fields are initialized.
+/// All fields of a device to which there is a reference are initialized.
 #[repr(C)]
 pub struct Device<D: Operations> {
     raw: Opaque<bindings::ib_device>,
@@ -191,9 +194,9 @@ pub struct Device<D: Operations> {
     data: D,
 }
 
-// SAFETY: An `ib_device` may be used from any thread; the data is `Send`.
+// SAFETY: The core allows the use of an `ib_device` from any thread. The other fields are `Send`.
 unsafe impl<D: Operations> Send for Device<D> {}
-// SAFETY: As above; the data is `Sync`.
+// SAFETY: The core allows concurrent use of an `ib_device`. The other fields are `Sync`.
 unsafe impl<D: Operations> Sync for Device<D> {}
 
 impl<D: Operations> core::ops::Deref for Device<D> {
@@ -207,9 +210,10 @@ impl<D: Operations> core::ops::Deref for Device<D> {
 impl<D: Operations> Device<D> {
     /// # Safety
     ///
-    /// `raw` must be a device of `D`, alive for `'a`.
+    /// `raw` must be a device of `D` whose fields are all initialized, and alive for `'a`.
     pub(crate) unsafe fn from_raw<'a>(raw: *mut bindings::ib_device) -> &'a Self {
-        // SAFETY: `repr(C)` with the `ib_device` first; see above.
+        // SAFETY: The struct is `repr(C)` and begins with the `ib_device`, so `raw` points to a
+        // `Self`. The caller promises that it is initialized and alive for `'a`.
         unsafe { &*raw.cast() }
     }
 
@@ -217,28 +221,30 @@ impl<D: Operations> Device<D> {
         self.raw.get()
     }
 
-    /// The time in which it may be used for DMA.
+    /// Returns the binding, which says if the device may still be used for DMA.
     pub(crate) fn binding(&self) -> &Binding {
         &self.binding
     }
 
-    /// The device, for messages: `dev_info!(dev.as_dev(), ...)`.
+    /// Returns the generic device, for messages: `dev_info!(dev.as_dev(), ...)`.
     pub fn as_dev(&self) -> &device::Device {
-        // SAFETY: The address of a field of the device, which is initialized.
+        // SAFETY: By the invariant the `ib_device` is initialized, and the function returns the
+        // address of a field of it, which lives as long.
         unsafe { device::Device::from_raw(bindings::rdma_helper_ib_device_dev(self.raw.get())) }
     }
 
-    /// The network namespace that it is in now. May sleep.
+    /// Returns the network namespace that the device is in now. May sleep.
     pub fn netns(&self) -> NetnsId {
-        // SAFETY: Initialized.
+        // SAFETY: By the invariant the `ib_device` is initialized, and it is alive.
         unsafe { NetnsId::of(self.raw.get()) }
     }
 
-    /// The name that it has now. It may be renamed at any time, whereupon `dev_name()` is freed
-    /// (drivers/infiniband/core/device.c, `ib_device_rename`): this is a copy of the core's own.
+    /// Returns a copy of the core's present name of the device. The name may change at any time,
+    /// and then `dev_name()` is freed (drivers/infiniband/core/device.c, `ib_device_rename`), so
+    /// this is the only safe way to use it.
     pub fn name(&self) -> Result<CString> {
-        // SAFETY: A field of the device, initialized. Who renames it may write there: each byte is
-        // read once.
+        // SAFETY: By the invariant the `ib_device` is initialized. A concurrent rename may write
+        // the name, so the read is volatile, and every byte is read once.
         let mut bytes = unsafe { (&raw const (*self.raw.get()).name).read_volatile() };
         if let Some(last) = bytes.last_mut() {
             *last = 0;
@@ -248,34 +254,40 @@ impl<D: Operations> Device<D> {
     }
 }
 
-/// What a device is registered with.
+/// Properties with which a device is registered.
 pub struct Settings<'a> {
-    /// Node GUID, as on the wire.
+    /// Node GUID in wire byte order.
     pub node_guid: [u8; 8],
-    /// Completion vectors.
+    /// Number of completion vectors.
     pub num_comp_vectors: u32,
-    /// Net device of each port, if it has one. Ports count from 1.
+    /// Net device of each port, if the port has one. The first is that of port 1.
     pub ports: &'a [Option<&'a Netdev>],
-    /// The network namespace that it is made in, if that is there still; else the initial one.
+    /// Network namespace in which the device is created. Without it, or if it no longer exists,
+    /// that is the initial namespace.
     pub netns: Option<NetnsId>,
-    /// A key of all DMA addresses; announced with
+    /// Key of all DMA addresses, which is announced with
     /// [`KernelCaps::LOCAL_DMA_LKEY`](crate::attr::KernelCaps::LOCAL_DMA_LKEY).
     pub local_dma_lkey: u32,
 }
 
-/// A registered [`Device`]; unregistered when dropped.
+/// A registered [`Device`], which is unregistered when this is dropped.
 ///
-/// Not to be dropped from a verb, nor with a lock held that a verb takes.
+/// Must not be dropped from a verb, nor with a lock held that a verb takes.
+///
+/// # Invariants
+///
+/// `dev` is a registered device of `D` whose fields are all initialized. It is alive until this is
+/// dropped.
 pub struct Registration<D: Operations> {
     dev: NonNull<Device<D>>,
 }
 
-// SAFETY: A device may be unregistered from any thread, and `D` is `Send`.
+// SAFETY: The core allows unregistration from any thread, and `D` is `Send`.
 unsafe impl<D: Operations> Send for Registration<D> {}
-// SAFETY: `&Registration` gives access to `&Device` at most, and `D` is `Sync`.
+// SAFETY: A `&Registration` gives access to no more than a `&Device`, and `Device<D>` is `Sync`.
 unsafe impl<D: Operations> Sync for Registration<D> {}
 
-/// A device name must be harmless as a format: at most one `%d`, at the end.
+/// True if a device name can be used as a format: it has at most one `%d`, at the end.
 fn is_harmless(name: &CStr) -> bool {
     let name = name.to_bytes();
     let prefix = name.strip_suffix(b"%d").unwrap_or(name);
@@ -283,8 +295,8 @@ fn is_harmless(name: &CStr) -> bool {
 }
 
 impl<D: Operations> Registration<D> {
-    /// Allocates a device, initializes its data and registers it as `name`: one name, or a pattern
-    /// like `mlx5_%d` for the first that is free. The PCI device must be bound.
+    /// Allocates a device, initializes its data and registers it as `name`: a complete name, or a
+    /// pattern like `mlx5_%d` for the first free name. The PCI device must be bound.
     pub fn new(
         module: &'static ThisModule,
         binding: &Binding,
@@ -296,9 +308,11 @@ impl<D: Operations> Registration<D> {
             return Err(EINVAL);
         }
         let ports = u32::try_from(settings.ports.len())?;
-        // Until the device is registered; from then on the core sees to it that it leaves a namespace that goes.
+        // Held until the device is registered. After that the core moves the device out of a
+        // namespace that ends.
         let netns = Netns::get(settings.netns)?;
-        // SAFETY: `Device<D>` is `repr(C)` and starts with `ib_device`; the namespace is held.
+        // SAFETY: `Device<D>` is `repr(C)` and begins with the `ib_device`, and `netns` holds the
+        // namespace.
         let ibdev = unsafe {
             bindings::rdma_helper_ib_alloc_device(
                 const { object_size::<Device<D>>() },
@@ -307,12 +321,15 @@ impl<D: Operations> Registration<D> {
         };
         let dev = NonNull::new(ibdev.cast::<Device<D>>()).ok_or(ENOMEM)?;
 
-        // SAFETY: The memory is ours, and does not move.
+        // SAFETY: The core has allocated the memory for a `Device<D>`. It is not shared yet and
+        // does not move.
         unsafe { init_slot(&raw mut (*dev.as_ptr()).data, data) }.inspect_err(|_| {
-            // SAFETY: Not registered, and no `dealloc_driver` set yet.
+            // SAFETY: The device is not registered, and has no `dealloc_driver` that would drop the
+            // data.
             unsafe { bindings::ib_dealloc_device(ibdev) }
         })?;
-        // SAFETY: As above; with this all fields are initialized.
+        // SAFETY: The memory is valid and not shared yet. After this write all fields are
+        // initialized.
         unsafe { (&raw mut (*dev.as_ptr()).binding).write(binding.clone()) };
 
         let mut ops = const { Adapter::<D>::OPS };
@@ -321,10 +338,11 @@ impl<D: Operations> Registration<D> {
         // Every verb of this crate checks its request and fills its response: see `udata`.
         ops.set_uverbs_robust_udata(1);
         let parent = binding.dev();
-        // SAFETY: `ibdev` is not registered, so nobody else uses it; `ops` is copied. The parent and
-        // the net device are valid; the core holds its own reference to the latter.
+        // SAFETY: `ibdev` is not registered, so no other code uses it. The function copies `ops`.
+        // `binding` and `settings` keep the parent and the net devices valid, and the core takes
+        // its own references to the net devices.
         let prepared = unsafe {
-            // CAST: A small constant.
+            // CAST: The value is a small constant.
             (*ibdev).node_type = bindings::RDMA_NODE_IB_CA as u8;
             (*ibdev).phys_port_cnt = ports;
             (*ibdev).num_comp_vectors = settings.num_comp_vectors.try_into().unwrap_or(1);
@@ -342,7 +360,8 @@ impl<D: Operations> Registration<D> {
         prepared
             .and_then(|()| {
                 let register = || {
-                    // SAFETY: Prepared; the PCI device is bound. The name is a harmless format.
+                    // SAFETY: The device is prepared, `with` keeps the PCI device bound, and the
+                    // name has at most one `%d`.
                     to_result(unsafe {
                         bindings::ib_register_device(ibdev, name.as_char_ptr(), parent)
                     })
@@ -350,57 +369,68 @@ impl<D: Operations> Registration<D> {
                 binding.with(register).unwrap_or(Err(ENODEV))
             })
             .inspect_err(|_| {
-                // SAFETY: Not registered; drops the data through `dealloc_driver`.
+                // SAFETY: The device is not registered. The function drops the data through
+                // `dealloc_driver`.
                 unsafe { bindings::ib_dealloc_device(ibdev) }
             })?;
 
+        // INVARIANT: The device is registered and initialized, and the core keeps it until it is
+        // unregistered.
         Ok(Self { dev })
     }
 
-    /// The device.
+    /// Returns the registered device.
     pub fn device(&self) -> &Device<D> {
-        // SAFETY: Alive until unregistered.
+        // SAFETY: By the type invariant the device is initialized, and alive until this
+        // registration is dropped.
         unsafe { self.dev.as_ref() }
     }
 
-    /// A reference to it, for longer than it may be registered.
+    /// Returns a reference to the device that remains valid after the device is unregistered.
     pub fn device_ref(&self) -> DeviceRef {
         let dev = self.dev.cast();
-        // SAFETY: Alive until unregistered.
+        // SAFETY: By the type invariant the device is alive, so a reference to it can be taken.
         unsafe { bindings::rdma_helper_ib_device_get(dev.as_ptr()) };
+        // INVARIANT: The reference is the one taken above.
         DeviceRef { dev }
     }
 }
 
-/// A device that may be unregistered by now, held in memory.
+/// A reference that keeps the memory of a device, which may have been unregistered.
+///
+/// # Invariants
+///
+/// `dev` is an `ib_device` to which this holds a reference of `rdma_helper_ib_device_get()`.
 pub struct DeviceRef {
     dev: NonNull<bindings::ib_device>,
 }
 
-// SAFETY: The core's device may be used from any thread.
+// SAFETY: The core allows the use and the release of an `ib_device` from any thread.
 unsafe impl Send for DeviceRef {}
-// SAFETY: As above.
+// SAFETY: The core allows concurrent use of an `ib_device`.
 unsafe impl Sync for DeviceRef {}
 
 impl DeviceRef {
-    /// Tells consumers, if that has changed, whether the port of a net device is active; unless the device is
-    /// not registered any more. May sleep.
+    /// Informs consumers if the port of a net device has become active or inactive. Does nothing if
+    /// the device is no longer registered. May sleep.
     pub fn report_port_state(&self, netdev: &Netdev) {
-        // SAFETY: The device is held in memory, and is kept registered meanwhile; the net device is held.
+        // SAFETY: By the type invariant the memory of the device is valid, and the function keeps
+        // the device registered while it uses it. `netdev` holds a reference to the net device.
         unsafe { bindings::rdma_helper_report_port_state(self.dev.as_ptr(), netdev.as_raw()) };
     }
 }
 
 impl Drop for DeviceRef {
     fn drop(&mut self) {
-        // SAFETY: Held by `device_ref`.
+        // SAFETY: By the type invariant this holds a reference, which is not used afterwards.
         unsafe { bindings::rdma_helper_ib_device_release(self.dev.as_ptr()) };
     }
 }
 
 impl<D: Operations> Drop for Registration<D> {
     fn drop(&mut self) {
-        // SAFETY: Registered; with `dealloc_driver` set, the core also deallocates it.
+        // SAFETY: By the type invariant the device is registered. As `dealloc_driver` is set, the
+        // core also deallocates it. It is not used afterwards.
         unsafe { bindings::ib_unregister_device(self.dev.as_ptr().cast()) };
     }
 }

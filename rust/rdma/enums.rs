@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Enumerations and flags of the verbs, with the kernel's values.
+//! Enumerations and flags of the verbs, with the values that the kernel uses.
 
 use crate::bindings;
 
@@ -14,7 +14,7 @@ macro_rules! verbs_enum {
         }
 
         impl $name {
-            /// The value's meaning, if it has one.
+            /// Returns the variant with the kernel's value `raw`, or `None` if there is none.
             pub const fn from_raw(raw: u32) -> Option<Self> {
                 match raw {
                     $(bindings::$c => Some(Self::$v),)*
@@ -22,9 +22,9 @@ macro_rules! verbs_enum {
                 }
             }
 
-            /// The kernel's value.
+            /// Returns the kernel's value of the variant.
             pub const fn as_raw(self) -> u32 {
-                // CAST: `repr(u32)`.
+                // CAST: The enumeration is `repr(u32)`.
                 self as u32
             }
         }
@@ -40,41 +40,41 @@ macro_rules! verbs_flags {
         impl $name {
             $(
                 $(#[$vm])*
-                // CAST: bit flags; some are generated as signed.
+                // CAST: These are bit flags, some of which are generated as signed.
                 pub const $v: Self = Self(bindings::$c as u32);
             )*
 
-            /// No flag.
+            /// Returns the empty set of flags.
             pub const fn empty() -> Self {
                 Self(0)
             }
 
-            /// From the kernel's value.
+            /// Returns the flags with the kernel's value `raw`.
             pub const fn from_raw(raw: u32) -> Self {
                 Self(raw)
             }
 
-            /// The kernel's value.
+            /// Returns the kernel's value of the flags.
             pub const fn as_raw(self) -> u32 {
                 self.0
             }
 
-            /// Whether all of `other` is set.
+            /// True if all flags of `other` are set.
             pub const fn contains(self, other: Self) -> bool {
                 self.0 & other.0 == other.0
             }
 
-            /// Whether any of `other` is set.
+            /// True if any flag of `other` is set.
             pub const fn intersects(self, other: Self) -> bool {
                 self.0 & other.0 != 0
             }
 
-            /// Without the flags of `other`.
+            /// Returns the flags without those of `other`.
             pub const fn without(self, other: Self) -> Self {
                 Self(self.0 & !other.0)
             }
 
-            /// Both.
+            /// Returns the flags that are set in either.
             pub const fn union(self, other: Self) -> Self {
                 Self(self.0 | other.0)
             }
@@ -99,97 +99,97 @@ macro_rules! verbs_flags {
 verbs_enum! {
     /// Status of a completion (IBTA 11.6.2).
     WcStatus {
-        /// Done.
+        /// The request completed successfully.
         Success = ib_wc_status_IB_WC_SUCCESS,
-        /// Local length error.
+        /// Local length error: a message does not fit the buffers or the limits of this side.
         LocLenErr = ib_wc_status_IB_WC_LOC_LEN_ERR,
-        /// Local QP operation error.
+        /// Local QP operation error: the QP cannot execute the request.
         LocQpOpErr = ib_wc_status_IB_WC_LOC_QP_OP_ERR,
-        /// Local EE context operation error.
+        /// Local EE context operation error (reliable datagram only).
         LocEecOpErr = ib_wc_status_IB_WC_LOC_EEC_OP_ERR,
-        /// Local protection error.
+        /// Local protection error: a scatter/gather entry names memory that it may not use.
         LocProtErr = ib_wc_status_IB_WC_LOC_PROT_ERR,
-        /// Work request flushed.
+        /// The request was flushed because the QP is in error.
         WrFlushErr = ib_wc_status_IB_WC_WR_FLUSH_ERR,
-        /// Memory management operation error.
+        /// Memory management operation error: a bind, registration or invalidation failed.
         MwBindErr = ib_wc_status_IB_WC_MW_BIND_ERR,
-        /// Bad response.
+        /// Bad response: the opcode of the response does not fit the request.
         BadRespErr = ib_wc_status_IB_WC_BAD_RESP_ERR,
-        /// Local access error.
+        /// Local access error: the peer wrote with immediate data to memory that it may not use.
         LocAccessErr = ib_wc_status_IB_WC_LOC_ACCESS_ERR,
-        /// Remote invalid request error.
+        /// Remote invalid request error: the responder does not accept the request.
         RemInvReqErr = ib_wc_status_IB_WC_REM_INV_REQ_ERR,
-        /// Remote access error.
+        /// Remote access error: the peer does not allow access to its memory.
         RemAccessErr = ib_wc_status_IB_WC_REM_ACCESS_ERR,
-        /// Remote operation error.
+        /// Remote operation error: the responder failed to execute the request.
         RemOpErr = ib_wc_status_IB_WC_REM_OP_ERR,
-        /// Transport retry counter exceeded.
+        /// Transport retry counter exceeded: the peer did not respond.
         RetryExcErr = ib_wc_status_IB_WC_RETRY_EXC_ERR,
-        /// RNR retry counter exceeded.
+        /// RNR retry counter exceeded: the peer had no receive posted.
         RnrRetryExcErr = ib_wc_status_IB_WC_RNR_RETRY_EXC_ERR,
-        /// Local RDD violation.
+        /// Local RDD violation (reliable datagram only).
         LocRddViolErr = ib_wc_status_IB_WC_LOC_RDD_VIOL_ERR,
-        /// Remote invalid RD request.
+        /// Remote invalid RD request (reliable datagram only).
         RemInvRdReqErr = ib_wc_status_IB_WC_REM_INV_RD_REQ_ERR,
-        /// Remote aborted.
+        /// Remote aborted: the message of this receive was abandoned.
         RemAbortErr = ib_wc_status_IB_WC_REM_ABORT_ERR,
-        /// Invalid EE context number.
+        /// Invalid EE context number (reliable datagram only).
         InvEecnErr = ib_wc_status_IB_WC_INV_EECN_ERR,
-        /// Invalid EE context state.
+        /// Invalid EE context state (reliable datagram only).
         InvEecStateErr = ib_wc_status_IB_WC_INV_EEC_STATE_ERR,
-        /// Fatal error.
+        /// Fatal error of the transport.
         FatalErr = ib_wc_status_IB_WC_FATAL_ERR,
-        /// Response timeout.
+        /// Response timeout of the peer.
         RespTimeoutErr = ib_wc_status_IB_WC_RESP_TIMEOUT_ERR,
-        /// General error.
+        /// General error without another status.
         GeneralErr = ib_wc_status_IB_WC_GENERAL_ERR,
     }
 }
 
 verbs_enum! {
-    /// What completed.
+    /// Operation that a work completion reports.
     WcOpcode {
         /// SEND in all its forms.
         Send = ib_wc_opcode_IB_WC_SEND,
-        /// RDMA WRITE, also with immediate, at the requester.
+        /// RDMA WRITE at the requester, with or without immediate data.
         RdmaWrite = ib_wc_opcode_IB_WC_RDMA_WRITE,
-        /// RDMA READ.
+        /// RDMA READ at the requester.
         RdmaRead = ib_wc_opcode_IB_WC_RDMA_READ,
-        /// Compare and swap.
+        /// Compare and swap at the requester.
         CompSwap = ib_wc_opcode_IB_WC_COMP_SWAP,
-        /// Fetch and add.
+        /// Fetch and add at the requester.
         FetchAdd = ib_wc_opcode_IB_WC_FETCH_ADD,
-        /// Local invalidate.
+        /// Local invalidation of a key.
         LocalInv = ib_wc_opcode_IB_WC_LOCAL_INV,
-        /// Fast registration.
+        /// Fast registration of a region.
         RegMr = ib_wc_opcode_IB_WC_REG_MR,
-        /// FLUSH.
+        /// FLUSH at the requester.
         Flush = ib_wc_opcode_IB_WC_FLUSH,
-        /// ATOMIC WRITE.
+        /// ATOMIC WRITE at the requester.
         AtomicWrite = ib_wc_opcode_IB_WC_ATOMIC_WRITE,
-        /// A receive that a SEND used.
+        /// A receive that a SEND consumed.
         Recv = ib_wc_opcode_IB_WC_RECV,
-        /// A receive that an RDMA WRITE with immediate used.
+        /// A receive that an RDMA WRITE with immediate data consumed.
         RecvRdmaWithImm = ib_wc_opcode_IB_WC_RECV_RDMA_WITH_IMM,
     }
 }
 
 verbs_flags! {
-    /// `wc_flags`.
+    /// Flags of a work completion (`wc_flags`).
     WcFlags {
-        /// The first 40 bytes hold a GRH.
+        /// The first 40 bytes of the buffers hold a GRH.
         GRH = ib_wc_flags_IB_WC_GRH,
-        /// `imm_data` is valid.
+        /// The member `imm_data` is valid.
         WITH_IMM = ib_wc_flags_IB_WC_WITH_IMM,
-        /// `invalidate_rkey` is valid.
+        /// The member `invalidate_rkey` is valid.
         WITH_INVALIDATE = ib_wc_flags_IB_WC_WITH_INVALIDATE,
-        /// IP checksum verified.
+        /// The IP checksum was verified.
         IP_CSUM_OK = ib_wc_flags_IB_WC_IP_CSUM_OK,
-        /// `smac` is valid.
+        /// The member `smac` is valid.
         WITH_SMAC = ib_wc_flags_IB_WC_WITH_SMAC,
-        /// `vlan_id` is valid.
+        /// The member `vlan_id` is valid.
         WITH_VLAN = ib_wc_flags_IB_WC_WITH_VLAN,
-        /// `network_hdr_type` is valid.
+        /// The member `network_hdr_type` is valid.
         WITH_NETWORK_HDR_TYPE = ib_wc_flags_IB_WC_WITH_NETWORK_HDR_TYPE,
     }
 }
@@ -197,9 +197,9 @@ verbs_flags! {
 verbs_enum! {
     /// Type of a queue pair.
     QpType {
-        /// QP0.
+        /// QP0, for subnet management.
         Smi = ib_qp_type_IB_QPT_SMI,
-        /// QP1.
+        /// QP1, for general services.
         Gsi = ib_qp_type_IB_QPT_GSI,
         /// Reliable connection.
         Rc = ib_qp_type_IB_QPT_RC,
@@ -207,13 +207,13 @@ verbs_enum! {
         Uc = ib_qp_type_IB_QPT_UC,
         /// Unreliable datagram.
         Ud = ib_qp_type_IB_QPT_UD,
-        /// Raw packets.
+        /// Raw packets of the port.
         RawPacket = ib_qp_type_IB_QPT_RAW_PACKET,
         /// Extended reliable connection, initiator.
         XrcIni = ib_qp_type_IB_QPT_XRC_INI,
         /// Extended reliable connection, target.
         XrcTgt = ib_qp_type_IB_QPT_XRC_TGT,
-        /// The driver's own.
+        /// Type that the driver defines.
         Driver = ib_qp_type_IB_QPT_DRIVER,
     }
 }
@@ -272,7 +272,7 @@ impl Mtu {
 }
 
 verbs_enum! {
-    /// Path migration state.
+    /// State of automatic path migration.
     MigState {
         /// Migrated.
         Migrated = ib_mig_state_IB_MIG_MIGRATED,
@@ -284,100 +284,100 @@ verbs_enum! {
 }
 
 verbs_flags! {
-    /// `enum ib_qp_attr_mask`.
+    /// Attributes that are valid (`enum ib_qp_attr_mask`).
     QpAttrMask {
-        /// `qp_state`.
+        /// The attribute `qp_state` is valid.
         STATE = ib_qp_attr_mask_IB_QP_STATE,
-        /// `cur_qp_state`.
+        /// The attribute `cur_qp_state` is valid.
         CUR_STATE = ib_qp_attr_mask_IB_QP_CUR_STATE,
-        /// `en_sqd_async_notify`.
+        /// The attribute `en_sqd_async_notify` is valid.
         EN_SQD_ASYNC_NOTIFY = ib_qp_attr_mask_IB_QP_EN_SQD_ASYNC_NOTIFY,
-        /// `qp_access_flags`.
+        /// The attribute `qp_access_flags` is valid.
         ACCESS_FLAGS = ib_qp_attr_mask_IB_QP_ACCESS_FLAGS,
-        /// `pkey_index`.
+        /// The attribute `pkey_index` is valid.
         PKEY_INDEX = ib_qp_attr_mask_IB_QP_PKEY_INDEX,
-        /// `port_num`.
+        /// The attribute `port_num` is valid.
         PORT = ib_qp_attr_mask_IB_QP_PORT,
-        /// `qkey`.
+        /// The attribute `qkey` is valid.
         QKEY = ib_qp_attr_mask_IB_QP_QKEY,
-        /// `ah_attr`.
+        /// The attribute `ah_attr` is valid.
         AV = ib_qp_attr_mask_IB_QP_AV,
-        /// `path_mtu`.
+        /// The attribute `path_mtu` is valid.
         PATH_MTU = ib_qp_attr_mask_IB_QP_PATH_MTU,
-        /// `timeout`.
+        /// The attribute `timeout` is valid.
         TIMEOUT = ib_qp_attr_mask_IB_QP_TIMEOUT,
-        /// `retry_cnt`.
+        /// The attribute `retry_cnt` is valid.
         RETRY_CNT = ib_qp_attr_mask_IB_QP_RETRY_CNT,
-        /// `rnr_retry`.
+        /// The attribute `rnr_retry` is valid.
         RNR_RETRY = ib_qp_attr_mask_IB_QP_RNR_RETRY,
-        /// `rq_psn`.
+        /// The attribute `rq_psn` is valid.
         RQ_PSN = ib_qp_attr_mask_IB_QP_RQ_PSN,
-        /// `max_rd_atomic`.
+        /// The attribute `max_rd_atomic` is valid.
         MAX_QP_RD_ATOMIC = ib_qp_attr_mask_IB_QP_MAX_QP_RD_ATOMIC,
-        /// `alt_ah_attr` and the like.
+        /// The attributes of the alternate path, such as `alt_ah_attr`, are valid.
         ALT_PATH = ib_qp_attr_mask_IB_QP_ALT_PATH,
-        /// `min_rnr_timer`.
+        /// The attribute `min_rnr_timer` is valid.
         MIN_RNR_TIMER = ib_qp_attr_mask_IB_QP_MIN_RNR_TIMER,
-        /// `sq_psn`.
+        /// The attribute `sq_psn` is valid.
         SQ_PSN = ib_qp_attr_mask_IB_QP_SQ_PSN,
-        /// `max_dest_rd_atomic`.
+        /// The attribute `max_dest_rd_atomic` is valid.
         MAX_DEST_RD_ATOMIC = ib_qp_attr_mask_IB_QP_MAX_DEST_RD_ATOMIC,
-        /// `path_mig_state`.
+        /// The attribute `path_mig_state` is valid.
         PATH_MIG_STATE = ib_qp_attr_mask_IB_QP_PATH_MIG_STATE,
-        /// `cap`.
+        /// The attribute `cap` is valid.
         CAP = ib_qp_attr_mask_IB_QP_CAP,
-        /// `dest_qp_num`.
+        /// The attribute `dest_qp_num` is valid.
         DEST_QPN = ib_qp_attr_mask_IB_QP_DEST_QPN,
-        /// `rate_limit`.
+        /// The attribute `rate_limit` is valid.
         RATE_LIMIT = ib_qp_attr_mask_IB_QP_RATE_LIMIT,
     }
 }
 
 impl QpAttrMask {
-    /// What an ordinary `modify_qp` may ask for.
+    /// Attributes that a call of `modify_qp` without extensions can change.
     pub const STANDARD: Self = Self(bindings::ib_qp_attr_mask_IB_QP_ATTR_STANDARD_BITS);
 }
 
 verbs_flags! {
-    /// `enum ib_uverbs_ex_create_cq_flags`.
+    /// Flags of a new completion queue (`enum ib_uverbs_ex_create_cq_flags`).
     CqFlags {
         /// Completions have timestamps.
         TIMESTAMP_COMPLETION = ib_uverbs_ex_create_cq_flags_IB_UVERBS_CQ_FLAGS_TIMESTAMP_COMPLETION,
-        /// Whoever polls sees to it that there is room.
+        /// The consumer makes sure that the queue has room for all completions.
         IGNORE_OVERRUN = ib_uverbs_ex_create_cq_flags_IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN,
     }
 }
 
 verbs_flags! {
-    /// `enum ib_access_flags`.
+    /// Access rights to memory (`enum ib_access_flags`).
     Access {
-        /// Local write.
+        /// The local side may write.
         LOCAL_WRITE = ib_access_flags_IB_ACCESS_LOCAL_WRITE,
-        /// RDMA WRITE.
+        /// The peer may use RDMA WRITE.
         REMOTE_WRITE = ib_access_flags_IB_ACCESS_REMOTE_WRITE,
-        /// RDMA READ.
+        /// The peer may use RDMA READ.
         REMOTE_READ = ib_access_flags_IB_ACCESS_REMOTE_READ,
-        /// Atomics.
+        /// The peer may use atomics.
         REMOTE_ATOMIC = ib_access_flags_IB_ACCESS_REMOTE_ATOMIC,
         /// Memory windows may be bound.
         MW_BIND = ib_access_flags_IB_ACCESS_MW_BIND,
-        /// Addresses start at 0.
+        /// Addresses of the region start at 0.
         ZERO_BASED = ib_access_flags_IB_ZERO_BASED,
-        /// FLUSH to global visibility.
+        /// The peer may FLUSH to global visibility.
         FLUSH_GLOBAL = ib_access_flags_IB_ACCESS_FLUSH_GLOBAL,
-        /// FLUSH to persistence.
+        /// The peer may FLUSH to persistence.
         FLUSH_PERSISTENT = ib_access_flags_IB_ACCESS_FLUSH_PERSISTENT,
-        /// On-demand paging.
+        /// The memory is paged on demand.
         ON_DEMAND = ib_access_flags_IB_ACCESS_ON_DEMAND,
-        /// Huge pages.
+        /// The memory consists of huge pages.
         HUGETLB = ib_access_flags_IB_ACCESS_HUGETLB,
-        /// Relaxed ordering.
+        /// The device may relax PCIe ordering.
         RELAXED_ORDERING = ib_access_flags_IB_ACCESS_RELAXED_ORDERING,
     }
 }
 
 impl Access {
-    /// Whether the memory has to be pinned for writing, as `ib_access_writable()` has it.
+    /// True if the memory has to be pinned for writing, with the rule of `ib_access_writable()`.
     pub fn is_writable(self) -> bool {
         self.intersects(
             Self::LOCAL_WRITE | Self::REMOTE_WRITE | Self::REMOTE_ATOMIC | Self::MW_BIND,
@@ -386,35 +386,35 @@ impl Access {
 }
 
 verbs_flags! {
-    /// `enum ib_send_flags`.
+    /// Flags of a send request (`enum ib_send_flags`).
     SendFlags {
-        /// Waits for earlier READs and atomics.
+        /// The request waits for earlier READs and atomics.
         FENCE = ib_send_flags_IB_SEND_FENCE,
-        /// Completes with a CQE.
+        /// The request completes with a CQE.
         SIGNALED = ib_send_flags_IB_SEND_SIGNALED,
-        /// A solicited event at the receiver.
+        /// The receiver gets a solicited event.
         SOLICITED = ib_send_flags_IB_SEND_SOLICITED,
-        /// Data is copied when posted.
+        /// The data is copied when the request is posted.
         INLINE = ib_send_flags_IB_SEND_INLINE,
-        /// IP checksum offload.
+        /// The device computes the IP checksum.
         IP_CSUM = ib_send_flags_IB_SEND_IP_CSUM,
     }
 }
 
 verbs_flags! {
-    /// `enum ib_cq_notify_flags`.
+    /// Conditions under which a completion queue notifies (`enum ib_cq_notify_flags`).
     NotifyFlags {
-        /// Only solicited completions.
+        /// Only solicited completions notify.
         SOLICITED = ib_cq_notify_flags_IB_CQ_SOLICITED,
-        /// The next completion.
+        /// The next completion notifies.
         NEXT_COMP = ib_cq_notify_flags_IB_CQ_NEXT_COMP,
-        /// Tell whether entries were there already.
+        /// The verb reports if the queue already had entries.
         REPORT_MISSED_EVENTS = ib_cq_notify_flags_IB_CQ_REPORT_MISSED_EVENTS,
     }
 }
 
 impl NotifyFlags {
-    /// Whether only solicited completions are asked for.
+    /// True if only solicited completions are to notify.
     pub const fn solicited_only(self) -> bool {
         self.0 & bindings::ib_cq_notify_flags_IB_CQ_SOLICITED_MASK
             == bindings::ib_cq_notify_flags_IB_CQ_SOLICITED
@@ -424,17 +424,17 @@ impl NotifyFlags {
 verbs_enum! {
     /// Asynchronous event of a queue pair.
     QpEvent {
-        /// Fatal error.
+        /// Fatal error of the QP.
         Fatal = ib_event_type_IB_EVENT_QP_FATAL,
-        /// Invalid request.
+        /// Invalid request of the peer.
         ReqErr = ib_event_type_IB_EVENT_QP_REQ_ERR,
-        /// Access violation.
+        /// Access violation by the peer.
         AccessErr = ib_event_type_IB_EVENT_QP_ACCESS_ERR,
         /// Communication established.
         CommEst = ib_event_type_IB_EVENT_COMM_EST,
-        /// Send queue drained.
+        /// The send queue was drained.
         SqDrained = ib_event_type_IB_EVENT_SQ_DRAINED,
-        /// Last WQE reached.
+        /// The last WQE of an SRQ was reached.
         LastWqeReached = ib_event_type_IB_EVENT_QP_LAST_WQE_REACHED,
     }
 }
@@ -442,27 +442,27 @@ verbs_enum! {
 verbs_enum! {
     /// Asynchronous event of a shared receive queue.
     SrqEvent {
-        /// Error.
+        /// Error of the queue.
         Err = ib_event_type_IB_EVENT_SRQ_ERR,
-        /// Limit reached.
+        /// The armed limit was reached.
         LimitReached = ib_event_type_IB_EVENT_SRQ_LIMIT_REACHED,
     }
 }
 
 verbs_enum! {
-    /// What carries a port's packets.
+    /// Link layer that carries the packets of a port.
     LinkLayer {
         /// InfiniBand.
         Infiniband = rdma_link_layer_IB_LINK_LAYER_INFINIBAND,
-        /// Ethernet: RoCE.
+        /// Ethernet, which carries RoCE.
         Ethernet = rdma_link_layer_IB_LINK_LAYER_ETHERNET,
     }
 }
 
 verbs_enum! {
-    /// State of a port.
+    /// Logical state of a port.
     PortState {
-        /// Nothing known.
+        /// The state is not known.
         Nop = ib_port_state_IB_PORT_NOP,
         /// Down.
         Down = ib_port_state_IB_PORT_DOWN,
@@ -488,7 +488,7 @@ verbs_enum! {
 }
 
 verbs_enum! {
-    /// Width of a port.
+    /// Number of lanes of a port.
     PortWidth {
         /// One lane.
         X1 = ib_port_width_IB_WIDTH_1X,
@@ -498,7 +498,7 @@ verbs_enum! {
 }
 
 verbs_enum! {
-    /// Speed of a lane.
+    /// Data rate of one lane.
     PortSpeed {
         /// 2.5 Gb/s.
         Sdr = ib_port_speed_IB_SPEED_SDR,
@@ -512,7 +512,7 @@ verbs_enum! {
 }
 
 verbs_enum! {
-    /// Kind of a GID.
+    /// Type of a GID, which selects the protocol.
     GidType {
         /// InfiniBand, or RoCEv1 (the same value).
         Ib = ib_gid_type_IB_GID_TYPE_IB,
@@ -522,7 +522,7 @@ verbs_enum! {
 }
 
 verbs_enum! {
-    /// Header before the GRH of a RoCEv2 packet.
+    /// Network header of a packet, which in RoCEv2 comes before the UDP header.
     NetworkType {
         /// Global routing header.
         Ib = rdma_network_type_RDMA_NETWORK_IB,
@@ -534,41 +534,41 @@ verbs_enum! {
 }
 
 verbs_enum! {
-    /// Which sends complete with a CQE.
+    /// Sends that complete with a CQE.
     SigType {
-        /// All.
+        /// All sends complete with a CQE.
         AllWr = ib_sig_type_IB_SIGNAL_ALL_WR,
-        /// Those with [`SendFlags::SIGNALED`].
+        /// Only sends with [`SendFlags::SIGNALED`] complete with a CQE.
         ReqWr = ib_sig_type_IB_SIGNAL_REQ_WR,
     }
 }
 
 verbs_enum! {
-    /// Kind of a shared receive queue.
+    /// Type of a shared receive queue.
     SrqType {
-        /// Basic.
+        /// Queue for ordinary QPs.
         Basic = ib_srq_type_IB_SRQT_BASIC,
-        /// For extended reliable connections.
+        /// Queue for extended reliable connections.
         Xrc = ib_srq_type_IB_SRQT_XRC,
-        /// With tag matching.
+        /// Queue with tag matching.
         Tm = ib_srq_type_IB_SRQT_TM,
     }
 }
 
 verbs_flags! {
-    /// `enum ib_srq_attr_mask`.
+    /// Attributes that are valid (`enum ib_srq_attr_mask`).
     SrqAttrMask {
-        /// `max_wr`.
+        /// The attribute `max_wr` is valid.
         MAX_WR = ib_srq_attr_mask_IB_SRQ_MAX_WR,
-        /// `srq_limit`.
+        /// The attribute `srq_limit` is valid.
         LIMIT = ib_srq_attr_mask_IB_SRQ_LIMIT,
     }
 }
 
 verbs_enum! {
-    /// Kind of a memory region that the driver allocates for kernel users.
+    /// Type of a memory region that the driver allocates for kernel users.
     MrType {
-        /// Fast registration.
+        /// Fast registration of whole pages.
         MemReg = ib_mr_type_IB_MR_TYPE_MEM_REG,
         /// Fast registration with gaps.
         SgGaps = ib_mr_type_IB_MR_TYPE_SG_GAPS,
@@ -576,13 +576,13 @@ verbs_enum! {
 }
 
 verbs_enum! {
-    /// Atomicity that a device offers.
+    /// Scope in which the device's atomics are atomic.
     AtomicCap {
-        /// No atomics.
+        /// The device has no atomics.
         None = ib_atomic_cap_IB_ATOMIC_NONE,
-        /// Among QPs of this device.
+        /// Among the QPs of this device.
         Hca = ib_atomic_cap_IB_ATOMIC_HCA,
-        /// Also with the CPU.
+        /// Also among accesses by the CPU.
         Glob = ib_atomic_cap_IB_ATOMIC_GLOB,
     }
 }

@@ -2,8 +2,8 @@
 
 //! Memory regions.
 //!
-//! C: `struct ib_mr`, which the driver allocates (here: this crate does); ops `get_dma_mr`,
-//! `reg_user_mr`, `rereg_user_mr`, `alloc_mr`, `map_mr_sg`, `dereg_mr`.
+//! C: `struct ib_mr`, which this crate allocates, because the core leaves that to the driver; ops
+//! `get_dma_mr`, `reg_user_mr`, `rereg_user_mr`, `alloc_mr`, `map_mr_sg`, `dereg_mr`.
 
 use crate::{
     base::errno::eopnotsupp,
@@ -39,21 +39,21 @@ use kernel::{
     prelude::*, //
 };
 
-/// Memory of a process to register.
+/// Memory of a process that is to be registered.
 #[derive(Clone, Copy)]
 pub struct UserRange {
-    /// Address in the process.
+    /// Address of the memory in the process.
     pub start: u64,
-    /// Length.
+    /// Length of the memory in bytes.
     pub length: u64,
     /// Address by which the device knows `start`.
     pub virt_addr: u64,
-    /// Access flags.
+    /// Access flags of the region.
     pub access: Access,
 }
 
 impl UserRange {
-    /// Address by which work requests name the first byte.
+    /// Returns the address by which work requests name the first byte.
     pub fn iova(&self) -> u64 {
         if self.access.contains(Access::ZERO_BASED) {
             0
@@ -63,61 +63,64 @@ impl UserRange {
     }
 }
 
-/// What of a region is changed by `ibv_rereg_mr()`. What is `None` stays as it is.
+/// Changes that `ibv_rereg_mr()` makes to a region. A property that is `None` stays as it is.
 pub struct MrChange<'a, D: Operations> {
-    /// The memory; its access flags are those of `access`, or stay.
+    /// New memory. Its access flags are those of `access`, or else stay.
     pub memory: Option<MemoryRange>,
-    /// The access flags.
+    /// New access flags of the region.
     pub access: Option<Access>,
-    /// The protection domain.
+    /// New protection domain of the region.
     pub pd: Option<&'a Pd<D>>,
 }
 
-/// Other memory for a region.
+/// New memory for an existing region.
 #[derive(Clone, Copy)]
 pub struct MemoryRange {
-    /// Address in the process.
+    /// Address of the memory in the process.
     pub start: u64,
-    /// Length.
+    /// Length of the memory in bytes.
     pub length: u64,
     /// Address by which the device knows `start`.
     pub virt_addr: u64,
 }
 
-/// Keys of a region.
+/// Keys of a memory region.
 #[derive(Clone, Copy)]
 pub struct MrKeys {
-    /// Local key.
+    /// Local key of the region.
     pub lkey: u32,
-    /// Remote key.
+    /// Remote key of the region.
     pub rkey: u32,
 }
 
 /// A driver's data of a memory region.
 #[vtable]
 pub trait MemoryRegion<D: Operations>: Sized + Send + Sync {
-    /// A region of all DMA addresses, for kernel users.
+    /// Returns an initializer of a region of all DMA addresses, for kernel users.
     fn get_dma(pd: &Pd<D>, access: Access) -> impl PinInit<Self, Error>;
 
-    /// A region of memory of a process. Pins it: see [`Umem`](crate::umem::Umem).
+    /// Returns an initializer of a region of memory of a process, which pins the memory: see
+    /// [`Umem`](crate::umem::Umem).
     fn reg_user(pd: &Pd<D>, range: &UserRange, user: &User<'_, D>) -> impl PinInit<Self, Error>;
 
-    /// A region for fast registration of at most `max_num_sg` pages, or elements, for kernel users.
+    /// Returns an initializer of a region for fast registration of up to `max_num_sg` pages or
+    /// elements, for kernel users.
     fn alloc(pd: &Pd<D>, mr_type: MrType, max_num_sg: u32) -> impl PinInit<Self, Error>;
 
-    /// Makes the region known to the device; returns its keys.
+    /// Creates the region in the device and returns its keys.
     fn start(mr: &Mr<D>) -> Result<MrKeys>;
 
-    /// Changes a region of memory of a process in one step; its keys stay. If it fails, nothing has changed.
+    /// Changes a region of memory of a process in one step, with the same keys. After an error the
+    /// region is unchanged.
     fn rereg(_mr: &Mr<D>, _change: &MrChange<'_, D>, _user: &User<'_, D>) -> Result {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
 
-    /// Takes the pages of a region for fast registration: clears its page list, then calls
-    /// [`SgPages::map`], or [`SgPages::map_elements`] if it may have gaps.
+    /// Maps the pages of a region for fast registration: clears its page list, then calls
+    /// [`SgPages::map`], or [`SgPages::map_elements`] if the region may have gaps.
     fn map_sg(mr: &Mr<D>, pages: SgPages<'_, D>) -> Result<u32>;
 
-    /// Deregisters the region. The device must have let go of the pages.
+    /// Deregisters the region. When this returns `Ok`, the device must not use the pages any more.
     fn dereg(mr: &Mr<D>) -> Result;
 
     /// Describes the region to `rdma resource`.
@@ -125,19 +128,21 @@ pub trait MemoryRegion<D: Operations>: Sized + Send + Sync {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
 
-    /// The region's raw context for `rdma resource -r`.
+    /// Passes the raw context of the region to `put`, for `rdma resource -r`.
     fn fill_res_raw(_mr: &Mr<D>, _put: &mut dyn FnMut(&[u8]) -> Result) -> Result {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
 }
 
-/// A memory region.
+/// A memory region with the driver's data.
 pub type Mr<D> = Managed<MrObject<D>>;
 
 /// The kind of object that an [`Mr`] is.
 pub struct MrObject<D>(PhantomData<D>);
 
-// SAFETY: `allocate` sets `device` and `pd`; `rereg_user_mr` changes `pd` to one of the same process.
+// SAFETY: `allocate` sets `device`, which is that of the protection domain, and `pd`.
+// `rereg_user_mr` changes `pd` only to a protection domain of the same process. The core uses an
+// `ib_mr` from any thread.
 unsafe impl<D: Operations> Object for MrObject<D> {
     type Driver = D;
     type Extra = ();
@@ -152,7 +157,8 @@ unsafe impl<D: Operations> Object for MrObject<D> {
     }
 
     unsafe fn free(mr: *mut bindings::ib_mr) {
-        // SAFETY: From `KBox::into_raw` in `allocate`; what was in it was dropped.
+        // SAFETY: The memory comes from `KBox::into_raw` in `allocate`. The caller promises that
+        // its contents were dropped and that it is not used afterwards.
         drop(unsafe { KBox::from_raw(mr.cast::<MaybeUninit<Mr<D>>>()) });
     }
 
@@ -166,10 +172,11 @@ unsafe impl<D: Operations> Object for MrObject<D> {
 }
 
 impl<D: Operations> Mr<D> {
-    /// Keys.
+    /// Returns the keys of the region.
     pub fn keys(&self) -> MrKeys {
         let mr = self.as_raw();
-        // SAFETY: Plain integers, which `ib_update_fast_reg_key()` may change at any time.
+        // SAFETY: The object is alive, and these are plain integers, which
+        // `ib_update_fast_reg_key()` may change at any time.
         unsafe {
             MrKeys {
                 lkey: (&raw const (*mr).lkey).read_volatile(),
@@ -178,21 +185,24 @@ impl<D: Operations> Mr<D> {
         }
     }
 
-    /// Address by which the device knows the region, as `map_mr_sg` left it.
+    /// Returns the address by which the device knows the region, as set by the last `map_mr_sg`.
     pub fn iova(&self) -> u64 {
-        // SAFETY: A plain integer, written by the region's one user.
+        // SAFETY: The object is alive, and `iova` is a plain integer, which only the user of the
+        // region writes.
         unsafe { (&raw const (*self.as_raw()).iova).read_volatile() }
     }
 
-    /// Length, as `map_mr_sg` left it.
+    /// Returns the length in bytes, as set by the last `map_mr_sg`.
     pub fn length(&self) -> u64 {
-        // SAFETY: As above.
+        // SAFETY: The object is alive, and `length` is a plain integer, which only the user of the
+        // region writes.
         unsafe { (&raw const (*self.as_raw()).length).read_volatile() }
     }
 
-    /// Page size of a fast registration.
+    /// Returns the page size of a fast registration in bytes.
     pub fn page_size(&self) -> u32 {
-        // SAFETY: As above.
+        // SAFETY: The object is alive, and `page_size` is a plain integer, which only the user of
+        // the region writes.
         unsafe { (&raw const (*self.as_raw()).page_size).read_volatile() }
     }
 
@@ -213,7 +223,7 @@ impl<D: Operations> Mr<D> {
         }
     }
 
-    /// Makes a region. Its memory is ours, not the core's.
+    /// Creates a region. This crate allocates its memory, not the core.
     ///
     /// # Safety
     ///
@@ -227,11 +237,11 @@ impl<D: Operations> Mr<D> {
         let start = |mr: &Self| {
             let keys = D::Mr::start(mr)?;
             let raw = mr.as_raw();
-            // SAFETY: Nobody else knows the region yet.
+            // SAFETY: The region is alive, and no other code knows it yet.
             unsafe {
                 (*raw).lkey = keys.lkey;
                 (*raw).rkey = keys.rkey;
-                // Not the core's to set in every way of registering: UVERBS_METHOD_REG_MR.
+                // The core does not set these in every way of registering (UVERBS_METHOD_REG_MR).
                 (*raw).iova = iova;
                 (*raw).length = length;
             }
@@ -240,16 +250,19 @@ impl<D: Operations> Mr<D> {
         let allocate = || {
             let mr =
                 KBox::into_raw(KBox::<Self>::new_uninit(GFP_KERNEL)?).cast::<bindings::ib_mr>();
-            // SAFETY: The memory is ours. An `ib_mr` may be all zeroes; with this it is NEW.
+            // SAFETY: The allocation is large enough for a `Self`, does not move, and is not shared
+            // yet. All zeroes are a valid `ib_mr`. The caller promises that `pd` is STARTED. With
+            // `device` and `pd` set, `mr` is NEW.
             let draft = unsafe {
                 mr.write_bytes(0, 1);
                 (*mr).device = (*pd).device;
                 (*mr).pd = pd;
                 Self::build(mr, init)
             }
-            // SAFETY: Nothing of ours is in it, and nobody knows it.
+            // SAFETY: `build` has failed, so no field has contents to drop, and no other code knows
+            // `mr`.
             .inspect_err(|_| unsafe { MrObject::<D>::free(mr) })?;
-            // A window may be bound to it before the response is through.
+            // A memory window may be bound to the region before the response is finished.
             draft.start_answered(caller, start)?;
             Ok(mr)
         };
@@ -258,14 +271,14 @@ impl<D: Operations> Mr<D> {
 
     /// # Safety
     ///
-    /// For the core: ARGUMENTS.
+    /// Only the core may call this op: ARGUMENTS must hold, and `pd` must be STARTED.
     unsafe extern "C" fn op_get_dma(
         pd: *mut bindings::ib_pd,
         access: c_int,
     ) -> *mut bindings::ib_mr {
-        // CAST: Bit flags.
+        // CAST: The access flags are bit flags.
         let access = Access::from_raw(access as u32);
-        // SAFETY: ARGUMENTS: `pd` is STARTED.
+        // SAFETY: By the contract of this op `pd` is STARTED, and it stays alive during the call.
         unsafe {
             Self::allocate(
                 pd,
@@ -278,7 +291,7 @@ impl<D: Operations> Mr<D> {
 
     /// # Safety
     ///
-    /// For the core: ARGUMENTS.
+    /// Only the core may call this op: ARGUMENTS must hold, and `pd` must be STARTED.
     unsafe extern "C" fn op_reg_user(
         pd: *mut bindings::ib_pd,
         start: u64,
@@ -291,7 +304,7 @@ impl<D: Operations> Mr<D> {
         if !dmah.is_null() {
             return eopnotsupp().to_ptr();
         }
-        // SAFETY: ARGUMENTS: `pd` is STARTED.
+        // SAFETY: By the contract of this op `pd` is STARTED, and ARGUMENTS holds for `udata`.
         let caller = match unsafe { Pd::<D>::caller(pd, udata) } {
             Ok(caller) => caller,
             Err(e) => return e.to_ptr(),
@@ -303,21 +316,23 @@ impl<D: Operations> Mr<D> {
             start,
             length,
             virt_addr,
-            // CAST: Bit flags.
+            // CAST: The access flags are bit flags.
             access: Access::from_raw(access as u32),
         };
-        // SAFETY: ARGUMENTS: `pd` is STARTED.
+        // SAFETY: By the contract of this op `pd` is STARTED, and it stays alive during the call.
         unsafe {
             let init = D::Mr::reg_user(Pd::from_raw(pd), &range, user);
             Self::allocate(pd, &caller, (virt_addr, length), init)
         }
     }
 
-    /// Always changes the region itself: `NULL` tells the core that there is no new one.
+    /// Changes the region in place. The return value `NULL` informs the core that there is no new
+    /// region.
     ///
     /// # Safety
     ///
-    /// For the core: STARTED, ARGUMENTS: `pd` is STARTED.
+    /// Only the core may call this op: `mr` must be STARTED, and ARGUMENTS must hold, with `pd`
+    /// STARTED if `flags` has `IB_MR_REREG_PD`.
     unsafe extern "C" fn op_rereg_user(
         mr: *mut bindings::ib_mr,
         flags: c_int,
@@ -328,10 +343,10 @@ impl<D: Operations> Mr<D> {
         pd: *mut bindings::ib_pd,
         udata: *mut bindings::ib_udata,
     ) -> *mut bindings::ib_mr {
-        // CAST: Bit flags, three of them.
+        // CAST: `flags` consists of three bit flags.
         let has = |flag: bindings::ib_mr_rereg_flags| flags as u32 & flag != 0;
         let rereg = || {
-            // SAFETY: STARTED, ARGUMENTS.
+            // SAFETY: By the contract of this op `mr` is STARTED, and ARGUMENTS holds for `udata`.
             let (this, caller) = unsafe { (Self::from_raw(mr), Self::caller(mr, udata)?) };
             let user = caller.user().ok_or(EINVAL)?;
             let change = MrChange {
@@ -341,14 +356,15 @@ impl<D: Operations> Mr<D> {
                     virt_addr,
                 }),
                 access: has(bindings::ib_mr_rereg_flags_IB_MR_REREG_ACCESS)
-                    // CAST: Bit flags.
+                    // CAST: The access flags are bit flags.
                     .then(|| Access::from_raw(access as u32)),
                 pd: has(bindings::ib_mr_rereg_flags_IB_MR_REREG_PD)
-                    // SAFETY: ARGUMENTS: STARTED.
+                    // SAFETY: By the contract of this op `pd` is STARTED if this flag is set.
                     .then(|| unsafe { Pd::from_raw(pd) }),
             };
             caller.finish_input()?;
-            // A driver has nothing to say here. First, because a change is not taken back.
+            // The response is finished first, because a change cannot be undone, and drivers have
+            // no response data.
             caller.finish_output()?;
             D::Mr::rereg(this, &change, user)
         };
@@ -360,7 +376,7 @@ impl<D: Operations> Mr<D> {
 
     /// # Safety
     ///
-    /// For the core: ARGUMENTS.
+    /// Only the core may call this op: ARGUMENTS must hold, and `pd` must be STARTED.
     unsafe extern "C" fn op_alloc(
         pd: *mut bindings::ib_pd,
         mr_type: bindings::ib_mr_type,
@@ -369,7 +385,7 @@ impl<D: Operations> Mr<D> {
         let Some(mr_type) = MrType::from_raw(mr_type) else {
             return eopnotsupp().to_ptr();
         };
-        // SAFETY: ARGUMENTS: `pd` is STARTED.
+        // SAFETY: By the contract of this op `pd` is STARTED, and it stays alive during the call.
         unsafe {
             let init = D::Mr::alloc(Pd::from_raw(pd), mr_type, max_num_sg);
             Self::allocate(pd, &Caller::Kernel, (0, 0), init)
@@ -378,7 +394,8 @@ impl<D: Operations> Mr<D> {
 
     /// # Safety
     ///
-    /// For the core: STARTED, ARGUMENTS.
+    /// Only the core may call this op: `mr` must be STARTED, and ARGUMENTS must hold, with `sg` a
+    /// DMA-mapped scatter list, and `offset` `NULL` or valid.
     unsafe extern "C" fn op_map_sg(
         mr: *mut bindings::ib_mr,
         sg: *mut kbindings::scatterlist,
@@ -386,8 +403,11 @@ impl<D: Operations> Mr<D> {
         offset: *mut c_uint,
     ) -> c_int {
         from_result(|| {
-            // SAFETY: STARTED.
+            // SAFETY: By the contract of this op `mr` is STARTED, and it stays alive during the
+            // call.
             let this = unsafe { Self::from_raw(mr) };
+            // INVARIANT: By the contract of this op `sg` is a mapped list and `offset` is `NULL` or
+            // valid.
             let pages = SgPages {
                 mr: this,
                 sg,
@@ -399,7 +419,13 @@ impl<D: Operations> Mr<D> {
     }
 }
 
-/// A scatter list to map into a region for fast registration.
+/// A scatter list that is to be mapped into a region for fast registration.
+///
+/// # Invariants
+///
+/// `sg` is a DMA-mapped scatter list as `ib_map_mr_sg()` gets it, of which up to `nents` entries
+/// are mapped. `offset` is `NULL` or valid for reads and writes. Both are valid for `'a`, and the
+/// caller of the verb is the only user of the region meanwhile.
 pub struct SgPages<'a, D: Operations> {
     mr: &'a Mr<D>,
     sg: *mut kbindings::scatterlist,
@@ -407,19 +433,21 @@ pub struct SgPages<'a, D: Operations> {
     offset: *mut c_uint,
 }
 
-/// What `set_page` of `ib_sg_to_pages` finds behind the region.
+/// The callback of `ib_sg_to_pages()`, stored after the `ib_mr` that the C function passes to it.
 #[repr(C)]
 struct Mapping<F> {
-    /// A copy of the region's C struct: `ib_sg_to_pages()` knows no other cookie than its address.
+    /// A copy of the C struct of the region, because `ib_sg_to_pages()` passes no other cookie than
+    /// its address.
     raw: bindings::ib_mr,
     set_page: F,
 }
 
 impl<D: Operations> SgPages<'_, D> {
-    /// Calls `set_page` with the address of each page; sets the region's address and length.
-    /// Returns the number of entries that were mapped.
+    /// Calls `set_page` with the address of each page, and sets the address and the length of the
+    /// region. Returns the number of entries that were mapped.
     ///
-    /// `set_page` fails when the region has no room for the page: mapping ends before it.
+    /// `set_page` returns an error when the region has no room for the page. Mapping ends before
+    /// that page.
     pub fn map(self, set_page: impl FnMut(u64) -> Result) -> Result<u32> {
         self.map_with(set_page)
     }
@@ -427,12 +455,13 @@ impl<D: Operations> SgPages<'_, D> {
     fn map_with<F: FnMut(u64) -> Result>(self, set_page: F) -> Result<u32> {
         /// # Safety
         ///
-        /// `mr` must be the `raw` of a `Mapping<F>`.
+        /// `mr` must be the address of a `Mapping<F>` to which there is no other reference.
         unsafe extern "C" fn set<F: FnMut(u64) -> Result>(
             mr: *mut bindings::ib_mr,
             addr: u64,
         ) -> c_int {
-            // SAFETY: See above; nobody else refers to it while `ib_sg_to_pages` runs.
+            // SAFETY: The caller promises that `mr` is the address of a `Mapping<F>` without other
+            // references.
             let set_page = unsafe { &mut (*mr.cast::<Mapping<F>>()).set_page };
             from_result(|| {
                 set_page(addr)?;
@@ -447,8 +476,10 @@ impl<D: Operations> SgPages<'_, D> {
             },
             set_page,
         };
-        // SAFETY: The caller of the verb passes a mapped list; of the region, the function reads
-        // the page size and writes address and length; `set` gets the region back.
+        // SAFETY: By the type invariant the list is mapped and `offset` is `NULL` or valid.
+        // `mapping` begins with an `ib_mr`, of which the function reads the page size and writes
+        // address and length, and which it passes to `set`. It is not referred to otherwise during
+        // the call.
         let n = unsafe {
             bindings::ib_sg_to_pages(
                 (&raw mut mapping).cast(),
@@ -465,29 +496,32 @@ impl<D: Operations> SgPages<'_, D> {
 
     fn set_range(&self, iova: u64, length: u64) {
         let raw = self.mr.as_raw();
-        // SAFETY: Plain integers of the region, of which the caller of the verb is the only user.
+        // SAFETY: The object is alive, and these are plain integers of the region. By the type
+        // invariant the caller of the verb is its only user.
         unsafe {
             (&raw mut (*raw).iova).write_volatile(iova);
             (&raw mut (*raw).length).write_volatile(length);
         }
     }
 
-    /// Calls `set` with address and length of each entry, of which none is like a page; sets the
-    /// region's address, that of the first byte, and its length. Returns the number of entries
-    /// that were mapped.
+    /// Calls `set` with the address and the length of each entry, which need not be like those of a
+    /// page. Sets the address of the region, which is that of the first byte, and its length.
+    /// Returns the number of entries that were mapped.
     ///
-    /// `set` fails when the region has no room for the entry: mapping ends before it.
+    /// `set` returns an error when the region has no room for the entry. Mapping ends before that
+    /// entry.
     pub fn map_elements(self, mut set: impl FnMut(u64, u64) -> Result) -> Result<u32> {
         let mut skip = 0;
         if !self.offset.is_null() {
-            // SAFETY: The caller of the verb passes a number of its own, or NULL.
+            // SAFETY: By the type invariant `offset`, which is not `NULL`, is valid for reads.
             skip = u64::from(unsafe { *self.offset });
         }
         let (mut iova, mut length) = (0, 0u64);
         let (mut sg, mut mapped) = (self.sg, 0);
-        // CAST: none if it is negative.
+        // CAST: A negative number counts as 0.
         while mapped < self.nents.max(0) as u32 && !sg.is_null() {
-            // SAFETY: An entry of a mapped list, as the caller of the verb passes it.
+            // SAFETY: By the type invariant `sg`, which is not `NULL`, is an entry of a mapped
+            // list.
             let (addr, bytes) = unsafe {
                 (
                     kbindings::sg_dma_address(sg),
@@ -507,7 +541,8 @@ impl<D: Operations> SgPages<'_, D> {
             }
             (length, skip) = (longer, 0);
             mapped += 1;
-            // SAFETY: As above; behind the last entry there is NULL.
+            // SAFETY: `sg` is an entry of the list. The function returns `NULL` after the last
+            // entry.
             sg = unsafe { kbindings::sg_next(sg) };
         }
         if mapped == 0 {
@@ -515,7 +550,9 @@ impl<D: Operations> SgPages<'_, D> {
         }
         self.set_range(iova, length);
         if !self.offset.is_null() {
-            // SAFETY: As above. Entries are mapped whole.
+            // The entries are always mapped completely, so the next call starts at offset 0.
+            //
+            // SAFETY: By the type invariant `offset`, which is not `NULL`, is valid for writes.
             unsafe { *self.offset = 0 };
         }
         Ok(mapped)

@@ -1,30 +1,34 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the objects of the verbs have in common: how they are made, used and destroyed.
+//! The common part of all verbs objects: creation, use and destruction.
 //!
-//! An object of the core is a C struct. Behind it this crate keeps what is the driver's:
-//! [`Managed<O>`] is both, for the kind of object that `O` describes ([`Object`]). A file of this
-//! crate about one kind has its `Object`, the trait of the driver's data, and the ops that only this
-//! kind has; everything else is here.
+//! An object of the core is a C struct. [`Managed<O>`] is that struct followed by the driver's
+//! data, for the kind of object that `O` describes ([`Object`]). The file of each kind contains its
+//! `Object`, the trait that the driver implements, and the ops that only this kind has. This file
+//! contains the rest.
 //!
 //! # What the core promises
 //!
-//! The ops of this crate are in the table of devices of `D` only, so only the core calls them, and
-//! only for these devices. The SAFETY comments of the ops cite its promises (`drivers/infiniband/core`)
-//! by these names:
+//! The ops of this crate are only in the ops table of devices of `D`, so only the core calls them,
+//! and only for these devices. The SAFETY comments of the ops cite the promises of the core
+//! (`drivers/infiniband/core`) by these names:
 //!
-//! - NEW: an op that creates gets memory of [`object_size`] bytes that does not move, the core's struct
-//!   zeroed. Set in it are the device, the `uobject` (but of address handles and memory regions), and the
-//!   objects that this one is made of (protection domain, completion queues, shared receive queue), which
-//!   stay until it is destroyed. If the op fails, the core frees the memory and nobody has seen the object.
-//! - STARTED: any other op gets an object whose op that creates returned 0, and that no op destroyed.
-//! - LAST: the op that destroys is called when nobody uses the object, and if it returns 0 the core
-//!   frees the memory. If it fails the object lives on, but for objects of the kernel's, whose memory is
-//!   freed all the same (`ib_free_cq()`, `__ib_alloc_cq()`, `create_qp()`): so those are fenced.
-//!   `ib_free_cq()` calls two ops instead, between which it ends what polls the queue, and what modifies it: to those ops the
-//!   object is STARTED until the second.
-//! - ARGUMENTS: every other pointer is valid for the call, and a `udata` is `NULL` or the `driver_udata`
-//!   of an `uverbs_attr_bundle` whose context, if it has one, is one of the same device.
+//! - NEW: the op that creates an object gets memory of [`object_size`] bytes that does not move,
+//!   with the core's struct zeroed. The core has set the device, the `uobject` (except in address
+//!   handles and memory regions), and the objects that this object uses (protection domain,
+//!   completion queues, shared receive queue), which live until this object is destroyed. If the op
+//!   fails, the core frees the memory, and no other code has seen the object.
+//! - STARTED: every other op gets an object whose create op returned 0 and which no op has
+//!   destroyed.
+//! - LAST: the core calls the destroy op when the object has no users, and frees the memory if the
+//!   op returns 0. If the op fails, the object lives on. Objects of kernel users are the exception:
+//!   the core frees their memory after a failure too (`ib_free_cq()`, `__ib_alloc_cq()`,
+//!   `create_qp()`), so this crate fences them. `ib_free_cq()` calls two ops instead of one, and
+//!   between them stops the pollers of the queue and its moderation. For these the object is
+//!   STARTED until the second op.
+//! - ARGUMENTS: every other pointer is valid during the call. A `udata` is `NULL` or the
+//!   `driver_udata` of a `uverbs_attr_bundle`, whose context, if there is one, belongs to the same
+//!   device.
 
 use crate::{
     base::{
@@ -69,92 +73,94 @@ use kernel::{
     types::Opaque, //
 };
 
-/// A kind of object: what the core and a driver have in one.
+/// A kind of object: the types of the core's struct and of the driver's data.
 ///
 /// # Safety
 ///
-/// [`device`](Self::device) and [`is_user`](Self::is_user) tell what the core set in the object, and
-/// may be called at any time; the device is one of `Driver`. A `Raw` may be used from any thread, and
-/// begins with the core's struct.
+/// [`device`](Self::device) and [`is_user`](Self::is_user) must return the values that the core set
+/// in the object, must be callable at any time, and the device must be one of `Driver`. A `Raw`
+/// must be usable from any thread and begin with the core's struct.
 pub unsafe trait Object: Sized {
-    /// The driver.
+    /// Driver that implements this kind of object.
     type Driver: Operations;
-    /// The core's struct.
+    /// C struct that the core defines.
     type Raw;
-    /// What this crate keeps with each.
+    /// State of this crate in each object.
     type Extra: Extra;
-    /// The driver's data.
+    /// State of the driver in each object.
     type Data: Send + Sync;
 
-    /// What it is, for messages.
+    /// Name of the kind, for kernel messages.
     const NAME: &'static str;
 
-    /// Its device.
+    /// Returns the device of the object.
     ///
     /// # Safety
     ///
     /// `raw` must be NEW or STARTED.
     unsafe fn device(raw: *mut Self::Raw) -> *mut bindings::ib_device;
 
-    /// Whether it belongs to a process.
+    /// True if the object belongs to a process.
     ///
     /// # Safety
     ///
     /// `raw` must be NEW or STARTED.
     unsafe fn is_user(raw: *mut Self::Raw) -> bool;
 
-    /// Destroys it. On failure it lives on.
+    /// Destroys the object. After an error the object lives on.
     fn destroy(object: &Managed<Self>) -> Result;
 
-    /// Frees the memory of one that is gone, if it is not the core's.
+    /// Frees the memory of a destroyed object, for kinds whose memory the core does not free.
     ///
     /// # Safety
     ///
-    /// Nobody uses `raw` afterwards; what was in it was dropped.
+    /// The contents of `raw` must have been dropped, and the caller must not use `raw` afterwards.
     unsafe fn free(_raw: *mut Self::Raw) {}
 
-    /// Describes it to `rdma resource`.
+    /// Describes the object to `rdma resource`.
     fn fill_res(_object: &Managed<Self>, _entry: &mut ResEntry<'_>) -> Result {
         Ok(())
     }
 
-    /// Its raw context for `rdma resource -r`.
+    /// Passes the raw context of the object to `put`, for `rdma resource -r`.
     fn fill_res_raw(_object: &Managed<Self>, _put: &mut dyn FnMut(&[u8]) -> Result) -> Result {
         Ok(())
     }
 }
 
-/// The part of an [`Object`] that every kind has in the same way. `user as pd`: when it is made, the core
-/// has set the `uobject` of its protection domain, but not its own.
+/// Defines the members of [`Object`] that are the same for every kind. `user as pd` is for kinds
+/// for which the core sets only the `uobject` of the protection domain before it calls the create
+/// op.
 macro_rules! core_members {
     ($raw:ident $(, user as $owner:ident)?) => {
         type Raw = $crate::bindings::$raw;
 
         unsafe fn device(raw: *mut Self::Raw) -> *mut $crate::bindings::ib_device {
-            // SAFETY: NEW or STARTED: set, and constant.
+            // SAFETY: `raw` is NEW or STARTED, so the core has set `device`, which never changes.
             unsafe { (*raw).device }
         }
 
         unsafe fn is_user(raw: *mut Self::Raw) -> bool {
             let owner = raw;
             $(
-                // SAFETY: NEW or STARTED: set, and constant.
+                // SAFETY: `raw` is NEW or STARTED, so this pointer is set, and its object outlives
+                // `raw`.
                 let owner = unsafe { (*owner).$owner };
             )?
-            // SAFETY: NEW or STARTED: set, and constant.
+            // SAFETY: `owner` is NEW or STARTED, so `uobject` is set, and it never changes.
             unsafe { !(*owner).uobject.is_null() }
         }
     };
 }
 pub(crate) use core_members;
 
-/// A kind of object that is made in a protection domain.
+/// A kind of object that belongs to a protection domain.
 ///
 /// # Safety
 ///
-/// As [`Object`], for [`pd`](Self::pd), which is one of `Driver`.
+/// [`pd`](Self::pd) must fulfil the requirements of [`Object`], and return a domain of `Driver`.
 pub unsafe trait InPd: Object {
-    /// Its protection domain.
+    /// Returns the protection domain of the object.
     ///
     /// # Safety
     ///
@@ -162,23 +168,23 @@ pub unsafe trait InPd: Object {
     unsafe fn pd(raw: *mut Self::Raw) -> *mut bindings::ib_pd;
 }
 
-/// The member of [`InPd`], which every kind has in the same way.
+/// Defines the member of [`InPd`], which is the same for every kind.
 macro_rules! pd_member {
     () => {
         unsafe fn pd(raw: *mut Self::Raw) -> *mut $crate::bindings::ib_pd {
-            // SAFETY: NEW or STARTED: set, and constant.
+            // SAFETY: `raw` is NEW or STARTED, so `pd` is set.
             unsafe { (*raw).pd }
         }
     };
 }
 pub(crate) use pd_member;
 
-/// What this crate keeps with each object of a kind.
+/// State of this crate in each object of a kind.
 pub trait Extra: Sized + Send + Sync {
-    /// Builds it.
+    /// Returns an initializer of this state.
     fn new() -> impl PinInit<Self>;
 
-    /// Ends all references to the object. May sleep, if there can be any.
+    /// Ends all references to the object. Sleeps if there can be references.
     fn fence(&self) {}
 }
 
@@ -186,7 +192,8 @@ impl Extra for () {
     fn new() -> impl PinInit<Self> {}
 }
 
-/// What is kept with each object of a kind that a [`Table`](crate::base::table::Table) can find, and what else is kept with it.
+/// Extra state of an object that a [`Table`](crate::base::table::Table) can find: its [`Link`], and
+/// the extra state `E` of its kind.
 #[pin_data]
 pub struct InTable<E> {
     #[pin]
@@ -217,28 +224,32 @@ impl<E> Deref for InTable<E> {
     }
 }
 
-/// An object of the core with the driver's data.
+/// An object of the core together with the driver's data.
 ///
 /// # Invariants
 ///
-/// Where there is a reference to one, all fields are initialized.
+/// All fields of an object to which there is a reference are initialized.
 #[repr(C)]
 pub struct Managed<O: Object> {
     raw: Opaque<O::Raw>,
     _count: Counted<Objects>,
-    /// Whoever asked for it has it, or will: it was made, and cannot fail any more.
+    /// True after the create op can no longer fail, so that the owner has the object or will get
+    /// it.
     known: Atomic<bool>,
     extra: O::Extra,
     data: O::Data,
 }
 
-// SAFETY: The core's struct may be used from any thread; everything else is `Send`.
+// SAFETY: [`Object`] requires that `O::Raw` may be used from any thread. The other fields are
+// `Send`.
 unsafe impl<O: Object> Send for Managed<O> {}
-// SAFETY: By shared reference only what is safe to do concurrently is done with the core's struct;
-// everything else is `Sync`.
+// SAFETY: Code with a shared reference accesses the core's struct only in ways that are safe
+// concurrently, which [`Object`] allows from any thread. The other fields are `Sync`.
 unsafe impl<O: Object> Sync for Managed<O> {}
 
-// SAFETY: The link is at that offset of `extra`; `drop_parts` fences before it drops.
+// SAFETY: `link()` returns the field `link` of `extra`, and `LINK_OFFSET` is the sum of the offsets
+// of these two. `fence` unlinks the object, and is called before the object's memory is dropped or
+// freed.
 unsafe impl<O: Object<Extra = InTable<E>>, E: Extra> Linked for Managed<O> {
     const LINK_OFFSET: usize = offset_of!(Self, extra) + offset_of!(InTable<E>, link);
 
@@ -258,9 +269,11 @@ impl<O: Object> Deref for Managed<O> {
 impl<O: Object> Managed<O> {
     /// # Safety
     ///
-    /// `raw` must be STARTED, or be just being started, and alive for `'a`.
+    /// `raw` must be STARTED, or all its fields must be initialized, and it must be alive for `'a`.
     pub(crate) unsafe fn from_raw<'a>(raw: *mut O::Raw) -> &'a Self {
-        // SAFETY: `repr(C)` with the core's struct first; see above.
+        // SAFETY: The struct is `repr(C)` and begins with the core's struct, so `raw` points to a
+        // `Self`. The caller promises that its fields are initialized and that it is alive for
+        // `'a`.
         unsafe { &*raw.cast() }
     }
 
@@ -272,33 +285,36 @@ impl<O: Object> Managed<O> {
         &self.extra
     }
 
-    /// Its device.
+    /// Returns the device of the object.
     pub fn device(&self) -> &Device<O::Driver> {
-        // SAFETY: STARTED; the device outlives its objects.
+        // SAFETY: By the invariant the object is initialized, so it was NEW and has its device,
+        // which is one of `O::Driver` ([`Object`]) and outlives its objects.
         unsafe { Device::from_raw(O::device(self.as_raw())) }
     }
 
-    /// Whether it belongs to a process.
+    /// True if the object belongs to a process.
     pub fn is_user(&self) -> bool {
-        // SAFETY: STARTED.
+        // SAFETY: By the invariant the object is initialized, so the core has set its owner.
         unsafe { O::is_user(self.as_raw()) }
     }
 
-    /// Whether the object was made, and will be its owner's. A device may tell of one that is still being
-    /// made, or that it is about to refuse.
+    /// True if the object was created and its owner has it or will get it. The device can report
+    /// events of objects for which the create op is still running, or is about to fail.
     pub fn is_known(&self) -> bool {
         self.known.load(Acquire)
     }
 
-    /// Reports an event of this object, if somebody listens. Where the owner's handler may be called:
-    /// process context for kernel users that sleep there.
+    /// Reports an event of this object if the owner has a handler. The context must be one in which
+    /// that handler may run: process context for kernel users whose handler sleeps.
     ///
-    /// Of one that is not [known](Self::is_known) nothing is reported: the core links the event to what
-    /// it frees at once if the object comes to nothing (`UVERBS_METHOD_CQ_CREATE`).
+    /// Events of an object that is not [known](Self::is_known) are discarded: the core would link
+    /// the event to memory that it frees at once if the create op fails
+    /// (`UVERBS_METHOD_CQ_CREATE`).
     ///
     /// # Safety
     ///
-    /// `handler` and `context` must be those that the object was made with, and `event` name it.
+    /// `handler` and `context` must be those that the object was created with, and the `element` of
+    /// `event` must be this object.
     pub(crate) unsafe fn report(
         &self,
         mut event: bindings::ib_event,
@@ -307,23 +323,25 @@ impl<O: Object> Managed<O> {
     ) {
         event.device = self.device().as_raw();
         if let Some(handler) = handler.filter(|_| self.is_known()) {
-            // SAFETY: Set before the object was made, and constant; the object is not destroyed while
-            // we have a reference.
+            // SAFETY: The caller promises that handler and context are those of the object. They
+            // were set before the object became known and are constant, and the reference keeps the
+            // object from being destroyed.
             unsafe { handler(&mut event, context) };
         }
     }
 
-    /// Who calls a verb of the object. The kernel is more privileged than any process, so only a call
-    /// without any sign of a process is the kernel's: no request data, and no `uobject`.
+    /// Returns the caller of a verb of the object. The kernel has more privileges than any process,
+    /// so a call counts as the kernel's only if it has no sign of a process: neither `udata` nor
+    /// `uobject`.
     ///
     /// # Safety
     ///
-    /// `raw` must be NEW or STARTED, `udata` as ARGUMENTS has it, for `'a`.
+    /// `raw` must be NEW or STARTED, and ARGUMENTS must hold for `udata`, for `'a`.
     pub(crate) unsafe fn caller<'a>(
         raw: *mut O::Raw,
         udata: *mut bindings::ib_udata,
     ) -> Result<Caller<'a, O::Driver>> {
-        // SAFETY: NEW or STARTED.
+        // SAFETY: The caller promises that `raw` is NEW or STARTED.
         let of_process = unsafe { O::is_user(raw) };
         let Some(udata) = NonNull::new(udata) else {
             return if of_process {
@@ -332,12 +350,13 @@ impl<O: Object> Managed<O> {
                 Ok(Caller::Kernel)
             };
         };
-        // SAFETY: ARGUMENTS: `udata` is in a bundle.
+        // SAFETY: By ARGUMENTS a `udata` that is not `NULL` is part of a `uverbs_attr_bundle`.
         let ctx = unsafe { bindings::rdma_helper_udata_context(udata.as_ptr()) };
         if ctx.is_null() || !of_process {
             return Err(EINVAL);
         }
-        // SAFETY: ARGUMENTS: the context is one of our device.
+        // SAFETY: By ARGUMENTS the context and `udata` are valid for `'a`, and the context belongs
+        // to a device of `O::Driver`.
         unsafe {
             Ok(Caller::User(User::new(
                 Ucontext::from_raw(ctx),
@@ -346,52 +365,56 @@ impl<O: Object> Managed<O> {
         }
     }
 
-    /// Builds the parts of an object that are ours, in place.
+    /// Initializes the fields after the core's struct in place.
     ///
     /// # Safety
     ///
-    /// `raw` must be NEW, until the draft is started or dropped.
+    /// `raw` must be NEW until the draft is started or dropped.
     pub(crate) unsafe fn build(
         raw: *mut O::Raw,
         data: impl PinInit<O::Data, Error>,
     ) -> Result<Draft<O>> {
         let this = raw.cast::<Self>();
-        // SAFETY: NEW: the memory behind the core's struct is ours, and does not move.
+        // SAFETY: `raw` is NEW, so the memory after the core's struct is unused, is large enough
+        // for a `Self` (`object_size`), and does not move.
         unsafe {
             init_slot(&raw mut (*this).data, data)?;
             let Ok(()) = init_slot(&raw mut (*this).extra, O::Extra::new());
             (&raw mut (*this)._count).write(Counted::new());
             (&raw mut (*this).known).write(Atomic::new(false));
         }
+        // INVARIANT: The core zeroed its struct, and the other fields are initialized above.
         Ok(Draft(raw))
     }
 
-    /// Destroys an object that its owner never got to know.
+    /// Destroys an object that its owner never got.
     ///
     /// # Safety
     ///
-    /// All fields must be initialized; nobody uses the object afterwards.
+    /// All fields of `raw` must be initialized, and the caller must not use the object afterwards.
     unsafe fn undo(raw: *mut O::Raw) {
-        // SAFETY: Initialized.
+        // SAFETY: The caller promises that all fields are initialized. They are until `drop_parts`.
         let this = unsafe { Self::from_raw(raw) };
         if O::destroy(this).is_ok() {
-            // SAFETY: Destroyed.
+            // SAFETY: The caller promises that all fields are initialized and that the object is
+            // not used afterwards. The device does not use it either, as `destroy` has succeeded.
             unsafe { Self::drop_parts(raw) };
         } else {
-            // The device may still use what it was given, so that must stay: nothing is dropped.
+            // The device may still use the memory that it was given, so nothing is dropped.
             this.extra.fence();
             pr_err!("cannot destroy a {} whose response failed\n", O::NAME);
         }
     }
 
-    /// Drops everything but the core's struct, and frees the memory if it is ours.
+    /// Drops all fields, and frees the memory if the core does not.
     ///
     /// # Safety
     ///
-    /// All fields must be initialized; nobody uses the object afterwards.
+    /// All fields of `raw` must be initialized, and the caller must not use the object afterwards.
     pub(crate) unsafe fn drop_parts(raw: *mut O::Raw) {
         let this = raw.cast::<Self>();
-        // SAFETY: Initialized. There are no references any more when `fence` returns.
+        // SAFETY: The caller promises that all fields are initialized and that the object is not
+        // used afterwards. After `fence` there are no other references to it.
         unsafe {
             (*this).extra.fence();
             core::ptr::drop_in_place(this);
@@ -403,82 +426,85 @@ impl<O: Object> Managed<O> {
     ///
     /// # Safety
     ///
-    /// `raw` must be STARTED, the call the LAST.
+    /// `raw` must be STARTED, and the call must be the LAST.
     pub(crate) unsafe fn destroy(raw: *mut O::Raw) -> Result {
-        // SAFETY: STARTED.
+        // SAFETY: The caller promises that `raw` is STARTED. It lives until `drop_parts`.
         let this = unsafe { Self::from_raw(raw) };
         O::destroy(this).inspect_err(|_| {
             if !this.is_user() {
                 this.extra.fence();
             }
         })?;
-        // SAFETY: Destroyed; LAST.
+        // SAFETY: `raw` was STARTED, so all fields are initialized. The device has destroyed it,
+        // and by LAST it has no users.
         unsafe { Self::drop_parts(raw) };
         Ok(())
     }
 
-    /// The op `destroy_*` or `dealloc_*`.
+    /// Implements the op `destroy_*` or `dealloc_*`.
     ///
     /// # Safety
     ///
-    /// For the core: STARTED, LAST.
+    /// Only the core may call this op: `raw` must be STARTED, and the call must be the LAST.
     pub(crate) unsafe extern "C" fn op_destroy(
         raw: *mut O::Raw,
         _udata: *mut bindings::ib_udata,
     ) -> c_int {
-        // SAFETY: STARTED, LAST.
+        // SAFETY: By the contract of this op `raw` is STARTED, and the call is the LAST.
         from_result(|| unsafe { Self::destroy(raw) }.map(|()| 0))
     }
 
-    /// The op `fill_res_*_entry`.
+    /// Implements the op `fill_res_*_entry`.
     ///
     /// # Safety
     ///
-    /// For the core: STARTED, ARGUMENTS.
+    /// Only the core may call this op: `raw` must be STARTED, and ARGUMENTS must hold.
     pub(crate) unsafe extern "C" fn op_fill_res(
         msg: *mut kbindings::sk_buff,
         raw: *mut O::Raw,
     ) -> c_int {
-        // SAFETY: STARTED; `msg` is under construction.
+        // SAFETY: By the contract of this op `raw` is STARTED and `msg` is under construction.
         unsafe { ResEntry::fill(msg, |entry| O::fill_res(Self::from_raw(raw), entry)) }
     }
 
-    /// The op `fill_res_*_entry_raw`.
+    /// Implements the op `fill_res_*_entry_raw`.
     ///
     /// # Safety
     ///
-    /// For the core: STARTED, ARGUMENTS.
+    /// Only the core may call this op: `raw` must be STARTED, and ARGUMENTS must hold.
     pub(crate) unsafe extern "C" fn op_fill_res_raw(
         msg: *mut kbindings::sk_buff,
         raw: *mut O::Raw,
     ) -> c_int {
-        // SAFETY: STARTED; `msg` is under construction.
+        // SAFETY: By the contract of this op `raw` is STARTED and `msg` is under construction.
         unsafe { ResEntry::fill_raw(msg, |put| O::fill_res_raw(Self::from_raw(raw), put)) }
     }
 }
 
-/// An object that is built, and that nobody knows.
+/// An object that is initialized but that no other code knows yet.
 ///
 /// # Invariants
 ///
-/// All fields are initialized.
+/// All fields of the object are initialized, and the object is alive.
 pub(crate) struct Draft<O: Object>(*mut O::Raw);
 
 impl<O: Object> Draft<O> {
-    /// Lets `start` make the object known, and finishes the response. After an error nothing is left
-    /// of it, or, if it could then not be destroyed, what the device was given.
+    /// Lets `start` create the object in the device, then finishes the response. After an error the
+    /// object is dropped. If the response fails and the device then cannot destroy the object, the
+    /// memory that the device was given is leaked.
     pub(crate) fn start(
         self,
         caller: &Caller<'_, O::Driver>,
         start: impl FnOnce(&Managed<O>) -> Result,
     ) -> Result {
         caller.finish_input()?;
-        // SAFETY: By the invariant.
+        // SAFETY: By the type invariant all fields are initialized and the object is alive.
         start(unsafe { Managed::from_raw(self.0) })?;
         match caller.finish_output() {
             Ok(()) => self.know(),
             Err(e) => {
-                // SAFETY: By the invariant; its owner never gets to know the object.
+                // SAFETY: By the type invariant all fields are initialized. The draft is not
+                // dropped.
                 unsafe { Managed::<O>::undo(core::mem::ManuallyDrop::new(self).0) };
                 return Err(e);
             }
@@ -486,8 +512,9 @@ impl<O: Object> Draft<O> {
         Ok(())
     }
 
-    /// The same, with the response first: for what has none of the driver's, and what may be in use, and
-    /// not to be destroyed, as soon as it is known. After an error nothing is left of it.
+    /// Does the same as [`start`](Self::start), but finishes the response before it calls `start`.
+    /// This is for objects whose response has no driver data, and which may be in use, so that they
+    /// cannot be destroyed, as soon as they are known. After an error the object is dropped.
     pub(crate) fn start_answered(
         self,
         caller: &Caller<'_, O::Driver>,
@@ -495,16 +522,16 @@ impl<O: Object> Draft<O> {
     ) -> Result {
         caller.finish_input()?;
         caller.finish_output()?;
-        // SAFETY: By the invariant.
+        // SAFETY: By the type invariant all fields are initialized and the object is alive.
         start(unsafe { Managed::from_raw(self.0) })?;
         self.know();
         Ok(())
     }
 
-    /// Makes it its owner's: nothing can fail any more.
+    /// Marks the object as known to its owner. The create op cannot fail after this.
     fn know(self) {
         let raw = core::mem::ManuallyDrop::new(self).0;
-        // SAFETY: By the invariant; it lives until this op has returned.
+        // SAFETY: By the type invariant all fields are initialized. The op outlives this reference.
         unsafe { Managed::<O>::from_raw(raw) }
             .known
             .store(true, Release);
@@ -513,43 +540,46 @@ impl<O: Object> Draft<O> {
 
 impl<O: Object> Drop for Draft<O> {
     fn drop(&mut self) {
-        // SAFETY: By the invariant; nobody knows the object.
+        // SAFETY: By the type invariant all fields are initialized. No other code uses the object.
         unsafe { Managed::<O>::drop_parts(self.0) };
     }
 }
 
 impl<O: InPd> Managed<O> {
-    /// Its protection domain.
+    /// Returns the protection domain of the object.
     pub fn pd(&self) -> &Pd<O::Driver> {
-        // SAFETY: STARTED; it outlives the object.
+        // SAFETY: By the invariant the object is initialized, so the core has set its protection
+        // domain, which is one of `O::Driver` ([`InPd`]) and outlives the object.
         unsafe { Pd::from_raw(O::pd(self.as_raw())) }
     }
 }
 
 impl<O: Object<Extra = InTable<E>>, E: Extra> Managed<O> {
-    /// Takes it out of its [`Table`](crate::base::table::Table). See [`Link::unlink`].
+    /// Removes the object from its [`Table`](crate::base::table::Table). See [`Link::unlink`].
     pub fn unlink(&self) {
         self.extra.link.unlink();
     }
 }
 
-/// The core allocates objects with `kzalloc()`, which aligns no better than this.
+/// Alignment that `kzalloc()` guarantees, with which the core allocates objects.
 const KMALLOC_MINALIGN: usize = 8;
 
-/// Size of an object for `INIT_RDMA_OBJ_SIZE`; fails to compile if the core cannot align it.
+/// Returns the size for `INIT_RDMA_OBJ_SIZE`. Does not compile if the alignment of `T` is too
+/// large.
 pub(crate) const fn object_size<T>() -> usize {
     assert!(align_of::<T>() <= KMALLOC_MINALIGN);
     size_of::<T>()
 }
 
-/// Refuses request data, and zeroes the response, of a verb that has none.
+/// Checks that a verb without request and response data got no request data, and zeroes the
+/// response.
 ///
 /// # Safety
 ///
 /// `udata` must be `NULL` or valid.
 pub(crate) unsafe fn no_udata(udata: *mut bindings::ib_udata) -> Result {
     if let Some(raw) = NonNull::new(udata) {
-        // SAFETY: The caller says that it is valid.
+        // SAFETY: The caller promises that `udata`, which is not `NULL`, is valid.
         let udata = unsafe { Udata::from_raw(raw) };
         udata.finish_input()?;
         udata.finish_output()?;
@@ -561,8 +591,8 @@ pub(crate) unsafe fn no_udata(udata: *mut bindings::ib_udata) -> Result {
 ///
 /// # Safety
 ///
-/// `slot` must be memory for a `T` that does not move, not in use.
+/// `slot` must point to unused memory for a `T` that does not move.
 pub(crate) unsafe fn init_slot<T, E>(slot: *mut T, init: impl PinInit<T, E>) -> Result<(), E> {
-    // SAFETY: See above.
+    // SAFETY: The caller promises that `slot` is unused memory for a `T` that does not move.
     unsafe { compat::init_at(slot, init) }
 }

@@ -3,7 +3,8 @@
 //! Queue pairs.
 //!
 //! C: `struct ib_qp`; ops `create_qp`, `modify_qp`, `query_qp`, `destroy_qp`, `post_send`,
-//! `post_recv`, `attach_mcast`, `detach_mcast`. `drain_sq` and `drain_rq` are left to the core's generic code.
+//! `post_recv`, `attach_mcast`, `detach_mcast`. The generic code of the core implements `drain_sq`
+//! and `drain_rq`.
 
 use crate::{
     base::errno::eopnotsupp,
@@ -57,65 +58,66 @@ use kernel::{
     sync::Mutex, //
 };
 
-/// A driver's data of a queue pair. See the [crate](crate) for the order of calls.
+/// A driver's data of a QP. See the [crate](crate) for the order of calls.
 #[vtable]
 pub trait QueuePair<D: Operations>: Sized + Send + Sync {
-    /// Builds the data.
+    /// Returns an initializer of the data.
     fn create(
         home: &Home<'_, D>,
         attr: &QpInitAttr<'_, D>,
         caller: &Caller<'_, D>,
     ) -> impl PinInit<Self, Error>;
 
-    /// Makes the queue pair known. Must call [`Qp::set_qp_num`], and [`QpInitAttr::set_cap`] with
-    /// the real sizes.
+    /// Creates the QP in the device. Must call [`Qp::set_qp_num`], and [`QpInitAttr::set_cap`] with
+    /// the actual sizes.
     fn start(qp: &Qp<D>, attr: &mut QpInitAttr<'_, D>, caller: &Caller<'_, D>) -> Result;
 
-    /// Modifies the queue pair. Illegal transitions and masks are the driver's to refuse, with
+    /// Modifies the QP. The driver has to refuse illegal transitions and masks, with
     /// [`modify_is_ok`](crate::qp_attr::modify_is_ok).
     fn modify(qp: &Qp<D>, attr: &QpAttr, mask: QpAttrMask) -> Result;
 
-    /// Tells the attributes; `mask` says which the caller needs at least.
+    /// Fills in the attributes. `mask` names those that the caller needs at least.
     fn query(qp: &Qp<D>, attr: &mut QpAttr, mask: QpAttrMask, init: &mut QpInitReply) -> Result;
 
-    /// Destroys the queue pair: no event, no entry in a completion queue any more.
+    /// Destroys the QP. Afterwards there are no events and no new entries in completion queues.
     fn destroy(qp: &Qp<D>) -> Result;
 
-    /// Posts work requests until `wrs` is empty or one fails. Any context. When this returns an
-    /// error, the last request taken from `wrs` is the bad one.
+    /// Posts work requests until `wrs` is empty or a request fails. Called in any context. After an
+    /// error the last request taken from `wrs` is the bad one.
     fn post_send(qp: &Qp<D>, wrs: &mut SendWrs<'_, D>) -> Result;
 
-    /// As [`post_send`](Self::post_send), for receives.
+    /// Posts receive work requests, with the contract of [`post_send`](Self::post_send).
     fn post_recv(qp: &Qp<D>, wrs: &mut RecvWrs<'_>) -> Result;
 
-    /// Attaches the queue pair to a multicast group: a GID as on the wire, and on InfiniBand a LID.
+    /// Attaches the QP to a multicast group: a GID in wire byte order, and on InfiniBand a LID.
     fn attach_mcast(_qp: &Qp<D>, _group: &[u8; 16], _lid: u16) -> Result {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
 
-    /// Detaches it again. If it fails, the core does not destroy the queue pair.
+    /// Detaches the QP from a multicast group. If this fails, the core does not destroy the QP.
     fn detach_mcast(_qp: &Qp<D>, _group: &[u8; 16], _lid: u16) -> Result {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
 
-    /// Describes the queue pair to `rdma resource`.
+    /// Describes the QP to `rdma resource`.
     fn fill_res(_qp: &Qp<D>, _entry: &mut ResEntry<'_>) -> Result {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
 
-    /// The queue pair's raw context for `rdma resource -r`.
+    /// Passes the raw context of the QP to `put`, for `rdma resource -r`.
     fn fill_res_raw(_qp: &Qp<D>, _put: &mut dyn FnMut(&[u8]) -> Result) -> Result {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
 }
 
-/// A queue pair.
+/// A QP with the driver's data.
 pub type Qp<D> = Managed<QpObject<D>>;
 
 /// The kind of object that a [`Qp`] is.
 pub struct QpObject<D>(PhantomData<D>);
 
-// SAFETY: The core sets `device` and `uobject` before `create`.
+// SAFETY: By NEW the core sets `device` and `uobject` before it calls `create`, and the device is
+// one of `D`. The core uses an `ib_qp` from any thread.
 unsafe impl<D: Operations> Object for QpObject<D> {
     type Driver = D;
     type Extra = InTable<QpExtra>;
@@ -138,11 +140,11 @@ unsafe impl<D: Operations> Object for QpObject<D> {
     }
 }
 
-/// What a queue pair has besides the driver's data.
+/// State of this crate in each QP.
 #[pin_data]
 pub struct QpExtra {
-    /// Held by who binds the queue pair to a counter, or takes it away from one. The core has locked that counter, and another one
-    /// may be bound at the same time.
+    /// Held while the QP is bound to a counter or unbound from it. The core locks only that
+    /// counter, so without this mutex the QP could be bound to another counter at the same time.
     #[pin]
     pub(crate) counter: Mutex<()>,
 }
@@ -155,31 +157,33 @@ impl Extra for QpExtra {
     }
 }
 
-/// Where a queue pair is made.
+/// The object in which a QP is created.
 pub enum Home<'a, D: Operations> {
-    /// In a protection domain.
+    /// Protection domain of an ordinary QP.
     Pd(&'a Pd<D>),
-    /// A target of extended connections: in an XRC domain.
+    /// XRC domain of an XRC target QP.
     Xrcd(&'a Xrcd<D>),
 }
 
 impl<'a, D: Operations> Home<'a, D> {
     /// # Safety
     ///
-    /// `pd` and the XRC domain of `attr` must be STARTED or `NULL`, and live for `'a`.
+    /// `pd` and the XRC domain of `attr` must be STARTED or `NULL`, and alive for `'a`.
     unsafe fn find(pd: *mut bindings::ib_pd, attr: &QpInitAttr<'_, D>) -> Result<Self> {
         let xrcd = attr.xrcd();
         match attr.qp_type()? {
-            // SAFETY: The caller says so.
+            // SAFETY: The caller promises that `xrcd`, which is not `NULL`, is STARTED and alive
+            // for `'a`.
             QpType::XrcTgt if !xrcd.is_null() => Ok(Self::Xrcd(unsafe { Xrcd::from_raw(xrcd) })),
             QpType::XrcTgt => Err(EINVAL),
-            // SAFETY: The caller says so.
+            // SAFETY: The caller promises that `pd`, which is not `NULL`, is STARTED and alive for
+            // `'a`.
             _ if !pd.is_null() => Ok(Self::Pd(unsafe { Pd::from_raw(pd) })),
             _ => Err(eopnotsupp()),
         }
     }
 
-    /// The device.
+    /// Returns the device of the domain.
     pub fn device(&self) -> &Device<D> {
         match self {
             Self::Pd(pd) => pd.device(),
@@ -189,56 +193,62 @@ impl<'a, D: Operations> Home<'a, D> {
 }
 
 impl<D: Operations> Qp<D> {
-    /// Its type.
+    /// Returns the type of the QP.
     pub fn qp_type(&self) -> Option<QpType> {
-        // SAFETY: Set by the core before `create`, constant.
+        // SAFETY: The object is alive. The core sets `qp_type` before `create`, and it is constant.
         QpType::from_raw(unsafe { (*self.as_raw()).qp_type })
     }
 
-    /// Whether a process posts to it, by itself. The core lets a process post by the kernel to the target of
-    /// extended connections, which it takes for nobody's (drivers/infiniband/core/verbs.c, `create_xrc_qp_user`).
+    /// True if only a process may post to the QP, which it does without the kernel. XRC targets
+    /// count too: the core takes them for kernel QPs (drivers/infiniband/core/verbs.c,
+    /// `create_xrc_qp_user`) and would let a process post to them through the kernel.
     pub fn is_of_process(&self) -> bool {
         self.is_user() || matches!(self.qp_type(), Some(QpType::XrcTgt))
     }
 
-    /// Completion queue of the send queue.
+    /// Returns the completion queue of the send queue.
     pub fn send_cq(&self) -> Option<&Cq<D>> {
-        // SAFETY: Set by the core before `create`; it outlives the queue pair. The core clears it once, for the
-        // target of extended connections, which has had none and is nobody's before `create_xrc_qp_user` ends.
+        // SAFETY: The object is alive, and the core sets the pointer before `create`. The core
+        // clears it once, for an XRC target, for which it was `NULL` before and which no user has
+        // until `create_xrc_qp_user` ends.
         let cq = unsafe { (*self.as_raw()).send_cq };
-        // SAFETY: As above.
+        // SAFETY: The completion queue is STARTED and outlives the QP (NEW).
         (!cq.is_null()).then(|| unsafe { Cq::from_raw(cq) })
     }
 
-    /// Completion queue of the receive queue.
+    /// Returns the completion queue of the receive queue.
     pub fn recv_cq(&self) -> Option<&Cq<D>> {
-        // SAFETY: As above.
+        // SAFETY: The object is alive, and the core sets the pointer before `create`. See
+        // `send_cq`.
         let cq = unsafe { (*self.as_raw()).recv_cq };
-        // SAFETY: As above.
+        // SAFETY: The completion queue is STARTED and outlives the QP (NEW).
         (!cq.is_null()).then(|| unsafe { Cq::from_raw(cq) })
     }
 
-    /// Shared receive queue.
+    /// Returns the SRQ of the QP.
     pub fn srq(&self) -> Option<&Srq<D>> {
-        // SAFETY: As above.
+        // SAFETY: The object is alive, and the core sets the pointer before `create`. See
+        // `send_cq`.
         let srq = unsafe { (*self.as_raw()).srq };
-        // SAFETY: As above.
+        // SAFETY: The SRQ is STARTED and outlives the QP (NEW).
         (!srq.is_null()).then(|| unsafe { Srq::from_raw(srq) })
     }
 
-    /// QPN.
+    /// Returns the QPN of the QP.
     pub fn qp_num(&self) -> u32 {
-        // SAFETY: A plain integer, accessed by volatile accesses on our side.
+        // SAFETY: The object is alive, and `qp_num` is a plain integer, which this crate accesses
+        // with volatile reads and writes only.
         unsafe { (&raw const (*self.as_raw()).qp_num).read_volatile() }
     }
 
-    /// Tells the core the QPN.
+    /// Sets the QPN in the core's struct.
     pub fn set_qp_num(&self, qpn: u32) {
-        // SAFETY: A plain integer, read by the core when `create` has returned.
+        // SAFETY: The object is alive, and `qp_num` is a plain integer, which the core reads only
+        // after `create` has returned.
         unsafe { (&raw mut (*self.as_raw()).qp_num).write_volatile(qpn) };
     }
 
-    /// Reports an event. Process context: the owner's handler may sleep.
+    /// Reports an event. Must be called in process context, as the handler of the owner may sleep.
     pub fn event(&self, event: QpEvent) {
         let qp = self.as_raw();
         let mut event = bindings::ib_event {
@@ -246,7 +256,8 @@ impl<D: Operations> Qp<D> {
             ..Default::default()
         };
         event.element.qp = ManuallyDrop::new(qp);
-        // SAFETY: The queue pair's own, set before `create`.
+        // SAFETY: The handler and the context are those of this QP, which the core set before
+        // `create`, and the event names this QP.
         unsafe { self.report(event, (*qp).event_handler, (*qp).qp_context) };
     }
 
@@ -274,14 +285,15 @@ impl<D: Operations> Qp<D> {
 
     /// # Safety
     ///
-    /// For the core: NEW, ARGUMENTS.
+    /// Only the core may call this op: `qp` must be NEW, and ARGUMENTS must hold.
     unsafe extern "C" fn op_create(
         qp: *mut bindings::ib_qp,
         attr: *mut bindings::ib_qp_init_attr,
         udata: *mut bindings::ib_udata,
     ) -> c_int {
         from_result(|| {
-            // SAFETY: NEW, ARGUMENTS.
+            // SAFETY: By the contract of this op `qp` is NEW, so that the pointers in it are set,
+            // and by ARGUMENTS `attr` and `udata` are valid.
             let (caller, mut attr, pd, cqs) = unsafe {
                 (
                     Self::caller(qp, udata)?,
@@ -290,16 +302,18 @@ impl<D: Operations> Qp<D> {
                     [(*qp).send_cq, (*qp).recv_cq],
                 )
             };
-            // SAFETY: NEW: STARTED themselves.
+            // SAFETY: By NEW and ARGUMENTS the domains are `NULL` or STARTED, and live until the QP
+            // is destroyed.
             let home = unsafe { Home::find(pd, &attr) }?;
             for cq in cqs {
                 if !cq.is_null() {
-                    // SAFETY: NEW: STARTED itself.
+                    // SAFETY: By NEW the queue is STARTED, and it outlives the QP.
                     unsafe { Cq::<D>::from_raw(cq) }.set_in_use();
                 }
             }
             let data = D::Qp::create(&home, &attr, &caller);
-            // SAFETY: NEW.
+            // SAFETY: By the contract of this op `qp` is NEW, and stays so until the draft is
+            // started or dropped.
             unsafe { Self::build(qp, data) }?
                 .start(&caller, |qp| D::Qp::start(qp, &mut attr, &caller))?;
             Ok(0)
@@ -308,7 +322,7 @@ impl<D: Operations> Qp<D> {
 
     /// # Safety
     ///
-    /// For the core: STARTED, ARGUMENTS.
+    /// Only the core may call this op: `qp` must be STARTED, and ARGUMENTS must hold.
     unsafe extern "C" fn op_modify(
         qp: *mut bindings::ib_qp,
         attr: *mut bindings::ib_qp_attr,
@@ -316,13 +330,15 @@ impl<D: Operations> Qp<D> {
         udata: *mut bindings::ib_udata,
     ) -> c_int {
         from_result(|| {
-            // SAFETY: ARGUMENTS.
+            // SAFETY: By ARGUMENTS `udata` is `NULL` or valid.
             unsafe { no_udata(udata) }?;
-            // CAST: Bit flags.
+            // CAST: The mask consists of bit flags.
             let mask = QpAttrMask::from_raw(mask as u32);
-            // SAFETY: ARGUMENTS: what the mask says is initialized.
+            // SAFETY: By ARGUMENTS `attr` is valid, and the attributes that the mask names are
+            // initialized.
             let attr = unsafe { QpAttr::masked(attr, mask) };
-            // SAFETY: STARTED.
+            // SAFETY: By the contract of this op `qp` is STARTED, and it stays alive during the
+            // call.
             D::Qp::modify(unsafe { Self::from_raw(qp) }, &attr, mask)?;
             Ok(0)
         })
@@ -330,7 +346,7 @@ impl<D: Operations> Qp<D> {
 
     /// # Safety
     ///
-    /// For the core: STARTED, ARGUMENTS.
+    /// Only the core may call this op: `qp` must be STARTED, and ARGUMENTS must hold.
     unsafe extern "C" fn op_query(
         qp: *mut bindings::ib_qp,
         attr: *mut bindings::ib_qp_attr,
@@ -338,11 +354,12 @@ impl<D: Operations> Qp<D> {
         init: *mut bindings::ib_qp_init_attr,
     ) -> c_int {
         from_result(|| {
-            // CAST: Bit flags.
+            // CAST: The mask consists of bit flags.
             let mask = QpAttrMask::from_raw(mask as u32);
             // Some kernel users pass structs that they have not cleared.
             //
-            // SAFETY: STARTED; ARGUMENTS: the caller's to fill; all zeroes are valid for both.
+            // SAFETY: By the contract of this op `qp` is STARTED. By ARGUMENTS `attr` and `init`
+            // are valid for writes, and all zeroes are a valid value of both structs.
             unsafe {
                 attr.write_bytes(0, 1);
                 init.write_bytes(0, 1);
@@ -353,7 +370,8 @@ impl<D: Operations> Qp<D> {
                 (*init).srq = (*qp).srq;
                 (*init).qp_type = (*qp).qp_type;
             }
-            // SAFETY: STARTED; both structs are initialized.
+            // SAFETY: By the contract of this op `qp` is STARTED. Both structs are initialized
+            // above, and are referred to only here.
             unsafe {
                 D::Qp::query(
                     Self::from_raw(qp),
@@ -368,14 +386,15 @@ impl<D: Operations> Qp<D> {
 
     /// # Safety
     ///
-    /// For the core: STARTED, ARGUMENTS.
+    /// Only the core may call this op: `qp` must be STARTED, and ARGUMENTS must hold.
     unsafe extern "C" fn op_attach_mcast(
         qp: *mut bindings::ib_qp,
         group: *mut bindings::ib_gid,
         lid: u16,
     ) -> c_int {
         from_result(|| {
-            // SAFETY: STARTED, ARGUMENTS; any 16 bytes are a GID.
+            // SAFETY: By the contract of this op `qp` is STARTED. By ARGUMENTS `group` is valid,
+            // and any 16 bytes are a GID.
             let (qp, group) = unsafe { (Self::from_raw(qp), *(*group).raw) };
             D::Qp::attach_mcast(qp, &group, lid)?;
             Ok(0)
@@ -384,14 +403,15 @@ impl<D: Operations> Qp<D> {
 
     /// # Safety
     ///
-    /// For the core: STARTED, ARGUMENTS.
+    /// Only the core may call this op: `qp` must be STARTED, and ARGUMENTS must hold.
     unsafe extern "C" fn op_detach_mcast(
         qp: *mut bindings::ib_qp,
         group: *mut bindings::ib_gid,
         lid: u16,
     ) -> c_int {
         from_result(|| {
-            // SAFETY: STARTED, ARGUMENTS; any 16 bytes are a GID.
+            // SAFETY: By the contract of this op `qp` is STARTED. By ARGUMENTS `group` is valid,
+            // and any 16 bytes are a GID.
             let (qp, group) = unsafe { (Self::from_raw(qp), *(*group).raw) };
             D::Qp::detach_mcast(qp, &group, lid)?;
             Ok(0)
@@ -400,13 +420,15 @@ impl<D: Operations> Qp<D> {
 
     /// # Safety
     ///
-    /// For the core: STARTED, ARGUMENTS: a list of requests for this queue pair.
+    /// Only the core may call this op: `qp` must be STARTED, and ARGUMENTS must hold, with `wr` a
+    /// list of requests for this QP.
     unsafe extern "C" fn op_post_send(
         qp: *mut bindings::ib_qp,
         wr: *const bindings::ib_send_wr,
         bad: *mut *const bindings::ib_send_wr,
     ) -> c_int {
-        // SAFETY: STARTED, ARGUMENTS.
+        // SAFETY: By the contract of this op `qp` is STARTED. By ARGUMENTS `wr` is a list of
+        // requests for this QP, valid during the call, and `bad` is valid for writes.
         unsafe {
             let qp = Self::from_raw(qp);
             let wrs = SendWrs::new(wr, qp.qp_type());
@@ -418,13 +440,15 @@ impl<D: Operations> Qp<D> {
 
     /// # Safety
     ///
-    /// For the core: STARTED, ARGUMENTS: a list of requests.
+    /// Only the core may call this op: `qp` must be STARTED, and ARGUMENTS must hold, with `wr` a
+    /// list of receive requests.
     unsafe extern "C" fn op_post_recv(
         qp: *mut bindings::ib_qp,
         wr: *const bindings::ib_recv_wr,
         bad: *mut *const bindings::ib_recv_wr,
     ) -> c_int {
-        // SAFETY: STARTED, ARGUMENTS.
+        // SAFETY: By the contract of this op `qp` is STARTED. By ARGUMENTS `wr` is a list of
+        // receive requests, valid during the call, and `bad` is valid for writes.
         unsafe {
             let qp = Self::from_raw(qp);
             post(qp.is_of_process(), RecvWrs::new(wr), bad, |wrs| {

@@ -51,11 +51,11 @@ use kernel::{
 /// Attributes of a shared receive queue.
 #[derive(Clone, Copy, Default)]
 pub struct SrqAttr {
-    /// Work requests.
+    /// Number of work requests that the queue can hold.
     pub max_wr: u32,
-    /// Scatter/gather entries of each.
+    /// Number of scatter/gather entries of each request.
     pub max_sge: u32,
-    /// Armed limit; 0: none.
+    /// Armed limit, or 0 if the limit is not armed.
     pub srq_limit: u32,
 }
 
@@ -75,21 +75,21 @@ impl SrqAttr {
     }
 }
 
-/// What is to be another: who modifies a queue sets no more of the core's attributes than that.
+/// Attributes that `modify_srq` changes. Its callers initialize only those of the C attributes.
 pub struct SrqChange {
-    /// Work requests.
+    /// New number of work requests that the queue can hold.
     pub max_wr: Option<u32>,
-    /// Armed limit; 0: none.
+    /// New armed limit, or 0 to disarm.
     pub srq_limit: Option<u32>,
 }
 
 impl SrqChange {
     /// # Safety
     ///
-    /// Those attributes that `mask` names must be valid.
+    /// `raw` must be valid, and the attributes that `mask` names must be initialized.
     unsafe fn from_raw(raw: *const bindings::ib_srq_attr, mask: SrqAttrMask) -> Self {
         let set = |bit| mask.contains(bit);
-        // SAFETY: The caller says that what `mask` names is valid.
+        // SAFETY: The caller promises that the attributes that `mask` names are initialized.
         unsafe {
             Self {
                 max_wr: set(SrqAttrMask::MAX_WR).then(|| (*raw).max_wr),
@@ -99,15 +99,15 @@ impl SrqChange {
     }
 }
 
-/// What a shared receive queue is for.
+/// Type of a shared receive queue, with the objects that it needs.
 pub enum SrqKind<'a, D: Operations> {
-    /// Queue pairs that are made with it.
+    /// Queue for QPs that are created with it.
     Basic,
-    /// Targets of extended connections, which name it in their requests.
+    /// Queue for XRC target QPs, whose peers name it in their requests.
     Xrc {
-        /// Where its receives complete.
+        /// Completion queue of the receives.
         cq: &'a Cq<D>,
-        /// The domain of these targets.
+        /// XRC domain of these QPs.
         xrcd: &'a Xrcd<D>,
     },
 }
@@ -115,17 +115,18 @@ pub enum SrqKind<'a, D: Operations> {
 impl<'a, D: Operations> SrqKind<'a, D> {
     /// # Safety
     ///
-    /// What `raw` names must be STARTED, and live for `'a`.
+    /// The objects that `raw` names must be STARTED, and alive for `'a`.
     unsafe fn from_raw(raw: &'a bindings::ib_srq_init_attr) -> Result<Self> {
         match SrqType::from_raw(raw.srq_type).ok_or(EINVAL)? {
             SrqType::Basic => Ok(Self::Basic),
             SrqType::Xrc => {
-                // SAFETY: Of this type: these are set.
+                // SAFETY: For this type the core sets these members of the unions.
                 let (cq, xrcd) = unsafe { (raw.ext.cq, raw.ext.__bindgen_anon_1.xrc.xrcd) };
                 if cq.is_null() || xrcd.is_null() {
                     return Err(EINVAL);
                 }
-                // SAFETY: The caller says so.
+                // SAFETY: The caller promises that both, which are not `NULL`, are STARTED and
+                // alive for `'a`.
                 let (cq, xrcd) = unsafe { (Cq::<D>::from_raw(cq), Xrcd::from_raw(xrcd)) };
                 cq.set_in_use();
                 Ok(Self::Xrc { cq, xrcd })
@@ -135,13 +136,13 @@ impl<'a, D: Operations> SrqKind<'a, D> {
     }
 }
 
-/// A driver's data of a shared receive queue. See the [crate](crate) for the order of calls.
+/// A driver's data of an SRQ. See the [crate](crate) for the order of calls.
 #[vtable]
 pub trait SharedReceiveQueue<D: Operations>: Sized + Send + Sync {
-    /// `false` only for [`Unsupported`].
+    /// False only for [`Unsupported`].
     const SUPPORTED: bool = true;
 
-    /// Builds the data.
+    /// Returns an initializer of the data.
     fn create(
         pd: &Pd<D>,
         kind: &SrqKind<'_, D>,
@@ -149,20 +150,21 @@ pub trait SharedReceiveQueue<D: Operations>: Sized + Send + Sync {
         caller: &Caller<'_, D>,
     ) -> impl PinInit<Self, Error>;
 
-    /// Makes the queue known; sets the real sizes. One for extended connections must call
+    /// Creates the queue in the device and sets the actual sizes. For an XRC queue this must call
     /// [`Srq::set_srq_num`].
     fn start(srq: &Srq<D>, attr: &mut SrqAttr, caller: &Caller<'_, D>) -> Result;
 
-    /// Modifies the queue. The core's verb has no response.
+    /// Modifies the queue. The core's verb has no response data.
     fn modify(srq: &Srq<D>, change: &SrqChange, caller: &Caller<'_, D>) -> Result;
 
-    /// Tells the attributes.
+    /// Returns the attributes of the queue.
     fn query(srq: &Srq<D>) -> Result<SrqAttr>;
 
-    /// Destroys the queue.
+    /// Destroys the queue in the device.
     fn destroy(srq: &Srq<D>) -> Result;
 
-    /// Posts receives. Any context. See [`QueuePair::post_send`](crate::qp::QueuePair::post_send).
+    /// Posts receives. Called in any context. See
+    /// [`QueuePair::post_send`](crate::qp::QueuePair::post_send).
     fn post_recv(srq: &Srq<D>, wrs: &mut RecvWrs<'_>) -> Result;
 
     /// Describes the queue to `rdma resource`.
@@ -170,19 +172,20 @@ pub trait SharedReceiveQueue<D: Operations>: Sized + Send + Sync {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
 
-    /// The queue's raw context for `rdma resource -r`.
+    /// Passes the raw context of the queue to `put`, for `rdma resource -r`.
     fn fill_res_raw(_srq: &Srq<D>, _put: &mut dyn FnMut(&[u8]) -> Result) -> Result {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
 }
 
-/// A shared receive queue.
+/// A shared receive queue with the driver's data.
 pub type Srq<D> = Managed<SrqObject<D>>;
 
 /// The kind of object that a [`Srq`] is.
 pub struct SrqObject<D>(PhantomData<D>);
 
-// SAFETY: The core sets `device` and `uobject` before `create`.
+// SAFETY: By NEW the core sets `device` and `uobject` before it calls `create`, and the device is
+// one of `D`. The core uses an `ib_srq` from any thread.
 unsafe impl<D: Operations> Object for SrqObject<D> {
     type Driver = D;
     type Extra = InTable<()>;
@@ -205,16 +208,17 @@ unsafe impl<D: Operations> Object for SrqObject<D> {
     }
 }
 
-// SAFETY: The core sets `pd` before `create`.
+// SAFETY: By NEW the core sets `pd` before it calls `create`, and it is constant and one of `D`.
 unsafe impl<D: Operations> InPd for SrqObject<D> {
     pd_member!();
 }
 
 impl<D: Operations> Srq<D> {
-    /// Tells the core the SRQN of one for extended connections, by which their requests name it.
+    /// Sets the SRQN of an XRC queue, by which requests name it, in the core's struct.
     pub fn set_srq_num(&self, srqn: u32) {
         let srq = self.as_raw();
-        // SAFETY: A plain integer, read by the core when `create` has returned.
+        // SAFETY: The object is alive, and `srq_num` is a plain integer, which the core reads only
+        // after `create` has returned.
         unsafe {
             let xrc = (&raw mut (*srq).ext.__bindgen_anon_1.xrc)
                 .cast::<bindings::ib_srq__bindgen_ty_1__bindgen_ty_1__bindgen_ty_1>();
@@ -222,7 +226,7 @@ impl<D: Operations> Srq<D> {
         }
     }
 
-    /// Reports an event, if somebody listens. Process context.
+    /// Reports an event if the owner has a handler. Must be called in process context.
     pub fn event(&self, event: SrqEvent) {
         let srq = self.as_raw();
         let mut event = bindings::ib_event {
@@ -230,7 +234,8 @@ impl<D: Operations> Srq<D> {
             ..Default::default()
         };
         event.element.srq = ManuallyDrop::new(srq);
-        // SAFETY: The queue's own, set before `create`.
+        // SAFETY: The handler and the context are those of this queue, which the core set before
+        // `create`, and the event names this queue.
         unsafe { self.report(event, (*srq).event_handler, (*srq).srq_context) };
     }
 
@@ -254,14 +259,16 @@ impl<D: Operations> Srq<D> {
 
     /// # Safety
     ///
-    /// For the core: NEW, ARGUMENTS.
+    /// Only the core may call this op: `srq` must be NEW, and ARGUMENTS must hold.
     unsafe extern "C" fn op_create(
         srq: *mut bindings::ib_srq,
         init_attr: *mut bindings::ib_srq_init_attr,
         udata: *mut bindings::ib_udata,
     ) -> c_int {
         from_result(|| {
-            // SAFETY: NEW, ARGUMENTS.
+            // SAFETY: By the contract of this op `srq` is NEW, so that its `pd` is STARTED. By
+            // ARGUMENTS `init_attr` and `udata` are valid, and no other code uses `init_attr`
+            // during the call.
             let (caller, raw_attr, pd) = unsafe {
                 (
                     Self::caller(srq, udata)?,
@@ -270,10 +277,12 @@ impl<D: Operations> Srq<D> {
                 )
             };
             let mut attr = SrqAttr::from_raw(&raw_attr.attr);
-            // SAFETY: NEW: what it is made of stays.
+            // SAFETY: By NEW the objects of which the queue is made are STARTED, and live until it
+            // is destroyed.
             let kind = unsafe { SrqKind::from_raw(raw_attr) }?;
             let data = D::Srq::create(pd, &kind, &attr, &caller);
-            // SAFETY: NEW.
+            // SAFETY: By the contract of this op `srq` is NEW, and stays so until the draft is
+            // started or dropped.
             unsafe { Self::build(srq, data) }?
                 .start(&caller, |srq| D::Srq::start(srq, &mut attr, &caller))?;
             attr.write(&mut raw_attr.attr);
@@ -283,7 +292,7 @@ impl<D: Operations> Srq<D> {
 
     /// # Safety
     ///
-    /// For the core: STARTED, ARGUMENTS.
+    /// Only the core may call this op: `srq` must be STARTED, and ARGUMENTS must hold.
     unsafe extern "C" fn op_modify(
         srq: *mut bindings::ib_srq,
         attr: *mut bindings::ib_srq_attr,
@@ -291,9 +300,10 @@ impl<D: Operations> Srq<D> {
         udata: *mut bindings::ib_udata,
     ) -> c_int {
         from_result(|| {
-            // SAFETY: STARTED, ARGUMENTS.
+            // SAFETY: By the contract of this op `srq` is STARTED, and ARGUMENTS holds for `udata`.
             let caller = unsafe { Self::caller(srq, udata) }?;
-            // SAFETY: STARTED, ARGUMENTS.
+            // SAFETY: By the contract of this op `srq` is STARTED. By ARGUMENTS `attr` is valid,
+            // and the attributes that `mask` names are initialized.
             let (srq, change) = unsafe {
                 (
                     Self::from_raw(srq),
@@ -307,13 +317,14 @@ impl<D: Operations> Srq<D> {
 
     /// # Safety
     ///
-    /// For the core: STARTED, ARGUMENTS.
+    /// Only the core may call this op: `srq` must be STARTED, and ARGUMENTS must hold.
     unsafe extern "C" fn op_query(
         srq: *mut bindings::ib_srq,
         attr: *mut bindings::ib_srq_attr,
     ) -> c_int {
         from_result(|| {
-            // SAFETY: STARTED; ARGUMENTS: `attr` is the caller's to fill.
+            // SAFETY: By the contract of this op `srq` is STARTED. By ARGUMENTS `attr` is valid and
+            // is the caller's alone.
             let (srq, attr) = unsafe { (Self::from_raw(srq), &mut *attr) };
             D::Srq::query(srq)?.write(attr);
             Ok(0)
@@ -322,13 +333,15 @@ impl<D: Operations> Srq<D> {
 
     /// # Safety
     ///
-    /// For the core: STARTED, ARGUMENTS: a list of requests.
+    /// Only the core may call this op: `srq` must be STARTED, and ARGUMENTS must hold, with `wr` a
+    /// list of receive requests.
     unsafe extern "C" fn op_post_recv(
         srq: *mut bindings::ib_srq,
         wr: *const bindings::ib_recv_wr,
         bad: *mut *const bindings::ib_recv_wr,
     ) -> c_int {
-        // SAFETY: STARTED, ARGUMENTS.
+        // SAFETY: By the contract of this op `srq` is STARTED. By ARGUMENTS `wr` is a list of
+        // receive requests, valid during the call, and `bad` is valid for writes.
         unsafe {
             let srq = Self::from_raw(srq);
             post(srq.is_user(), RecvWrs::new(wr), bad, |wrs| {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Counters of a port (`rdma statistic show`, `/sys/class/infiniband/*/ports/*/hw_counters`), and of
-//! the queue pairs that somebody has asked to be counted apart (`rdma statistic qp`).
+//! Counters of a port (`rdma statistic show`, `/sys/class/infiniband/*/ports/*/hw_counters`), and
+//! of QPs that an administrator has bound to a counter of their own (`rdma statistic qp`).
 //!
-//! C: `struct rdma_hw_stats`, `struct rdma_counter`. What a queue pair counts while it is bound to a
-//! counter, the core adds to what the driver says of the port: the driver leaves it out there.
+//! C: `struct rdma_hw_stats`, `struct rdma_counter`. While a QP is bound to a counter, the core
+//! adds the values of that counter to those that the driver returns for the port, so the driver
+//! leaves them out there.
 
 use crate::{
     bindings,
@@ -30,20 +31,26 @@ use kernel::{
     }, //
 };
 
-/// Name of a counter.
+/// Name and properties of a counter.
+///
+/// # Invariants
+///
+/// The pointers of the C struct are to constants that live for ever, or `NULL`.
 #[repr(transparent)]
 pub struct StatDesc(bindings::rdma_stat_desc);
 
-// SAFETY: Constant; the pointers are to constants, or `NULL`.
+// SAFETY: The struct is never written after its creation, and by the type invariant its pointers
+// are to constants or `NULL`.
 unsafe impl Sync for StatDesc {}
-// SAFETY: As above.
+// SAFETY: By the type invariant the pointers are to constants or `NULL`, which any thread may read.
 unsafe impl Send for StatDesc {}
 
 impl StatDesc {
-    /// A counter called `name`.
+    /// Returns the description of a counter called `name`.
     // The kernel's `as_char_ptr()` is not `const`; the cast does the same.
     #[expect(clippy::disallowed_methods)]
     pub const fn new(name: &'static CStr) -> Self {
+        // INVARIANT: `name` is `'static`, and the other pointer is `NULL`.
         Self(bindings::rdma_stat_desc {
             name: name.as_ptr().cast(),
             flags: 0,
@@ -52,12 +59,13 @@ impl StatDesc {
     }
 }
 
-/// Where the values of counters are told.
+/// The buffer for the values of counters.
 ///
 /// # Invariants
 ///
-/// `stats` is from [`Adapter::alloc`], and nobody else writes its values for `'a`. The core may read them
-/// meanwhile (`rdma statistic` does so without the lock), so they are never borrowed.
+/// `stats` comes from [`Adapter::alloc`], and no other code writes its values for `'a`. The core
+/// may read them at the same time (`rdma statistic` does so without the lock), so they are never
+/// borrowed.
 pub struct Values<'a> {
     stats: *mut bindings::rdma_hw_stats,
     _life: PhantomData<&'a ()>,
@@ -66,27 +74,29 @@ pub struct Values<'a> {
 impl Values<'_> {
     /// # Safety
     ///
-    /// `stats` must be from [`Adapter::alloc`], and nobody else may write its values while this lives.
+    /// `stats` must come from [`Adapter::alloc`], and no other code may write its values while this
+    /// value lives.
     unsafe fn from_raw(stats: *mut bindings::rdma_hw_stats) -> Self {
-        // INVARIANT: The caller vouches for it.
+        // INVARIANT: The caller promises both.
         Self {
             stats,
             _life: PhantomData,
         }
     }
 
-    /// How many there are.
+    /// Returns the number of values.
     fn num(&self) -> c_int {
-        // SAFETY: It is valid, and the number never changes.
+        // SAFETY: By the type invariant `stats` is valid, and the number of its counters never
+        // changes.
         unsafe { (*self.stats).num_counters }
     }
 
-    /// Tells the values, in order; those without a place are dropped.
+    /// Writes the values in order. Values for which there is no room are dropped.
     pub fn set(&mut self, values: impl Iterator<Item = u64>) {
         for (index, value) in (0..self.num()).zip(values) {
-            // SAFETY: It has that many values, which nobody else writes. Who reads one meanwhile sees the
-            // old or the new, as from C.
-            // CAST: Not negative.
+            // SAFETY: By the type invariant `stats` has `num_counters` values, which no other code
+            // writes, and `index` is below that. A concurrent reader sees the old or the new value,
+            // as with C code. CAST: The index is not negative.
             unsafe {
                 let first = (&raw mut (*self.stats).value).cast::<u64>();
                 first.add(index as usize).write_volatile(value);
@@ -119,12 +129,13 @@ impl<D: Operations> Adapter<D> {
         let Ok(num) = c_int::try_from(D::PORT_STATS.len()) else {
             return core::ptr::null_mut();
         };
-        // SAFETY: `StatDesc` is transparent, and the names are constants.
+        // SAFETY: `StatDesc` is a transparent wrapper of the C struct. The slice is a constant with
+        // `num` elements, and so are the names (type invariant).
         unsafe {
             bindings::rdma_alloc_hw_stats_struct(
                 D::PORT_STATS.as_ptr().cast(),
                 num,
-                // CAST: A small constant.
+                // CAST: The value is a small constant.
                 bindings::RDMA_HW_STATS_DEFAULT_LIFESPAN as c_ulong,
             )
         }
@@ -132,7 +143,7 @@ impl<D: Operations> Adapter<D> {
 
     /// # Safety
     ///
-    /// Only for the core.
+    /// Only the core may call this op.
     unsafe extern "C" fn alloc_hw_port_stats(
         _dev: *mut bindings::ib_device,
         _port: u32,
@@ -142,7 +153,7 @@ impl<D: Operations> Adapter<D> {
 
     /// # Safety
     ///
-    /// Only for the core, which holds the lock of `stats`.
+    /// Only the core may call this op, with a device of `D` and with the lock of `stats` held.
     unsafe extern "C" fn get_hw_stats(
         dev: *mut bindings::ib_device,
         stats: *mut bindings::rdma_hw_stats,
@@ -153,8 +164,9 @@ impl<D: Operations> Adapter<D> {
             if port == 0 {
                 return Err(EINVAL);
             }
-            // SAFETY: A device of ours; `stats` is from `alloc_hw_port_stats`, and whoever writes there has
-            // its lock.
+            // SAFETY: By the contract of this op `dev` is a device of `D`. `stats` comes from
+            // `alloc_hw_port_stats`, and the core holds its lock, which every writer of its values
+            // must hold.
             let (dev, mut values) = unsafe { (Device::from_raw(dev), Values::from_raw(stats)) };
             D::port_stats(dev, port, &mut values)?;
             Ok(values.num())
@@ -163,12 +175,12 @@ impl<D: Operations> Adapter<D> {
 
     /// # Safety
     ///
-    /// Only for the core.
+    /// Only the core may call this op.
     unsafe extern "C" fn counter_init(_counter: *mut bindings::rdma_counter) {}
 
     /// # Safety
     ///
-    /// Only for the core.
+    /// Only the core may call this op.
     unsafe extern "C" fn counter_alloc_stats(
         _counter: *mut bindings::rdma_counter,
     ) -> *mut bindings::rdma_hw_stats {
@@ -177,14 +189,16 @@ impl<D: Operations> Adapter<D> {
 
     /// # Safety
     ///
-    /// Only for the core, which holds the lock of `counter`.
+    /// Only the core may call this op, with a counter and a QP of the same device of `D` and with
+    /// the lock of `counter` held.
     unsafe extern "C" fn counter_bind_qp(
         counter: *mut bindings::rdma_counter,
         qp: *mut bindings::ib_qp,
         _port: u32,
     ) -> c_int {
         from_result(|| {
-            // SAFETY: A counter of a device of ours, locked; a queue pair of the same device.
+            // SAFETY: By the contract of this op both are of the same device of `D` and alive
+            // during the call, and the lock of `counter` protects `id`.
             let (dev, id, object) = unsafe {
                 (
                     Device::<D>::from_raw((*counter).device),
@@ -192,10 +206,13 @@ impl<D: Operations> Adapter<D> {
                     Qp::<D>::from_raw(qp),
                 )
             };
-            // Of two who bind it at once, each has the lock of its own counter, and has seen that the
-            // queue pair had none. Nobody may see a counter whose binding can still fail: the core frees it.
+            // If two callers bind the QP at the same time, each holds the lock of its own counter
+            // and has seen that the QP had none. With this lock only one of them succeeds. The
+            // counter of the QP is set last, because no other code may see a counter whose bind can
+            // still fail: the core frees it then.
             let _one = object.extra().counter.lock();
-            // SAFETY: As above; only with this lock the queue pair gets a counter, or loses it.
+            // SAFETY: Both objects are alive during the call. The QP's counter is read and written
+            // only with this mutex held, and `id` with the lock of `counter` held.
             unsafe {
                 if !(*qp).counter.is_null() {
                     return Err(EINVAL);
@@ -209,17 +226,20 @@ impl<D: Operations> Adapter<D> {
 
     /// # Safety
     ///
-    /// Only for the core, which holds the lock of the counter that the queue pair had when it looked.
+    /// Only the core may call this op, with a QP of a device of `D` and with the lock held of the
+    /// counter that the QP had when the core read it.
     unsafe extern "C" fn counter_unbind_qp(qp: *mut bindings::ib_qp, _port: u32) -> c_int {
         from_result(|| {
-            // SAFETY: A queue pair of a device of ours.
+            // SAFETY: By the contract of this op `qp` is a QP of a device of `D` and alive during
+            // the call.
             let (dev, object) =
                 unsafe { (Device::<D>::from_raw((*qp).device), Qp::<D>::from_raw(qp)) };
             let _one = object.extra().counter.lock();
-            // SAFETY: As above; its counter, if it still has one: of two who unbind it at once the second
-            // has waited for a lock, and finds none. The first has let go of the counter that the core
-            // holds for it; an error keeps the core from doing so twice. Who finds a counter that was bound
-            // meanwhile ends that: its bind has ended, and the core holds it for the queue pair.
+            // SAFETY: `qp` is alive, and its counter is read and written only with this mutex held.
+            // If two callers unbind the QP at the same time, the second finds no counter here, and
+            // its error keeps the core from releasing the QP's reference to the counter a second
+            // time. If the QP was bound to another counter in the meantime, that bind has ended,
+            // and the counter lives as the core holds a reference for the QP.
             unsafe {
                 let counter = (*qp).counter;
                 if counter.is_null() {
@@ -236,11 +256,13 @@ impl<D: Operations> Adapter<D> {
 
     /// # Safety
     ///
-    /// Only for the core, which holds the lock of `counter`.
+    /// Only the core may call this op, with a counter of a device of `D` and with the lock of
+    /// `counter` held.
     unsafe extern "C" fn counter_update_stats(counter: *mut bindings::rdma_counter) -> c_int {
         from_result(|| {
-            // SAFETY: A counter of a device of ours, with `stats` from `counter_alloc_stats`; whoever
-            // writes there has the lock.
+            // SAFETY: By the contract of this op `counter` is of a device of `D`. Its `stats` come
+            // from `counter_alloc_stats`, and the core holds the lock that every writer of the
+            // values must hold.
             let (dev, id, mut values) = unsafe {
                 (
                     Device::<D>::from_raw((*counter).device),
@@ -255,9 +277,11 @@ impl<D: Operations> Adapter<D> {
 
     /// # Safety
     ///
-    /// Only for the core; the counter has no queue pairs any more.
+    /// Only the core may call this op, with a counter of a device of `D` to which no QP is bound
+    /// any more.
     unsafe extern "C" fn counter_dealloc(counter: *mut bindings::rdma_counter) -> c_int {
-        // SAFETY: A counter of a device of ours.
+        // SAFETY: By the contract of this op `counter` is of a device of `D` and alive during the
+        // call.
         let (dev, id) = unsafe { (Device::<D>::from_raw((*counter).device), (*counter).id) };
         if let Some(id) = NonZeroU32::new(id) {
             D::dealloc_counter(dev, id);

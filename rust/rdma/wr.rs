@@ -22,18 +22,19 @@ use kernel::prelude::*;
 
 /// A list of work requests that is being posted.
 pub(crate) trait Wrs {
-    /// The core's request.
+    /// C struct of a request.
     type Raw;
 
-    /// The one that was taken last: if posting failed, that is the bad one.
+    /// Returns the request that was taken last, which is the bad one if posting failed.
     fn bad(&self) -> *const Self::Raw;
 }
 
-/// Posts a list. A process posts by itself, so for its queues this is refused.
+/// Posts a list of work requests. Refuses to if the queue is of a process, which posts without the
+/// kernel.
 ///
 /// # Safety
 ///
-/// `bad` must be valid, for the request that was not posted.
+/// `bad` must be valid for a write of the address of the request that was not posted.
 pub(crate) unsafe fn post<W: Wrs>(
     of_process: bool,
     mut wrs: W,
@@ -47,7 +48,7 @@ pub(crate) unsafe fn post<W: Wrs>(
     };
     result.map_or_else(
         |e| {
-            // SAFETY: The caller says that it is valid.
+            // SAFETY: The caller promises that `bad` is valid for writes.
             unsafe { *bad = wrs.bad() };
             e.to_errno()
         },
@@ -55,30 +56,36 @@ pub(crate) unsafe fn post<W: Wrs>(
     )
 }
 
-/// A scatter/gather entry.
+/// A scatter/gather entry of a work request.
 pub struct Sge(bindings::ib_sge);
 
 impl Sge {
-    /// DMA address; with [`SendFlags::INLINE`], the data's address in the kernel.
+    /// Returns the DMA address or, with [`SendFlags::INLINE`], the address of the data in the
+    /// kernel.
     pub fn addr(&self) -> u64 {
         self.0.addr
     }
 
-    /// Length.
+    /// Returns the length in bytes.
     pub fn length(&self) -> u32 {
         self.0.length
     }
 
-    /// Key.
+    /// Returns the local key.
     pub fn lkey(&self) -> u32 {
         self.0.lkey
     }
 }
 
-/// The scatter/gather list of a request. It is no slice, as its entries need not be aligned: `ib_iser` has
-/// its own in a packed struct (drivers/infiniband/ulp/iser/iscsi_iser.h, `iser_rx_desc`).
+/// The scatter/gather list of a request. This is no slice, because the entries need not be aligned:
+/// those of `ib_iser` are in a packed struct (drivers/infiniband/ulp/iser/iscsi_iser.h,
+/// `iser_rx_desc`).
+///
+/// # Invariants
+///
+/// `next` is valid for reads of `left` entries for `'a`, with any alignment.
 pub struct Sges<'a> {
-    /// Valid for `left` entries for `'a`, however aligned.
+    /// Address of the next entry.
     next: *const bindings::ib_sge,
     left: usize,
     _list: PhantomData<&'a bindings::ib_sge>,
@@ -87,9 +94,12 @@ pub struct Sges<'a> {
 impl Sges<'_> {
     /// # Safety
     ///
-    /// `list` must be valid for `num` entries for the lifetime, or null.
+    /// `list` must be `NULL`, or valid for reads of `num` entries for the lifetime, with any
+    /// alignment.
     unsafe fn new(list: *const bindings::ib_sge, num: c_int) -> Self {
         let left = if list.is_null() { 0 } else { num };
+        // INVARIANT: The caller promises that `list` is valid for `num` entries. For `NULL` `left`
+        // is 0.
         Self {
             next: list,
             left: usize::try_from(left).unwrap_or(0),
@@ -103,7 +113,10 @@ impl Iterator for Sges<'_> {
 
     fn next(&mut self) -> Option<Sge> {
         self.left = self.left.checked_sub(1)?;
-        // SAFETY: It was not the end yet, so that this entry is valid, and one behind it is its end.
+        // SAFETY: By the type invariant `next` is valid for at least one entry, as `left` was not
+        // 0. The address after that entry is in the list or at its end.
+        //
+        // INVARIANT: `next` has moved by one entry, and `left` is smaller by one.
         unsafe {
             let sge = self.next.read_unaligned();
             self.next = self.next.add(1);
@@ -120,78 +133,86 @@ impl ExactSizeIterator for Sges<'_> {}
 
 /// Destination of a datagram.
 pub struct Datagram<'a, D: Operations> {
-    /// Address handle.
+    /// Address handle of the destination.
     pub ah: &'a Ah<D>,
-    /// QPN.
+    /// QPN of the destination.
     pub remote_qpn: u32,
-    /// Q_Key.
+    /// Q_Key of the destination.
     pub remote_qkey: u32,
-    /// Index of the P_Key (GSI).
+    /// Index of the P_Key, which only the GSI uses.
     pub pkey_index: u16,
-    /// Port.
+    /// Port to send from.
     pub port_num: u32,
 }
 
-/// Memory of the peer.
+/// Memory of the peer that a request names.
 pub struct Remote {
-    /// Address.
+    /// Address in the memory region of the peer.
     pub addr: u64,
-    /// Key.
+    /// Remote key of the region.
     pub rkey: u32,
 }
 
-/// What a send work request does.
+/// Operation of a send work request, with its parameters.
 pub enum SendOp<'a, D: Operations> {
-    /// SEND.
+    /// SEND without immediate data.
     Send,
-    /// SEND with immediate data: four bytes, as on the wire.
+    /// SEND with four bytes of immediate data, in wire byte order.
     SendWithImm([u8; 4]),
-    /// SEND that invalidates the peer's key.
+    /// SEND that invalidates this key of the peer.
     SendWithInv(u32),
-    /// RDMA WRITE.
+    /// RDMA WRITE without immediate data.
     RdmaWrite(Remote),
-    /// RDMA WRITE with immediate data: four bytes, as on the wire.
+    /// RDMA WRITE with four bytes of immediate data, in wire byte order.
     RdmaWriteWithImm(Remote, [u8; 4]),
-    /// RDMA READ.
+    /// RDMA READ into the scatter list.
     RdmaRead {
-        /// From where.
+        /// Memory to read from.
         from: Remote,
-        /// Invalidate the local key afterwards.
+        /// True if the local key is to be invalidated afterwards.
         invalidate: bool,
     },
-    /// Compare and swap.
+    /// Atomic compare and swap.
     AtomicCmpAndSwp {
-        /// Where.
+        /// Memory of the operation.
         at: Remote,
-        /// Value to compare with.
+        /// Value to compare the memory with.
         compare: u64,
-        /// Value to write.
+        /// Value to write if the comparison succeeds.
         swap: u64,
     },
-    /// Fetch and add.
+    /// Atomic fetch and add.
     AtomicFetchAndAdd {
-        /// Where.
+        /// Memory of the operation.
         at: Remote,
-        /// Value to add.
+        /// Value to add to the memory.
         add: u64,
     },
-    /// Local invalidate of a key.
+    /// Local invalidation of a key.
     LocalInv(u32),
-    /// Fast registration.
+    /// Fast registration of a memory region.
     RegMr {
-        /// The region.
+        /// Region to be registered.
         mr: &'a Mr<D>,
-        /// Its new key.
+        /// New key of the region.
         key: u32,
-        /// Its access flags.
+        /// Access flags of the region.
         access: Access,
     },
 }
 
-/// A send work request. It need not be aligned: `ib_isert` has its own in a packed struct
-/// (drivers/infiniband/ulp/isert/ib_isert.h, `iser_tx_desc`). So what all have in common is a copy.
+/// A send work request. The C struct need not be aligned: that of `ib_isert` is in a packed struct
+/// (drivers/infiniband/ulp/isert/ib_isert.h, `iser_tx_desc`). So `raw` is a copy of the members
+/// that all requests have.
+///
+/// # Invariants
+///
+/// `at` is the first member of the C struct that belongs to the opcode and the QP type, and that
+/// struct is valid for reads for `'a`, with any alignment. `raw` is a copy of `*at`, and its
+/// `sg_list` is `NULL` or valid for reads of `num_sge` entries for `'a`. Objects that the struct
+/// names are STARTED and alive for `'a`.
 pub struct SendWr<'a, D: Operations> {
-    /// In the struct of its opcode, valid for `'a`, however aligned.
+    /// Address of the request in its C struct.
     at: *const bindings::ib_send_wr,
     raw: bindings::ib_send_wr,
     qp_type: Option<QpType>,
@@ -200,25 +221,26 @@ pub struct SendWr<'a, D: Operations> {
 }
 
 impl<'a, D: Operations> SendWr<'a, D> {
-    /// `wr_id`.
+    /// Returns the `wr_id` of the request.
     pub fn wr_id(&self) -> u64 {
-        // SAFETY: Either variant is 64 bits without padding.
+        // SAFETY: Both variants of the union are 64 bits without padding.
         unsafe { *self.raw.__bindgen_anon_1.wr_id }
     }
 
-    /// Flags.
+    /// Returns the flags of the request.
     pub fn flags(&self) -> SendFlags {
-        // CAST: Bit flags.
+        // CAST: The send flags are bit flags.
         SendFlags::from_raw(self.raw.send_flags as u32)
     }
 
-    /// Scatter/gather list.
+    /// Returns the scatter/gather list.
     pub fn sges(&self) -> Sges<'a> {
-        // SAFETY: The caller of the verb promises a valid list.
+        // SAFETY: By the type invariant `sg_list` is `NULL` or valid for `num_sge` entries for
+        // `'a`.
         unsafe { Sges::new(self.raw.sg_list, self.raw.num_sge) }
     }
 
-    /// Length of the message. `EINVAL` if it does not fit into 32 bits.
+    /// Returns the length of the message in bytes, or `EINVAL` if it does not fit into 32 bits.
     pub fn length(&self) -> Result<u32> {
         self.sges()
             .try_fold(0u32, |sum, sge| sum.checked_add(sge.length()))
@@ -229,18 +251,20 @@ impl<'a, D: Operations> SendWr<'a, D> {
         matches!(self.qp_type, Some(QpType::Ud | QpType::Gsi | QpType::Smi))
     }
 
-    /// Destination of a datagram; `None` for other queue pairs, for what is no SEND, and without an address
-    /// handle.
+    /// Returns the destination of a datagram, or `None` if the QP does not send datagrams, the
+    /// request is not a SEND, or it has no address handle.
     pub fn datagram(&self) -> Option<Datagram<'a, D>> {
-        // Others are in other structs: the core's drain in one that is shorter.
+        // Other requests are in other structs, and that of the core's drain is shorter.
         if !self.is_datagram() || !matches!(self.op(), Ok(SendOp::Send | SendOp::SendWithImm(_))) {
             return None;
         }
-        // SAFETY: A SEND on these queue pairs is in an `ib_ud_wr`, whose first member it is.
+        // SAFETY: By the type invariant `at` is the first member of the struct of its opcode and QP
+        // type, which is `ib_ud_wr` for a SEND on these QPs.
         let ud = unsafe { self.at.cast::<bindings::ib_ud_wr>().read_unaligned() };
         let ah = NonNull::new(ud.ah)?;
         Some(Datagram {
-            // SAFETY: A handle of our device, which the caller keeps until the request completes.
+            // SAFETY: By the type invariant the address handle is STARTED and alive for `'a`, as
+            // its user keeps it until the request completes.
             ah: unsafe { Ah::from_raw(ah.as_ptr()) },
             remote_qpn: ud.remote_qpn,
             remote_qkey: ud.remote_qkey,
@@ -249,9 +273,10 @@ impl<'a, D: Operations> SendWr<'a, D> {
         })
     }
 
-    /// What it does; `EINVAL` if that is unknown, or nothing for this type of queue pair.
+    /// Returns the operation, or `EINVAL` if it is unknown or not possible for this type of QP.
     pub fn op(&self) -> Result<SendOp<'a, D>> {
-        // SAFETY: Either variant is 32 bits; `__be32` is kept in its byte order.
+        // SAFETY: Both variants of the union are 32 bits without padding. The conversion to bytes
+        // keeps the wire byte order of a `__be32`.
         let (imm, invalidate) = unsafe {
             (
                 self.raw.ex.imm_data.to_ne_bytes(),
@@ -261,7 +286,8 @@ impl<'a, D: Operations> SendWr<'a, D> {
         match self.raw.opcode {
             bindings::ib_wr_opcode_IB_WR_SEND => return Ok(SendOp::Send),
             bindings::ib_wr_opcode_IB_WR_SEND_WITH_IMM => return Ok(SendOp::SendWithImm(imm)),
-            // Datagrams can do no more, and are in another struct than the following.
+            // Datagram QPs have no other operations, and their requests are in another struct than
+            // those below.
             _ if self.is_datagram() => return Err(EINVAL),
             bindings::ib_wr_opcode_IB_WR_SEND_WITH_INV => {
                 return Ok(SendOp::SendWithInv(invalidate))
@@ -269,8 +295,9 @@ impl<'a, D: Operations> SendWr<'a, D> {
             bindings::ib_wr_opcode_IB_WR_LOCAL_INV => return Ok(SendOp::LocalInv(invalidate)),
             _ => {}
         }
-        // SAFETY: The caller of the verb embeds the request in the struct of its opcode, whose
-        // first member it is; each arm reads only that of its own.
+        // SAFETY: By the type invariant `at` is the first member of the struct of its opcode, and
+        // objects that the struct names are STARTED and alive for `'a`. Each arm reads only the
+        // struct of its opcode.
         unsafe {
             let remote = || {
                 let wr = self.at.cast::<bindings::ib_rdma_wr>().read_unaligned();
@@ -310,7 +337,7 @@ impl<'a, D: Operations> SendWr<'a, D> {
                     SendOp::RegMr {
                         mr: Mr::from_raw(NonNull::new(reg.mr).ok_or(EINVAL)?.as_ptr()),
                         key: reg.key,
-                        // CAST: Bit flags.
+                        // CAST: The access flags are bit flags.
                         access: Access::from_raw(reg.access as u32),
                     }
                 }
@@ -319,8 +346,8 @@ impl<'a, D: Operations> SendWr<'a, D> {
         }
     }
 
-    /// Copies the data of a request with [`SendFlags::INLINE`]; returns its length. `EINVAL` if the
-    /// request has not that flag or the data is longer than `to`.
+    /// Copies the data of a request with [`SendFlags::INLINE`] and returns its length in bytes.
+    /// Returns `EINVAL` if the request does not have that flag or the data is longer than `to`.
     pub fn copy_inline(&self, to: &mut [u8]) -> Result<usize> {
         if !self.flags().contains(SendFlags::INLINE) {
             return Err(EINVAL);
@@ -331,8 +358,9 @@ impl<'a, D: Operations> SendWr<'a, D> {
             let end = at.checked_add(len).ok_or(EINVAL)?;
             let to = to.get_mut(at..end).ok_or(EINVAL)?;
             if len != 0 {
-                // SAFETY: With this flag the caller of the verb passes addresses of memory that it
-                // can read (include/rdma/ib_verbs.h, IB_SEND_INLINE).
+                // SAFETY: With this flag the addresses in the list are kernel addresses of memory
+                // that the caller of the verb can read (include/rdma/ib_verbs.h, IB_SEND_INLINE).
+                // `to` has `len` bytes and is not that memory.
                 unsafe {
                     core::ptr::copy_nonoverlapping(sge.addr() as *const u8, to.as_mut_ptr(), len)
                 };
@@ -343,10 +371,15 @@ impl<'a, D: Operations> SendWr<'a, D> {
     }
 }
 
-/// Send work requests to post.
+/// The list of send work requests that a verb is to post.
+///
+/// # Invariants
+///
+/// `next` is `NULL` or a request of a list for a QP of type `qp_type`, and every request of that
+/// list from `next` on fulfils the invariants of [`SendWr`] for `'a`.
 pub struct SendWrs<'a, D: Operations> {
     next: *const bindings::ib_send_wr,
-    /// The last one taken, or the first.
+    /// Address of the request taken last or, before that, of the first.
     last: *const bindings::ib_send_wr,
     qp_type: Option<QpType>,
     _list: PhantomData<&'a ()>,
@@ -356,8 +389,10 @@ pub struct SendWrs<'a, D: Operations> {
 impl<'a, D: Operations> SendWrs<'a, D> {
     /// # Safety
     ///
-    /// `wr` must be a list of requests for a queue pair of that type, valid for `'a`, however aligned.
+    /// `wr` must be `NULL` or a list of requests for a QP of type `qp_type`, whose structs,
+    /// scatter/gather lists and objects are valid for `'a`, with any alignment.
     pub(crate) unsafe fn new(wr: *const bindings::ib_send_wr, qp_type: Option<QpType>) -> Self {
+        // INVARIANT: The caller promises that `wr` is such a list.
         Self {
             next: wr,
             last: wr,
@@ -384,8 +419,11 @@ impl<'a, D: Operations> Iterator for SendWrs<'a, D> {
             return None;
         }
         self.last = self.next;
-        // SAFETY: A request of the list, however aligned.
+        // SAFETY: By the type invariant `next`, which is not `NULL`, is a request that is valid for
+        // reads.
         let raw = unsafe { self.next.read_unaligned() };
+        // INVARIANT: The successor is in the same list. The request fulfils the invariants of
+        // `SendWr` by those of this type.
         self.next = raw.next;
         Some(SendWr {
             at: self.last,
@@ -397,33 +435,44 @@ impl<'a, D: Operations> Iterator for SendWrs<'a, D> {
     }
 }
 
-/// A receive work request: a copy, for it need not be aligned either.
+/// A copy of a receive work request, because the C struct need not be aligned.
+///
+/// # Invariants
+///
+/// The `sg_list` of `raw` is `NULL` or valid for reads of `num_sge` entries for `'a`, with any
+/// alignment.
 pub struct RecvWr<'a> {
     raw: bindings::ib_recv_wr,
     _list: PhantomData<&'a bindings::ib_recv_wr>,
 }
 
 impl<'a> RecvWr<'a> {
-    /// `wr_id`.
+    /// Returns the `wr_id` of the request.
     pub fn wr_id(&self) -> u64 {
-        // SAFETY: Either variant is 64 bits without padding.
+        // SAFETY: Both variants of the union are 64 bits without padding.
         unsafe { *self.raw.__bindgen_anon_1.wr_id }
     }
 
-    /// Scatter/gather list.
+    /// Returns the scatter/gather list.
     pub fn sges(&self) -> Sges<'a> {
-        // SAFETY: The caller of the verb promises a valid list.
+        // SAFETY: By the type invariant `sg_list` is `NULL` or valid for `num_sge` entries for
+        // `'a`.
         unsafe { Sges::new(self.raw.sg_list, self.raw.num_sge) }
     }
 
-    /// Bytes that its buffers have room for; no more than a `u32` holds.
+    /// Returns the size of the buffers in bytes, or `u32::MAX` if they are larger.
     pub fn length(&self) -> u32 {
         let lengths = self.sges().map(|sge| sge.length());
         lengths.fold(0, u32::saturating_add)
     }
 }
 
-/// Receive work requests to post.
+/// The list of receive work requests that a verb is to post.
+///
+/// # Invariants
+///
+/// `next` is `NULL` or a request of a list, and every request of that list from `next` on, and its
+/// scatter/gather list, is valid for reads for `'a`, with any alignment.
 pub struct RecvWrs<'a> {
     next: *const bindings::ib_recv_wr,
     last: *const bindings::ib_recv_wr,
@@ -433,8 +482,10 @@ pub struct RecvWrs<'a> {
 impl RecvWrs<'_> {
     /// # Safety
     ///
-    /// `wr` must be a list of requests, valid for the lifetime, however aligned.
+    /// `wr` must be `NULL` or a list of requests that, with their scatter/gather lists, are valid
+    /// for reads for the lifetime, with any alignment.
     pub(crate) unsafe fn new(wr: *const bindings::ib_recv_wr) -> Self {
+        // INVARIANT: The caller promises that `wr` is such a list.
         Self {
             next: wr,
             last: wr,
@@ -459,8 +510,11 @@ impl<'a> Iterator for RecvWrs<'a> {
             return None;
         }
         self.last = self.next;
-        // SAFETY: A request of the list, however aligned.
+        // SAFETY: By the type invariant `next`, which is not `NULL`, is a request that is valid for
+        // reads.
         let raw = unsafe { self.next.read_unaligned() };
+        // INVARIANT: The successor is in the same list. The scatter/gather list is valid by the
+        // invariant.
         self.next = raw.next;
         Some(RecvWr {
             raw,

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The time in which a driver is bound to its PCI device.
+//! The period in which a driver is bound to its PCI device.
 //!
-//! DMA memory, interrupt vectors and the registration of an RDMA device are made at other times
-//! than `probe` too, by verbs and by a recovery work, where no `&Device<Bound>` is at hand. A
-//! [`Binding`] is the proof instead: it is revoked when the device is unbound, by a device resource
-//! that is released after the driver's data and that waits for whoever uses the device right then.
-//! Later uses fail. What still exists then is leaked, with a message, rather than freed through a
-//! device that may be somebody else's.
+//! Not only `probe` creates DMA memory, interrupt vectors and the registration of an RDMA device:
+//! verbs and a recovery work do so too, and they have no `&Device<Bound>`. A [`Binding`] is their
+//! proof that the device is bound. A device resource revokes it when the device is unbound: after
+//! the driver's data is released, the resource waits for current users of the device. Later uses
+//! fail. Memory and vectors that still exist then are leaked with a message, because another driver
+//! may have the device by then.
 
 use crate::{
     base::{
@@ -47,12 +47,12 @@ struct State {
     pdev: ARef<pci::Device>,
     #[pin]
     users: Mutex<Users>,
-    /// `count` became 0.
+    /// Notified when `count` becomes 0.
     #[pin]
     idle: CondVar,
 }
 
-/// See the [module](self).
+/// Proof that the device is bound. See the [module](self).
 #[derive(Clone)]
 pub struct Binding {
     state: Arc<State>,
@@ -71,18 +71,18 @@ impl Drop for Revoke {
     }
 }
 
-/// A PCI driver whose `probe` gets a [`Binding`] of the device. Like [`pci::Driver`], and registered
-/// as [`Adapter<Self>`](Adapter).
+/// A PCI driver whose `probe` gets a [`Binding`] of the device. Otherwise it is like a
+/// [`pci::Driver`]. It is registered as [`Adapter<Self>`](Adapter).
 pub trait Driver {
-    /// What is said of each device that the driver supports.
+    /// Information of the driver about each supported device.
     type IdInfo: 'static;
-    /// The driver's data of a device.
+    /// State of the driver in each device.
     type Data<'bound>: Send + 'bound;
 
-    /// The devices that the driver supports.
+    /// Table of the devices that the driver supports.
     const ID_TABLE: pci::IdTable<Self::IdInfo>;
 
-    /// A device is bound to the driver, and may use 64 bits of DMA address.
+    /// Binds the driver to a device, for which 64 bits of DMA address have been allowed.
     fn probe<'bound>(
         pdev: &'bound pci::Device<Core<'_>>,
         binding: Binding,
@@ -90,7 +90,7 @@ pub trait Driver {
     ) -> impl PinInit<Self::Data<'bound>, Error> + 'bound;
 }
 
-/// Makes a [`pci::Driver`] of a [`Driver`].
+/// Implements [`pci::Driver`] for a [`Driver`].
 pub struct Adapter<T: Driver>(PhantomData<T>);
 
 impl<T: Driver> pci::Driver for Adapter<T> {
@@ -104,7 +104,8 @@ impl<T: Driver> pci::Driver for Adapter<T> {
         info: compat::IdInfo<'bound, Self::IdInfo>,
     ) -> impl PinInit<Self::Data<'bound>, Error> + 'bound {
         pin_init::pin_init_scope(move || {
-            // SAFETY: The driver has not seen the device as a bound one yet.
+            // SAFETY: The driver's `probe` has not run yet, so no code allocates or maps DMA memory
+            // of the device.
             let binding = unsafe { Binding::new(pdev) }?;
             let info = compat::id_info(info)?;
             Ok::<_, Error>(T::probe(pdev, binding, info))
@@ -113,14 +114,15 @@ impl<T: Driver> pci::Driver for Adapter<T> {
 }
 
 impl Binding {
-    /// Also allows 64 bits of DMA address, and segments of up to 2 GiB.
+    /// Creates the binding. Also allows 64 bits of DMA address, and segments of up to 2 GiB.
     ///
     /// # Safety
     ///
-    /// Nobody may be allocating or mapping memory for the device's DMA meanwhile, as the kernel's
-    /// [`dma_set_mask_and_coherent`](kernel::dma::Device::dma_set_mask_and_coherent) has it.
+    /// No other code may allocate or map memory for the device's DMA during the call: see
+    /// [`dma_set_mask_and_coherent`](kernel::dma::Device::dma_set_mask_and_coherent) of the kernel.
     unsafe fn new(pdev: &pci::Device<Core<'_>>) -> Result<Self> {
-        // Whoever has memory of a device has a binding.
+        // DMA memory is allocated only with a binding, so the accounts of `share` must be
+        // initialized before the first binding exists.
         if !share::has_begun() {
             return Err(EINVAL);
         }
@@ -136,82 +138,87 @@ impl Binding {
             GFP_KERNEL,
         )?;
         let this = Self { state };
-        // A device that was reset while no driver was bound: see `base::config`.
+        // The device may have been reset while no driver was bound: see `base::config`.
         //
-        // SAFETY: The device is bound, and no driver uses it yet.
+        // SAFETY: The device is being bound, so it is alive, and no driver uses it yet.
         unsafe {
             if bindings::rdma_helper_pci_bars_lost(this.raw_pci()) {
                 bindings::rdma_helper_pci_give_bars(this.raw_pci());
                 dev_warn!(pdev, "its addresses were lost and are given back\n");
             }
         }
-        // SAFETY: The device is bound; the caller says that nobody uses its DMA.
+        // SAFETY: The device is being bound. The caller promises that no other code uses its DMA.
         to_result(unsafe { bindings::rdma_helper_dma_set_limits(this.dev()) })?;
         devres::register(pdev.as_ref(), Revoke(this.state.clone()), GFP_KERNEL)?;
         Ok(this)
     }
 
-    /// The PCI device.
+    /// Returns the PCI device.
     pub fn pci(&self) -> &pci::Device {
         &self.state.pdev
     }
 
-    /// The device, for messages.
+    /// Returns the generic device, for messages.
     pub fn device(&self) -> &device::Device {
         (*self.state.pdev).as_ref()
     }
 
     /// Enables the device's memory resources until it is unbound.
     pub fn enable(&self) -> Result {
-        // SAFETY: The device is bound.
+        // SAFETY: `with` keeps the device bound during the call.
         self.with(|| to_result(unsafe { kbindings::pcim_enable_device(self.raw_pci()) }))
             .ok_or(ENODEV)?
     }
 
-    /// Lets the device do DMA and raise interrupts. Only when a reset has been confirmed, so that it
-    /// does nothing that it was asked in an earlier life. `ENODEV` if it is no longer bound.
+    /// Allows the device to do DMA and to raise interrupts. Must be called only after a reset was
+    /// confirmed, so that the device does not execute requests from before the reset. Returns
+    /// `ENODEV` if the device is no longer bound.
     pub fn set_master(&self) -> Result {
-        // SAFETY: The device is bound.
+        // SAFETY: `with` keeps the device bound during the call.
         self.with(|| unsafe { kbindings::pci_set_master(self.raw_pci()) })
             .ok_or(ENODEV)
     }
 
-    /// Forbids the device DMA and interrupts. Whether it is forbidden for sure: the command register
-    /// was read back, and a device that cannot be read gives all ones. May sleep.
+    /// Forbids the device to do DMA and to raise interrupts. Returns true only if that is certain
+    /// because the command register was read back. A device that cannot be read returns all ones.
+    /// May sleep.
     #[must_use]
     pub fn clear_master(&self) -> bool {
         let clear = || {
             let mut command = u16::MAX;
-            // SAFETY: The device is bound; 16 bits are written.
+            // SAFETY: `with` keeps the device bound during the call. The second function writes 16
+            // bits to `command`.
             let read = unsafe {
                 kbindings::pci_clear_master(self.raw_pci());
                 kbindings::pci_read_config_word(
                     self.raw_pci(),
-                    // CAST: a small constant.
+                    // CAST: The value is a small constant.
                     kbindings::PCI_COMMAND as c_int,
                     &mut command,
                 )
             };
-            // CAST: a bit of 16.
+            // CAST: The flag is one of 16 bits.
             read == 0 && command & kbindings::PCI_COMMAND_MASTER as u16 == 0
         };
-        // When it is no longer bound the core has disabled it.
+        // A device that is no longer bound was disabled by the core, but the register was not read.
         self.with(clear).unwrap_or(false)
     }
 
     pub(crate) fn raw_pci(&self) -> *mut kbindings::pci_dev {
-        // `pci::Device` is a transparent wrapper; `as_raw()` is private to `kernel`.
+        // `pci::Device` is a transparent wrapper. Its `as_raw()` is private to `kernel`.
         core::ptr::from_ref::<pci::Device>(&self.state.pdev)
             .cast_mut()
             .cast()
     }
 
     pub(crate) fn dev(&self) -> *mut kbindings::device {
-        // SAFETY: A valid device; only the address of a field is computed.
+        // SAFETY: The reference in `state` keeps the device alive, and only the address of a field
+        // is computed.
         unsafe { &raw mut (*self.raw_pci()).dev }
     }
 
-    /// Runs `f` while the device is bound for sure; `None` if it no longer is. May sleep.
+    /// Runs `f` while the device is certain to be bound. Returns `None` if it is no longer bound.
+    /// May sleep.
     pub(crate) fn with<R>(&self, f: impl FnOnce() -> R) -> Option<R> {
         {
             let mut users = self.state.users.lock();

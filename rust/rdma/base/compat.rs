@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What differs between the kernels that this module builds for: Linux 7.2, and 7.3 and later. All conditional code of the
-//! module is here; `Kbuild` derives `linux_7_3` from the version of the kernel's tree.
+//! Differences between the kernels that this module builds for: Linux 7.2, and 7.3 and later. All
+//! conditional code of the module is here. `Kbuild` derives `linux_7_3` from the version of the
+//! kernel's tree.
 
 use kernel::{
     bindings as kbindings,
@@ -9,45 +10,47 @@ use kernel::{
     prelude::*, //
 };
 
-/// What an interrupt handler returns that had something to do.
+/// Return value of an interrupt handler whose device raised the interrupt.
 #[cfg(linux_7_3)]
 pub(crate) const IRQ_HANDLED: kbindings::irqreturn_t = kbindings::irqreturn::IRQ_HANDLED;
-/// What an interrupt handler returns that had something to do.
+/// Return value of an interrupt handler whose device raised the interrupt.
 #[cfg(not(linux_7_3))]
 pub(crate) const IRQ_HANDLED: kbindings::irqreturn_t = kbindings::irqreturn_IRQ_HANDLED;
 
-/// A count of `struct ib_device_attr`.
+/// Type of the counts of `struct ib_device_attr`.
 #[cfg(linux_7_3)]
 pub(crate) type Count = u32;
-/// A count of `struct ib_device_attr`.
+/// Type of the counts of `struct ib_device_attr`.
 #[cfg(not(linux_7_3))]
 pub(crate) type Count = i32;
 
-/// A count of `struct ib_device_attr`, at most the largest `int`: user space keeps counts as such.
+/// Converts to a count of `struct ib_device_attr`, of up to `INT_MAX`, because user space uses
+/// `int`.
 #[cfg(linux_7_3)]
 pub(crate) fn count(value: u32) -> Count {
-    // CAST: it is positive.
+    // CAST: The constant is positive.
     value.min(i32::MAX as u32)
 }
-/// A count of `struct ib_device_attr`, at most the largest `int`.
+/// Converts to a count of `struct ib_device_attr`, of up to `INT_MAX`.
 #[cfg(not(linux_7_3))]
 pub(crate) fn count(value: u32) -> Count {
     i32::try_from(value).unwrap_or(i32::MAX)
 }
 
-/// What `probe` gets of the entry of the ID table that fits the device.
+/// Argument of `probe` for the entry of the ID table that matches the device.
 #[cfg(linux_7_3)]
 pub(crate) type IdInfo<'a, T> = Option<&'a T>;
-/// What `probe` gets of the entry of the ID table that fits the device.
+/// Argument of `probe` for the entry of the ID table that matches the device.
 #[cfg(not(linux_7_3))]
 pub(crate) type IdInfo<'a, T> = &'a T;
 
-/// What is said of the device. `ENODEV` if there is no entry for it, as of one that was bound by `driver_override`.
+/// Returns the driver's information about the device. Returns `ENODEV` if the ID table has no entry
+/// for the device, for instance after it was bound by `driver_override`.
 #[cfg(linux_7_3)]
 pub(crate) fn id_info<T>(info: IdInfo<'_, T>) -> Result<&T> {
     info.ok_or(ENODEV)
 }
-/// What is said of the device.
+/// Returns the driver's information about the device.
 #[cfg(not(linux_7_3))]
 pub(crate) fn id_info<T>(info: IdInfo<'_, T>) -> Result<&T> {
     Ok(info)
@@ -64,25 +67,26 @@ pub type DevresBar<const SIZE: usize = 0> = kernel::devres::Devres<pci::Bar<'sta
 ///
 /// # Safety
 ///
-/// `slot` must be memory for a `T` that does not move, not in use.
+/// `slot` must point to unused memory for a `T` that does not move.
 #[cfg(linux_7_3)]
 pub(crate) unsafe fn init_at<T, E>(slot: *mut T, init: impl PinInit<T, E>) -> Result<(), E> {
-    // SAFETY: The caller's.
+    // SAFETY: The caller promises that `slot` is unused memory for a `T` that does not move.
     unsafe { init.__init(slot) }
 }
 /// Runs `init` on `slot`.
 ///
 /// # Safety
 ///
-/// `slot` must be memory for a `T` that does not move, not in use.
+/// `slot` must point to unused memory for a `T` that does not move.
 #[cfg(not(linux_7_3))]
 pub(crate) unsafe fn init_at<T, E>(slot: *mut T, init: impl PinInit<T, E>) -> Result<(), E> {
-    // SAFETY: The caller's.
+    // SAFETY: The caller promises that `slot` is unused memory for a `T` that does not move.
     unsafe { init.__pinned_init(slot) }
 }
 
-/// What `#[vtable]` adds to an implementation, for those of [`Unsupported`](crate::Unsupported), which have no operation. The module is that
-/// of `$d`, the driver's operations.
+/// Adds the items that `#[vtable]` adds to an implementation. This is for those of
+/// [`Unsupported`](crate::Unsupported), which have no operation. The module is that of `$d`, the
+/// driver's operations.
 #[cfg(linux_7_3)]
 macro_rules! no_vtable {
     ($d:ident) => {
@@ -90,7 +94,8 @@ macro_rules! no_vtable {
         type OwnerModule = $d::OwnerModule;
     };
 }
-/// What `#[vtable]` adds to an implementation, for those of [`Unsupported`](crate::Unsupported), which have no operation.
+/// Adds the items that `#[vtable]` adds to an implementation. This is for those of
+/// [`Unsupported`](crate::Unsupported), which have no operation.
 #[cfg(not(linux_7_3))]
 macro_rules! no_vtable {
     ($d:ident) => {
@@ -99,7 +104,7 @@ macro_rules! no_vtable {
 }
 pub(crate) use no_vtable;
 
-/// The calling module, a `&'static ThisModule`: of the crate that has `module!`.
+/// Evaluates to the `&'static ThisModule` of the crate that contains `module!`.
 #[cfg(linux_7_3)]
 #[macro_export]
 macro_rules! this_module {
@@ -107,7 +112,7 @@ macro_rules! this_module {
         ::kernel::module::this_module::<$krate::LocalModule>()
     };
 }
-/// The calling module, a `&'static ThisModule`: of the crate that has `module!`.
+/// Evaluates to the `&'static ThisModule` of the crate that contains `module!`.
 #[cfg(not(linux_7_3))]
 #[macro_export]
 macro_rules! this_module {
@@ -116,8 +121,9 @@ macro_rules! this_module {
     };
 }
 
-/// `kernel::pci_device_table!`: the name of the table, the name of what it exports for `modprobe`, the type of what is said of
-/// a device, and the entries.
+/// Calls `kernel::pci_device_table!`. The arguments are the name of the table, the name under which
+/// it is exported for `modprobe`, the type of the driver's information about a device, and the
+/// entries.
 #[cfg(linux_7_3)]
 #[macro_export]
 macro_rules! pci_device_table {
@@ -125,8 +131,9 @@ macro_rules! pci_device_table {
         ::kernel::pci_device_table!($table, $info, $entries);
     };
 }
-/// `kernel::pci_device_table!`: the name of the table, the name of what it exports for `modprobe`, the type of what is said of
-/// a device, and the entries.
+/// Calls `kernel::pci_device_table!`. The arguments are the name of the table, the name under which
+/// it is exported for `modprobe`, the type of the driver's information about a device, and the
+/// entries.
 #[cfg(not(linux_7_3))]
 #[macro_export]
 macro_rules! pci_device_table {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The configuration space of a device, given back to a device that has lost it.
+//! Restores the configuration space of a device that has lost it.
 //!
-//! A device that is reset while the kernel does not know forgets the addresses of its BARs, its command register and
-//! its MSI-X table, and nobody restores them. QEMU resets the device so where a snapshot of the virtual machine is loaded: the
-//! state of a vfio-user device is not part of a snapshot, but the kernel's memory is.
+//! A device that is reset without the kernel's knowledge forgets the addresses of its BARs, its
+//! command register and its MSI-X table, and the kernel does not restore them. QEMU resets the
+//! device in this way when it loads a snapshot of the virtual machine: the state of a vfio-user
+//! device is not part of a snapshot, but the kernel's memory is.
 
 use crate::{
     base::bind::Binding,
@@ -17,59 +18,72 @@ use kernel::{
     prelude::*, //
 };
 
-/// What the configuration space of a device was when this was made.
+/// A saved copy of the configuration space of a device.
+///
+/// # Invariants
+///
+/// `saved` was allocated by `pci_store_saved_state()` for the device of `binding`, and is owned by
+/// this value. It is never written.
 pub struct Config {
     binding: Binding,
     saved: NonNull<kbindings::pci_saved_state>,
 }
 
-// SAFETY: The saved state belongs to this alone, and may be read and freed from any thread.
+// SAFETY: By the type invariant this owns the saved state, which may be read and freed from any
+// thread.
 unsafe impl Send for Config {}
-// SAFETY: By shared reference the saved state is only read.
+// SAFETY: Code with a shared reference only reads the saved state.
 unsafe impl Sync for Config {}
 
 impl Config {
-    /// Saves the configuration space of a device that is enabled. Switches bus mastering off first, so that
-    /// [`restore`](Self::restore) does not switch it on. May sleep. `ENODEV` if the device is no longer bound.
+    /// Saves the configuration space of an enabled device. Switches bus mastering off first, so
+    /// that [`restore`](Self::restore) does not switch it on. May sleep. Returns `ENODEV` if the
+    /// device is no longer bound.
     pub fn save(binding: &Binding) -> Result<Self> {
-        // A device whose bus mastering is stuck keeps it whatever is restored.
+        // The result is ignored: if bus mastering cannot be switched off now, a restore cannot do
+        // so either.
         let _ = binding.clear_master();
         let save = || {
-            // SAFETY: The device is bound.
+            // SAFETY: `with` keeps the device bound during the calls.
             unsafe {
                 to_result(kbindings::pci_save_state(binding.raw_pci()))?;
                 NonNull::new(kbindings::pci_store_saved_state(binding.raw_pci())).ok_or(ENOMEM)
             }
         };
         let saved = binding.with(save).ok_or(ENODEV)??;
+        // INVARIANT: `pci_store_saved_state()` has allocated the state for this device, and its
+        // caller owns it.
         Ok(Self {
             binding: binding.clone(),
             saved,
         })
     }
 
-    /// If the device is there but has lost the addresses of its BARs, gives it back what was saved, and its table of interrupt
-    /// vectors as they are now. Bus mastering is off afterwards. Whether the device had lost them. May sleep.
+    /// Restores the saved state, and the MSI-X table with the present vectors, if the device
+    /// responds but has lost the addresses of its BARs. Bus mastering is off afterwards. Returns
+    /// true if the device had lost the addresses. May sleep.
     pub fn restore(&self) -> bool {
         let restore = || {
             let pdev = self.binding.raw_pci();
-            // Who has the lock is resetting the device, and restores it by himself.
+            // The holder of this lock is resetting the device, and restores the configuration
+            // itself.
             //
-            // SAFETY: The device is bound.
+            // SAFETY: `with` keeps the device bound during the call.
             if !unsafe { kbindings::pci_cfg_access_trylock(pdev) } {
                 return false;
             }
-            // SAFETY: The device is bound, and nobody else restores it meanwhile; the saved state is this device's.
+            // SAFETY: `with` keeps the device bound, and the lock keeps others from resetting it.
             let lost = unsafe { bindings::rdma_helper_pci_bars_lost(pdev) };
             if lost {
-                // SAFETY: As above.
+                // SAFETY: The device is bound and locked. By the type invariant the saved state is
+                // of this device.
                 unsafe {
                     if kbindings::pci_load_saved_state(pdev, self.saved.as_ptr()) == 0 {
                         kbindings::pci_restore_state(pdev);
                     }
                 }
             }
-            // SAFETY: Locked above.
+            // SAFETY: This thread took the lock above.
             unsafe { kbindings::pci_cfg_access_unlock(pdev) };
             lost
         };
@@ -79,7 +93,8 @@ impl Config {
 
 impl Drop for Config {
     fn drop(&mut self) {
-        // SAFETY: Allocated by `pci_store_saved_state()`, which has its callers free it so.
+        // SAFETY: By the type invariant `pci_store_saved_state()` has allocated the state, which
+        // its callers free with `kfree()`. It is not used afterwards.
         unsafe { kbindings::kfree(self.saved.as_ptr().cast()) };
     }
 }

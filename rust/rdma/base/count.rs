@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Counts of what is alive, so that a leak shows at unload.
+//! Counts of live objects, so that a leak shows when the module is unloaded.
 //!
-//! Every object, DMA chunk and mapping of this crate carries a [`Counted`]. When the module goes,
-//! [`check`] tells whether all are gone.
+//! Every object, DMA chunk and mapping of this crate contains a [`Counted`]. When the module is
+//! unloaded, [`check`] reports if any of them still exist.
 
 use crate::{
     base::share,
@@ -21,24 +21,24 @@ use kernel::{
     },
 };
 
-/// Live objects of the verbs.
+/// Number of live verbs objects.
 static OBJECTS: Atomic<i64> = Atomic::new(0);
-/// Live chunks of DMA memory.
+/// Number of live chunks of DMA memory.
 static CHUNKS: Atomic<i64> = Atomic::new(0);
-/// Live mmap entries.
+/// Number of live mmap entries.
 static MAPPINGS: Atomic<i64> = Atomic::new(0);
 
-/// What is counted.
+/// A kind of counted objects.
 pub trait Kind {
     #[doc(hidden)]
     fn counter() -> &'static Atomic<i64>;
 }
 
-/// Objects of the verbs.
+/// The kind of all verbs objects.
 pub struct Objects;
-/// Chunks of DMA memory.
+/// The kind of all chunks of DMA memory.
 pub struct Chunks;
-/// mmap entries.
+/// The kind of all mmap entries.
 pub struct Mappings;
 
 impl Kind for Objects {
@@ -59,17 +59,17 @@ impl Kind for Mappings {
     }
 }
 
-/// One live thing of kind `K`.
+/// Counts one live object of kind `K`.
 pub struct Counted<K: Kind>(PhantomData<K>);
 
 impl<K: Kind> Counted<K> {
-    /// Counts one.
+    /// Increments the count of the kind.
     pub fn new() -> Self {
         K::counter().fetch_add(1, Relaxed);
         Self(PhantomData)
     }
 
-    /// One that is alive will never go, on purpose.
+    /// Decrements the count for an object that is leaked on purpose.
     pub(crate) fn forgive() {
         K::counter().fetch_sub(1, Relaxed);
     }
@@ -87,18 +87,18 @@ impl<K: Kind> Drop for Counted<K> {
     }
 }
 
-/// Never drops `value`, on purpose: the kernel's memory leak detector is told so, and finds by it what it
-/// refers to.
+/// Leaks `value` on purpose. The kernel's memory leak detector is informed of that, and still
+/// follows the references of the value.
 pub(crate) fn leak<T>(value: T) {
     match KBox::new(ManuallyDrop::new(value), GFP_KERNEL) {
-        // SAFETY: Allocated by itself, and never freed.
+        // SAFETY: The box is an allocation of its own, which is never freed.
         Ok(kept) => unsafe { bindings::rdma_helper_not_leak(KBox::into_raw(kept).cast()) },
-        // Then it is reported as well.
+        // Without the box the leak detector reports the memory too.
         Err(_) => pr_warn!("no memory to say what is left on purpose\n"),
     }
 }
 
-/// What is alive now: objects, DMA chunks, mmap entries.
+/// Returns the numbers of live objects, DMA chunks and mmap entries.
 pub fn live() -> (i64, i64, i64) {
     (
         OBJECTS.load(Relaxed),
@@ -107,11 +107,12 @@ pub fn live() -> (i64, i64, i64) {
     )
 }
 
-/// Runs [`check`] when it is dropped: the last field of the module's type, and made before its others.
+/// Runs [`check`] when dropped. This has to be the last field of the module's type, and to be
+/// created before the others.
 pub struct CheckAtExit(());
 
 impl CheckAtExit {
-    /// Begins to count, users' shares too.
+    /// Starts the counts and the accounts of users' shares.
     #[allow(clippy::new_without_default)]
     pub fn new() -> Self {
         share::begin();
@@ -125,13 +126,13 @@ impl Drop for CheckAtExit {
     }
 }
 
-/// For the end of the module: warns if anything is alive. Returns whether all is gone.
+/// Warns at the end of the module if anything is alive. Returns true if nothing is.
 pub fn check() -> bool {
     let (objects, chunks, mappings) = live();
     let clean = objects == 0 && chunks == 0 && mappings == 0;
     if !clean {
         pr_warn!("leak: {objects} objects, {chunks} DMA chunks, {mappings} mmap entries alive\n");
-        // Makes a test run fail: a leak is a defect of this module, never of its user.
+        // Makes a test run fail, because a leak is a defect of this module, never of its user.
         kernel::warn_on!(true);
     }
     clean

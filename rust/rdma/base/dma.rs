@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Coherent memory that the device, and maybe a process, also reads and writes.
+//! Coherent memory that the device, and possibly a process, also reads and writes.
 //!
-//! Every access is volatile or atomic, bounds-checked, to or from a value of the caller's: no
-//! reference to the memory ever exists, but to a word as an atomic for the time of an access. Words that
-//! both sides look at while they work (owner words, indexes) are accessed with an explicit ordering, by
-//! [`load32`](Chunk::load32) and the like; [`read`](Chunk::read) takes a snapshot of an entry, which is
-//! then validated and never read again. An offset out of bounds or not aligned is `EINVAL`.
+//! Every access is bounds-checked and volatile or atomic, and copies from or to a value of the
+//! caller. There is never a reference to the memory, except to a word as an atomic during an
+//! access. Words that both sides access while they work (owner words, indexes) are accessed with an
+//! explicit ordering, by [`load32`](Chunk::load32) and similar functions. [`read`](Chunk::read)
+//! takes a snapshot of an entry, which is then validated and never read again. An offset that is
+//! out of bounds or not aligned results in `EINVAL`.
 //!
-//! All is little endian on the wire; the types of the ABI take care of that, and the words here are
-//! plain integers of the ABI's value.
+//! All values are little endian in the memory. The types of the ABI take care of that, and the
+//! words here are plain integers with the ABI's value.
 
 pub use crate::base::bind::Binding;
 
@@ -48,28 +49,33 @@ use zerocopy::{
     IntoBytes, //
 };
 
-/// Whose something is: memory, or an object with a number.
+/// The owner that is charged for memory, or for an object with a number.
 ///
-/// What is a process' is charged to the memory cgroup of the current one. If that has no room, or the process'
-/// user has its share of what users may have ([`share`](crate::base::share)), there is none.
+/// Memory of a process is charged to the memory cgroup of the current process. The allocation fails
+/// if the cgroup has no room, or if the user of the process has used up its share
+/// ([`share`](crate::base::share)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Payer {
-    /// The kernel's.
+    /// The kernel, which is charged nothing.
     Kernel,
-    /// The current process'. Beyond what each process has for nothing it also counts as pinned.
+    /// The current process. Memory beyond the free amount of each process also counts as pinned.
     Process,
-    /// The current process', and no larger than memory that it has pinned for it.
+    /// The current process, for memory that is no larger than memory that the process has pinned
+    /// for it.
     Pinned,
-    /// The current process', and of a kind of which each user has a number. It is not counted by bytes, so
-    /// that it is there where others have taken all of those.
+    /// The current process, for objects of which each user may have a limited number. Their memory
+    /// is not counted in bytes, so that it is available even if others have used up all of those.
     Counted,
 }
 
-/// A piece of coherent memory, zeroed when allocated, of whole pages.
+/// A piece of coherent memory of whole pages, which is zeroed when it is allocated.
 ///
 /// # Invariants
 ///
-/// `cpu` points to `size` bytes that live until this is dropped.
+/// `rdma_helper_dma_alloc()` has allocated `size` bytes for the device of `binding`, at `cpu` for
+/// this side and at `dma` for the device. `size` is a multiple of the page size, `cpu` is
+/// page-aligned, and the memory is freed only when this is dropped. This side accesses it only with
+/// volatile or atomic accesses.
 ///
 /// # Examples
 ///
@@ -91,13 +97,13 @@ pub struct Chunk {
 
 // SAFETY: Coherent memory may be used and freed from any thread.
 unsafe impl Send for Chunk {}
-// SAFETY: All accesses are volatile or atomic.
+// SAFETY: By the type invariant all accesses to the memory are volatile or atomic.
 unsafe impl Sync for Chunk {}
 
-/// What bytes are copied by, where they are aligned.
+/// Size of the words in which aligned bytes are copied.
 const WORD: usize = size_of::<u64>();
 
-/// How many of `len` bytes at `offset` are copied by words.
+/// Returns how many of `len` bytes at `offset` are copied by words.
 fn in_words(offset: usize, len: usize) -> usize {
     if offset % WORD == 0 {
         len - len % WORD
@@ -107,7 +113,7 @@ fn in_words(offset: usize, len: usize) -> usize {
 }
 
 impl Chunk {
-    /// Allocates `size` bytes of `payer`'s memory, rounded up to whole pages. May sleep.
+    /// Allocates `size` bytes of memory of `payer`, rounded up to whole pages. May sleep.
     pub fn alloc(binding: &Binding, payer: Payer, size: usize) -> Result<Self> {
         let size = size
             .checked_next_multiple_of(kernel::page::PAGE_SIZE)
@@ -120,7 +126,7 @@ impl Chunk {
         let mut dma = 0;
         let cpu = binding
             .with(|| {
-                // SAFETY: The device is bound.
+                // SAFETY: `with` keeps the device bound during the call.
                 unsafe {
                     bindings::rdma_helper_dma_alloc(
                         binding.dev(),
@@ -131,6 +137,8 @@ impl Chunk {
                 }
             })
             .ok_or(ENODEV)?;
+        // INVARIANT: The function has allocated `size` bytes, which is a multiple of the page size.
+        // Coherent memory of whole pages is page-aligned.
         Ok(Self {
             binding: binding.clone(),
             cpu: NonNull::new(cpu.cast()).ok_or(ENOMEM)?,
@@ -141,7 +149,7 @@ impl Chunk {
         })
     }
 
-    /// Never frees the memory: a device may go on using it. No leak that is complained of.
+    /// Never frees the memory, because a device may still use it. This leak is not reported.
     pub fn abandon(this: &Arc<Self>) {
         leak(this.clone());
         if let Some(share) = &this.share {
@@ -150,26 +158,26 @@ impl Chunk {
         Counted::<Chunks>::forgive();
     }
 
-    /// Address for the device.
+    /// Returns the address of the memory for the device.
     pub fn dma_addr(&self) -> u64 {
         self.dma
     }
 
-    /// Size in bytes.
+    /// Returns the size of the memory in bytes.
     pub fn size(&self) -> usize {
         self.size
     }
 
-    /// Page frame, if the memory can be mapped into a process.
+    /// Returns the first page frame, or `EOPNOTSUPP` if the memory cannot be mapped into a process.
     pub(crate) fn pfn(&self) -> Result<c_ulong> {
-        // SAFETY: Memory of ours.
+        // SAFETY: By the type invariant `cpu` is the address of coherent memory.
         match unsafe { bindings::rdma_helper_coherent_pfn(self.cpu.as_ptr().cast()) } {
             0 => Err(eopnotsupp()),
             pfn => Ok(pfn),
         }
     }
 
-    /// Whether `len` bytes at `offset` are within.
+    /// Returns `EINVAL` unless `len` bytes at `offset` are inside the memory.
     #[inline]
     fn check(&self, offset: usize, len: usize) -> Result {
         match offset.checked_add(len) {
@@ -178,32 +186,37 @@ impl Chunk {
         }
     }
 
-    /// Address of a `T` at `offset`.
+    /// Returns the address of a `T` at `offset`, aligned and inside the memory.
     #[inline]
     fn at<T>(&self, offset: usize) -> Result<*mut T> {
         self.check(offset, size_of::<T>())?;
-        // The memory starts on a page, so the offset's alignment is that of the address.
+        // By the type invariant the memory is page-aligned, so the offset has the alignment of the
+        // address.
         if offset % align_of::<T>() != 0 {
             return Err(EINVAL);
         }
-        // SAFETY: Within the memory.
+        // SAFETY: `check` has made sure that the offset is inside the memory, which is one
+        // allocation.
         Ok(unsafe { self.cpu.as_ptr().add(offset) }.cast())
     }
 
     #[inline]
     fn word<T: kernel::sync::atomic::AtomicType>(&self, offset: usize) -> Result<&Atomic<T>> {
         let ptr = self.at::<T>(offset)?;
-        // SAFETY: Aligned and within the memory; this side accesses words atomically or volatile.
+        // SAFETY: `at` returns an address that is aligned and inside the memory, which lives as
+        // long as `self`. By the type invariant this side accesses it only with volatile or atomic
+        // accesses.
         Ok(unsafe { Atomic::from_ptr(ptr) })
     }
 
-    /// A word, without ordering.
+    /// Returns a word, without ordering.
     #[inline]
     pub fn load32(&self, offset: usize) -> Result<u32> {
         Ok(self.word::<u32>(offset)?.load(Relaxed))
     }
 
-    /// A word; what is read afterwards was written by the other side before it wrote the word.
+    /// Returns a word with acquire ordering: later reads see what the other side wrote before this
+    /// word.
     #[inline]
     pub fn load32_acquire(&self, offset: usize) -> Result<u32> {
         Ok(self.word::<u32>(offset)?.load(Acquire))
@@ -216,51 +229,52 @@ impl Chunk {
         Ok(())
     }
 
-    /// Writes a word; the other side sees it after all that was written before.
+    /// Writes a word with release ordering: the other side sees it after all earlier writes.
     #[inline]
     pub fn store32_release(&self, offset: usize, value: u32) -> Result {
         self.word::<u32>(offset)?.store(value, Release);
         Ok(())
     }
 
-    /// Adds 1 to a word that only this side writes, atomically. Returns the old value.
+    /// Adds 1 atomically to a word that only this side writes. Returns the old value.
     #[inline]
     pub fn increment32(&self, offset: usize) -> Result<u32> {
         Ok(self.word::<u32>(offset)?.fetch_add(1, Relaxed))
     }
 
-    /// A double word; see [`load32_acquire`](Self::load32_acquire).
+    /// Returns a double word with the ordering of [`load32_acquire`](Self::load32_acquire).
     #[inline]
     pub fn load64_acquire(&self, offset: usize) -> Result<u64> {
         Ok(self.word::<u64>(offset)?.load(Acquire))
     }
 
-    /// Writes a double word; see [`store32_release`](Self::store32_release).
+    /// Writes a double word with the ordering of [`store32_release`](Self::store32_release).
     #[inline]
     pub fn store64_release(&self, offset: usize, value: u64) -> Result {
         self.word::<u64>(offset)?.store(value, Release);
         Ok(())
     }
 
-    /// A snapshot of a value.
+    /// Returns a snapshot of a value.
     #[inline]
     pub fn read<T: FromBytes>(&self, offset: usize) -> Result<T> {
         let ptr = self.at::<T>(offset)?;
-        // SAFETY: Aligned and within the memory; any bytes are a `T`. Volatile, so it is read once
-        // and may change meanwhile.
+        // SAFETY: `at` returns an address that is aligned and inside the memory, and any bytes are
+        // a `T`. The read is volatile, so the value is read once, and may change at the same time.
         Ok(unsafe { ptr.read_volatile() })
     }
 
-    /// Writes a value.
+    /// Writes a value to the memory.
     #[inline]
     pub fn write<T: IntoBytes + Immutable>(&self, offset: usize, value: &T) -> Result {
         let ptr = self.at::<MaybeUninit<T>>(offset)?;
-        // SAFETY: Aligned and within the memory; the bytes of `value` are initialized, and copied.
+        // SAFETY: `at` returns an address that is aligned and inside the memory. The bytes of
+        // `value` are initialized (`IntoBytes`), and are copied.
         unsafe { ptr.write_volatile(core::ptr::from_ref(value).cast::<MaybeUninit<T>>().read()) };
         Ok(())
     }
 
-    /// Writes bytes; all, or none.
+    /// Writes all bytes, or none if they are not inside the memory.
     pub fn write_bytes(&self, offset: usize, bytes: &[u8]) -> Result {
         self.check(offset, bytes.len())?;
         let (words, rest) = bytes.split_at(in_words(offset, bytes.len()));
@@ -278,7 +292,8 @@ impl Chunk {
         Ok(())
     }
 
-    /// Reads bytes, each once. What another side writes meanwhile is in some of them, or not.
+    /// Reads bytes, each of them once. Some of them may be from before a concurrent write of the
+    /// other side, and others from after it.
     pub fn read_bytes(&self, offset: usize, bytes: &mut [u8]) -> Result {
         self.check(offset, bytes.len())?;
         let (words, rest) = bytes.split_at_mut(in_words(offset, bytes.len()));
@@ -298,8 +313,8 @@ impl Chunk {
 impl Drop for Chunk {
     fn drop(&mut self) {
         let freed = self.binding.with(|| {
-            // SAFETY: Allocated with these arguments from this device, which is bound; nobody uses
-            // the memory any more.
+            // SAFETY: By the type invariant the memory was allocated with these arguments from this
+            // device, which `with` keeps bound. It is not used afterwards.
             unsafe {
                 kbindings::dma_free_attrs(
                     self.binding.dev(),

@@ -7,12 +7,12 @@ use kernel::{
     prelude::*, //
 };
 
-/// A code as the negative number that the kernel passes around.
+/// Returns a code as the negative number that kernel functions return.
 fn negative(code: u32) -> c_int {
     c_int::try_from(code).map_or(-1, |code| -code)
 }
 
-/// Operation not supported, as POSIX has it: what the verbs answer for what a device cannot do.
+/// Returns the error of POSIX for operations that the device does not support.
 pub fn eopnotsupp() -> Error {
     Error::from_errno(negative(bindings::EOPNOTSUPP))
 }

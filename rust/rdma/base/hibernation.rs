@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Hibernation, for drivers whose devices do not outlive it.
+//! Hibernation, for drivers whose devices do not survive it.
 
 use crate::bindings;
 use kernel::{
@@ -8,17 +8,19 @@ use kernel::{
     prelude::*, //
 };
 
-/// While there is one, hibernation is refused (`EBUSY`), and the log says why.
+/// Refuses hibernation (`EBUSY`, with a message in the log) as long as it exists.
 ///
-/// An image has what the driver knew of its device, but not what the device knows by then: the kernel that
-/// loads the image may have used it, and the PCI core lets it write memory again without asking the driver
-/// (`pci_pm_reenable_device()`). One for each module.
+/// A hibernation image contains the driver's state, but not that of the device. By the time the
+/// image is loaded, the kernel that loads it may have used the device, and the PCI core enables bus
+/// mastering again before it calls the driver (`pci_pm_reenable_device()`). A module creates only
+/// one of these.
 pub struct Refusal(());
 
 impl Refusal {
-    /// Begins to refuse.
+    /// Starts to refuse hibernation.
     pub fn new() -> Result<Self> {
-        // SAFETY: Called once for each module, which unregisters what it registers here.
+        // SAFETY: A module calls this only once, so its notifier is not registered yet. `drop`
+        // unregisters it before the module is unloaded.
         to_result(unsafe { bindings::rdma_helper_refuse_hibernation() })?;
         Ok(Self(()))
     }
@@ -26,7 +28,7 @@ impl Refusal {
 
 impl Drop for Refusal {
     fn drop(&mut self) {
-        // SAFETY: Registered by `new`.
+        // SAFETY: `new` has registered the notifier of this module.
         unsafe { bindings::rdma_helper_allow_hibernation() };
     }
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Interrupts: all MSI-X vectors of a device, each with a handler of its own.
+//! Interrupts: all MSI-X vectors of a device, each with its own handler.
 //!
-//! `kernel::pci` reaches the first and the last vector of a range only.
+//! `kernel::pci` gives access only to the first and the last vector of a range.
 
 use crate::{
     base::{
@@ -19,10 +19,11 @@ use kernel::{
     sync::Arc, //
 };
 
-/// What an interrupt does.
+/// A handler of an interrupt.
 pub trait Handler: Send + Sync + 'static {
-    /// Runs in interrupt context, or in a thread: see [`Vectors::request`] and
-    /// [`Vectors::request_threaded`]. Never concurrently with itself for one vector.
+    /// Handles the interrupt, in interrupt context or in a thread: see [`Vectors::request`] and
+    /// [`Vectors::request_threaded`]. The handler of one vector never runs concurrently with
+    /// itself.
     fn handle(&self);
 }
 
@@ -31,18 +32,19 @@ struct Inner {
     count: u32,
 }
 
-/// The vectors of a device. They are freed when this, its clones and all their [`Irq`]s are gone.
+/// The vectors of a device. They are freed after this, its clones and all their [`Irq`]s are
+/// dropped.
 #[derive(Clone)]
 pub struct Vectors {
     inner: Arc<Inner>,
 }
 
 impl Vectors {
-    /// Allocates between `min` and `max` vectors. Once at a time for a device.
+    /// Allocates between `min` and `max` vectors. A device can have only one allocation at a time.
     pub fn alloc(binding: &Binding, min: u32, max: u32) -> Result<Self> {
         let n = binding
             .with(|| {
-                // SAFETY: The device is bound.
+                // SAFETY: `with` keeps the device bound during the call.
                 unsafe {
                     kbindings::pci_alloc_irq_vectors(
                         binding.raw_pci(),
@@ -63,18 +65,19 @@ impl Vectors {
         })
     }
 
-    /// Number of vectors.
+    /// Returns the number of vectors.
     pub fn count(&self) -> u32 {
         self.inner.count
     }
 
-    /// Lets `handler` run in interrupt context when vector `index` fires. It runs on a CPU chosen by
-    /// the index, so that vectors spread.
+    /// Runs `handler` in interrupt context when vector `index` fires. The CPU is chosen by the
+    /// index, so that the vectors spread over the CPUs.
     pub fn request<H: Handler>(&self, index: u32, name: &CStr, handler: Arc<H>) -> Result<Irq> {
         Irq::new(&self.inner, index, name, handler, false)
     }
 
-    /// As [`request`](Self::request), but `handler` runs in a thread, where it may sleep.
+    /// Does the same as [`request`](Self::request), but runs `handler` in a thread, where it may
+    /// sleep.
     pub fn request_threaded<H: Handler>(
         &self,
         index: u32,
@@ -88,7 +91,8 @@ impl Vectors {
 impl Drop for Inner {
     fn drop(&mut self) {
         let freed = self.binding.with(|| {
-            // SAFETY: The device is bound; each handler holds a reference to this, so none is left.
+            // SAFETY: `with` keeps the device bound. Each `Irq` holds a reference to this, so no
+            // vector is requested.
             unsafe { kbindings::pci_free_irq_vectors(self.binding.raw_pci()) }
         });
         if freed.is_none() {
@@ -97,36 +101,42 @@ impl Drop for Inner {
     }
 }
 
-/// A handler at work; dropping it waits until the handler does not run.
+/// A requested interrupt with its handler. Its drop waits until the handler does not run.
 ///
 /// Must not be dropped by the handler itself.
+///
+/// # Invariants
+///
+/// `irq` is requested with `cookie`, which comes from `KBox::into_raw` of the `Cookie` type that
+/// `free` frees. `_vectors` keeps the vector to which `irq` belongs.
 pub struct Irq {
     irq: c_uint,
     index: u32,
     cookie: *mut c_void,
-    /// Frees the cookie.
+    /// Function that frees the cookie.
     free: unsafe fn(*mut c_void),
     /// Keeps the vectors until the interrupt is freed.
     _vectors: Arc<Inner>,
 }
 
-// SAFETY: An interrupt may be freed from any thread; the handler is `Send + Sync`.
+// SAFETY: An interrupt may be freed from any thread, and the handler is `Send + Sync`.
 unsafe impl Send for Irq {}
-// SAFETY: By shared reference the cookie is not used.
+// SAFETY: Code with a shared reference does not use the cookie.
 unsafe impl Sync for Irq {}
 
 struct Cookie<H> {
     handler: Arc<H>,
-    /// `/proc/interrupts` shows it as long as the interrupt is requested.
+    /// Name that `/proc/interrupts` shows until the interrupt is freed.
     name: CString,
 }
 
 impl<H: Handler> Cookie<H> {
     /// # Safety
     ///
-    /// Only for the interrupt core, with a cookie of this type.
+    /// Only the interrupt core may call this, with a live cookie of this type.
     unsafe extern "C" fn run(_irq: c_int, cookie: *mut c_void) -> kbindings::irqreturn_t {
-        // SAFETY: The cookie lives until the interrupt is freed.
+        // SAFETY: By the contract of this function `cookie` is of this type, and it lives until the
+        // interrupt is freed, which waits for this handler.
         let cookie = unsafe { &*cookie.cast::<Self>() };
         cookie.handler.handle();
         compat::IRQ_HANDLED
@@ -134,9 +144,11 @@ impl<H: Handler> Cookie<H> {
 
     /// # Safety
     ///
-    /// `cookie` must be one of this type from `KBox::into_raw`; nobody uses it afterwards.
+    /// `cookie` must come from `KBox::into_raw` of this type, and the caller must not use it
+    /// afterwards.
     unsafe fn free(cookie: *mut c_void) {
-        // SAFETY: See above.
+        // SAFETY: The caller promises that `cookie` comes from `KBox::into_raw` and is not used
+        // afterwards.
         drop(unsafe { KBox::from_raw(cookie.cast::<Self>()) });
     }
 }
@@ -161,18 +173,20 @@ impl Irq {
         )?;
         let raw: *const Cookie<H> = &*cookie;
         let request = || {
-            // SAFETY: The device is bound, and has the vector.
+            // SAFETY: `with` keeps the device bound, and `index` is below the number of its
+            // vectors.
             let irq = unsafe { kbindings::pci_irq_vector(vectors.binding.raw_pci(), index) };
             let irq = c_uint::try_from(irq)?;
             let run: unsafe extern "C" fn(c_int, *mut c_void) -> kbindings::irqreturn_t =
                 Cookie::<H>::run;
             let (hard, thread, flags) = if threaded {
-                // CAST: A flag.
+                // CAST: The value is a flag.
                 (None, Some(run), kbindings::IRQF_ONESHOT as c_ulong)
             } else {
                 (Some(run), None, 0)
             };
-            // SAFETY: The cookie and the name live until the interrupt is freed.
+            // SAFETY: The cookie, which contains the name, lives until the interrupt is freed, and
+            // is of the type that `run` expects.
             to_result(unsafe {
                 kbindings::request_threaded_irq(
                     irq,
@@ -187,11 +201,13 @@ impl Irq {
         };
         let irq = vectors.binding.with(request).ok_or(ENODEV)??;
         if !threaded {
-            // Only a wish: it does not matter if it is not granted.
+            // The affinity is only an optimization, so an error is ignored.
             //
-            // SAFETY: A requested interrupt.
+            // SAFETY: The interrupt was requested above.
             let _ = unsafe { bindings::rdma_helper_irq_spread(irq, index) };
         }
+        // INVARIANT: The interrupt was requested with this cookie, and `free` is the function of
+        // its type.
         Ok(Self {
             irq,
             index,
@@ -201,7 +217,7 @@ impl Irq {
         })
     }
 
-    /// Index of the vector.
+    /// Returns the index of the vector.
     pub fn index(&self) -> u32 {
         self.index
     }
@@ -209,9 +225,9 @@ impl Irq {
 
 impl Drop for Irq {
     fn drop(&mut self) {
-        // SAFETY: Requested with this cookie; afterwards no handler runs any more, so the cookie can
-        // go, by the function that goes with it. The vectors, and with them the number, are kept by
-        // `_vectors`.
+        // SAFETY: By the type invariant `irq` is requested with `cookie`, and `_vectors` keeps it
+        // valid. After `free_irq()` no handler runs, so the cookie is unused, and `free` is the
+        // function of its type.
         unsafe {
             bindings::rdma_helper_irq_unspread(self.irq);
             kbindings::free_irq(self.irq, self.cookie);

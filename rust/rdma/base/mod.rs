@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What is not of the verbs, and parallels or would extend the `kernel` crate: a driver of something
-//! else could use it as well.
+//! Abstractions that are not about verbs. They parallel or would extend the `kernel` crate, and
+//! drivers of other devices could use them too.
 
 pub mod bind;
 pub mod compat;

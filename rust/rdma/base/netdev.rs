@@ -19,44 +19,50 @@ use kernel::{
     types::Opaque, //
 };
 
-/// A net device, held.
+/// A reference to a net device.
+///
+/// # Invariants
+///
+/// `raw` is a net device to which this holds a reference of `dev_hold()`.
 pub struct Netdev {
     raw: NonNull<kbindings::net_device>,
 }
 
-// SAFETY: A net device may be used from any thread.
+// SAFETY: A net device may be used, and its reference released, from any thread.
 unsafe impl Send for Netdev {}
-// SAFETY: As above.
+// SAFETY: The functions called here allow concurrent use of a net device.
 unsafe impl Sync for Netdev {}
 
 /// State of a net device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NetdevInfo {
-    /// Its MAC.
+    /// MAC address of the net device.
     pub mac: [u8; 6],
-    /// Its MTU.
+    /// MTU of the net device in bytes.
     pub mtu: u32,
-    /// It is up.
+    /// True if the net device is up.
     pub running: bool,
-    /// It has a link.
+    /// True if the net device has a link.
     pub carrier: bool,
 }
 
 impl NetdevInfo {
-    /// It is up and has a link: packets go both ways.
+    /// True if the net device is up and has a link, so that packets can be sent and received.
     pub fn is_up(&self) -> bool {
         self.running && self.carrier
     }
 }
 
 impl Netdev {
-    /// The net device with that MAC, in whatever network namespace. May sleep.
+    /// Returns the net device with this MAC address, in any network namespace. May sleep.
     ///
-    /// It is held until this is dropped, and cannot go away meanwhile: drop this when it wants to
-    /// ([`Change::Unregister`]). It may move between namespaces.
+    /// The net device cannot be freed until this reference is dropped, so the owner must drop it
+    /// when the net device is unregistered ([`Change::Unregister`]). The net device may move
+    /// between namespaces.
     pub fn by_mac(mac: &[u8; 6]) -> Option<Self> {
-        // SAFETY: Six bytes are read.
+        // SAFETY: The function reads six bytes.
         let raw = unsafe { bindings::rdma_helper_netdev_by_mac(mac.as_ptr()) };
+        // INVARIANT: The function has taken a reference to the net device that it returns.
         Some(Self {
             raw: NonNull::new(raw)?,
         })
@@ -66,13 +72,13 @@ impl Netdev {
         self.raw.as_ptr()
     }
 
-    /// Whether the net device is being unregistered, or is not registered yet. Any context.
+    /// True if the net device is being unregistered or is not registered yet. Any context.
     pub fn is_leaving(&self) -> bool {
-        // SAFETY: The device is held.
+        // SAFETY: By the type invariant this holds a reference to the net device.
         unsafe { bindings::rdma_helper_netdev_is_leaving(self.raw.as_ptr()) }
     }
 
-    /// Its state now. Any context.
+    /// Returns the present state. Any context.
     pub fn info(&self) -> NetdevInfo {
         let mut info = NetdevInfo {
             mac: [0; 6],
@@ -80,7 +86,8 @@ impl Netdev {
             running: false,
             carrier: false,
         };
-        // SAFETY: The device is held; six bytes are written, and the rest.
+        // SAFETY: By the type invariant this holds a reference to the net device. The function
+        // writes six bytes of the MAC address and the other members.
         unsafe {
             bindings::rdma_helper_netdev_info(
                 self.raw.as_ptr(),
@@ -102,49 +109,50 @@ impl PartialEq for Netdev {
 
 impl Drop for Netdev {
     fn drop(&mut self) {
-        // SAFETY: Held by `by_mac`.
+        // SAFETY: By the type invariant this holds a reference to the net device, which is not used
+        // afterwards.
         unsafe { bindings::rdma_helper_netdev_put(self.raw.as_ptr()) };
     }
 }
 
-/// What happened to a net device.
+/// A change of a net device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Up, down, carrier.
+    /// The net device went up or down, or its link changed.
     State,
-    /// MTU.
+    /// The MTU of the net device changed.
     Mtu,
-    /// MAC.
+    /// The MAC address of the net device changed.
     Address,
-    /// It goes away. That it moves to another network namespace is told as [`State`](Self::State): the
-    /// kernel takes it down there.
+    /// The net device is being unregistered. A move to another network namespace is reported as
+    /// [`State`](Self::State) instead, because the kernel takes the net device down for it.
     Unregister,
-    /// A net device with the MAC address that is looked for is there ([`Notifier::of_mac`]). May be told more
-    /// than once.
+    /// A net device with the wanted MAC address exists ([`Notifier::of_mac`]). This may be reported
+    /// more than once.
     There,
 }
 
-/// Is told of changes.
+/// A handler of changes of net devices.
 pub trait Handler: Send + Sync + 'static {
-    /// Called with the RTNL held, so nothing may be waited for that needs it: queue a
-    /// [`Work`](crate::base::work::Work).
+    /// Handles a change. Called with the RTNL held, so the handler must not wait for code that
+    /// needs it, and queues a [`Work`](crate::base::work::Work) instead.
     fn changed(&self, change: Change);
 }
 
-/// Whose changes are told.
+/// The net device whose changes are reported.
 enum Whose {
-    /// Those of the net device at that address, which is only compared.
+    /// The net device at this address, which is only compared.
     Netdev(usize),
-    /// That a net device is there that [`Netdev::by_mac`] finds.
+    /// Any net device that [`Netdev::by_mac`] finds for this MAC address.
     Mac([u8; 6]),
 }
 
 impl Whose {
-    /// What is told of an event of the notifier chain.
+    /// Returns the change to report for an event of the notifier chain.
     ///
     /// # Safety
     ///
-    /// `netdev` must be that of the event.
+    /// `netdev` must be the net device of the event, and be alive during the call.
     unsafe fn change(&self, event: c_uint, netdev: *mut kbindings::net_device) -> Option<Change> {
         match self {
             Self::Netdev(address) if netdev as usize == *address => match event {
@@ -153,16 +161,18 @@ impl Whose {
                 | bindings::netdev_cmd_NETDEV_CHANGE => Some(Change::State),
                 bindings::netdev_cmd_NETDEV_CHANGEMTU => Some(Change::Mtu),
                 bindings::netdev_cmd_NETDEV_CHANGEADDR => Some(Change::Address),
-                // One that moves is unregistered in one namespace and registered in the next.
+                // A net device that moves is unregistered in one namespace and registered in the
+                // next.
                 bindings::netdev_cmd_NETDEV_UNREGISTER => {
-                    // SAFETY: The net device is that of the event.
+                    // SAFETY: The caller promises that the net device is alive.
                     unsafe { bindings::rdma_helper_netdev_is_leaving(netdev) }
                         .then_some(Change::Unregister)
                 }
                 _ => None,
             },
             Self::Netdev(_) => None,
-            // SAFETY: The net device is that of the event; six bytes are read.
+            // SAFETY: The caller promises that the net device is alive. The function reads six
+            // bytes of the address.
             Self::Mac(mac) => unsafe {
                 bindings::rdma_helper_netdev_has_mac(netdev, mac.as_ptr()).then_some(Change::There)
             },
@@ -174,30 +184,32 @@ impl Whose {
 struct Inner<H: Handler> {
     block: Opaque<kbindings::notifier_block>,
     whose: Whose,
-    /// Unregistering tells of every device that it goes away, which is not so.
+    /// True while the notifier is being unregistered. The chain then reports every net device as
+    /// unregistered, which is wrong.
     ending: Atomic<bool>,
     handler: Arc<H>,
 }
 
-/// Tells a handler of changes of one net device, in whatever network namespace it is, until dropped.
+/// Reports changes of one net device to a handler, in any network namespace, until it is dropped.
 pub struct Notifier<H: Handler> {
     inner: Pin<KBox<Inner<H>>>,
 }
 
-// SAFETY: A notifier may be unregistered from any thread.
+// SAFETY: A notifier may be unregistered from any thread, and the handler is `Send + Sync`.
 unsafe impl<H: Handler> Send for Notifier<H> {}
-// SAFETY: By shared reference there is nothing to do with it.
+// SAFETY: Code with a shared reference cannot access the fields.
 unsafe impl<H: Handler> Sync for Notifier<H> {}
 
 impl<H: Handler> Notifier<H> {
-    /// Starts to tell of a net device. `handler` is told of [`Change::State`] before this returns if the device is up. Must be
-    /// called, and dropped, without the RTNL.
+    /// Starts to report changes of a net device. If the device is up, `handler` gets a
+    /// [`Change::State`] before this returns. Must be called, and the result dropped, without the
+    /// RTNL held.
     pub fn new(netdev: &Netdev, handler: Arc<H>) -> Result<Self> {
         Self::of(Whose::Netdev(netdev.as_raw() as usize), handler)
     }
 
-    /// Tells when there is a net device with that MAC: of one that is there already before this returns. Must
-    /// be called, and dropped, without the RTNL.
+    /// Starts to report net devices with this MAC address. An existing one is reported before this
+    /// returns. Must be called, and the result dropped, without the RTNL held.
     pub fn of_mac(mac: [u8; 6], handler: Arc<H>) -> Result<Self> {
         Self::of(Whose::Mac(mac), handler)
     }
@@ -216,24 +228,26 @@ impl<H: Handler> Notifier<H> {
             },
             GFP_KERNEL,
         )?;
-        // SAFETY: The block lives until it is unregistered.
+        // SAFETY: The block is pinned in `inner`, which lives until `drop` has unregistered it.
         to_result(unsafe { bindings::register_netdevice_notifier(inner.block.get()) })?;
         Ok(Self { inner })
     }
 
     /// # Safety
     ///
-    /// Only for the notifier chain.
+    /// Only the notifier chain may call this, with the block of an `Inner<H>`.
     unsafe extern "C" fn call(
         block: *mut kbindings::notifier_block,
         event: c_ulong,
         info: *mut c_void,
     ) -> c_int {
-        // SAFETY: The block is in an `Inner`, which lives until it is unregistered.
+        // SAFETY: By the contract of this function the block is in an `Inner<H>`, which lives until
+        // the block is unregistered, which waits for this call.
         let inner = unsafe { &*container_of!(Opaque::cast_from(block), Inner<H>, block) };
         if !inner.ending.load(Relaxed) {
             let event = c_uint::try_from(event).unwrap_or(0);
-            // SAFETY: What the chain passes.
+            // SAFETY: `info` is the argument that the chain passes for net devices, whose net
+            // device is alive during the call.
             let change = unsafe {
                 let netdev = bindings::rdma_helper_notifier_netdev(info);
                 inner.whose.change(event, netdev)
@@ -242,7 +256,7 @@ impl<H: Handler> Notifier<H> {
                 inner.handler.changed(change);
             }
         }
-        // NOTIFY_DONE.
+        // The value is NOTIFY_DONE.
         0
     }
 }
@@ -250,8 +264,8 @@ impl<H: Handler> Notifier<H> {
 impl<H: Handler> Drop for Notifier<H> {
     fn drop(&mut self) {
         self.inner.ending.store(true, Relaxed);
-        // SAFETY: Registered. Afterwards the chain does not call it any more. The result says only
-        // whether it was registered.
+        // SAFETY: `of` has registered the block. After this the chain does not call it any more.
+        // The error would only say that the block was not registered.
         unsafe { bindings::unregister_netdevice_notifier(self.inner.block.get()) };
     }
 }

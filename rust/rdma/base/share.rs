@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What users share, and how much of it each of them may have.
+//! Resources that users share, and the limits of each user's share.
 //!
-//! Nobody needs privileges to open an RDMA device, and processes cost nothing; so what is limited is
-//! shared by users (real UIDs), not by processes. A [`Supply`] has one rule: *whoever takes something has
-//! afterwards no more than what is left for everybody else*. One user gets at most half of the supply,
-//! two who are greedy a third each, and so on: however many there are, something is left for who comes next.
-//! An eighth of it is out of this account: processes with `CAP_SYS_RESOURCE` may take it, and may have more
-//! than their share. The kernel's own use makes what is shared smaller, and is not refused here.
+//! Every process can open an RDMA device without privileges, and processes cost nothing, so the
+//! resources are shared by users (real UIDs), not by processes. A [`Supply`] has one rule: *after a
+//! user takes a unit, the user has no more than is left for all others*. One user gets at most half
+//! of the supply, two users that take all they can get a third each, and so on: there is always
+//! something left for the next user. An eighth of the supply does not take part: only processes
+//! with `CAP_SYS_RESOURCE` may take it, and these may exceed the share of their user. The kernel's
+//! own use reduces the shared amount, and is not refused here.
 //!
-//! [`QueueMemory`] is the share of the memory that processes make the kernel allocate. Of it the first
+//! [`QueueMemory`] is the share of the memory that processes make the kernel allocate. The first
 //! [`FREE`] bytes of a process are free, so that ordinary programs need no RLIMIT_MEMLOCK for their
-//! queues; what it takes beyond that is pinned memory (`mm->pinned_vm`) like the memory that it registers, and
-//! counts against that limit unless the process has `CAP_IPC_LOCK`.
+//! queues. Memory beyond that is pinned memory (`mm->pinned_vm`) like the memory that the process
+//! registers, and counts against that limit unless the process has `CAP_IPC_LOCK`.
 
 use crate::{
     base::dma::Payer,
@@ -37,15 +38,15 @@ use kernel::{
     }, //
 };
 
-/// Bytes of queues that a process has without RLIMIT_MEMLOCK: as much as that limit is where nobody has
-/// set one (`MLOCK_LIMIT` of the kernel).
+/// Bytes of queues that a process may have without RLIMIT_MEMLOCK: the default of that limit
+/// (`MLOCK_LIMIT` of the kernel).
 pub const FREE: usize = 8 << 20;
 
-/// How much each has of something. Who has nothing is not in it.
+/// Amounts that each holder has of a resource. A holder without any is not in the ledger.
 struct Ledger {
-    /// How much all users have.
+    /// Sum of the amounts of all users.
     of_users: usize,
-    /// Sorted by the first number: whose, and how much.
+    /// Holders and their amounts, sorted by holder.
     parts: KVVec<(usize, usize)>,
 }
 
@@ -61,7 +62,7 @@ impl Ledger {
         self.parts.binary_search_by_key(&whose, |part| part.0)
     }
 
-    /// How much `whose` has.
+    /// Returns the amount that `whose` has.
     fn part(&self, whose: usize) -> usize {
         self.find(whose)
             .ok()
@@ -95,20 +96,20 @@ impl Ledger {
             }
             return;
         }
-        // Cannot fail: it was found there.
+        // The index comes from `find`, so this cannot fail.
         let _ = self.parts.remove(at);
         if self.parts.is_empty() {
-            // A ledger may be a static, which nobody drops.
+            // A ledger may be a static, which is never dropped.
             self.parts = KVVec::new();
         }
     }
 
-    /// Takes `amount` of `total` for a user.
+    /// Takes `amount` of `total` for a user, or returns `ENOMEM` if that exceeds the user's share.
     fn take(&mut self, user: usize, amount: usize, total: usize) -> Result {
         let of_users = self.of_users.saturating_add(amount);
         let mine = self.part(user).saturating_add(amount);
         let left = shared(total).saturating_sub(of_users);
-        // SAFETY: Asks for a capability of the current task.
+        // SAFETY: The function only checks a capability of the current task.
         let may_exceed = || unsafe { bindings::rdma_helper_may_exceed() };
         if mine > left && !(of_users <= total && may_exceed()) {
             return Err(ENOMEM);
@@ -124,44 +125,45 @@ impl Ledger {
     }
 }
 
-/// What users share of `total`: the rest is for the privileged.
+/// Returns the part of `total` that users share. The rest is for privileged processes.
 fn shared(total: usize) -> usize {
     total - total / 8
 }
 
-/// Whose something is that the current process has the kernel make for `payer`.
+/// Returns the user that is charged for an allocation of the current process for `payer`.
 fn user_of(payer: Payer) -> Option<usize> {
     (payer != Payer::Kernel).then(|| {
-        // SAFETY: No requirement.
-        // CAST: 32 bits.
+        // SAFETY: The function has no requirements. CAST: A UID has 32 bits.
         unsafe { bindings::rdma_helper_current_uid() as usize }
     })
 }
 
-/// Says why the current process gets no more. Not always: a process may ask as often as it likes.
+/// Logs that the current process gets no more. The log is rate-limited, because a process may ask
+/// as often as it likes.
 fn refuse(what: &CStr) -> Error {
-    // SAFETY: A C string, of which nothing is kept.
+    // SAFETY: `what` is a C string, of which the function keeps no pointer.
     unsafe { bindings::rdma_helper_say_refused(what.as_char_ptr()) };
     ENOMEM
 }
 
-/// A number of something that users share. See the [module](self).
+/// A limited number of units that users share. See the [module](self).
 #[pin_data]
 pub struct Supply {
-    /// What it is, for messages.
+    /// Name of the resource, for messages.
     what: &'static CStr,
     total: usize,
-    /// How many of them are the kernel's in any case.
+    /// Number of units that are reserved for the kernel.
     reserve: usize,
-    /// How many the kernel has. It takes no lock: whoever holds that may be waiting for memory, and whoever frees some for
-    /// an object of the kernel's.
+    /// Number of units that the kernel has. This is an atomic outside of the lock, because a holder
+    /// of the lock may wait for memory, and freeing memory may wait for an object of the kernel.
     of_kernel: Atomic<usize>,
     #[pin]
     ledger: Mutex<Ledger>,
 }
 
 impl Supply {
-    /// So many of something, whose name in messages is `what`. `reserve` of them are the kernel's in any case.
+    /// Creates a supply of `total` units, whose name in messages is `what`. `reserve` of them are
+    /// reserved for the kernel.
     pub fn new(what: &'static CStr, total: usize, reserve: usize) -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
@@ -175,8 +177,8 @@ impl Supply {
         )
     }
 
-    /// Takes one, for the user of the current process unless it is for the kernel. `ENOMEM` if the user has
-    /// its share. May sleep.
+    /// Takes one unit, for the user of the current process or for the kernel. Returns `ENOMEM` if
+    /// the user has used up its share. May sleep.
     pub fn take(this: &Arc<Self>, payer: Payer) -> Result<Part> {
         let user = user_of(payer);
         match user {
@@ -197,7 +199,7 @@ impl Supply {
     }
 }
 
-/// One of a [`Supply`], given back when it is dropped.
+/// One unit of a [`Supply`], which is returned when this is dropped.
 pub struct Part {
     supply: Arc<Supply>,
     user: Option<usize>,
@@ -246,27 +248,33 @@ pub(crate) fn has_begun() -> bool {
     BEGUN.load(Acquire) == 2
 }
 
-/// Pages that a process with `bytes` for queues must have pinned.
+/// Returns the number of pages that a process with `bytes` of queues must have pinned.
 fn pages_beyond_free(bytes: usize) -> usize {
     bytes.saturating_sub(FREE).div_ceil(PAGE_SIZE)
 }
 
-/// Memory for queues of a process, beyond what is free charged to it as pinned.
+/// Memory for queues of a process. The part beyond the free amount is charged to the process as
+/// pinned.
+///
+/// # Invariants
+///
+/// `QUEUES` counts `bytes` for `mm`, and pins the pages for them. The `mm_struct` is held as long
+/// as `QUEUES` counts bytes for it.
 struct Queues {
-    /// Address of the process' `mm_struct`, which exists as long as it is in [`QUEUES`].
+    /// Address of the `mm_struct` of the process, which is held as long as it is in [`QUEUES`].
     mm: NonNull<kbindings::mm_struct>,
     bytes: usize,
 }
 
-// SAFETY: A counter of an `mm_struct` may be changed from any thread.
+// SAFETY: The counter of an `mm_struct` may be changed, and its hold released, from any thread.
 unsafe impl Send for Queues {}
-// SAFETY: As above.
+// SAFETY: Code with a shared reference does not access the `mm_struct`.
 unsafe impl Sync for Queues {}
 
 impl Queues {
-    /// `None` in a thread of the kernel's.
+    /// Takes `bytes` for the current process. Returns `None` in a kernel thread.
     fn take(bytes: usize) -> Result<Option<Self>> {
-        // SAFETY: No requirement.
+        // SAFETY: The function has no requirements.
         let Some(mm) = NonNull::new(unsafe { bindings::rdma_helper_current_mm() }) else {
             return Ok(None);
         };
@@ -274,12 +282,13 @@ impl Queues {
         let mut ledger = QUEUES.lock();
         let before = ledger.part(whose);
         let pages = pages_beyond_free(before + bytes) - pages_beyond_free(before);
-        // SAFETY: The current process' own.
+        // SAFETY: `mm` belongs to the current process, so it is alive.
         if !unsafe { bindings::rdma_helper_mm_pin(mm.as_ptr(), pages) } {
             return Err(ENOMEM);
         }
         let added = ledger.add(whose, bytes);
-        // SAFETY: As above: it is held from its first bytes to its last.
+        // SAFETY: `mm` belongs to the current process, so it is alive. It is held from its first
+        // bytes in the ledger to its last.
         unsafe {
             if added.is_err() {
                 bindings::rdma_helper_mm_unpin(mm.as_ptr(), pages);
@@ -288,6 +297,8 @@ impl Queues {
             }
         }
         added?;
+        // INVARIANT: The ledger counts `bytes` for `mm`, which is held, and the pages for them are
+        // pinned.
         Ok(Some(Self { mm, bytes }))
     }
 }
@@ -301,8 +312,9 @@ impl Drop for Queues {
         let after = ledger.part(whose);
         drop(ledger);
         let pages = pages_beyond_free(before) - pages_beyond_free(after);
-        // SAFETY: Held since its first bytes, and what was pinned for them is so until now. Whoever makes it
-        // have bytes again meanwhile is the process itself, and holds it again.
+        // SAFETY: By the type invariant the `mm_struct` was held and `pages` were pinned for the
+        // removed bytes. If the process takes bytes again in the meantime, it also holds its
+        // `mm_struct` again.
         unsafe {
             bindings::rdma_helper_mm_unpin(self.mm.as_ptr(), pages);
             if after == 0 {
@@ -312,23 +324,25 @@ impl Drop for Queues {
     }
 }
 
-/// Bytes of the kernel's memory that a process has, given back when it is dropped.
+/// Bytes of kernel memory that are charged to a user and process, and returned when this is
+/// dropped.
 pub(crate) struct QueueMemory {
     user: usize,
-    /// 0 when they are nobody's any more.
+    /// Number of bytes, or 0 after they are not charged any more.
     bytes: Atomic<usize>,
     _queues: Option<Queues>,
 }
 
 impl QueueMemory {
-    /// Takes `bytes` for the user of the current process, and if they are for a queue for that process.
+    /// Takes `bytes` for the user of the current process and, if they are for a queue, for that
+    /// process.
     pub(crate) fn take(payer: Payer, bytes: usize) -> Result<Self> {
         let user = user_of(payer).ok_or(EINVAL)?;
-        // SAFETY: Only reads.
+        // SAFETY: The function only reads.
         let total = unsafe { bindings::rdma_helper_total_ram() } / 4;
         let taken = MEMORY.lock().take(user, bytes, total);
         taken.map_err(|_| refuse(c"the memory for queues and tables"))?;
-        // From here on given back by the drop.
+        // The drop of `this` returns the bytes if an error follows.
         let mut this = Self {
             user,
             bytes: Atomic::new(bytes),
@@ -341,8 +355,8 @@ impl QueueMemory {
         Ok(this)
     }
 
-    /// The memory will never be freed: it counts as nobody's from now on, so that what is left to a lost
-    /// device does not make the users' shares smaller.
+    /// Ends the charge for memory that will never be freed, so that memory that is left to a lost
+    /// device does not reduce the shares of the users.
     pub(crate) fn forgive(&self) {
         let bytes = self.bytes.xchg(0, Relaxed);
         MEMORY.lock().give_back(self.user, bytes);

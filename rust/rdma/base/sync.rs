@@ -17,18 +17,18 @@ use kernel::{
     types::Opaque, //
 };
 
-/// Backend of [`IrqLock`].
+/// Lock backend of [`IrqLock`].
 pub struct IrqSave;
 
-/// A spin lock that disables interrupts of this CPU while held. Usable in any context.
+/// A spin lock that disables the interrupts of this CPU while it is held. Usable in any context.
 ///
-/// Made with [`new_irq_lock!`](crate::new_irq_lock).
+/// Created with [`new_irq_lock!`](crate::new_irq_lock).
 pub type IrqLock<T> = Lock<T, IrqSave>;
 
-/// Guard of an [`IrqLock`].
+/// Guard of an [`IrqLock`], with the saved interrupt state.
 pub type IrqLockGuard<'a, T> = Guard<'a, T, IrqSave>;
 
-/// An initializer of an [`IrqLock`], with a lock class of its own.
+/// Returns an initializer of an [`IrqLock`] with its own lock class.
 #[macro_export]
 macro_rules! new_irq_lock {
     ($inner:expr $(, $name:literal)? $(,)?) => {
@@ -38,7 +38,7 @@ macro_rules! new_irq_lock {
 }
 
 // SAFETY: `spin_lock_irqsave` gives exclusive ownership of the lock to one CPU until
-// `spin_unlock_irqrestore`; `relock` is the provided one, which calls `lock`.
+// `spin_unlock_irqrestore`. `relock` is the provided function, which calls `lock`.
 unsafe impl Backend for IrqSave {
     type State = kbindings::spinlock_t;
     type GuardState = c_ulong;
@@ -48,55 +48,58 @@ unsafe impl Backend for IrqSave {
         name: *const c_char,
         key: *mut kbindings::lock_class_key,
     ) {
-        // SAFETY: The caller passes a `ptr` valid for writes, and a name and a key that live on.
+        // SAFETY: The caller promises that `ptr` is valid for writes and that name and key live as
+        // long as the lock.
         unsafe { kbindings::__spin_lock_init(ptr, name, key) }
     }
 
     unsafe fn lock(ptr: *mut Self::State) -> Self::GuardState {
-        // SAFETY: The caller has initialized the lock.
+        // SAFETY: The caller promises that the lock is initialized.
         unsafe { bindings::rdma_helper_spin_lock_irqsave(ptr) }
     }
 
     unsafe fn try_lock(ptr: *mut Self::State) -> Option<Self::GuardState> {
         let mut flags = 0;
-        // SAFETY: The caller has initialized the lock; `flags` is ours.
+        // SAFETY: The caller promises that the lock is initialized. `flags` is a local variable.
         unsafe { bindings::rdma_helper_spin_trylock_irqsave(ptr, &mut flags) }.then_some(flags)
     }
 
     unsafe fn unlock(ptr: *mut Self::State, flags: &Self::GuardState) {
-        // SAFETY: The caller owns the lock, and `flags` is what `lock` returned.
+        // SAFETY: The caller promises that it owns the lock, and `flags` is the value that `lock`
+        // returned.
         unsafe { bindings::rdma_helper_spin_unlock_irqrestore(ptr, *flags) }
     }
 
     unsafe fn assert_is_held(ptr: *mut Self::State) {
-        // SAFETY: The caller passes an initialized lock.
+        // SAFETY: The caller promises that the lock is initialized.
         unsafe { kbindings::spin_assert_is_held(ptr) }
     }
 }
 
-/// Orders reads of memory that a device writes: what was read before (an owner bit, a producer
-/// index) happens before what is read after (the entry).
+/// Orders reads of memory that a device writes: earlier reads (of an owner bit or a producer index)
+/// happen before later ones (of the entry).
 #[inline]
 pub fn dma_rmb() {
-    // SAFETY: A barrier.
+    // SAFETY: A barrier has no requirements.
     unsafe { bindings::rdma_helper_dma_rmb() }
 }
 
-/// Full fence towards a device: orders all earlier accesses before all later ones, stores before
-/// loads included. Also on a machine with one CPU, where `smp_mb` need not be one.
+/// Executes a full fence towards a device: orders all earlier accesses before all later ones,
+/// including stores before loads. Also on a machine with one CPU, for which `smp_mb` need not be a
+/// fence.
 #[inline]
 pub fn mb() {
-    // SAFETY: A barrier.
+    // SAFETY: A barrier has no requirements.
     unsafe { bindings::rdma_helper_mb() }
 }
 
-/// Sleeps. Process context only.
+/// Sleeps for at least `ms` milliseconds. Process context only.
 pub fn msleep(ms: u32) {
-    // SAFETY: No requirement but the context, whose violation the kernel reports.
+    // SAFETY: The function requires only a context that may sleep. The kernel reports a violation.
     unsafe { bindings::rdma_helper_msleep(ms) }
 }
 
-/// A `struct completion` with a timed wait.
+/// A `struct completion` whose waits can have a timeout.
 #[pin_data]
 pub struct Completion {
     #[pin]
@@ -105,49 +108,49 @@ pub struct Completion {
 
 // SAFETY: A `struct completion` may be used from any thread.
 unsafe impl Send for Completion {}
-// SAFETY: A `struct completion` synchronizes itself.
+// SAFETY: A `struct completion` has its own lock.
 unsafe impl Sync for Completion {}
 
 impl Completion {
-    /// An initializer: not completed.
+    /// Returns an initializer of a completion that is not complete.
     pub fn new() -> impl PinInit<Self> {
         pin_init!(Self {
             inner <- Opaque::ffi_init(|slot| {
-                // SAFETY: `slot` is memory for a completion that will not move.
+                // SAFETY: `slot` is memory for a `struct completion` that will not move.
                 unsafe { kbindings::init_completion(slot) }
             }),
         })
     }
 
-    /// Wakes one waiter, present or future. Any context.
+    /// Wakes one present or future waiter. Any context.
     pub fn complete(&self) {
-        // SAFETY: Initialized.
+        // SAFETY: `new` has initialized the completion.
         unsafe { kbindings::complete(self.inner.get()) }
     }
 
-    /// Wakes all waiters, present and future. Any context.
+    /// Wakes all present and future waiters. Any context.
     pub fn complete_all(&self) {
-        // SAFETY: Initialized.
+        // SAFETY: `new` has initialized the completion.
         unsafe { kbindings::complete_all(self.inner.get()) }
     }
 
-    /// Forgets earlier completions. Nobody may be waiting or completing.
+    /// Resets the completion. No thread may wait for it or complete it at the same time.
     pub fn reinit(&self) {
-        // SAFETY: Initialized; only a counter is written, which all others access under the
-        // completion's own lock or with marked accesses.
+        // SAFETY: `new` has initialized the completion. The function writes only a counter, which
+        // other code accesses with the lock of the completion held or with marked accesses.
         unsafe { bindings::rdma_helper_reinit_completion(self.inner.get()) }
     }
 
-    /// Waits.
+    /// Waits for the completion without a timeout.
     pub fn wait(&self) {
-        // SAFETY: Initialized.
+        // SAFETY: `new` has initialized the completion.
         unsafe { kbindings::wait_for_completion(self.inner.get()) }
     }
 
-    /// Waits at most `ms` milliseconds; whether it was completed.
+    /// Waits for at most `ms` milliseconds. Returns true if the completion was complete.
     #[must_use]
     pub fn wait_ms(&self, ms: u32) -> bool {
-        // SAFETY: Initialized.
+        // SAFETY: `new` has initialized the completion.
         unsafe { bindings::rdma_helper_wait_ms(self.inner.get(), ms) }
     }
 }

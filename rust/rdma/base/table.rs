@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Tables from numbers to objects, whose references fence destruction.
+//! Tables from numbers to objects, whose references delay the destruction of the objects.
 //!
-//! An interrupt handler gets a QPN or CQN from the device and needs the object. [`Table::get`] finds
-//! it in any context and returns a [`Ref`]; [`Link::unlink`], called by `destroy` when the device has
-//! let go of the number, takes the object out and waits until every [`Ref`] is gone. An object
-//! that is still in a table when its memory is to be freed is taken out then, so a table never
-//! holds a dangling pointer.
+//! An interrupt handler gets a QPN or CQN from the device and needs the object. [`Table::get`]
+//! finds the object in any context and returns a [`Ref`]. `destroy` calls [`Link::unlink`] after
+//! the device has released the number: the object is removed from the table, and the call waits
+//! until every [`Ref`] is dropped. An object that is still in a table when its memory is to be
+//! freed is removed then, so a table never contains a dangling pointer.
 
 use crate::{
     base::sync::Completion,
@@ -33,12 +33,12 @@ use kernel::{
 /// The part of an object that a table needs.
 #[pin_data]
 pub struct Link {
-    /// One for the table, one for each [`Ref`].
+    /// Number of references: one of the table, and one of each [`Ref`].
     refs: Refcount,
-    /// Completed when `refs` is 0.
+    /// Completed when `refs` becomes 0.
     #[pin]
     gone: Completion,
-    /// Where the object is.
+    /// Table and number of the object.
     #[pin]
     place: Mutex<Option<(Arc<Inner>, u32)>>,
 }
@@ -58,15 +58,16 @@ impl Link {
         }
     }
 
-    /// Takes the object out of its table, if it is in one, and waits until no [`Ref`] is left.
+    /// Removes the object from its table, if it is in one, and waits until every [`Ref`] is
+    /// dropped.
     ///
-    /// May sleep; must not be called by the holder of a [`Ref`].
+    /// May sleep. Must not be called by the holder of a [`Ref`].
     pub fn unlink(&self) {
         let mut place = self.place.lock();
         let Some((table, number)) = place.take() else {
             return;
         };
-        // SAFETY: The array is initialized.
+        // SAFETY: `Table::new` has initialized the array, which the reference in `place` keeps.
         unsafe { bindings::rdma_helper_xa_erase(table.xa.get(), number as c_ulong) };
         self.put();
         self.gone.wait();
@@ -77,8 +78,8 @@ impl Link {
 ///
 /// # Safety
 ///
-/// `link()` returns the field at `LINK_OFFSET` of the object, and [`Link::unlink`] is called before
-/// the object's memory is used for anything else.
+/// `link()` must return the field at `LINK_OFFSET` of the object, and [`Link::unlink`] must be
+/// called before the object's memory is freed or used for anything else.
 pub unsafe trait Linked: Send + Sync {
     #[doc(hidden)]
     const LINK_OFFSET: usize;
@@ -87,27 +88,38 @@ pub unsafe trait Linked: Send + Sync {
     fn link(&self) -> &Link;
 }
 
+/// The array of a table.
+///
+/// # Invariants
+///
+/// `xa` is initialized. Each entry is the link of a live object, for which the table has a
+/// reference in `refs` that is put only after the entry was erased with the lock of the array held.
 #[pin_data(PinnedDrop)]
 struct Inner {
     #[pin]
     xa: Opaque<kbindings::xarray>,
 }
 
-// SAFETY: An xarray has a lock of its own.
+// SAFETY: An xarray may be used from any thread.
 unsafe impl Send for Inner {}
-// SAFETY: As above.
+// SAFETY: An xarray has its own lock.
 unsafe impl Sync for Inner {}
 
 #[pinned_drop]
 impl PinnedDrop for Inner {
     fn drop(self: Pin<&mut Self>) {
-        // SAFETY: Initialized; every entry holds a reference to this, so it is empty, and this
-        // frees what is left of its nodes.
+        // SAFETY: By the type invariant the array is initialized. The `place` of every entry holds
+        // a reference to this, so the array has no entries, and the function frees the remaining
+        // nodes.
         unsafe { kbindings::xa_destroy(self.xa.get()) };
     }
 }
 
 /// A table from numbers to objects.
+///
+/// # Invariants
+///
+/// Each entry of `inner` is the [`Link`] at `T::LINK_OFFSET` of an object of type `T`.
 ///
 /// # Examples
 ///
@@ -138,7 +150,7 @@ impl<T: Linked> Clone for Table<T> {
 }
 
 impl<T: Linked> Table<T> {
-    /// An empty table.
+    /// Creates an empty table.
     pub fn new() -> Result<Self> {
         let inner = Arc::pin_init(
             pin_init!(Inner {
@@ -149,13 +161,15 @@ impl<T: Linked> Table<T> {
             }),
             GFP_KERNEL,
         )?;
+        // INVARIANT: The array has no entries.
         Ok(Self {
             inner,
             _objects: PhantomData,
         })
     }
 
-    /// Makes `object` known as `number`. `EBUSY` if the number is taken or the object known already.
+    /// Adds `object` as `number`. Returns `EBUSY` if the number is in use or the object is in a
+    /// table already.
     pub fn insert(&self, number: u32, object: &T) -> Result {
         let link = object.link();
         let mut place = link.place.lock();
@@ -164,7 +178,10 @@ impl<T: Linked> Table<T> {
         }
         link.gone.reinit();
         link.refs.set(1);
-        // SAFETY: The array is initialized. The object is unlinked before its memory is freed.
+        // SAFETY: By the invariant of `Inner` the array is initialized.
+        //
+        // INVARIANT: The link is that of an object of type `T`, which is unlinked before its memory
+        // is freed ([`Linked`]). Its `refs` has one reference of the table.
         to_result(unsafe {
             bindings::rdma_helper_xa_insert(
                 self.inner.xa.get(),
@@ -176,53 +193,63 @@ impl<T: Linked> Table<T> {
         Ok(())
     }
 
-    /// The object known as `number`. Any context.
+    /// Returns the object with this number. Any context.
     pub fn get(&self, number: u32) -> Option<Ref<'_, T>> {
         let xa = self.inner.xa.get();
-        // SAFETY: The array is initialized.
+        // SAFETY: By the invariant of `Inner` the array is initialized.
         let flags = unsafe { bindings::rdma_helper_xa_lock_irqsave(xa) };
-        // SAFETY: As above.
+        // SAFETY: By the invariant of `Inner` the array is initialized. Its lock is held.
         let link = unsafe { kbindings::xa_load(xa, number as c_ulong) };
         let link = NonNull::new(link.cast::<Link>());
         if let Some(link) = link {
-            // SAFETY: What is in the array is the link of a live object, with a reference of the
-            // table's own that is put only after the entry was erased under the lock we hold.
+            // SAFETY: By the invariant of `Inner` an entry is the link of a live object with a
+            // reference of the table, which is put only after the entry was erased with the lock
+            // held that this function holds.
             unsafe { link.as_ref() }.refs.inc();
         }
-        // SAFETY: We hold the lock.
+        // SAFETY: This function holds the lock, and `flags` is the value that the lock function
+        // returned.
         unsafe { bindings::rdma_helper_xa_unlock_irqrestore(xa, flags) };
+        // INVARIANT: The reference was taken above.
         link.map(|link| Ref {
-            // SAFETY: The link is at that offset in an object of type `T`.
+            // SAFETY: By the invariant of `Table` the link is at that offset of an object of type
+            // `T`.
             object: unsafe { link.byte_sub(T::LINK_OFFSET).cast::<T>() },
             _table: PhantomData,
         })
     }
 
-    /// The object with the lowest number from `from` on, and that number. Any context.
+    /// Returns the object with the lowest number that is at least `from`, and that number. Any
+    /// context.
     pub fn next(&self, from: u32) -> Option<(u32, Ref<'_, T>)> {
         let xa = self.inner.xa.get();
         let mut number = from as c_ulong;
-        // SAFETY: The array is initialized.
+        // SAFETY: By the invariant of `Inner` the array is initialized.
         let flags = unsafe { bindings::rdma_helper_xa_lock_irqsave(xa) };
-        // SAFETY: As above.
+        // SAFETY: By the invariant of `Inner` the array is initialized. Its lock is held.
         let link = unsafe { bindings::rdma_helper_xa_find(xa, &mut number) };
         let link = NonNull::new(link.cast::<Link>());
         if let Some(link) = link {
-            // SAFETY: As in `get`.
+            // SAFETY: By the invariant of `Inner` an entry is the link of a live object with a
+            // reference of the table, which is put only after the entry was erased with the lock
+            // held that this function holds.
             unsafe { link.as_ref() }.refs.inc();
         }
-        // SAFETY: We hold the lock.
+        // SAFETY: This function holds the lock, and `flags` is the value that the lock function
+        // returned.
         unsafe { bindings::rdma_helper_xa_unlock_irqrestore(xa, flags) };
+        // INVARIANT: The reference was taken above.
         let object = link.map(|link| Ref {
-            // SAFETY: As in `get`.
+            // SAFETY: By the invariant of `Table` the link is at that offset of an object of type
+            // `T`.
             object: unsafe { link.byte_sub(T::LINK_OFFSET).cast::<T>() },
             _table: PhantomData,
         })?;
-        // Numbers are `u32` where they are put in.
+        // `insert` takes numbers of type `u32` only.
         Some((u32::try_from(number).ok()?, object))
     }
 
-    /// Calls `f` with each object that is there all the time.
+    /// Calls `f` with each object that is in the table during the whole call.
     pub fn for_each(&self, mut f: impl FnMut(&T)) {
         let mut from = 0;
         while let Some((number, object)) = self.next(from) {
@@ -235,15 +262,21 @@ impl<T: Linked> Table<T> {
         }
     }
 
-    /// [`get`](Self::get), to be kept: for somebody who needs the object often, and without the table's lock.
-    /// Whoever keeps it lets go before the object is unlinked, which waits for it.
+    /// Does the same as [`get`](Self::get), but the result does not borrow the table. This is for
+    /// code that needs the object often, without the table's lock. Its holder must drop it before
+    /// the object is unlinked, which waits for that.
     pub fn hold(&self, number: u32) -> Option<Held<T>> {
         let object = core::mem::ManuallyDrop::new(self.get(number)?).object;
+        // INVARIANT: The reference is that of the `Ref`, which is not dropped.
         Some(Held { object })
     }
 }
 
-/// A reference to an object of a table. The object cannot be destroyed while it exists.
+/// A reference to an object of a table, which cannot be destroyed while the reference exists.
+///
+/// # Invariants
+///
+/// `object` is a live object, and this value has one of the references of its [`Link`].
 pub struct Ref<'a, T: Linked> {
     object: NonNull<T>,
     _table: PhantomData<&'a Table<T>>,
@@ -253,7 +286,8 @@ impl<T: Linked> Deref for Ref<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: The object lives as long as we hold a reference.
+        // SAFETY: By the type invariant the object is alive, and `unlink` waits until this
+        // reference is put.
         unsafe { self.object.as_ref() }
     }
 }
@@ -264,21 +298,27 @@ impl<T: Linked> Drop for Ref<'_, T> {
     }
 }
 
-/// A [`Ref`] that is kept: see [`Table::hold`].
+/// A [`Ref`] that does not borrow the table: see [`Table::hold`].
+///
+/// # Invariants
+///
+/// `object` is a live object, and this value has one of the references of its [`Link`].
 pub struct Held<T: Linked> {
     object: NonNull<T>,
 }
 
-// SAFETY: A counted reference to an object that may be used, and put, from any thread.
+// SAFETY: By the type invariant this is a counted reference, which may be used and put from any
+// thread, to an object that is `Send + Sync`.
 unsafe impl<T: Linked> Send for Held<T> {}
-// SAFETY: As above.
+// SAFETY: Code with a shared reference gets at most a `&T`, and `T` is `Sync`.
 unsafe impl<T: Linked> Sync for Held<T> {}
 
 impl<T: Linked> Deref for Held<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: The object lives as long as we hold a reference.
+        // SAFETY: By the type invariant the object is alive, and `unlink` waits until this
+        // reference is put.
         unsafe { self.object.as_ref() }
     }
 }

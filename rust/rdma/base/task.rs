@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Who runs.
+//! The current process.
 
 use crate::bindings;
 
-/// The process (thread group) that runs now, by its number in the initial namespace. Any context; in
-/// an interrupt it says nothing.
+/// Returns the number in the initial namespace of the current process (thread group). Any context,
+/// but in an interrupt the value has no meaning.
 pub fn current_process() -> i32 {
-    // SAFETY: No requirement.
+    // SAFETY: The function has no requirements.
     unsafe { bindings::rdma_helper_current_process() }
 }

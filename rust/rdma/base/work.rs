@@ -2,9 +2,9 @@
 
 //! Work items that cannot outlive their owner.
 //!
-//! `kernel::workqueue` has neither cancel nor flush, so that its work may still run when the module
-//! is gone. A [`Work`] is cancelled, and waited for, when it is dropped. Whoever waits for a work
-//! from a path that frees memory needs one that runs without: [`Queue`].
+//! `kernel::workqueue` has neither cancel nor flush, so its work may still run when the module is
+//! unloaded. The drop of a [`Work`] cancels it and waits for it. A path that frees memory may wait
+//! only for work that can run without new memory, which needs a [`Queue`].
 
 use crate::bindings;
 use core::{
@@ -22,47 +22,55 @@ use kernel::{
     types::Opaque, //
 };
 
-/// A work queue, with a thread in reserve unless it is [freezable](Queue::freezable), so that its work runs when memory
-/// is short: for what reclaim may wait for. Its work is bound to no CPU.
+/// A work queue, whose work is bound to no CPU. It has a rescuer thread unless it is
+/// [freezable](Queue::freezable), so that its work, for which memory reclaim may wait, runs when
+/// memory is short.
+///
+/// # Invariants
+///
+/// `raw` comes from `rdma_helper_alloc_workqueue()`, and is destroyed only when this is dropped.
 pub struct Queue {
     raw: NonNull<kbindings::workqueue_struct>,
 }
 
 // SAFETY: A work queue may be used and destroyed from any thread.
 unsafe impl Send for Queue {}
-// SAFETY: As above.
+// SAFETY: A work queue has its own locks.
 unsafe impl Sync for Queue {}
 
 impl Queue {
-    /// A queue of that name.
+    /// Creates a queue with this name and a rescuer thread.
     pub fn new(name: &CStr) -> Result<Arc<Self>> {
         Self::make(name, false)
     }
 
-    /// A queue whose work does not run while the machine is suspended, nor on the way there and back: for what
-    /// uses a device that the machine suspends. It has no thread in reserve.
+    /// Creates a queue whose work does not run while the machine suspends, sleeps and resumes, for
+    /// work that uses a device that the machine suspends. It has no rescuer thread.
     pub fn freezable(name: &CStr) -> Result<Arc<Self>> {
         Self::make(name, true)
     }
 
     fn make(name: &CStr, freezable: bool) -> Result<Arc<Self>> {
-        // SAFETY: The name is copied.
+        // SAFETY: The function copies the name.
         let raw = unsafe { bindings::rdma_helper_alloc_workqueue(name.as_char_ptr(), freezable) };
         let raw = NonNull::new(raw).ok_or(ENOMEM)?;
+        // INVARIANT: The function has allocated the queue.
         Ok(Arc::new(Self { raw }, GFP_KERNEL)?)
     }
 }
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        // SAFETY: Allocated by `new`. Every work item of the queue holds a reference, so none is left.
+        // SAFETY: By the type invariant the queue was allocated. Every work item of the queue holds
+        // a reference to this, so no work item is left.
         unsafe { kbindings::destroy_workqueue(self.raw.as_ptr()) };
     }
 }
 
-/// What a [`Work`] does.
+/// A handler of a [`Work`].
 pub trait Handler: Send + Sync + 'static {
-    /// Runs in process context; may sleep. Never concurrently with itself for one [`Work`].
+    /// Does the work in process context, where it may sleep. The handler of one [`Work`] never runs
+    /// concurrently with itself.
     fn run(&self);
 }
 
@@ -70,17 +78,17 @@ pub trait Handler: Send + Sync + 'static {
 struct Inner<H: Handler> {
     work: Opaque<kbindings::delayed_work>,
     handler: Arc<H>,
-    /// `None`: the system's.
+    /// Queue of the work, or `None` for that of the system.
     queue: Option<Arc<Queue>>,
 }
 
-/// A work item. Made with [`new_work!`](crate::new_work).
+/// A work item with its handler. Created with [`new_work!`](crate::new_work).
 pub struct Work<H: Handler> {
     inner: Pin<KBox<Inner<H>>>,
 }
 
-/// A [`Work`] that runs a handler, on the system's queue or on one of its own, with a lock class of
-/// its own: `new_work!(handler)`, `new_work!(handler, &queue)`.
+/// Creates a [`Work`] that runs a handler on the system's queue or on another queue, with its own
+/// lock class: `new_work!(handler)`, `new_work!(handler, &queue)`.
 #[macro_export]
 macro_rules! new_work {
     ($handler:expr $(,)?) => {
@@ -96,13 +104,14 @@ macro_rules! new_work {
     };
 }
 
-// SAFETY: A work item may be queued and cancelled from any thread; the handler is `Send + Sync`.
+// SAFETY: A work item may be queued and cancelled from any thread, and the handler is `Send +
+// Sync`.
 unsafe impl<H: Handler> Send for Work<H> {}
-// SAFETY: As above.
+// SAFETY: The functions for work items allow concurrent calls, and the handler is `Send + Sync`.
 unsafe impl<H: Handler> Sync for Work<H> {}
 
 impl<H: Handler> Work<H> {
-    /// See [`new_work!`](crate::new_work).
+    /// Creates the work item. See [`new_work!`](crate::new_work).
     #[doc(hidden)]
     pub fn new(
         handler: Arc<H>,
@@ -118,11 +127,11 @@ impl<H: Handler> Work<H> {
             },
             GFP_KERNEL,
         )?;
-        // `LockClassKey` is a transparent wrapper; `as_ptr()` is private to `kernel`.
+        // `LockClassKey` is a transparent wrapper. Its `as_ptr()` is private to `kernel`.
         let key = core::ptr::from_ref::<LockClassKey>(key.get_ref())
             .cast_mut()
             .cast::<kbindings::lock_class_key>();
-        // SAFETY: The memory is ours and stays where it is; name and key live on.
+        // SAFETY: The memory is not in use yet and is pinned. The name and the key are `'static`.
         unsafe {
             bindings::rdma_helper_init_work(
                 inner.work.get(),
@@ -136,10 +145,10 @@ impl<H: Handler> Work<H> {
 
     /// # Safety
     ///
-    /// Only for the workqueue.
+    /// Only the workqueue may call this, with the work of an `Inner<H>`.
     unsafe extern "C" fn run(work: *mut kbindings::work_struct) {
-        // SAFETY: `work` is that of the `delayed_work` of an `Inner<H>`, which lives: drop waits for
-        // this to end.
+        // SAFETY: By the contract of this function `work` is in the `delayed_work` of an
+        // `Inner<H>`. That lives, because the drop of the `Work` waits for this function.
         let inner = unsafe {
             let delayed = work
                 .byte_sub(offset_of!(kbindings::delayed_work, work))
@@ -149,21 +158,22 @@ impl<H: Handler> Work<H> {
         inner.handler.run();
     }
 
-    /// Lets it run soon; whether it was not waiting to run already. Any context.
+    /// Queues the work to run soon. Returns false if it was queued already. Any context.
     pub fn queue(&self) -> bool {
         self.queue_after(0)
     }
 
-    /// Lets it run in `ms` milliseconds, unless it is waiting to run already. Any context.
+    /// Queues the work to run in `ms` milliseconds. Returns false, and changes nothing, if it was
+    /// queued already. Any context.
     pub fn queue_after(&self, ms: u32) -> bool {
-        // SAFETY: Initialized; the queue lives as long as we do.
+        // SAFETY: `new` has initialized the work item, and `inner` keeps its queue.
         unsafe { bindings::rdma_helper_queue_work(self.queue_raw(), self.inner.work.get(), ms) }
     }
 
-    /// Lets it run in `ms` milliseconds, and not before, even if it is waiting to run already. Any
-    /// context.
+    /// Queues the work to run in `ms` milliseconds, and not before, even if it was queued already.
+    /// Any context.
     pub fn put_off(&self, ms: u32) {
-        // SAFETY: Initialized; the queue lives as long as we do.
+        // SAFETY: `new` has initialized the work item, and `inner` keeps its queue.
         unsafe { bindings::rdma_helper_put_off_work(self.queue_raw(), self.inner.work.get(), ms) }
     }
 
@@ -172,26 +182,26 @@ impl<H: Handler> Work<H> {
         queue.map_or(core::ptr::null_mut(), |queue| queue.raw.as_ptr())
     }
 
-    /// Waits until what was queued before has run.
+    /// Waits until work that was queued before has run.
     ///
     /// Must not be called from the handler.
     pub fn flush(&self) {
-        // SAFETY: Initialized.
+        // SAFETY: `new` has initialized the work item.
         unsafe { kbindings::flush_delayed_work(self.inner.work.get()) };
     }
 
-    /// Waits until it does not run; it does not start again until queued again.
+    /// Cancels the work and waits until it does not run. It can be queued again.
     ///
     /// Must not be called from the handler.
     pub fn cancel(&self) {
-        // SAFETY: Initialized.
+        // SAFETY: `new` has initialized the work item.
         unsafe { kbindings::cancel_delayed_work_sync(self.inner.work.get()) };
     }
 }
 
-/// What can be asked to run: a [`Work`] of whatever kind, for those who need not know it.
+/// A [`Work`] with any handler, for code that need not know its type.
 pub trait Wake: Send + Sync {
-    /// Lets it run soon. Any context.
+    /// Queues the work to run soon. Any context.
     fn wake(&self);
 }
 
@@ -203,9 +213,9 @@ impl<H: Handler> Wake for Work<H> {
 
 impl<H: Handler> Drop for Work<H> {
     fn drop(&mut self) {
-        // Also refuses to be queued again, by the handler itself for example.
+        // This also keeps the work from being queued again, for instance by its handler.
         //
-        // SAFETY: Initialized.
+        // SAFETY: `new` has initialized the work item.
         unsafe { kbindings::disable_delayed_work_sync(self.inner.work.get()) };
     }
 }
