@@ -257,8 +257,8 @@ verbs_enum! {
 impl Mtu {
     /// The largest MTU whose packets, RoCEv2 headers included, fit into `netdev_mtu` bytes.
     ///
-    /// The same as `iboe_get_mtu()` (`rdma/ib_addr.h`), from which the connection manager has the path
-    /// MTU that it asks for.
+    /// Does the same as `iboe_get_mtu()` (`rdma/ib_addr.h`), from which the connection manager
+    /// takes the path MTU that it requests.
     pub const fn from_netdev(netdev_mtu: u32) -> Self {
         // GRH, UDP, BTH, XRCETH, AtomicETH, ICRC.
         match netdev_mtu.saturating_sub(40 + 8 + 12 + 4 + 28 + 4) {

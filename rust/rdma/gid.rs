@@ -14,17 +14,17 @@ use kernel::{
 /// An entry of the GID table.
 #[derive(Clone, Copy)]
 pub struct Gid {
-    /// Port.
+    /// Port that has the entry.
     pub port_num: u32,
     /// Index in the port's table.
     pub index: u16,
-    /// The GID, as on the wire.
+    /// The GID in wire byte order.
     pub gid: [u8; 16],
-    /// Its kind.
+    /// Type of the GID.
     pub gid_type: GidType,
-    /// MAC of its net device, if that is there.
+    /// MAC address of the net device, if the net device exists.
     pub mac: Option<[u8; 6]>,
-    /// VLAN of its net device.
+    /// VLAN of the net device, if it has one.
     pub vlan_id: Option<u16>,
 }
 
@@ -35,11 +35,12 @@ impl Gid {
     pub(crate) unsafe fn from_raw(raw: *const bindings::ib_gid_attr) -> Self {
         let mut mac = [0u8; 6];
         let mut vlan = 0xffff;
-        // SAFETY: `raw` is valid; the function writes 6 bytes and a `u16`.
+        // SAFETY: The caller promises that `raw` is valid. The function writes six bytes and a
+        // `u16`.
         let l2 = to_result(unsafe {
             bindings::rdma_read_gid_l2_fields(raw, &mut vlan, mac.as_mut_ptr())
         });
-        // SAFETY: `raw` is valid; any 16 bytes are a GID.
+        // SAFETY: The caller promises that `raw` is valid. Any 16 bytes are a GID.
         unsafe {
             Self {
                 port_num: (*raw).port_num,
@@ -54,7 +55,8 @@ impl Gid {
 }
 
 impl fmt::Display for Gid {
-    /// The address that it stands for, as the kernel writes GIDs: eight groups of IPv6; that of IPv4 with its four numbers.
+    /// Writes the address in the format of the kernel's GIDs: eight groups for IPv6, four decimal
+    /// numbers for IPv4.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d] = self.gid {
             return write!(f, "{a}.{b}.{c}.{d}");

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Performance management (specification, chapter 16.1): what a port has counted, for sysfs
-//! (`/sys/class/infiniband/*/ports/*/counters`) and for whoever asks with a datagram (MAD). Set clears
-//! the counters that CounterSelect names, for PortCounters and PortCountersExtended apart.
+//! Performance management (specification, chapter 16.1): the counters of a port, for sysfs
+//! (`/sys/class/infiniband/*/ports/*/counters`) and for requesters that send a datagram (MAD). Set
+//! clears the counters that CounterSelect names, separately for PortCounters and
+//! PortCountersExtended.
 //!
 //! C: `process_mad` of `struct ib_device_ops`, `<rdma/ib_pma.h>`.
 
@@ -16,56 +17,57 @@ use crate::{
 };
 use kernel::prelude::*;
 
-/// Where the attribute is in the data behind a datagram's header: 64 bytes into the datagram.
+/// Offset of the attribute in the data after a datagram's header, which is byte 64 of the datagram.
 const ATTRIBUTE: usize = 40;
-/// Bytes of the attribute.
+/// Length of the attribute in bytes.
 const ATTRIBUTE_LEN: usize = 192;
 
-// Attributes of the class, which C has in network order only.
+// Attributes of the class, for which the C headers have constants only in network byte order.
 const CLASS_PORT_INFO: u16 = 0x0001;
 const PORT_COUNTERS: u16 = 0x0012;
 const PORT_COUNTERS_EXTENDED: u16 = 0x001d;
 
-/// ClassPortInfo: all ports may be selected, and PortCountersExtended are there.
+/// ClassPortInfo: all ports can be selected, and PortCountersExtended is supported.
 const CAPABILITIES: u16 = 1 << 8 | 1 << 9;
-/// ClassPortInfo: an answer takes up to 4.096 us * 2^18, about a second, as most say.
+/// ClassPortInfo: a response takes up to 4.096 us * 2^18, about a second, the value of most
+/// devices.
 const RESPONSE_TIME: u32 = 18;
 
-/// Selects all ports: the sum of the one that there is.
+/// Value of PortSelect for all ports, whose sum is the counter of the only port.
 const ALL_PORTS: u8 = 0xff;
 
-/// Counters of a port, as PortCounters and PortCountersExtended have them. Each is told as the most
-/// that its field holds if it is more (16.1.3.5).
+/// Counters of a port with the units of PortCounters and PortCountersExtended. A counter that
+/// exceeds its field is reported as the maximum of the field (16.1.3.5).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PortCounters {
     /// Data sent, in units of four bytes.
     pub xmit_data: u64,
     /// Data received, in units of four bytes.
     pub rcv_data: u64,
-    /// Packets sent.
+    /// Number of packets sent.
     pub xmit_packets: u64,
-    /// Packets received.
+    /// Number of packets received.
     pub rcv_packets: u64,
-    /// Those of the packets sent that did not go to multicast groups.
+    /// Number of packets sent that did not go to multicast groups.
     pub unicast_xmit_packets: u64,
-    /// Those of the packets received that did not go to multicast groups.
+    /// Number of packets received that did not go to multicast groups.
     pub unicast_rcv_packets: u64,
-    /// Those of the packets sent that went to multicast groups.
+    /// Number of packets sent that went to multicast groups.
     pub multicast_xmit_packets: u64,
-    /// Those of the packets received that went to multicast groups.
+    /// Number of packets received that went to multicast groups.
     pub multicast_rcv_packets: u64,
-    /// Times that the link went down.
+    /// Number of times that the link went down.
     pub link_downed: u64,
-    /// Packets received that had an error.
+    /// Number of packets received that had an error.
     pub rcv_errors: u64,
-    /// Packets that were to be sent, and were dropped.
+    /// Number of packets that were to be sent but were dropped.
     pub xmit_discards: u64,
 }
 
-/// A counter, and the bit of CounterSelect that stands for it.
+/// A counter with its bit in CounterSelect.
 type Selected = (u16, fn(&mut PortCounters) -> &mut u64);
 
-/// Those of PortCounters.
+/// Counters that PortCounters contains.
 const BASIC: &[Selected] = &[
     (1 << 2, |c| &mut c.link_downed),
     (1 << 3, |c| &mut c.rcv_errors),
@@ -76,7 +78,7 @@ const BASIC: &[Selected] = &[
     (1 << 15, |c| &mut c.rcv_packets),
 ];
 
-/// Those of PortCountersExtended.
+/// Counters that PortCountersExtended contains.
 const EXTENDED: &[Selected] = &[
     (1 << 0, |c| &mut c.xmit_data),
     (1 << 1, |c| &mut c.rcv_data),
@@ -88,7 +90,7 @@ const EXTENDED: &[Selected] = &[
     (1 << 7, |c| &mut c.multicast_rcv_packets),
 ];
 
-/// What the counters of a port had when they were cleared last, of each attribute by itself.
+/// Values of the counters of a port when they were last cleared, for each attribute.
 #[derive(Default)]
 pub struct Cleared {
     basic: PortCounters,
@@ -113,7 +115,7 @@ fn be32(value: u64) -> u32 {
 }
 
 impl PortCounters {
-    /// Begins anew with those that are selected.
+    /// Restarts the selected counters from their values of `now`.
     fn clear(&mut self, mut now: Self, counters: &[Selected], select: u16) {
         for (bit, counter) in counters {
             if select & bit != 0 {
@@ -122,7 +124,7 @@ impl PortCounters {
         }
     }
 
-    /// What was counted since.
+    /// Subtracts the values of `before` from the counters.
     fn since(&mut self, mut before: Self, counters: &[Selected]) {
         for (_, counter) in counters {
             let value = counter(self);
@@ -175,7 +177,8 @@ fn class_port_info() -> bindings::ib_class_port_info {
 impl<D: Operations> Adapter<D> {
     /// # Safety
     ///
-    /// Only for the core.
+    /// Only the core may call this op, with a device of `D`, a valid request, and a response to
+    /// fill.
     pub(crate) unsafe extern "C" fn process_mad(
         dev: *mut bindings::ib_device,
         _flags: c_int,
@@ -187,13 +190,14 @@ impl<D: Operations> Adapter<D> {
         _size: *mut usize,
         _pkey_index: *mut u16,
     ) -> c_int {
-        // CAST: Two small flags.
+        // CAST: The flags are small.
         const SUCCESS: c_int = bindings::ib_mad_result_IB_MAD_RESULT_SUCCESS as c_int;
         const REPLY: c_int = bindings::ib_mad_result_IB_MAD_RESULT_REPLY as c_int;
         const FAILURE: c_int = bindings::ib_mad_result_IB_MAD_RESULT_FAILURE as c_int;
 
-        // SAFETY: A datagram of at least 256 bytes, of which this is a copy: whoever else can write
-        // there changes nothing that was checked.
+        // SAFETY: By the contract of this op `request` is a valid datagram of at least 256 bytes.
+        // This takes a copy, so that a concurrent write to the datagram cannot change values after
+        // they were checked.
         let mut mad = unsafe { request.read_volatile() };
         let header = &mut mad.mad_hdr;
         let is_ours = u32::from(header.mgmt_class) == bindings::IB_MGMT_CLASS_PERF_MGMT
@@ -207,7 +211,7 @@ impl<D: Operations> Adapter<D> {
         let asked = &mad.data[ATTRIBUTE..];
         let (select, counters) = (asked[1], u16::from_be_bytes([asked[2], asked[3]]));
         mad.data = [0; _];
-        // SAFETY: A device of ours.
+        // SAFETY: By the contract of this op `dev` is a device of `D`, alive during the call.
         let dev = unsafe { Device::<D>::from_raw(dev) };
         let is_get = u32::from(header.method) == bindings::IB_MGMT_METHOD_GET;
         let is_port = u32::from(select) == port || select == ALL_PORTS;
@@ -242,16 +246,17 @@ impl<D: Operations> Adapter<D> {
             }
             _ => bindings::IB_MGMT_MAD_STATUS_UNSUPPORTED_METHOD_ATTRIB,
         };
-        // CAST: Both are smaller than their fields.
+        // CAST: The values fit into their fields.
         header.method = bindings::IB_MGMT_METHOD_GET_RESP as u8;
         header.status = (status as u16).to_be();
-        // SAFETY: Ours to fill, of at least 256 bytes.
+        // SAFETY: By the contract of this op `response` is valid for writes of a datagram of at
+        // least 256 bytes.
         unsafe { response.write(mad) };
         SUCCESS | REPLY
     }
 }
 
-/// An attribute as it is in a datagram.
+/// An attribute with its layout in a datagram.
 trait Attribute {}
 impl Attribute for bindings::ib_class_port_info {}
 impl Attribute for bindings::ib_pma_portcounters {}
@@ -259,6 +264,8 @@ impl Attribute for bindings::ib_pma_portcounters_ext {}
 
 fn bytes_of<A: Attribute>(attribute: &A) -> &[u8] {
     const { assert!(size_of::<A>() <= ATTRIBUTE_LEN) };
-    // SAFETY: Plain integers without gaps between them: what stands in datagrams.
+    // SAFETY: The types that implement `Attribute` consist of integers without padding between
+    // them, as they are sent in datagrams, so all bytes are initialized. The slice borrows
+    // `attribute`.
     unsafe { core::slice::from_raw_parts((&raw const *attribute).cast(), size_of::<A>()) }
 }

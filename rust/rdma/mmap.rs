@@ -4,12 +4,12 @@
 //!
 //! An [`Entry`] makes memory mappable at an offset that only its process knows. The core keeps the
 //! entry, and the entry keeps the memory, until the [`Entry`] is dropped *and* every mapping is
-//! gone. When the device goes away under an open file, the core zaps the mappings, and whoever
-//! touches them then gets a page of zeroes (`rdma_umap_fault()`): an *alive* word in such memory
-//! reads 0 from there on.
+//! gone. When the device is removed while a file is open, the core zaps the mappings. A process
+//! that accesses them after that gets a page of zeroes (`rdma_umap_fault()`), so an *alive* word in
+//! such memory reads 0 from then on.
 //!
-//! Coherent memory is mapped by page frames, which needs it to be in the kernel's linear map: true
-//! without an IOMMU that remaps it; else the mapping fails with `EOPNOTSUPP`.
+//! Coherent memory is mapped by page frames, which requires that it is in the kernel's linear map.
+//! That is the case without an IOMMU that remaps it. Otherwise the mapping fails with `EOPNOTSUPP`.
 
 use crate::{
     base::{
@@ -40,38 +40,38 @@ use kernel::{
     types::Opaque, //
 };
 
-/// What can be mapped.
+/// Memory that can be mapped.
 pub enum Memory {
-    /// Chunks, one after the other.
+    /// Chunks, which are mapped one after the other.
     Chunks(KVec<Arc<Chunk>>),
     /// Whole pages of a chunk.
     Part {
-        /// The chunk.
+        /// Chunk that contains the pages.
         chunk: Arc<Chunk>,
-        /// Offset in it.
+        /// Offset in the chunk in bytes.
         offset: usize,
-        /// Length.
+        /// Length of the part in bytes.
         len: usize,
     },
-    /// A part of a BAR, whole pages, uncached.
+    /// Whole pages of a BAR, which are mapped uncached.
     Bar {
-        /// The device.
+        /// Device that has the BAR.
         pdev: ARef<pci::Device>,
-        /// The BAR.
+        /// Index of the BAR.
         bar: u32,
-        /// Offset in it.
+        /// Offset in the BAR in bytes.
         offset: u64,
-        /// Length.
+        /// Length of the part in bytes.
         len: usize,
     },
 }
 
-/// Who may write.
+/// Access of the process to the memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Protection {
-    /// The process too.
+    /// The process may read and write.
     ReadWrite,
-    /// Not the process.
+    /// The process may only read.
     ReadOnly,
 }
 
@@ -81,10 +81,11 @@ struct Range {
     len: usize,
 }
 
-/// The core's entry, and what it maps.
+/// The core's entry together with the memory that it maps.
 #[repr(C)]
 struct Mapping {
-    /// The core's; it counts its references here, also while there is a `&Mapping`.
+    /// Entry of the core, whose reference count is here, and may change while there is a
+    /// `&Mapping`.
     raw: Opaque<bindings::rdma_user_mmap_entry>,
     memory: Memory,
     protection: Protection,
@@ -151,10 +152,10 @@ impl Memory {
     }
 }
 
-/// The part of a context that its mappings share.
+/// State of a context that its mappings share.
 #[pin_data]
 pub(crate) struct Shared {
-    /// Whether the context is there still.
+    /// True until the context is about to be freed.
     #[pin]
     alive: Mutex<bool>,
 }
@@ -169,7 +170,7 @@ impl Shared {
         )
     }
 
-    /// The context is about to be freed.
+    /// Records that the context is about to be freed.
     pub(crate) fn end(this: &Arc<Self>) {
         *this.alive.lock() = false;
     }
@@ -182,9 +183,9 @@ pub struct MmapContext {
     pub(crate) shared: Arc<Shared>,
 }
 
-// SAFETY: A context may be used from any thread.
+// SAFETY: The core allows the use of a context from any thread.
 unsafe impl Send for MmapContext {}
-// SAFETY: The core's functions for mappings have locks of their own.
+// SAFETY: The core's functions for mappings have their own locks.
 unsafe impl Sync for MmapContext {}
 
 impl MmapContext {
@@ -213,13 +214,14 @@ impl MmapContext {
         )?;
         let raw = NonNull::from(Box::leak(mapping));
         let entry = raw.as_ptr().cast::<bindings::rdma_user_mmap_entry>();
-        // SAFETY: The context is alive: we have a reference to a part of it. The entry is ours until
-        // the core calls `free`.
+        // SAFETY: The context is alive, because `self` is a part of it. The entry begins a
+        // `Mapping` that was leaked above, so it lives until the core calls `free`.
         to_result(unsafe { bindings::rdma_user_mmap_entry_insert(self.raw.get(), entry, len) })
             .inspect_err(|_| {
-                // SAFETY: From `leak`; the core did not take it.
+                // SAFETY: The pointer comes from `leak`, and the core has not taken the entry.
                 drop(unsafe { KBox::from_raw(raw.as_ptr()) })
             })?;
+        // INVARIANT: The mapping was leaked above, and was inserted into the context of `shared`.
         Ok(Entry {
             mapping: raw,
             shared: self.shared.clone(),
@@ -228,6 +230,11 @@ impl MmapContext {
 }
 
 /// Memory that a process can map. Must be dropped before its context is destroyed.
+///
+/// # Invariants
+///
+/// `mapping` was inserted into the context of `shared`, and its entry is removed only when this is
+/// dropped. Until then the core holds a reference to it, so that it is alive.
 ///
 /// # Examples
 ///
@@ -242,23 +249,23 @@ pub struct Entry {
 
 // SAFETY: An entry may be used and removed from any thread.
 unsafe impl Send for Entry {}
-// SAFETY: Only constant fields are read.
+// SAFETY: Code with a shared reference reads only constant fields.
 unsafe impl Sync for Entry {}
 
 impl Entry {
-    /// Where the process maps it: the `offset` of its `mmap()`.
+    /// Returns the offset that the process passes to `mmap()`.
     pub fn offset(&self) -> u64 {
-        // SAFETY: The core's entry lives: we have not removed it.
+        // SAFETY: By the type invariant the core's entry is alive.
         unsafe { bindings::rdma_helper_mmap_offset(self.mapping.as_ptr().cast()) }
     }
 
-    /// How much it must map: all of it.
+    /// Returns the length in bytes, all of which the process must map.
     pub fn len(&self) -> usize {
-        // SAFETY: As above; constant.
+        // SAFETY: By the type invariant the mapping is alive. The field is constant.
         unsafe { (*self.mapping.as_ptr()).len }
     }
 
-    /// Whether there is nothing to map: never.
+    /// True if there is nothing to map, which is never the case.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -271,46 +278,52 @@ impl Drop for Entry {
             pr_err!("an mmap entry outlived its context\n");
             return;
         }
-        // SAFETY: The context is alive, and stays so while we hold the lock. The core calls `free`,
-        // now or when the last mapping is gone.
+        // SAFETY: The context is alive, and the lock keeps it so. By the type invariant the entry
+        // was inserted and not removed. The core calls `free` now, or after the last mapping is
+        // gone.
         unsafe { bindings::rdma_user_mmap_entry_remove(self.mapping.as_ptr().cast()) };
     }
 }
 
-/// `mmap_free`: nobody can map, or has mapped, the entry any more.
+/// Implements `mmap_free`, which the core calls after the last reference to the entry is gone.
 ///
 /// # Safety
 ///
-/// Only for the core, with an entry of a [`Mapping`].
+/// Only the core may call this, with the entry of a [`Mapping`], which must not be used afterwards.
 pub(crate) unsafe extern "C" fn free(entry: *mut bindings::rdma_user_mmap_entry) {
-    // SAFETY: From `leak` in `insert`, of which it is the first field; this is the last use of it.
+    // SAFETY: By the contract of this function the entry is the first field of a `Mapping`, which
+    // comes from `leak` in `insert`, and is not used afterwards.
     drop(unsafe { KBox::from_raw(entry.cast::<Mapping>()) });
 }
 
-/// `mmap`.
+/// Implements the op `mmap`.
 ///
 /// # Safety
 ///
-/// Only for the core, with a context of ours and a mapping under construction.
+/// Only the core may call this, with a context of a device of this crate and a mapping under
+/// construction.
 pub(crate) unsafe fn map(
     ctx: *mut bindings::ib_ucontext,
     vma: *mut kbindings::vm_area_struct,
 ) -> Result {
-    // SAFETY: See above. Also checks that the length is that of the entry.
+    // SAFETY: By the contract of this function both are valid. The function also checks that the
+    // length is that of the entry.
     let entry = unsafe { bindings::rdma_user_mmap_entry_get(ctx, vma) };
     let entry = NonNull::new(entry).ok_or(EINVAL)?;
-    // SAFETY: All entries of our contexts are in a `Mapping`, which lives while we hold a reference.
+    // SAFETY: All entries of such a context are in a `Mapping`, which lives as long as the
+    // reference from `rdma_user_mmap_entry_get()`.
     let mapping = unsafe { &*entry.as_ptr().cast::<Mapping>() };
-    // SAFETY: See above.
+    // SAFETY: The contract is the same, and `entry` is that of `mapping`.
     let result = unsafe { map_entry(ctx, vma, mapping, entry.as_ptr()) };
-    // SAFETY: The reference from `get`; the mapping has one of its own.
+    // SAFETY: The reference comes from `rdma_user_mmap_entry_get()`. The new mapping has its own.
     unsafe { bindings::rdma_user_mmap_entry_put(entry.as_ptr()) };
     result
 }
 
 /// # Safety
 ///
-/// As [`map`].
+/// The requirements of [`map`] must be fulfilled, and `entry` must be that of `mapping` and of
+/// `ctx`.
 unsafe fn map_entry(
     ctx: *mut bindings::ib_ucontext,
     vma: *mut kbindings::vm_area_struct,
@@ -319,7 +332,9 @@ unsafe fn map_entry(
 ) -> Result {
     let read_only = mapping.protection == Protection::ReadOnly;
     let device = matches!(mapping.memory, Memory::Bar { .. });
-    // SAFETY: `vma` is under construction, by us alone.
+    // SAFETY: The caller promises that `vma` is under construction, so that only this thread uses
+    // it, and that `entry` is of `ctx`. The ranges are memory that `mapping` keeps, and the core
+    // keeps `mapping`.
     unsafe {
         if bindings::rdma_helper_vma_len(vma) != c_ulong::try_from(mapping.len)? {
             return Err(EINVAL);
@@ -330,11 +345,11 @@ unsafe fn map_entry(
         let mut offset = first_len;
         for range in others {
             let len = c_ulong::try_from(range.len)?;
-            // If this fails the core's caller takes back what was mapped.
+            // After an error the core's caller undoes the mappings that were made.
             to_result(bindings::rdma_helper_vma_map(vma, offset, range.pfn, len))?;
             offset += len;
         }
-        // The last step, because it records the mapping: from then on it must not fail.
+        // This step is last because it records the mapping, after which the op must not fail.
         to_result(bindings::rdma_helper_vma_map_first(
             ctx, vma, first.pfn, first_len, entry,
         ))?;

@@ -2,7 +2,7 @@
 
 //! Memory windows.
 //!
-//! C: `struct ib_mw`; ops `alloc_mw`, `dealloc_mw`. They are bound by work requests.
+//! C: `struct ib_mw`; ops `alloc_mw`, `dealloc_mw`. Memory windows are bound by work requests.
 
 use crate::{
     base::errno::eopnotsupp,
@@ -24,37 +24,38 @@ use kernel::{
     prelude::*, //
 };
 
-/// `enum ib_mw_type`.
+/// Type of a memory window (`enum ib_mw_type`).
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum MwType {
-    /// Bound by a verb of its own, which chooses the key.
+    /// Window that its own verb binds, which chooses the key.
     Type1,
-    /// Bound by a work request with a key of the consumer's.
+    /// Window that a work request binds, with a key that the consumer chooses.
     Type2,
 }
 
 /// A driver's data of a memory window. See the [crate](crate) for the order of calls.
 pub trait MemoryWindow<D: Operations>: Sized + Send + Sync {
-    /// `false` only for [`Unsupported`].
+    /// False only for [`Unsupported`].
     const SUPPORTED: bool = true;
 
-    /// Builds the data.
+    /// Returns an initializer of the data.
     fn create(pd: &Pd<D>, mw_type: MwType, caller: &Caller<'_, D>) -> impl PinInit<Self, Error>;
 
-    /// Makes the window known, not bound to anything; returns its key.
+    /// Creates the window in the device without binding it, and returns its key.
     fn start(mw: &Mw<D>) -> Result<u32>;
 
-    /// Destroys the window, bound or not.
+    /// Destroys the window, which may be bound.
     fn destroy(mw: &Mw<D>) -> Result;
 }
 
-/// A memory window.
+/// A memory window with the driver's data.
 pub type Mw<D> = Managed<MwObject<D>>;
 
 /// The kind of object that an [`Mw`] is.
 pub struct MwObject<D>(PhantomData<D>);
 
-// SAFETY: The core sets `device` and `pd` before `alloc_mw`.
+// SAFETY: By NEW the core sets `device` and `pd` before it calls `alloc_mw`, the device is one of
+// `D`, and both are constant. The core uses an `ib_mw` from any thread.
 unsafe impl<D: Operations> Object for MwObject<D> {
     type Driver = D;
     type Extra = ();
@@ -81,27 +82,29 @@ impl<D: Operations> Mw<D> {
 
     /// # Safety
     ///
-    /// For the core: NEW, ARGUMENTS.
+    /// Only the core may call this op: `mw` must be NEW, and ARGUMENTS must hold.
     unsafe extern "C" fn op_alloc(
         mw: *mut bindings::ib_mw,
         udata: *mut bindings::ib_udata,
     ) -> c_int {
         from_result(|| {
-            // SAFETY: NEW: set, as is its domain, which is STARTED.
+            // SAFETY: By the contract of this op `mw` is NEW, so that its type is set, and its `pd`
+            // is STARTED.
             let (mw_type, pd) = unsafe { ((*mw).type_, Pd::<D>::from_raw((*mw).pd)) };
-            // The core takes any number from a process.
+            // The core accepts any number from a process.
             let mw_type = match mw_type {
                 bindings::ib_mw_type_IB_MW_TYPE_1 => MwType::Type1,
                 bindings::ib_mw_type_IB_MW_TYPE_2 => MwType::Type2,
                 _ => return Err(EINVAL),
             };
-            // SAFETY: NEW, ARGUMENTS.
+            // SAFETY: By the contract of this op `mw` is NEW, and ARGUMENTS holds for `udata`.
             let caller = unsafe { Self::caller(mw, udata) }?;
             let data = D::Mw::create(pd, mw_type, &caller);
-            // SAFETY: NEW.
+            // SAFETY: By the contract of this op `mw` is NEW, and stays so until the draft is
+            // started or dropped.
             unsafe { Self::build(mw, data) }?.start(&caller, |this| {
                 let rkey = D::Mw::start(this)?;
-                // SAFETY: Nobody else knows the window yet.
+                // SAFETY: The window is alive, and no other code knows it yet.
                 unsafe { (*this.as_raw()).rkey = rkey };
                 Ok(())
             })?;
@@ -111,9 +114,9 @@ impl<D: Operations> Mw<D> {
 
     /// # Safety
     ///
-    /// For the core: STARTED, LAST.
+    /// Only the core may call this op: `mw` must be STARTED, and the call must be the LAST.
     unsafe extern "C" fn op_dealloc(mw: *mut bindings::ib_mw) -> c_int {
-        // SAFETY: STARTED, LAST.
+        // SAFETY: By the contract of this op `mw` is STARTED, and the call is the LAST.
         from_result(|| unsafe { Self::destroy(mw) }.map(|()| 0))
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The table of operations, `struct ib_device_ops`, of a driver.
+//! The ops table of a driver, `struct ib_device_ops`.
 
 use crate::{
     ah::Ah,
@@ -27,7 +27,7 @@ use kernel::{
     prelude::*, //
 };
 
-/// Operations of a device; those of its objects are with the objects.
+/// Implements the ops of a device. Those of its objects are in the files of the objects.
 pub(crate) struct Adapter<D: Operations>(PhantomData<D>);
 
 impl<D: Operations> Adapter<D> {
@@ -68,14 +68,17 @@ impl<D: Operations> Adapter<D> {
 
     /// # Safety
     ///
-    /// Only for the core.
+    /// Only the core may call this op, with a device of `D` and an `attr` to fill. `udata` must be
+    /// `NULL` or valid.
     unsafe extern "C" fn query_device(
         dev: *mut bindings::ib_device,
         attr: *mut bindings::ib_device_attr,
         udata: *mut bindings::ib_udata,
     ) -> c_int {
         from_result(|| {
-            // SAFETY: `NULL` or valid; a device of ours; `attr` is ours to fill, and may be zero.
+            // SAFETY: By the contract of this op `udata` is `NULL` or valid, `dev` is a device of
+            // `D`, and `attr` is valid for writes and only the caller's. All zeroes are a valid
+            // value of it.
             unsafe {
                 no_udata(udata)?;
                 attr.write_bytes(0, 1);
@@ -87,14 +90,15 @@ impl<D: Operations> Adapter<D> {
 
     /// # Safety
     ///
-    /// Only for the core.
+    /// Only the core may call this op, with a device of `D` and an initialized `attr` to fill.
     unsafe extern "C" fn query_port(
         dev: *mut bindings::ib_device,
         port: u32,
         attr: *mut bindings::ib_port_attr,
     ) -> c_int {
         from_result(|| {
-            // SAFETY: A device of ours; `attr` is initialized, and ours to fill.
+            // SAFETY: By the contract of this op `dev` is a device of `D`, and `attr` is
+            // initialized and only the caller's.
             unsafe { D::query_port(Device::from_raw(dev), port, &mut *attr.cast()) }?;
             Ok(0)
         })
@@ -102,14 +106,15 @@ impl<D: Operations> Adapter<D> {
 
     /// # Safety
     ///
-    /// Only for the core.
+    /// Only the core may call this op, with a device of `D` and an initialized `imm` to fill.
     unsafe extern "C" fn get_port_immutable(
         dev: *mut bindings::ib_device,
         port: u32,
         imm: *mut bindings::ib_port_immutable,
     ) -> c_int {
         from_result(|| {
-            // SAFETY: A device of ours; `imm` is initialized, and ours to fill.
+            // SAFETY: By the contract of this op `dev` is a device of `D`, and `imm` is initialized
+            // and only the caller's.
             unsafe { D::port_immutable(Device::from_raw(dev), port, &mut *imm.cast()) }?;
             Ok(0)
         })
@@ -117,18 +122,18 @@ impl<D: Operations> Adapter<D> {
 
     /// # Safety
     ///
-    /// Only for the core.
+    /// Only the core may call this op, with a device of `D`.
     unsafe extern "C" fn get_link_layer(
         dev: *mut bindings::ib_device,
         port: u32,
     ) -> bindings::rdma_link_layer {
-        // SAFETY: A device of ours.
+        // SAFETY: By the contract of this op `dev` is a device of `D`, alive during the call.
         D::link_layer(unsafe { Device::from_raw(dev) }, port).as_raw()
     }
 
     /// # Safety
     ///
-    /// Only for the core.
+    /// Only the core may call this op, with a device of `D` and a `pkey` to fill.
     unsafe extern "C" fn query_pkey(
         dev: *mut bindings::ib_device,
         port: u32,
@@ -136,7 +141,8 @@ impl<D: Operations> Adapter<D> {
         pkey: *mut u16,
     ) -> c_int {
         from_result(|| {
-            // SAFETY: A device of ours; `pkey` is ours to fill.
+            // SAFETY: By the contract of this op `dev` is a device of `D`, and `pkey` is valid for
+            // writes.
             unsafe { *pkey = D::query_pkey(Device::from_raw(dev), port, index)? };
             Ok(0)
         })
@@ -144,14 +150,15 @@ impl<D: Operations> Adapter<D> {
 
     /// # Safety
     ///
-    /// Only for the core.
+    /// Only the core may call this op, with a registered device of `D` and the net device of the
+    /// event.
     unsafe extern "C" fn report_port_event(
         dev: *mut bindings::ib_device,
         netdev: *mut kbindings::net_device,
         _event: c_ulong,
     ) {
-        // SAFETY: A device of ours, registered, and the net device of the event: what the core does without
-        // this operation.
+        // SAFETY: By the contract of this op `dev` is a registered device of `D`, and `netdev` is
+        // alive. The core calls the function in the same way for devices without this op.
         unsafe {
             if D::port_event(Device::from_raw(dev)) {
                 bindings::ib_dispatch_port_state_event(dev, netdev);
@@ -161,13 +168,13 @@ impl<D: Operations> Adapter<D> {
 
     /// # Safety
     ///
-    /// Only for the core.
+    /// Only the core may call this op, with a valid entry of a device of `D`.
     unsafe extern "C" fn add_gid(
         attr: *const bindings::ib_gid_attr,
         _context: *mut *mut c_void,
     ) -> c_int {
         from_result(|| {
-            // SAFETY: A valid entry of a device of ours.
+            // SAFETY: By the contract of this op `attr` is a valid entry of a device of `D`.
             unsafe { D::add_gid(Device::from_raw((*attr).device), &Gid::from_raw(attr)) }?;
             Ok(0)
         })
@@ -175,13 +182,13 @@ impl<D: Operations> Adapter<D> {
 
     /// # Safety
     ///
-    /// Only for the core.
+    /// Only the core may call this op, with a valid entry of a device of `D`.
     unsafe extern "C" fn del_gid(
         attr: *const bindings::ib_gid_attr,
         _context: *mut *mut c_void,
     ) -> c_int {
         from_result(|| {
-            // SAFETY: A valid entry of a device of ours.
+            // SAFETY: By the contract of this op `attr` is a valid entry of a device of `D`.
             unsafe { D::del_gid(Device::from_raw((*attr).device), &Gid::from_raw(attr)) }?;
             Ok(0)
         })
@@ -189,15 +196,17 @@ impl<D: Operations> Adapter<D> {
 
     /// # Safety
     ///
-    /// Only for the core.
+    /// Only the core may call this op, with a device of `D` and a `text` of IB_FW_VERSION_NAME_MAX
+    /// bytes.
     unsafe extern "C" fn get_dev_fw_str(dev: *mut bindings::ib_device, text: *mut c_char) {
-        // SAFETY: A device of ours.
+        // SAFETY: By the contract of this op `dev` is a device of `D`, alive during the call.
         let version = D::fw_version(unsafe { Device::from_raw(dev) });
-        // The buffer has IB_FW_VERSION_NAME_MAX bytes: three numbers of five digits, two points
-        // and the end fit into 18.
+        // The buffer has IB_FW_VERSION_NAME_MAX bytes. Three numbers of up to five digits, two dots
+        // and the terminating zero fit into 18.
         let mut at = 0usize;
         let mut put = |byte: u8| {
-            // SAFETY: At most 18 bytes are written.
+            // SAFETY: By the contract of this op `text` has IB_FW_VERSION_NAME_MAX bytes, of which
+            // up to 18 are written.
             unsafe { text.add(at).write(byte as c_char) };
             at += 1;
         };
@@ -211,7 +220,7 @@ impl<D: Operations> Adapter<D> {
                 scale /= 10;
             }
             while scale > 0 {
-                // CAST: A digit.
+                // CAST: The value is one decimal digit.
                 put(b'0' + (rest / scale) as u8);
                 rest %= scale;
                 scale /= 10;
@@ -222,10 +231,10 @@ impl<D: Operations> Adapter<D> {
 
     /// # Safety
     ///
-    /// Only for the core; at most once for a device.
+    /// Only the core may call this op, at most once for a device of `D`.
     unsafe extern "C" fn dealloc_driver(dev: *mut bindings::ib_device) {
-        // SAFETY: The data is initialized, and the core calls no other op from here on. The C
-        // struct, which is `Opaque`, is not dropped by this.
+        // SAFETY: All fields of a device with this op are initialized, and the core calls no other
+        // op from here on. The C struct is `Opaque`, so this does not drop it.
         unsafe { core::ptr::drop_in_place(dev.cast::<Device<D>>()) };
     }
 }

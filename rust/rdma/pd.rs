@@ -26,21 +26,23 @@ use kernel::{
 
 /// A driver's data of a protection domain.
 pub trait ProtectionDomain<D: Operations>: Sized + Send + Sync {
-    /// Builds the data, and responds. Tells the device nothing that dropping the data does not take back:
-    /// when the request cannot be finished the data is dropped, without `destroy`.
+    /// Returns an initializer of the data, and responds. A change of the device must be undone when
+    /// the data is dropped, because the data is dropped without `destroy` if the request cannot be
+    /// finished.
     fn create(dev: &Device<D>, caller: &Caller<'_, D>) -> impl PinInit<Self, Error>;
 
-    /// Destroys the domain. The core made sure that nothing uses it.
+    /// Destroys the domain. The core has made sure that no object uses it.
     fn destroy(pd: &Pd<D>) -> Result;
 }
 
-/// A protection domain.
+/// A protection domain with the driver's data.
 pub type Pd<D> = Managed<PdObject<D>>;
 
 /// The kind of object that a [`Pd`] is.
 pub struct PdObject<D>(PhantomData<D>);
 
-// SAFETY: The core sets `device` and `uobject` before `alloc_pd`.
+// SAFETY: By NEW the core sets `device` and `uobject` before it calls `alloc_pd`, and the device is
+// one of `D`. The core uses an `ib_pd` from any thread.
 unsafe impl<D: Operations> Object for PdObject<D> {
     type Driver = D;
     type Extra = ();
@@ -64,13 +66,14 @@ impl<D: Operations> Pd<D> {
 
     /// # Safety
     ///
-    /// For the core: NEW, ARGUMENTS.
+    /// Only the core may call this op: `pd` must be NEW, and ARGUMENTS must hold.
     unsafe extern "C" fn op_alloc(
         pd: *mut bindings::ib_pd,
         udata: *mut bindings::ib_udata,
     ) -> c_int {
         from_result(|| {
-            // SAFETY: NEW, ARGUMENTS.
+            // SAFETY: By the contract of this op `pd` is NEW, so that its device is set, and is one
+            // of `D`. ARGUMENTS holds for `udata`.
             let (caller, dev) = unsafe {
                 (
                     Self::caller(pd, udata)?,
@@ -78,7 +81,8 @@ impl<D: Operations> Pd<D> {
                 )
             };
             let data = D::Pd::create(dev, &caller);
-            // SAFETY: NEW.
+            // SAFETY: By the contract of this op `pd` is NEW, and stays so until the draft is
+            // started or dropped.
             unsafe { Self::build(pd, data) }?.start(&caller, |_| Ok(()))?;
             Ok(0)
         })

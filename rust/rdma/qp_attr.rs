@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Attributes of queue pairs: what is asked of a new one, what `modify_qp` sets, what `query_qp`
-//! tells.
+//! Attributes of QPs: those requested for a new QP, those that `modify_qp` sets, and those that
+//! `query_qp` returns.
 
 use crate::{
     ah::AhAttr,
@@ -25,17 +25,17 @@ use kernel::prelude::*;
 /// Sizes of a queue pair.
 #[derive(Clone, Copy, Default)]
 pub struct QpCap {
-    /// Work requests in the send queue.
+    /// Number of work requests in the send queue.
     pub max_send_wr: u32,
-    /// Work requests in the receive queue.
+    /// Number of work requests in the receive queue.
     pub max_recv_wr: u32,
-    /// Scatter/gather entries of a send.
+    /// Number of scatter/gather entries of a send.
     pub max_send_sge: u32,
-    /// Scatter/gather entries of a receive.
+    /// Number of scatter/gather entries of a receive.
     pub max_recv_sge: u32,
-    /// Bytes of inline data.
+    /// Number of bytes of inline data.
     pub max_inline_data: u32,
-    /// For `rdma_rw`.
+    /// Number of contexts that `rdma_rw` needs.
     pub max_rdma_ctxs: u32,
 }
 
@@ -60,7 +60,12 @@ impl QpCap {
     }
 }
 
-/// What is asked of a new queue pair.
+/// Attributes that are requested for a new QP.
+///
+/// # Invariants
+///
+/// The completion queues and the SRQ of `raw` are `NULL`, or STARTED objects of a device of `D`,
+/// and live for `'a`.
 pub struct QpInitAttr<'a, D: Operations> {
     raw: &'a mut bindings::ib_qp_init_attr,
     _driver: PhantomData<fn(&D)>,
@@ -69,90 +74,95 @@ pub struct QpInitAttr<'a, D: Operations> {
 impl<'a, D: Operations> QpInitAttr<'a, D> {
     /// # Safety
     ///
-    /// The queues of `raw` must be those of a device of `D`, or `NULL`, and live for `'a`.
+    /// The completion queues and the SRQ of `raw` must be `NULL`, or STARTED objects of a device of
+    /// `D`, and live for `'a`.
     pub(crate) unsafe fn from_raw(raw: &'a mut bindings::ib_qp_init_attr) -> Self {
+        // INVARIANT: The caller promises this.
         Self {
             raw,
             _driver: PhantomData,
         }
     }
 
-    /// Its type; `EINVAL` if it is none.
+    /// Returns the type, or `EINVAL` if it is unknown.
     pub fn qp_type(&self) -> Result<QpType> {
         QpType::from_raw(self.raw.qp_type).ok_or(EINVAL)
     }
 
-    /// Which sends complete with a CQE.
+    /// Returns which sends complete with a CQE.
     pub fn sig_type(&self) -> SigType {
         SigType::from_raw(self.raw.sq_sig_type).unwrap_or(SigType::ReqWr)
     }
 
-    /// `enum ib_qp_create_flags`.
+    /// Returns the flags of `enum ib_qp_create_flags`.
     pub fn create_flags(&self) -> u32 {
         self.raw.create_flags
     }
 
-    /// Sizes asked for.
+    /// Returns the requested sizes.
     pub fn cap(&self) -> QpCap {
         QpCap::from_raw(&self.raw.cap)
     }
 
-    /// Sizes that the queue pair really has.
+    /// Sets the actual sizes of the QP.
     pub fn set_cap(&mut self, cap: &QpCap) {
         cap.write(&mut self.raw.cap);
     }
 
-    /// Port, for QP0 and QP1.
+    /// Returns the port of QP0 or QP1.
     pub fn port_num(&self) -> u32 {
         self.raw.port_num
     }
 
-    /// QPN to send from, with `IB_QP_CREATE_SOURCE_QPN`.
+    /// Returns the QPN to send from, with `IB_QP_CREATE_SOURCE_QPN`.
     pub fn source_qpn(&self) -> u32 {
         self.raw.source_qpn
     }
 
-    /// Completion queue of the send queue.
+    /// Returns the completion queue of the send queue.
     pub fn send_cq(&self) -> Option<&Cq<D>> {
-        // SAFETY: A queue of our device, which outlives the queue pair.
+        // SAFETY: By the type invariant the queue is STARTED, is of a device of `D`, and lives for
+        // `'a`.
         (!self.raw.send_cq.is_null()).then(|| unsafe { Cq::from_raw(self.raw.send_cq) })
     }
 
-    /// Completion queue of the receive queue.
+    /// Returns the completion queue of the receive queue.
     pub fn recv_cq(&self) -> Option<&Cq<D>> {
-        // SAFETY: As above.
+        // SAFETY: By the type invariant the queue is STARTED, is of a device of `D`, and lives for
+        // `'a`.
         (!self.raw.recv_cq.is_null()).then(|| unsafe { Cq::from_raw(self.raw.recv_cq) })
     }
 
-    /// Domain of a target of extended connections, or `NULL`.
+    /// Returns the domain of an XRC target QP, or `NULL`.
     pub(crate) fn xrcd(&self) -> *mut bindings::ib_xrcd {
         self.raw.xrcd
     }
 
-    /// Shared receive queue.
+    /// Returns the SRQ of the QP.
     pub fn srq(&self) -> Option<&Srq<D>> {
-        // SAFETY: As above.
+        // SAFETY: By the type invariant the SRQ is STARTED, is of a device of `D`, and lives for
+        // `'a`.
         (!self.raw.srq.is_null()).then(|| unsafe { Srq::from_raw(self.raw.srq) })
     }
 }
 
-/// What `query_qp` tells of the creation of a queue pair.
+/// Attributes of the creation of a QP that `query_qp` returns.
 #[repr(transparent)]
 pub struct QpInitReply(bindings::ib_qp_init_attr);
 
 impl QpInitReply {
-    /// Sizes.
+    /// Sets the sizes of the QP.
     pub fn set_cap(&mut self, cap: &QpCap) {
         cap.write(&mut self.0.cap);
     }
 
-    /// Which sends complete with a CQE.
+    /// Sets which sends complete with a CQE.
     pub fn set_sig_type(&mut self, sig_type: SigType) {
         self.0.sq_sig_type = sig_type.as_raw();
     }
 }
 
-/// Attributes of a queue pair. What of them is valid is said by a [`QpAttrMask`]; the rest is zero.
+/// Attributes of a QP. A [`QpAttrMask`] says which of them are valid, and the others are zero.
 #[repr(transparent)]
 pub struct QpAttr(bindings::ib_qp_attr);
 
@@ -174,50 +184,51 @@ macro_rules! plain {
 
 impl QpAttr {
     plain! {
-        /// Queue key.
+        /// Q_Key of the QP.
         qkey, set_qkey: u32,
         /// First PSN of the receive side.
         rq_psn, set_rq_psn: u32,
         /// First PSN of the send side.
         sq_psn, set_sq_psn: u32,
-        /// Peer's QPN.
+        /// QPN of the peer.
         dest_qp_num, set_dest_qp_num: u32,
         /// Index of the P_Key.
         pkey_index, set_pkey_index: u16,
-        /// An event when the send queue is drained.
+        /// 1 if an event is to report that the send queue is drained.
         en_sqd_async_notify, set_en_sqd_async_notify: u8,
-        /// The send queue is draining.
+        /// 1 while the send queue is draining.
         sq_draining, set_sq_draining: u8,
-        /// Outstanding READs and atomics as requester.
+        /// Number of outstanding READs and atomics as requester.
         max_rd_atomic, set_max_rd_atomic: u8,
-        /// Outstanding READs and atomics as responder.
+        /// Number of outstanding READs and atomics as responder.
         max_dest_rd_atomic, set_max_dest_rd_atomic: u8,
         /// Code of the RNR timer.
         min_rnr_timer, set_min_rnr_timer: u8,
-        /// Port.
+        /// Port of the QP.
         port_num, set_port_num: u32,
         /// Code of the ACK timeout.
         timeout, set_timeout: u8,
-        /// Retries.
+        /// Number of retries after a timeout.
         retry_cnt, set_retry_cnt: u8,
-        /// Retries after RNR; 7: for ever.
+        /// Number of retries after an RNR NAK, of which 7 stands for infinity.
         rnr_retry, set_rnr_retry: u8,
-        /// Rate limit.
+        /// Rate limit of the sends.
         rate_limit, set_rate_limit: u32,
     }
 
-    /// A copy of what `mask` says is there: the caller need not have initialized the rest.
+    /// Copies the attributes that `mask` names. The caller need not have initialized the others.
     ///
     /// # Safety
     ///
-    /// `from` must be valid, and initialized where `mask` says so.
+    /// `from` must be valid, and the attributes that `mask` names must be initialized.
     pub(crate) unsafe fn masked(from: *const bindings::ib_qp_attr, mask: QpAttrMask) -> Self {
         let mut to = bindings::ib_qp_attr::default();
         macro_rules! copy {
             ($($bit:ident: $($field:ident),+;)*) => {
                 $(
                     if mask.contains(QpAttrMask::$bit) {
-                        // SAFETY: Initialized; plain data.
+                        // SAFETY: The caller promises that `mask` names only initialized
+                        // attributes, which are plain data.
                         unsafe { $(to.$field = (&raw const (*from).$field).read();)+ }
                     }
                 )*
@@ -250,88 +261,88 @@ impl QpAttr {
         Self(to)
     }
 
-    /// The state to go to.
+    /// Returns the state to which the QP is to move.
     pub fn state(&self) -> Result<QpState> {
         QpState::from_raw(self.0.qp_state).ok_or(EINVAL)
     }
 
-    /// The state.
+    /// Sets the state of the QP.
     pub fn set_state(&mut self, state: QpState) {
         self.0.qp_state = state.as_raw();
     }
 
-    /// The state that the caller believes the queue pair is in.
+    /// Returns the present state of the QP according to the caller.
     pub fn cur_state(&self) -> Result<QpState> {
         QpState::from_raw(self.0.cur_qp_state).ok_or(EINVAL)
     }
 
-    /// The state.
+    /// Sets the present state of the QP.
     pub fn set_cur_state(&mut self, state: QpState) {
         self.0.cur_qp_state = state.as_raw();
     }
 
-    /// Path MTU.
+    /// Returns the path MTU.
     pub fn path_mtu(&self) -> Result<Mtu> {
         Mtu::from_raw(self.0.path_mtu).ok_or(EINVAL)
     }
 
-    /// Path MTU.
+    /// Sets the path MTU.
     pub fn set_path_mtu(&mut self, mtu: Mtu) {
         self.0.path_mtu = mtu.as_raw();
     }
 
-    /// Path migration state.
+    /// Returns the path migration state.
     pub fn path_mig_state(&self) -> Result<MigState> {
         MigState::from_raw(self.0.path_mig_state).ok_or(EINVAL)
     }
 
-    /// Path migration state.
+    /// Sets the path migration state.
     pub fn set_path_mig_state(&mut self, state: MigState) {
         self.0.path_mig_state = state.as_raw();
     }
 
-    /// What the peer may do.
+    /// Returns the operations that the peer may use.
     pub fn access(&self) -> Access {
-        // CAST: Bit flags.
+        // CAST: The access flags are bit flags.
         Access::from_raw(self.0.qp_access_flags as u32)
     }
 
-    /// What the peer may do.
+    /// Sets the operations that the peer may use.
     pub fn set_access(&mut self, access: Access) {
-        // CAST: Bit flags.
+        // CAST: The access flags are bit flags.
         self.0.qp_access_flags = access.as_raw() as i32;
     }
 
-    /// Sizes.
+    /// Returns the requested sizes.
     pub fn cap(&self) -> QpCap {
         QpCap::from_raw(&self.0.cap)
     }
 
-    /// Sizes.
+    /// Sets the sizes of the QP.
     pub fn set_cap(&mut self, cap: &QpCap) {
         cap.write(&mut self.0.cap);
     }
 
-    /// The peer's address vector.
+    /// Returns the address vector of the peer.
     pub fn ah(&self) -> AhAttr {
-        // SAFETY: Valid; the core holds a reference to its GID attribute.
+        // SAFETY: The address vector is valid, and the core holds a reference to its GID attribute.
         unsafe { AhAttr::from_raw(&self.0.ah_attr) }
     }
 
-    /// The peer's address vector.
+    /// Sets the address vector of the peer.
     pub fn set_ah(&mut self, ah: &AhAttr) {
         ah.write(&mut self.0.ah_attr);
     }
 }
 
-/// Whether the specification's state machine (IBTA 10.3.1, as the core tabulates it) allows the
-/// transition with these attributes: all required ones, none that is not allowed.
+/// True if the state machine of the specification (IBTA 10.3.1, with the core's table) allows the
+/// transition with these attributes: all required attributes, and no attribute that is not allowed.
 pub fn modify_is_ok(from: QpState, to: QpState, qp_type: QpType, mask: QpAttrMask) -> bool {
-    // The core's table has no column for it.
+    // The core's table has no column for this type.
     if qp_type == QpType::Driver {
         return false;
     }
-    // SAFETY: A pure function of values that its table has.
+    // SAFETY: The function only reads its table, which has entries for all of these values.
     unsafe {
         bindings::ib_modify_qp_is_ok(from.as_raw(), to.as_raw(), qp_type.as_raw(), mask.as_raw())
     }

@@ -2,35 +2,37 @@
 
 //! Safe abstractions over the kernel's RDMA core, for drivers of RDMA devices.
 //!
-//! This crate holds all `unsafe` code of the module. It knows nothing of one particular device;
-//! its shape is that of a future `rust/kernel/rdma/`: one file per object of the verbs.
+//! This crate contains all `unsafe` code of the module, and no code for a particular device. It is
+//! laid out like a future `rust/kernel/rdma/`, with one file for each verbs object.
 //!
 //! # How a driver uses it
 //!
 //! A driver has one type `D` that implements [`Operations`](device::Operations) and names one data
 //! type for each object: `D::Cq`, `D::Qp`, ... Each of those implements the trait of its object
-//! ([`CompletionQueue`](cq::CompletionQueue), [`QueuePair`](qp::QueuePair), ...). The core allocates
-//! the object, C struct first, and this crate builds the driver's data behind it: `Cq<D>` is the
-//! `ib_cq` and a `D::Cq`.
+//! ([`CompletionQueue`](cq::CompletionQueue), [`QueuePair`](qp::QueuePair), ...). The core
+//! allocates the object, which begins with the C struct, and this crate initializes the driver's
+//! data after that: `Cq<D>` is the `ib_cq` and a `D::Cq`.
 //!
-//! Every object lives through the same steps, all called in process context unless said:
+//! Every object goes through the same steps, in process context unless stated otherwise:
 //!
-//! 1. `create(...)` returns an initializer of the data. Nobody else can see the object yet.
-//! 2. `start(&object, ...)` makes the object known: to the device (its CREATE command), to the
-//!    interrupt handlers ([`Table::insert`](base::table::Table::insert)), to user space (the response).
-//!    If it fails the data is dropped at once, so it must undo what it made known.
-//! 3. The verbs, by shared reference and concurrently: what changes needs a lock.
-//! 4. `destroy(&object)`. On success the object is fenced (nobody holds a
-//!    [`Ref`](base::table::Ref) to it any more) and the data dropped; on failure it lives on, but for
-//!    objects of the kernel's, which are fenced and leak what they have.
+//! 1. `create(...)` returns an initializer of the data. No other code can see the object yet.
+//! 2. `start(&object, ...)` makes the object known to the device (its CREATE command), to the
+//!    interrupt handlers ([`Table::insert`](base::table::Table::insert)), and to user space (the
+//!    response). If this fails, the data is dropped at once, so `start` must first undo its steps.
+//! 3. The verbs get a shared reference, and run concurrently, so data that changes needs a lock.
+//! 4. `destroy(&object)` destroys the object. On success the object is fenced (there are no
+//!    [`Ref`](base::table::Ref)s to it any more) and the data is dropped. On failure the object
+//!    lives on. Objects of kernel users are the exception: they are fenced, and their memory is
+//!    leaked.
 //!
-//! `poll_cq`, `req_notify_cq`, `post_send`, `post_recv`, `post_srq_recv` and the address handle
-//! verbs are called in any context: use [`IrqLock`](base::sync::IrqLock), never sleep. For objects of
-//! user space the first five are refused here: a process reaches its rings by itself.
+//! `poll_cq`, `req_notify_cq`, `post_send`, `post_recv`, `post_srq_recv` and the verbs of address
+//! handles are called in any context: they must use [`IrqLock`](base::sync::IrqLock) and must not
+//! sleep. For objects of user space this crate refuses the first five, because a process accesses
+//! its rings without the kernel.
 //!
 //! # Examples
 //!
-//! The protection domains of a driver whose device knows them by a number:
+//! This example has the protection domains of a driver whose device identifies them by a number:
 //!
 //! ```ignore
 //! struct PdData {
@@ -64,15 +66,16 @@
 //! }
 //! ```
 //!
-//! # What it guarantees
+//! # Guarantees
 //!
-//! - Data shared with a device or a process is reached through typed accessors only
-//!   ([`base::dma::Chunk`]); no reference to it ever exists.
-//! - User memory is copied once ([`udata::Udata`]); mapped memory outlives every mapping of it
+//! - Data shared with a device or a process is accessed only through typed accessors
+//!   ([`base::dma::Chunk`]). There is never a reference to it.
+//! - User memory is copied once ([`udata::Udata`]). Mapped memory outlives every mapping of it
 //!   ([`mmap::Entry`]).
-//! - An event or completion handler never meets a destroyed object ([`base::table::Table`]), nor does the work
-//!   that it queues ([`cq`]), nor the owner of one an event before it is there ([`object::Managed::is_known`]).
-//! - What leaks is counted ([`base::count`]).
+//! - An event or completion handler never gets a destroyed object ([`base::table::Table`]), and
+//!   neither does the work that it queues ([`cq`]). The owner of an object gets no event before it
+//!   gets the object ([`object::Managed::is_known`]).
+//! - Leaked objects are counted ([`base::count`]).
 
 pub mod ah;
 pub mod attr;
@@ -102,8 +105,8 @@ pub mod wc;
 pub mod wr;
 pub mod xrcd;
 
-/// Prefix of messages printed by this crate.
+/// Prefix of the messages that this crate prints.
 const __LOG_PREFIX: &[u8] = b"rdma\0";
 
-/// Stands for an object that a driver does not support: its operations stay `NULL`.
+/// Stands for an object that a driver does not support, whose ops are `NULL`.
 pub struct Unsupported;

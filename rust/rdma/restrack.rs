@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What `rdma resource show` tells of an object: named values, and the raw context with `-r`.
+//! Information about an object for `rdma resource show`: named values, and the raw context with
+//! `-r`.
 
 use crate::bindings;
 use core::marker::PhantomData;
@@ -14,21 +15,27 @@ use kernel::{
 };
 
 /// A writer of named values.
+///
+/// # Invariants
+///
+/// `msg` is a message under construction, which only this value uses for `'a`.
 pub struct ResEntry<'a> {
     msg: *mut kbindings::sk_buff,
     _msg: PhantomData<&'a mut kbindings::sk_buff>,
 }
 
 impl ResEntry<'_> {
-    /// A decimal value.
+    /// Writes a decimal value.
     pub fn put_u32(&mut self, name: &CStr, value: u32) -> Result {
-        // SAFETY: The message is ours for now; the name is copied.
+        // SAFETY: By the type invariant only this value uses the message. The function copies the
+        // name.
         to_result(unsafe { bindings::rdma_nl_put_driver_u32(self.msg, name.as_char_ptr(), value) })
     }
 
-    /// A hexadecimal value.
+    /// Writes a hexadecimal value.
     pub fn put_u32_hex(&mut self, name: &CStr, value: u32) -> Result {
-        // SAFETY: As above.
+        // SAFETY: By the type invariant only this value uses the message. The function copies the
+        // name.
         to_result(unsafe {
             bindings::rdma_nl_put_driver_u32_hex(self.msg, name.as_char_ptr(), value)
         })
@@ -38,26 +45,28 @@ impl ResEntry<'_> {
     ///
     /// # Safety
     ///
-    /// `msg` must be a message under construction.
+    /// `msg` must be a message under construction, which only the caller uses.
     pub(crate) unsafe fn fill(
         msg: *mut kbindings::sk_buff,
         fill: impl FnOnce(&mut ResEntry<'_>) -> Result,
     ) -> c_int {
-        // SAFETY: See above.
+        // SAFETY: The caller promises that `msg` is under construction.
         let nest = unsafe { bindings::rdma_helper_nl_driver_start(msg) };
         if nest.is_null() {
             return EMSGSIZE.to_errno();
         }
+        // INVARIANT: The caller promises that `msg` is under construction and that only the caller
+        // uses it.
         let mut entry = ResEntry {
             msg,
             _msg: PhantomData,
         };
         from_result(|| {
             match fill(&mut entry) {
-                // SAFETY: The nest that was started.
+                // SAFETY: `msg` is under construction, and `nest` was started in it above.
                 Ok(()) => unsafe { bindings::rdma_helper_nl_end(msg, nest) },
                 Err(e) => {
-                    // SAFETY: As above.
+                    // SAFETY: `msg` is under construction, and `nest` was started in it above.
                     unsafe { bindings::rdma_helper_nl_cancel(msg, nest) };
                     return Err(e);
                 }
@@ -66,18 +75,19 @@ impl ResEntry<'_> {
         })
     }
 
-    /// Lets `fill` put the raw context.
+    /// Runs `fill` with a function that appends the raw context.
     ///
     /// # Safety
     ///
-    /// `msg` must be a message under construction.
+    /// `msg` must be a message under construction, which only the caller uses.
     pub(crate) unsafe fn fill_raw(
         msg: *mut kbindings::sk_buff,
         fill: impl FnOnce(&mut dyn FnMut(&[u8]) -> Result) -> Result,
     ) -> c_int {
         let mut put = |bytes: &[u8]| {
             let len = bytes.len().try_into()?;
-            // SAFETY: `msg` is under construction; `len` is that of `bytes`, which are copied.
+            // SAFETY: The caller promises that `msg` is under construction. The function copies the
+            // `len` bytes.
             to_result(unsafe { bindings::rdma_helper_nl_put_raw(msg, len, bytes.as_ptr().cast()) })
         };
         from_result(|| {

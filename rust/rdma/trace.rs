@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Tracepoints of a driver (`/sys/kernel/tracing/events/verbena/`). Who traces nothing pays for a jump
-//! that is not taken.
+//! Tracepoints of a driver (`/sys/kernel/tracing/events/verbena/`). A disabled tracepoint costs a
+//! jump that is not taken.
 //!
-//! C: `trace.c`, `verbena_trace.h`. `kernel::declare_trace!` is for tracepoints that the kernel's own
-//! bindings know.
+//! C: `trace.c`, `verbena_trace.h`. `kernel::declare_trace!` is for tracepoints that the kernel's
+//! own bindings know.
 
 use crate::enums::QpState;
 use kernel::{
@@ -13,10 +13,10 @@ use kernel::{
     time::Delta, //
 };
 
-/// A tracepoint, and the function that C makes for it.
+/// Declares a tracepoint, and the function that C generates for it.
 macro_rules! tracepoint {
     ($key:ident, $call:ident($($arg:ident: $type:ty),*), $traced:ident) => {
-        // One of its fields is empty in this configuration; nobody here looks into it.
+        // One field of the struct is empty in this configuration. No code here accesses it.
         #[allow(improper_ctypes)]
         extern "C" {
             static $key: kbindings::tracepoint;
@@ -25,7 +25,7 @@ macro_rules! tracepoint {
 
         #[inline(always)]
         fn $traced() -> bool {
-            // SAFETY: The static key of a tracepoint that C has made.
+            // SAFETY: `key` is the static key of a tracepoint that C defines.
             unsafe { kernel::jump_label::static_branch_unlikely!($key, kbindings::tracepoint, key) }
         }
     };
@@ -69,17 +69,18 @@ tracepoint!(
     is_device_traced
 );
 
-/// Length of a text, which is a short one.
+/// Returns the length of a short text.
 fn len(text: &str) -> c_uint {
     c_uint::try_from(text.len()).unwrap_or(0)
 }
 
-/// A command was answered, or was not.
+/// Traces the result of a command: the error code, or 0, and its duration.
 #[inline]
 pub fn command(device: &CStr, opcode: &str, error: c_int, took: Delta) {
     if is_command_traced() {
         let ns = u64::try_from(took.as_nanos()).unwrap_or(0);
-        // SAFETY: A string, and a text of that many bytes; both are copied.
+        // SAFETY: `device` is a C string, and the text has that many bytes. The function copies
+        // both.
         unsafe {
             rust_do_trace_verbena_command(
                 device.as_char_ptr(),
@@ -92,11 +93,12 @@ pub fn command(device: &CStr, opcode: &str, error: c_int, took: Delta) {
     }
 }
 
-/// The device reports an event of an object.
+/// Traces an event of an object that the device reports.
 #[inline]
 pub fn event(device: &CStr, kind: &str, number: u32, syndrome: u32) {
     if is_event_traced() {
-        // SAFETY: As above.
+        // SAFETY: `device` is a C string, and the text has that many bytes. The function copies
+        // both.
         unsafe {
             rust_do_trace_verbena_event(
                 device.as_char_ptr(),
@@ -109,22 +111,23 @@ pub fn event(device: &CStr, kind: &str, number: u32, syndrome: u32) {
     }
 }
 
-/// A queue pair was moved from state to state.
+/// Traces a change of the state of a QP.
 #[inline]
 pub fn qp_state(device: &CStr, qpn: u32, from: QpState, to: QpState) {
     if is_qp_state_traced() {
-        // SAFETY: As above.
+        // SAFETY: `device` is a C string, which the function copies.
         unsafe {
             rust_do_trace_verbena_qp_state(device.as_char_ptr(), qpn, from.as_raw(), to.as_raw())
         };
     }
 }
 
-/// The device begins to live, or does not any more.
+/// Traces that the device starts to work, or that it has stopped.
 #[inline]
 pub fn device(device: &CStr, what: &str, syndrome: u32) {
     if is_device_traced() {
-        // SAFETY: As above.
+        // SAFETY: `device` is a C string, and the text has that many bytes. The function copies
+        // both.
         unsafe {
             rust_do_trace_verbena_device(device.as_char_ptr(), what.as_ptr(), len(what), syndrome)
         };

@@ -34,22 +34,27 @@ use kernel::{
 
 /// A driver's data of a context.
 pub trait UserContext<D: Operations>: Sized + Send + Sync {
-    /// Whether another process that is given the file may import the context: what the core tells it is
-    /// all that it needs.
+    /// True if another process that gets the file may import the context, because it needs no
+    /// information besides that of the core.
     const IMPORTABLE: bool = false;
 
-    /// Builds the data, and responds. What is to be mapped is made with `mmap`.
+    /// Returns an initializer of the data, and responds. Mappable memory is created with `mmap`.
     fn create(dev: &Device<D>, mmap: &MmapContext, udata: &Udata<'_>) -> impl PinInit<Self, Error>;
 
-    /// Destroys the context: every object of it is gone.
+    /// Destroys the context, all objects of which are destroyed already.
     fn destroy(ctx: &Ucontext<D>);
 
-    /// The device goes away while the process has it open. The core has replaced, or will replace,
-    /// every mapping by zeroes, destroys all objects, and reports a fatal event to the process.
+    /// Handles the removal of the device while the process has it open. The core has replaced every
+    /// mapping by zeroes or will do so, destroys all objects, and reports a fatal event to the
+    /// process.
     fn disassociate(_ctx: &Ucontext<D>) {}
 }
 
-/// A context of a process.
+/// A context of a process with the driver's data.
+///
+/// # Invariants
+///
+/// All fields of a context to which there is a reference are initialized.
 #[repr(C)]
 pub struct Ucontext<D: Operations> {
     mmap: MmapContext,
@@ -57,9 +62,9 @@ pub struct Ucontext<D: Operations> {
     data: D::Ucontext,
 }
 
-// SAFETY: An `ib_ucontext` may be used from any thread; the data is `Send`.
+// SAFETY: The core allows the use of an `ib_ucontext` from any thread. The other fields are `Send`.
 unsafe impl<D: Operations> Send for Ucontext<D> {}
-// SAFETY: As above; the data is `Sync`.
+// SAFETY: The core allows concurrent use of an `ib_ucontext`. The other fields are `Sync`.
 unsafe impl<D: Operations> Sync for Ucontext<D> {}
 
 impl<D: Operations> core::ops::Deref for Ucontext<D> {
@@ -73,28 +78,31 @@ impl<D: Operations> core::ops::Deref for Ucontext<D> {
 impl<D: Operations> Ucontext<D> {
     /// # Safety
     ///
-    /// `raw` must be a context of a device of `D`, alive for `'a`.
+    /// `raw` must be a context of a device of `D` whose fields are all initialized, and alive for
+    /// `'a`.
     pub(crate) unsafe fn from_raw<'a>(raw: *mut bindings::ib_ucontext) -> &'a Self {
-        // SAFETY: `repr(C)` with the `ib_ucontext` first; see above.
+        // SAFETY: The struct is `repr(C)` and begins with the `ib_ucontext`, so `raw` points to a
+        // `Self`. The caller promises that it is initialized and alive for `'a`.
         unsafe { &*raw.cast() }
     }
 
-    /// Its device.
+    /// Returns the device of the context.
     pub fn device(&self) -> &Device<D> {
-        // SAFETY: Set by the core before `create`, constant.
+        // SAFETY: The core sets `device` before it calls `alloc_ucontext`. It is constant, a device
+        // of `D`, and outlives its contexts.
         unsafe { Device::from_raw((*self.mmap.as_raw()).device) }
     }
 
-    /// What makes memory mappable in the process.
+    /// Returns the part of the context that makes memory mappable in the process.
     pub fn mmap(&self) -> &MmapContext {
         &self.mmap
     }
 
-    /// The driver adds nothing to what the core says of a context.
+    /// Implements `query_ucontext`, to which the driver adds nothing.
     ///
     /// # Safety
     ///
-    /// None.
+    /// There are no requirements.
     unsafe extern "C" fn op_query(
         _ctx: *mut bindings::ib_ucontext,
         _attrs: *mut bindings::uverbs_attr_bundle,
@@ -116,16 +124,21 @@ impl<D: Operations> Ucontext<D> {
 
     /// # Safety
     ///
-    /// Only for the core, with a zeroed object of [`Self`]'s size.
+    /// Only the core may call this op, with a zeroed object of the size of [`Self`] that does not
+    /// move and whose device is set to one of `D`.
     unsafe extern "C" fn op_alloc(
         ctx: *mut bindings::ib_ucontext,
         udata: *mut bindings::ib_udata,
     ) -> c_int {
         let result = from_result(|| {
-            // SAFETY: The core always passes one, valid for the call.
+            // SAFETY: The core never passes `NULL`, which is checked, and `udata` is valid during
+            // the call.
             let udata = unsafe { Udata::from_raw(NonNull::new(udata).ok_or(EINVAL)?) };
             let this = ctx.cast::<Self>();
-            // SAFETY: The memory behind the C struct is ours, and does not move.
+            // SAFETY: By the contract of this op the memory after the C struct is unused, is large
+            // enough, and does not move, and the device is one of `D`. `mmap` is initialized before
+            // it is borrowed, and is dropped only after an error of `init_slot`, which leaves no
+            // other field to drop.
             unsafe {
                 (&raw mut (*this).mmap.shared).write(mmap::Shared::new()?);
                 let dev = Device::<D>::from_raw((*ctx).device);
@@ -139,12 +152,14 @@ impl<D: Operations> Ucontext<D> {
             udata
                 .finish_input()
                 .and_then(|()| udata.finish_output())
-                // SAFETY: Allocated; the core forgets it.
+                // SAFETY: All fields are initialized, and the core does not use the context after
+                // an error.
                 .inspect_err(|_| unsafe { Self::op_dealloc(ctx) })?;
             Ok(0)
         });
         if result != 0 {
-            // SAFETY: The core has just made the context, and frees it next.
+            // SAFETY: The core has just allocated the context, and frees it after an error of this
+            // op.
             unsafe { bindings::rdma_helper_ucontext_put_task(ctx) };
         }
         result
@@ -152,9 +167,11 @@ impl<D: Operations> Ucontext<D> {
 
     /// # Safety
     ///
-    /// Only for the core, with an allocated context.
+    /// Only the core may call this op, with a context that `op_alloc` has initialized, and as the
+    /// last op.
     unsafe extern "C" fn op_dealloc(ctx: *mut bindings::ib_ucontext) {
-        // SAFETY: Allocated; the core frees the memory next.
+        // SAFETY: By the contract of this op all fields are initialized. Each is dropped once and
+        // not used afterwards, as the core frees the memory next.
         unsafe {
             D::Ucontext::destroy(Self::from_raw(ctx));
             let this = ctx.cast::<Self>();
@@ -167,20 +184,23 @@ impl<D: Operations> Ucontext<D> {
 
     /// # Safety
     ///
-    /// Only for the core, with an allocated context.
+    /// Only the core may call this op, with a context that `op_alloc` has initialized.
     unsafe extern "C" fn op_disassociate(ctx: *mut bindings::ib_ucontext) {
-        // SAFETY: Allocated.
+        // SAFETY: By the contract of this op the context is initialized, and it stays alive during
+        // the call.
         D::Ucontext::disassociate(unsafe { Self::from_raw(ctx) });
     }
 
     /// # Safety
     ///
-    /// Only for the core, with an allocated context and a mapping under construction.
+    /// Only the core may call this op, with a context that `op_alloc` has initialized and a mapping
+    /// under construction.
     unsafe extern "C" fn op_mmap(
         ctx: *mut bindings::ib_ucontext,
         vma: *mut kbindings::vm_area_struct,
     ) -> c_int {
-        // SAFETY: As above.
+        // SAFETY: By the contract of this op `ctx` is a context of a device of this crate, and
+        // `vma` is a mapping under construction.
         from_result(|| unsafe { mmap::map(ctx, vma) }.map(|()| 0))
     }
 }

@@ -2,11 +2,12 @@
 
 //! Request and response data of a verb that a process called.
 //!
-//! The rules are those of `struct ib_udata` (include/rdma/ib_verbs.h): a longer request is fine if
-//! its tail is zero, a shorter response buffer truncates, a longer one is zero-filled. A `create`
-//! reads its request while it builds the object and responds in `start`; whoever does not read has
-//! the request checked for zeroes, whoever does not respond has the response zeroed. So every verb
-//! keeps the rules, and the device may promise `uverbs_robust_udata`.
+//! The rules are those of `struct ib_udata` (include/rdma/ib_verbs.h): a longer request is accepted
+//! if its tail is zero, a shorter response buffer truncates the response, and a longer one is
+//! filled with zeroes. A `create` reads its request while it creates the object, and responds in
+//! `start`. If a verb does not read its request, this crate checks that the request is zero. If a
+//! verb does not respond, this crate zeroes the response. So every verb follows the rules, and the
+//! device can set `uverbs_robust_udata`.
 
 use crate::{
     base::dma::Payer,
@@ -34,7 +35,11 @@ use zerocopy::{
     IntoBytes, //
 };
 
-/// Request and response data.
+/// Request and response data of a call.
+///
+/// # Invariants
+///
+/// `raw` is valid for `'a`.
 ///
 /// # Examples
 ///
@@ -57,6 +62,7 @@ impl Udata<'_> {
     ///
     /// `raw` must be valid for the lifetime.
     pub(crate) unsafe fn from_raw(raw: NonNull<bindings::ib_udata>) -> Self {
+        // INVARIANT: The caller promises that `raw` is valid.
         Self {
             raw,
             read: Cell::new(false),
@@ -65,17 +71,19 @@ impl Udata<'_> {
         }
     }
 
-    /// Copies the request, once. `EINVAL` if it is shorter than `T`, `EOPNOTSUPP` if what follows
-    /// `T` is not zero.
+    /// Copies the request, once. Returns `EINVAL` if the request is shorter than `T`, and
+    /// `EOPNOTSUPP` if the bytes after `T` are not zero.
     pub fn read<T: FromBytes>(&self) -> Result<T> {
         self.read_min(size_of::<T>())
     }
 
-    /// As [`read`](Self::read), but a request of `min` bytes is enough: the rest of `T` is zero.
+    /// Does the same as [`read`](Self::read), but accepts a request of `min` bytes. The rest of `T`
+    /// is zero.
     pub fn read_min<T: FromBytes>(&self, min: usize) -> Result<T> {
         self.read.set(true);
         let mut value = MaybeUninit::<T>::zeroed();
-        // SAFETY: `raw` is valid; `value` has room for `size_of::<T>()` bytes.
+        // SAFETY: By the type invariant `raw` is valid. `value` has room for `size_of::<T>()`
+        // bytes.
         to_result(unsafe {
             bindings::_ib_copy_validate_udata_in(
                 self.raw.as_ptr(),
@@ -84,7 +92,8 @@ impl Udata<'_> {
                 min.min(size_of::<T>()),
             )
         })?;
-        // SAFETY: All bytes are initialized, and any bytes are a `T`.
+        // SAFETY: All bytes are initialized, because they were zeroed first, and any bytes are a
+        // `T`.
         Ok(unsafe { value.assume_init() })
     }
 
@@ -92,13 +101,14 @@ impl Udata<'_> {
     pub fn respond<T: IntoBytes + Immutable>(&self, value: &T) -> Result {
         self.responded.set(true);
         let bytes = value.as_bytes();
-        // SAFETY: `raw` is valid; `bytes` are initialized.
+        // SAFETY: By the type invariant `raw` is valid. The function reads `bytes`, which are
+        // initialized.
         to_result(unsafe {
             bindings::_ib_respond_udata(self.raw.as_ptr(), bytes.as_ptr().cast(), bytes.len())
         })
     }
 
-    /// Copies `value` to an address that the process has named.
+    /// Copies `value` to an address in the process.
     pub fn write_to<T: IntoBytes + Immutable>(&self, address: u64, value: &T) -> Result {
         let address = UserPtr::from_addr(usize::try_from(address)?);
         let bytes = value.as_bytes();
@@ -107,40 +117,40 @@ impl Udata<'_> {
             .write_slice(bytes)
     }
 
-    /// A request that nobody read must be empty or zero.
+    /// Checks that a request that was not read is empty or zero.
     pub fn finish_input(&self) -> Result {
         if self.read.get() {
             return Ok(());
         }
-        // SAFETY: `raw` is valid.
+        // SAFETY: By the type invariant `raw` is valid.
         to_result(unsafe { bindings::rdma_helper_udata_in_empty(self.raw.as_ptr()) })
     }
 
-    /// A response that nobody wrote is zero.
+    /// Zeroes a response that was not written.
     pub(crate) fn finish_output(&self) -> Result {
         if self.responded.get() {
             return Ok(());
         }
-        // SAFETY: `raw` is valid.
+        // SAFETY: By the type invariant `raw` is valid.
         to_result(unsafe { bindings::rdma_helper_respond_empty(self.raw.as_ptr()) })
     }
 }
 
-/// Who calls a verb; decided once, when the core calls.
+/// Caller of a verb, which is determined once, when the core calls.
 pub enum Caller<'a, D: Operations> {
-    /// The kernel.
+    /// A kernel user called the verb.
     Kernel,
-    /// A process.
+    /// A process called the verb.
     User(User<'a, D>),
 }
 
 impl<'a, D: Operations> Caller<'a, D> {
-    /// Whether it is the kernel.
+    /// True if the caller is the kernel.
     pub fn is_kernel(&self) -> bool {
         matches!(self, Self::Kernel)
     }
 
-    /// The process, if it is one.
+    /// Returns the process, or `None` if the caller is the kernel.
     pub fn user(&self) -> Option<&User<'a, D>> {
         match self {
             Self::Kernel => None,
@@ -148,7 +158,7 @@ impl<'a, D: Operations> Caller<'a, D> {
         }
     }
 
-    /// Whose memory is used for what the call makes.
+    /// Returns the owner that is charged for memory of the call.
     pub fn payer(&self) -> Payer {
         match self {
             Self::Kernel => Payer::Kernel,
@@ -156,20 +166,20 @@ impl<'a, D: Operations> Caller<'a, D> {
         }
     }
 
-    /// [`Udata::finish_input`] of a process.
+    /// Calls [`Udata::finish_input`] if the caller is a process.
     pub(crate) fn finish_input(&self) -> Result {
         self.user().map_or(Ok(()), |user| user.udata.finish_input())
     }
 
-    /// [`Udata::finish_output`] of a process.
+    /// Calls [`Udata::finish_output`] if the caller is a process.
     pub(crate) fn finish_output(&self) -> Result {
         self.user()
             .map_or(Ok(()), |user| user.udata.finish_output())
     }
 }
 
-/// A process that called a verb: the current one, as long as this exists. Being neither `Send` nor
-/// `Sync`, it cannot leave the thread.
+/// A process that called a verb, which is the current process as long as this value exists. The
+/// type is neither `Send` nor `Sync`, so the value cannot leave the thread.
 pub struct User<'a, D: Operations> {
     ctx: &'a Ucontext<D>,
     udata: Udata<'a>,
@@ -180,12 +190,12 @@ impl<'a, D: Operations> User<'a, D> {
         Self { ctx, udata }
     }
 
-    /// Its context.
+    /// Returns the context of the process.
     pub fn context(&self) -> &'a Ucontext<D> {
         self.ctx
     }
 
-    /// Its request and response data.
+    /// Returns the request and response data.
     pub fn udata(&self) -> &Udata<'a> {
         &self.udata
     }

@@ -27,14 +27,15 @@ use kernel::{
     }, //
 };
 
-/// Memory of a process, pinned and mapped for DMA until dropped.
+/// Memory of a process that is pinned and mapped for DMA until this is dropped.
 ///
-/// Dropping it uses the RDMA device, which it therefore holds, and the DMA mapping of the PCI device,
-/// for which that must be bound: what outlives that is leaked.
+/// The drop uses the RDMA device, to which this therefore holds a reference, and the DMA mapping of
+/// the PCI device, which must be bound for that. Memory that outlives the binding is leaked.
 ///
 /// # Invariants
 ///
-/// `raw` was pinned for `device`, whose DMA device is the one of `binding`.
+/// `raw` comes from `ib_umem_get_va()` for the RDMA device `_device`, whose DMA device is the one
+/// of `binding`, and is released only when this is dropped.
 pub struct Umem {
     raw: NonNull<bindings::ib_umem>,
     binding: Binding,
@@ -43,24 +44,28 @@ pub struct Umem {
 
 // SAFETY: A umem may be released from any thread.
 unsafe impl Send for Umem {}
-// SAFETY: By shared reference it is only read.
+// SAFETY: Code with a shared reference only reads the umem.
 unsafe impl Sync for Umem {}
 
 impl Umem {
-    /// Pins memory of `user`, whose call this is part of: `current->mm` is the one it names.
+    /// Pins memory of the process `user`, which is the current one, so `start` is an address in
+    /// `current->mm`.
     pub fn pin<D: Operations>(
         user: &User<'_, D>,
         start: u64,
         length: u64,
         access: Access,
     ) -> Result<Self> {
-        // CAST: Bit flags.
+        // CAST: The access flags are bit flags.
         let access = access.as_raw() as c_int;
         let dev = user.context().device();
-        // SAFETY: A registered device, in a verb that a process called; the function checks the rest.
+        // SAFETY: The device is registered, because a process has called one of its verbs. The
+        // function checks the other arguments.
         let raw = from_err_ptr(unsafe {
             bindings::rdma_helper_umem_get_va(dev.as_raw(), start, length, access)
         })?;
+        // INVARIANT: The function has pinned the memory for this device, whose binding is
+        // `dev.binding()`.
         Ok(Self {
             raw: NonNull::new(raw).ok_or(EINVAL)?,
             binding: dev.binding().clone(),
@@ -68,43 +73,44 @@ impl Umem {
         })
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn length(&self) -> usize {
-        // SAFETY: Pinned; the field is constant.
+        // SAFETY: By the type invariant the umem is not released. The field is constant.
         unsafe { (*self.raw.as_ptr()).length }
     }
 
-    /// Whether the device may write to it.
+    /// True if the device may write to the memory.
     pub fn is_writable(&self) -> bool {
-        // SAFETY: Pinned; the field is constant.
+        // SAFETY: By the type invariant the umem is not released. The field is constant.
         unsafe { self.raw.as_ref() }.writable() != 0
     }
 
-    /// Whether it is the same pages as `other`, in the same order.
+    /// True if the memory consists of the same pages as `other`, in the same order.
     pub fn has_pages_of(&self, other: &Self) -> bool {
-        // CAST: `usize` has at most 64 bits.
+        // CAST: A `usize` has at most 64 bits.
         let pgsz = PAGE_SIZE as u64;
         self.blocks(pgsz).eq(other.blocks(pgsz))
     }
 
-    /// Never unpins the memory: a device may go on using it.
+    /// Never unpins the memory, because a device may still use it.
     pub fn abandon(this: &Arc<Self>) {
         leak(this.clone());
     }
 
-    /// The largest of the page sizes in `pgsz_bitmap` that can describe the memory at `virt_addr`.
-    /// `None` if there is none.
+    /// Returns the largest of the page sizes in `pgsz_bitmap` that can describe the memory at
+    /// `virt_addr`, or `None` if there is none.
     pub fn find_best_pgsz(&mut self, pgsz_bitmap: u64, virt_addr: u64) -> Option<u64> {
         let bitmap = c_ulong::try_from(pgsz_bitmap).ok()?;
-        // SAFETY: Pinned, and by nobody else used now: the core notes `virt_addr` in it.
+        // SAFETY: By the type invariant the umem is not released. The exclusive reference allows
+        // the function to store `virt_addr` in it.
         match unsafe { bindings::ib_umem_find_best_pgsz(self.raw.as_ptr(), bitmap, virt_addr) } {
             0 => None,
-            // CAST: `unsigned long` has at most 64 bits.
+            // CAST: An `unsigned long` has at most 64 bits.
             pgsz => Some(pgsz as u64),
         }
     }
 
-    /// Number of pages of size `pgsz`, which must be `PAGE_SIZE` or from
+    /// Returns the number of pages of size `pgsz`, which must be `PAGE_SIZE` or come from
     /// [`find_best_pgsz`](Self::find_best_pgsz).
     pub fn num_blocks(&self, pgsz: u64) -> usize {
         if !pgsz.is_power_of_two() {
@@ -113,18 +119,20 @@ impl Umem {
         let Ok(pgsz) = c_ulong::try_from(pgsz) else {
             return 0;
         };
-        // SAFETY: Pinned; a power of two.
+        // SAFETY: By the type invariant the umem is not released. `pgsz` is a power of two.
         unsafe { bindings::rdma_helper_umem_num_blocks(self.raw.as_ptr(), pgsz) }
     }
 
-    /// DMA addresses of the pages of size `pgsz`, which must be `PAGE_SIZE` or from
-    /// [`find_best_pgsz`](Self::find_best_pgsz).
+    /// Returns the DMA addresses of the pages of size `pgsz`, which must be `PAGE_SIZE` or come
+    /// from [`find_best_pgsz`](Self::find_best_pgsz).
     pub fn blocks(&self, pgsz: u64) -> Blocks<'_> {
         let mut iter = bindings::ib_block_iter::default();
         if let (true, Ok(pgsz)) = (pgsz.is_power_of_two(), c_ulong::try_from(pgsz)) {
-            // SAFETY: Pinned; a power of two. An iterator that was not started is at its end.
+            // SAFETY: By the type invariant the umem is not released. `pgsz` is a power of two.
             unsafe { bindings::rdma_helper_umem_iter_start(&mut iter, self.raw.as_ptr(), pgsz) };
         }
+        // INVARIANT: The iterator was started above. An iterator that was not started is at its
+        // end.
         Blocks {
             iter,
             _umem: PhantomData,
@@ -135,7 +143,8 @@ impl Umem {
 impl Drop for Umem {
     fn drop(&mut self) {
         let released = self.binding.with(|| {
-            // SAFETY: Pinned by `pin`; the RDMA device is held, the PCI device bound.
+            // SAFETY: By the type invariant `raw` is not released yet. `_device` holds the RDMA
+            // device, and `with` keeps the PCI device bound.
             unsafe { bindings::ib_umem_release(self.raw.as_ptr()) }
         });
         if released.is_none() {
@@ -144,7 +153,11 @@ impl Drop for Umem {
     }
 }
 
-/// See [`Umem::blocks`].
+/// Iterator over the pages of a [`Umem`]: see [`Umem::blocks`].
+///
+/// # Invariants
+///
+/// `iter` is at its end, or iterates over the scatter list of a [`Umem`] that is borrowed for `'a`.
 pub struct Blocks<'a> {
     iter: bindings::ib_block_iter,
     _umem: PhantomData<&'a Umem>,
@@ -154,7 +167,8 @@ impl Iterator for Blocks<'_> {
     type Item = u64;
 
     fn next(&mut self) -> Option<u64> {
-        // SAFETY: The scatter list lives as long as the umem.
+        // SAFETY: By the type invariant the iterator is valid, and the borrow keeps the scatter
+        // list alive.
         unsafe {
             bindings::rdma_helper_umem_iter_next(&mut self.iter)
                 .then(|| bindings::rdma_helper_umem_iter_addr(&mut self.iter))

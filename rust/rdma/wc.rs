@@ -18,57 +18,57 @@ use core::{
     mem::ManuallyDrop, //
 };
 
-/// A completion.
+/// A work completion.
 ///
-/// On error only `wr_id`, `status`, `qp` and `vendor_err` mean anything (IBTA 11.4.2.1).
+/// After an error only `wr_id`, `status`, `qp` and `vendor_err` are valid (IBTA 11.4.2.1).
 pub struct Wc<'a, D: Operations> {
-    /// The work request's `wr_id`, which for kernel users may be a pointer that the core calls: it
-    /// must come from the driver's own memory of the request.
+    /// The `wr_id` of the work request. For kernel users it may be a pointer that the core calls,
+    /// so it must come from the driver's own memory of the request.
     pub wr_id: u64,
-    /// The outcome.
+    /// Result of the work request.
     pub status: WcStatus,
-    /// What completed.
+    /// Operation that has completed.
     pub opcode: WcOpcode,
-    /// The device's reason.
+    /// Error code that the device reports.
     pub vendor_err: u32,
-    /// Bytes received.
+    /// Number of bytes received.
     pub byte_len: u32,
-    /// The queue pair.
+    /// QP of the work request.
     pub qp: &'a Qp<D>,
-    /// Immediate data, as it was on the wire, or the invalidated key.
+    /// Immediate data in wire byte order, or the invalidated key.
     pub ex: WcEx,
     /// QPN of the sender (UD).
     pub src_qp: u32,
-    /// More flags; those of `ex` are set here by themselves.
+    /// Flags besides those that follow from `ex` and the optional members, which `push` sets.
     pub flags: WcFlags,
     /// Index of the P_Key (GSI).
     pub pkey_index: u16,
-    /// Service level.
+    /// Service level of the packet.
     pub sl: u8,
-    /// Port, for the GSI.
+    /// Port that received the packet, for the GSI.
     pub port_num: u32,
-    /// Sender's MAC (UD).
+    /// MAC address of the sender (UD).
     pub smac: Option<[u8; 6]>,
     /// VLAN of the packet (UD).
     pub vlan_id: Option<u16>,
-    /// Network header of the packet (UD).
+    /// Type of the packet's network header (UD).
     pub network_type: Option<NetworkType>,
 }
 
-/// Immediate data or invalidated key.
+/// Immediate data or invalidated key of a completion.
 #[derive(Clone, Copy, Default)]
 pub enum WcEx {
-    /// Neither.
+    /// The completion has neither.
     #[default]
     None,
-    /// Immediate data: four bytes, as on the wire.
+    /// Four bytes of immediate data in wire byte order.
     Imm([u8; 4]),
-    /// Invalidated key.
+    /// Key that the peer invalidated.
     Invalidate(u32),
 }
 
 impl<'a, D: Operations> Wc<'a, D> {
-    /// A completion of `qp` with nothing else set.
+    /// Creates a completion of `qp` without optional members.
     pub fn new(qp: &'a Qp<D>, wr_id: u64, status: WcStatus, opcode: WcOpcode) -> Self {
         Self {
             wr_id,
@@ -90,7 +90,12 @@ impl<'a, D: Operations> Wc<'a, D> {
     }
 }
 
-/// Where `poll_cq` puts completions.
+/// The buffer to which `poll_cq` writes completions.
+///
+/// # Invariants
+///
+/// `base` has room for `room` entries for `'a`, of which the first `len` are written. `len` is at
+/// most `room`.
 pub struct WcSink<'a, D: Operations> {
     base: *mut bindings::ib_wc,
     room: usize,
@@ -104,6 +109,7 @@ impl<D: Operations> WcSink<'_, D> {
     ///
     /// `base` must have room for `room` entries for the lifetime.
     pub(crate) unsafe fn new(base: *mut bindings::ib_wc, room: usize) -> Self {
+        // INVARIANT: The caller promises the room, and no entry is written yet.
         Self {
             base,
             room,
@@ -113,24 +119,24 @@ impl<D: Operations> WcSink<'_, D> {
         }
     }
 
-    /// Number of entries.
+    /// Returns the number of entries.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there is none.
+    /// True if there are no entries.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Whether there is no more room.
+    /// True if there is no room for another entry.
     pub fn is_full(&self) -> bool {
         self.len >= self.room
     }
 
-    /// Adds a completion; `false`, and nothing is added, if there is no room.
+    /// Adds a completion. Returns false, without adding it, if there is no room.
     ///
-    /// Look before an entry is consumed: [`is_full`](Self::is_full).
+    /// The driver must check [`is_full`](Self::is_full) before it consumes an entry.
     pub fn push(&mut self, wc: &Wc<'_, D>) -> bool {
         if self.is_full() {
             return false;
@@ -153,7 +159,7 @@ impl<D: Operations> WcSink<'_, D> {
             WcEx::None => {}
             WcEx::Imm(imm) => {
                 flags |= WcFlags::WITH_IMM;
-                // `__be32`: the bytes stay in their order.
+                // The bytes of a `__be32` stay in wire byte order.
                 raw.ex.imm_data = ManuallyDrop::new(u32::from_ne_bytes(imm));
             }
             WcEx::Invalidate(rkey) => {
@@ -172,12 +178,15 @@ impl<D: Operations> WcSink<'_, D> {
         }
         if let Some(network_type) = wc.network_type {
             flags |= WcFlags::WITH_NETWORK_HDR_TYPE;
-            // CAST: A small enumeration.
+            // CAST: The enumeration is small.
             raw.network_hdr_type = network_type.as_raw() as u8;
         }
-        // CAST: Bit flags.
+        // CAST: The value consists of bit flags.
         raw.wc_flags = flags.as_raw() as i32;
-        // SAFETY: `len` is below `room`.
+        // SAFETY: By the type invariant `base` has room for `room` entries, and `len` is below
+        // `room`.
+        //
+        // INVARIANT: Entry `len` is written, and `len` is at most `room` after the increment.
         unsafe { self.base.add(self.len).write(raw) };
         self.len += 1;
         true

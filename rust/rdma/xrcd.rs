@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Domains of extended reliable connections (XRC): targets reach the shared receive queues of their own
-//! domain.
+//! Domains of extended reliable connections (XRC). Target QPs use the SRQs of their own domain.
 //!
-//! C: `struct ib_xrcd`; ops `alloc_xrcd`, `dealloc_xrcd`. Processes share one by a file that they name,
-//! which is the core's matter.
+//! C: `struct ib_xrcd`; ops `alloc_xrcd`, `dealloc_xrcd`. Processes share a domain by a file that
+//! they name, which the core implements.
 
 use crate::{
     base::errno::eopnotsupp,
@@ -29,24 +28,26 @@ use kernel::{
 
 /// A driver's data of an XRC domain.
 pub trait XrcDomain<D: Operations>: Sized + Send + Sync {
-    /// `false` only for [`Unsupported`].
+    /// False only for [`Unsupported`].
     const SUPPORTED: bool = true;
 
-    /// Builds the data. As [`ProtectionDomain::create`](crate::pd::ProtectionDomain::create); the process
-    /// that calls may be gone before the domain is.
+    /// Returns an initializer of the data, with the contract of
+    /// [`ProtectionDomain::create`](crate::pd::ProtectionDomain::create). The calling process may
+    /// end before the domain is destroyed.
     fn create(dev: &Device<D>, caller: &Caller<'_, D>) -> impl PinInit<Self, Error>;
 
-    /// Destroys the domain. The core made sure that nothing uses it.
+    /// Destroys the domain. The core has made sure that no object uses it.
     fn destroy(xrcd: &Xrcd<D>) -> Result;
 }
 
-/// An XRC domain.
+/// An XRC domain with the driver's data.
 pub type Xrcd<D> = Managed<XrcdObject<D>>;
 
 /// The kind of object that an [`Xrcd`] is.
 pub struct XrcdObject<D>(PhantomData<D>);
 
-// SAFETY: The core sets `device` before `alloc_xrcd`, and makes these objects for processes only.
+// SAFETY: By NEW the core sets `device` before it calls `alloc_xrcd`, and the device is one of `D`.
+// The core creates XRC domains only for processes, and uses an `ib_xrcd` from any thread.
 unsafe impl<D: Operations> Object for XrcdObject<D> {
     type Driver = D;
     type Raw = bindings::ib_xrcd;
@@ -56,7 +57,7 @@ unsafe impl<D: Operations> Object for XrcdObject<D> {
     const NAME: &'static str = "XRC domain";
 
     unsafe fn device(raw: *mut Self::Raw) -> *mut bindings::ib_device {
-        // SAFETY: NEW or STARTED: set, and constant.
+        // SAFETY: `raw` is NEW or STARTED, so the core has set `device`, which never changes.
         unsafe { (*raw).device }
     }
 
@@ -81,13 +82,14 @@ impl<D: Operations> Xrcd<D> {
 
     /// # Safety
     ///
-    /// For the core: NEW, ARGUMENTS.
+    /// Only the core may call this op: `xrcd` must be NEW, and ARGUMENTS must hold.
     unsafe extern "C" fn op_alloc(
         xrcd: *mut bindings::ib_xrcd,
         udata: *mut bindings::ib_udata,
     ) -> c_int {
         from_result(|| {
-            // SAFETY: NEW, ARGUMENTS.
+            // SAFETY: By the contract of this op `xrcd` is NEW, so that its device is set, and is
+            // one of `D`. ARGUMENTS holds for `udata`.
             let (caller, dev) = unsafe {
                 (
                     Self::caller(xrcd, udata)?,
@@ -95,7 +97,8 @@ impl<D: Operations> Xrcd<D> {
                 )
             };
             let data = D::Xrcd::create(dev, &caller);
-            // SAFETY: NEW.
+            // SAFETY: By the contract of this op `xrcd` is NEW, and stays so until the draft is
+            // started or dropped.
             unsafe { Self::build(xrcd, data) }?.start(&caller, |_| Ok(()))?;
             Ok(0)
         })

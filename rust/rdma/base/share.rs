@@ -217,24 +217,27 @@ impl Drop for Part {
 }
 
 kernel::sync::global_lock! {
-    /// The memory that users have, of all devices.
-    // SAFETY: `begin` initializes it before there is a `Binding`, without which no memory is taken.
+    /// Memory that users have, of all devices.
+    // SAFETY: `begin` initializes the lock before there is a `Binding`, without which no memory is
+    // taken.
     unsafe(uninit) static MEMORY: Mutex<Ledger> = Ledger::new();
 }
 
 kernel::sync::global_lock! {
-    /// The memory that processes have for queues, by the address of their `mm_struct`.
-    // SAFETY: As above.
+    /// Memory that processes have for queues, by the address of their `mm_struct`.
+    // SAFETY: `begin` initializes the lock before there is a `Binding`, without which no memory is
+    // taken.
     unsafe(uninit) static QUEUES: Mutex<Ledger> = Ledger::new();
 }
 
-/// Whether the locks above are initialized: 0 no, 1 somebody is about to, 2 yes.
+/// State of the initialization of the locks above: 0 not started, 1 in progress, 2 done.
 static BEGUN: Atomic<u32> = Atomic::new(0);
 
-/// Makes the accounts ready, once for the module.
+/// Initializes the accounts. Calls after the first have no effect.
 pub(crate) fn begin() {
     if BEGUN.cmpxchg(0, 1, Full).is_ok() {
-        // SAFETY: Once, and nobody has used them yet: see `has_begun`.
+        // SAFETY: The exchange succeeds only once, and no code uses the locks before `has_begun`
+        // returns true.
         unsafe {
             MEMORY.init();
             QUEUES.init();
@@ -243,7 +246,7 @@ pub(crate) fn begin() {
     }
 }
 
-/// Whether [`begin`] was called.
+/// True if [`begin`] has initialized the accounts.
 pub(crate) fn has_begun() -> bool {
     BEGUN.load(Acquire) == 2
 }

@@ -2,7 +2,7 @@
 
 //! Bindings to the RDMA C headers.
 //!
-//! Only what `<rdma/*.h>` declares is generated here; every other C type is the one of
+//! Only the declarations of `<rdma/*.h>` are generated here. Every other C type is the one of
 //! [`kernel::bindings`], so that values can be passed between this crate and `kernel`.
 
 #![allow(
@@ -35,7 +35,8 @@ mod raw {
         Zeroable, //
     };
 
-    // SAFETY: `__BindgenBitfieldUnit<Storage>` is a newtype around `Storage`.
+    // SAFETY: `__BindgenBitfieldUnit<Storage>` is a newtype around `Storage`, for which all zeroes
+    // are valid.
     unsafe impl<Storage> Zeroable for __BindgenBitfieldUnit<Storage> where Storage: Zeroable {}
 
     include!(env!("RDMA_BINDINGS"));
