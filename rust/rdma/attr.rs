@@ -280,7 +280,7 @@ impl PortAttr {
         self
     }
 
-    /// Sets if GIDs are IP addresses (RoCE).
+    /// Sets whether GIDs are IP addresses (RoCE).
     pub fn set_ip_gids(&mut self, ip_gids: bool) -> &mut Self {
         self.0.set_ip_gids(u32::from(ip_gids));
         self

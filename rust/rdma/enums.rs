@@ -137,9 +137,9 @@ verbs_enum! {
         InvEecnErr = ib_wc_status_IB_WC_INV_EECN_ERR,
         /// Invalid EE context state (reliable datagram only).
         InvEecStateErr = ib_wc_status_IB_WC_INV_EEC_STATE_ERR,
-        /// Fatal error of the transport.
+        /// Fatal error.
         FatalErr = ib_wc_status_IB_WC_FATAL_ERR,
-        /// Response timeout of the peer.
+        /// Response timeout.
         RespTimeoutErr = ib_wc_status_IB_WC_RESP_TIMEOUT_ERR,
         /// General error without another status.
         GeneralErr = ib_wc_status_IB_WC_GENERAL_ERR,
@@ -201,17 +201,17 @@ verbs_enum! {
         Smi = ib_qp_type_IB_QPT_SMI,
         /// QP1, for general services.
         Gsi = ib_qp_type_IB_QPT_GSI,
-        /// Reliable connection.
+        /// Reliable connection of two QPs.
         Rc = ib_qp_type_IB_QPT_RC,
-        /// Unreliable connection.
+        /// Unreliable connection of two QPs.
         Uc = ib_qp_type_IB_QPT_UC,
         /// Unreliable datagram.
         Ud = ib_qp_type_IB_QPT_UD,
         /// Raw packets of the port.
         RawPacket = ib_qp_type_IB_QPT_RAW_PACKET,
-        /// Extended reliable connection, initiator.
+        /// Initiator of an extended reliable connection.
         XrcIni = ib_qp_type_IB_QPT_XRC_INI,
-        /// Extended reliable connection, target.
+        /// Target of an extended reliable connection.
         XrcTgt = ib_qp_type_IB_QPT_XRC_TGT,
         /// Type that the driver defines.
         Driver = ib_qp_type_IB_QPT_DRIVER,
@@ -239,7 +239,7 @@ verbs_enum! {
 }
 
 verbs_enum! {
-    /// Path MTU.
+    /// Maximum payload of a packet on the path.
     Mtu {
         /// 256 bytes.
         Mtu256 = ib_mtu_IB_MTU_256,
@@ -255,12 +255,12 @@ verbs_enum! {
 }
 
 impl Mtu {
-    /// The largest MTU whose packets, RoCEv2 headers included, fit into `netdev_mtu` bytes.
+    /// Returns the largest MTU whose packets, with RoCEv2 headers, fit into `netdev_mtu` bytes.
     ///
     /// Does the same as `iboe_get_mtu()` (`rdma/ib_addr.h`), from which the connection manager
     /// takes the path MTU that it requests.
     pub const fn from_netdev(netdev_mtu: u32) -> Self {
-        // GRH, UDP, BTH, XRCETH, AtomicETH, ICRC.
+        // Lengths of GRH, UDP, BTH, XRCETH, AtomicETH and ICRC.
         match netdev_mtu.saturating_sub(40 + 8 + 12 + 4 + 28 + 4) {
             4096.. => Self::Mtu4096,
             2048.. => Self::Mtu2048,
@@ -430,11 +430,11 @@ verbs_enum! {
         ReqErr = ib_event_type_IB_EVENT_QP_REQ_ERR,
         /// Access violation by the peer.
         AccessErr = ib_event_type_IB_EVENT_QP_ACCESS_ERR,
-        /// Communication established.
+        /// A packet arrived while the QP was in RTR.
         CommEst = ib_event_type_IB_EVENT_COMM_EST,
         /// The send queue was drained.
         SqDrained = ib_event_type_IB_EVENT_SQ_DRAINED,
-        /// The last WQE of an SRQ was reached.
+        /// The QP, which is in error, has taken its last WQE from the SRQ.
         LastWqeReached = ib_event_type_IB_EVENT_QP_LAST_WQE_REACHED,
     }
 }

@@ -504,8 +504,8 @@ impl<D: Operations> SgPages<'_, D> {
         }
     }
 
-    /// Calls `set` with the address and the length of each entry, which need not be like those of a
-    /// page. Sets the address of the region, which is that of the first byte, and its length.
+    /// Calls `set` with the address and the length of each entry. The entries need not be whole
+    /// pages. Sets the address of the region, which is that of the first byte, and its length.
     /// Returns the number of entries that were mapped.
     ///
     /// `set` returns an error when the region has no room for the entry. Mapping ends before that
@@ -518,7 +518,7 @@ impl<D: Operations> SgPages<'_, D> {
         }
         let (mut iova, mut length) = (0, 0u64);
         let (mut sg, mut mapped) = (self.sg, 0);
-        // CAST: A negative number counts as 0.
+        // CAST: A negative number counts as 0, so the number fits.
         while mapped < self.nents.max(0) as u32 && !sg.is_null() {
             // SAFETY: By the type invariant `sg`, which is not `NULL`, is an entry of a mapped
             // list.

@@ -143,8 +143,7 @@ macro_rules! core_members {
         unsafe fn is_user(raw: *mut Self::Raw) -> bool {
             let owner = raw;
             $(
-                // SAFETY: `raw` is NEW or STARTED, so this pointer is set, and its object outlives
-                // `raw`.
+                // SAFETY: `raw` is NEW or STARTED, so this pointer is set, and names a live object.
                 let owner = unsafe { (*owner).$owner };
             )?
             // SAFETY: `owner` is NEW or STARTED, so `uobject` is set, and it never changes.
@@ -313,8 +312,8 @@ impl<O: Object> Managed<O> {
     ///
     /// # Safety
     ///
-    /// `handler` and `context` must be those that the object was created with, and the `element` of
-    /// `event` must be this object.
+    /// `handler` and `context` must be those of the object, and the `element` of `event` must be
+    /// this object.
     pub(crate) unsafe fn report(
         &self,
         mut event: bindings::ib_event,
@@ -323,9 +322,8 @@ impl<O: Object> Managed<O> {
     ) {
         event.device = self.device().as_raw();
         if let Some(handler) = handler.filter(|_| self.is_known()) {
-            // SAFETY: The caller promises that handler and context are those of the object. They
-            // were set before the object became known and are constant, and the reference keeps the
-            // object from being destroyed.
+            // SAFETY: The caller promises that handler and context are those of the object, and the
+            // reference keeps the object from being destroyed.
             unsafe { handler(&mut event, context) };
         }
     }

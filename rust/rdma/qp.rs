@@ -256,8 +256,10 @@ impl<D: Operations> Qp<D> {
             ..Default::default()
         };
         event.element.qp = ManuallyDrop::new(qp);
-        // SAFETY: The handler and the context are those of this QP, which the core set before
-        // `create`, and the event names this QP.
+        // SAFETY: The event names this QP, and the handler and the context are those of this QP,
+        // which the core set before `create`. For an XRC target the core replaces both once
+        // (`create_xrc_qp_user`), while the QP is in RESET and has no user. A device that reports
+        // no event of a QP in RESET does not race with that.
         unsafe { self.report(event, (*qp).event_handler, (*qp).qp_context) };
     }
 

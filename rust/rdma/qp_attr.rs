@@ -325,7 +325,8 @@ impl QpAttr {
 
     /// Returns the address vector of the peer.
     pub fn ah(&self) -> AhAttr {
-        // SAFETY: The address vector is valid, and the core holds a reference to its GID attribute.
+        // SAFETY: The address vector is zero or a copy of the caller's. The core holds a reference
+        // to its GID attribute, if there is one, during the call.
         unsafe { AhAttr::from_raw(&self.0.ah_attr) }
     }
 

@@ -22,7 +22,7 @@
 //! 3. The verbs get a shared reference, and run concurrently, so data that changes needs a lock.
 //! 4. `destroy(&object)` destroys the object. On success the object is fenced (there are no
 //!    [`Ref`](base::table::Ref)s to it any more) and the data is dropped. On failure the object
-//!    lives on. Objects of kernel users are the exception: they are fenced, and their memory is
+//!    lives on. Objects of kernel users are the exception: they are fenced, and their data is
 //!    leaked.
 //!
 //! `poll_cq`, `req_notify_cq`, `post_send`, `post_recv`, `post_srq_recv` and the verbs of address

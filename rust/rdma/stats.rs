@@ -47,7 +47,7 @@ unsafe impl Send for StatDesc {}
 
 impl StatDesc {
     /// Returns the description of a counter called `name`.
-    // The kernel's `as_char_ptr()` is not `const`; the cast does the same.
+    // The kernel's `as_char_ptr()` is not `const`, so this uses a cast that does the same.
     #[expect(clippy::disallowed_methods)]
     pub const fn new(name: &'static CStr) -> Self {
         // INVARIANT: `name` is `'static`, and the other pointer is `NULL`.
@@ -96,7 +96,8 @@ impl Values<'_> {
         for (index, value) in (0..self.num()).zip(values) {
             // SAFETY: By the type invariant `stats` has `num_counters` values, which no other code
             // writes, and `index` is below that. A concurrent reader sees the old or the new value,
-            // as with C code. CAST: The index is not negative.
+            // as with C code.
+            // CAST: The index is not negative.
             unsafe {
                 let first = (&raw mut (*self.stats).value).cast::<u64>();
                 first.add(index as usize).write_volatile(value);
@@ -211,8 +212,9 @@ impl<D: Operations> Adapter<D> {
             // counter of the QP is set last, because no other code may see a counter whose bind can
             // still fail: the core frees it then.
             let _one = object.extra().counter.lock();
-            // SAFETY: Both objects are alive during the call. The QP's counter is read and written
-            // only with this mutex held, and `id` with the lock of `counter` held.
+            // SAFETY: Both objects are alive during the call. The QP's counter changes only with
+            // this mutex held, and `id` only with the lock of `counter` held. The core may read the
+            // former without it, so the store is atomic.
             unsafe {
                 if !(*qp).counter.is_null() {
                     return Err(EINVAL);
@@ -235,11 +237,11 @@ impl<D: Operations> Adapter<D> {
             let (dev, object) =
                 unsafe { (Device::<D>::from_raw((*qp).device), Qp::<D>::from_raw(qp)) };
             let _one = object.extra().counter.lock();
-            // SAFETY: `qp` is alive, and its counter is read and written only with this mutex held.
-            // If two callers unbind the QP at the same time, the second finds no counter here, and
-            // its error keeps the core from releasing the QP's reference to the counter a second
-            // time. If the QP was bound to another counter in the meantime, that bind has ended,
-            // and the counter lives as the core holds a reference for the QP.
+            // SAFETY: `qp` is alive, and its counter changes only with this mutex held. If two
+            // callers unbind the QP at the same time, the second finds no counter here, and its
+            // error keeps the core, unless it destroys the QP, from releasing the QP's reference to
+            // the counter a second time. If the QP was bound to another counter in the meantime,
+            // that bind has ended, and the counter lives as the core holds a reference for the QP.
             unsafe {
                 let counter = (*qp).counter;
                 if counter.is_null() {

@@ -25,7 +25,7 @@ macro_rules! tracepoint {
 
         #[inline(always)]
         fn $traced() -> bool {
-            // SAFETY: `key` is the static key of a tracepoint that C defines.
+            // SAFETY: `$key` is a tracepoint that C defines, and `key` is its static key.
             unsafe { kernel::jump_label::static_branch_unlikely!($key, kbindings::tracepoint, key) }
         }
     };

@@ -112,7 +112,7 @@ pub fn live() -> (i64, i64, i64) {
 pub struct CheckAtExit(());
 
 impl CheckAtExit {
-    /// Starts the counts and the accounts of users' shares.
+    /// Creates the check, and initializes the accounts of users' shares.
     #[allow(clippy::new_without_default)]
     pub fn new() -> Self {
         share::begin();

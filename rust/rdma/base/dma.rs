@@ -56,7 +56,7 @@ use zerocopy::{
 /// ([`share`](crate::base::share)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Payer {
-    /// The kernel, which is charged nothing.
+    /// The kernel, whose use is not limited.
     Kernel,
     /// The current process. Memory beyond the free amount of each process also counts as pinned.
     Process,
@@ -81,7 +81,7 @@ pub enum Payer {
 ///
 /// ```ignore
 /// let ring = Chunk::alloc(&binding, caller.payer(), entries * size_of::<Cqe>())?;
-/// // The owner word is read first, the entry after it, and never again.
+/// // The owner word is read first. The entry is read after that, and only once.
 /// if ring.load32_acquire(offset + OWNER)? & PHASE == phase {
 ///     let cqe: Cqe = ring.read(offset)?;
 /// }

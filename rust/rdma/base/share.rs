@@ -133,7 +133,8 @@ fn shared(total: usize) -> usize {
 /// Returns the user that is charged for an allocation of the current process for `payer`.
 fn user_of(payer: Payer) -> Option<usize> {
     (payer != Payer::Kernel).then(|| {
-        // SAFETY: The function has no requirements. CAST: A UID has 32 bits.
+        // SAFETY: The function has no requirements.
+        // CAST: A UID has 32 bits.
         unsafe { bindings::rdma_helper_current_uid() as usize }
     })
 }
@@ -261,8 +262,8 @@ fn pages_beyond_free(bytes: usize) -> usize {
 ///
 /// # Invariants
 ///
-/// `QUEUES` counts `bytes` for `mm`, and pins the pages for them. The `mm_struct` is held as long
-/// as `QUEUES` counts bytes for it.
+/// `QUEUES` counts `bytes` for `mm`, and the pages for them beyond the free amount are pinned. The
+/// `mm_struct` is held as long as `QUEUES` counts bytes for it.
 struct Queues {
     /// Address of the `mm_struct` of the process, which is held as long as it is in [`QUEUES`].
     mm: NonNull<kbindings::mm_struct>,

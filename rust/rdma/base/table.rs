@@ -67,7 +67,7 @@ impl Link {
         let Some((table, number)) = place.take() else {
             return;
         };
-        // SAFETY: `Table::new` has initialized the array, which the reference in `place` keeps.
+        // SAFETY: By the invariant of `Inner` the array is initialized.
         unsafe { bindings::rdma_helper_xa_erase(table.xa.get(), number as c_ulong) };
         self.put();
         self.gone.wait();
@@ -124,15 +124,15 @@ impl PinnedDrop for Inner {
 /// # Examples
 ///
 /// ```ignore
-/// // In `start`: from here on the interrupt handler finds it.
+/// // In `start`: from here on the interrupt handler finds the queue.
 /// hw.cqs.insert(cq.cqn(), cq)?;
 ///
-/// // In the interrupt handler. The queue is not destroyed while `cq` is there.
+/// // In the interrupt handler. The queue is not destroyed while `cq` exists.
 /// if let Some(cq) = hw.cqs.get(cqn) {
 ///     cq.complete();
 /// }
 ///
-/// // In `destroy`, when the device has let go of the number: waits for the handler.
+/// // In `destroy`, after the device has released the number. This waits for the handler.
 /// cq.unlink();
 /// ```
 pub struct Table<T: Linked> {
