@@ -31,7 +31,7 @@ said_by() {
 		mapfile -t lines < <(tail -n 40 "$(run_of "$1")/$f" 2>/dev/null | tr -d '\r' | tr -c '[:print:]\n' ' ' | grep -a '[[:alnum:]]' |
 			awk -v refused="$refused" '!found && tolower($0) ~ refused { found = $0 } { last = now; now = $0 }
 				END { if (found && found != now) print found; else if (NR > 1) print last; if (NR) print now }' |
-			sed -E '1{$!{/^( |Traceback)/d}}; s/^ +//; s/(.{200}).*/\1.../')
+			sed -E '1{$!{/^(  |Traceback)/d}}; s/^ +//; s/(.{200}).*/\1.../')
 		[ ${#lines[@]} = 0 ] || break
 	done
 	[ ${#lines[@]} = 0 ] || echo "${lines[0]}${lines[1]:+ / ${lines[1]}}"
@@ -44,12 +44,13 @@ flight_of() {
 	[ -s "$d/flight.record" ] || [ ! -s "$d/death.record" ] || cp "$d/death.record" "$d/flight.record"
 	[ ! -s "$d/flight.record" ] || "$top/scripts/in-root" --bind "$run" verbenactl record finish "$d/flight.record" --time --status "$2" 2>&1 | tr '\n' ' '
 }
-# tell_one K FAILED: what happened in guest K, with the time of it and K before it; nothing, if nothing did
+# tell_one K FAILED: what happened in guest K. Before it stand the time of it, K, and `error` if its recording has one, else `-`. Nothing, if
+# nothing happened
 tell_one() {
-	local k=$1 parts=() flight time='' ended crash='' code=${codes[$1]} said=''
+	local k=$1 parts=() flight time='' recorded=- ended crash='' code=${codes[$1]} said=''
 	[ -z "$(shell_of "$k")" ] || code=0
 	flight=$(flight_of "$k" "$2")
-	if [[ $flight =~ ^[1-9][0-9]*\  ]]; then time=${flight%% *}; fi
+	if [[ $flight =~ ^[1-9][0-9]*\  ]]; then time=${flight%% *} recorded=error; fi
 	flight=${flight#[0-9]* } flight=${flight% }
 	[ "$code" = 0 ] || crash=$(crash_of "$k")
 	if [ -n "${reasons[k]:-}" ]; then parts+=("${reasons[k]}"); fi
@@ -73,11 +74,11 @@ tell_one() {
 	flight=''
 	[ "$vms" = 1 ] || flight="vm$k: "
 	flight+=$(printf '%s; ' "${parts[@]}")
-	echo "${time:-$(date +%s%N)} $k ${flight%; }"
+	echo "${time:-$(date +%s%N)} $k $recorded ${flight%; }"
 }
 # tell_run: the three lines, if something went wrong. Of several guests the one where it went wrong first comes first
 tell_run() {
-	local k told all='' guests=() first where='' failed=$worst
+	local k told all='' guests=() first='' where='' failed=$worst
 	# The status of a shell is that of the last command in it.
 	[ -z "$interactive" ] || failed=0
 	for ((k = 1; k <= vms; k++)); do
@@ -87,9 +88,12 @@ tell_run() {
 	done
 	[ -n "$all" ] || return 0
 	mapfile -t guests < <(sort -n <<<"${all%$'\n'}" | cut -d ' ' -f 2-)
-	first=$(run_of "${guests[0]%% *}")
+	for told in "${guests[@]}"; do
+		if [[ $told =~ ^[0-9]+\ error\  ]]; then first=${told%% *}; break; fi
+	done
+	first=$(run_of "${first:-${guests[0]%% *}}")
 	[ -e "$first/flight.html" ] || first=${where%%/flight.html*}
-	guests=("${guests[@]#* }")
+	guests=("${guests[@]#* }") guests=("${guests[@]#* }")
 	[ "$vms" = 1 ] || guests=("${guests[@]%.}")
 	printf -v all '%s; ' "${guests[@]}"
 	echo "what happened: ${all%; }"

@@ -4,6 +4,7 @@
 //! QPs that no longer exist.
 
 use super::cause::{self, times};
+use super::quiet::notes;
 use super::{peer, syndrome_text, why, why_event};
 use crate::entry::What;
 use crate::facts::{is_error, Facts, Name};
@@ -39,6 +40,8 @@ pub struct Errors {
     pub left_out: usize,
     /// The queue pairs that programs moved to ERR themselves, which is no error.
     pub moved: Vec<String>,
+    /// Without an error: observations that may explain a failure of a peer.
+    pub notes: Vec<String>,
     /// Number of the first entry, and number of entries.
     pub recorded: (u64, usize),
 }
@@ -49,7 +52,10 @@ impl Errors {
         let mut out = Vec::new();
         let count = self.told.len() + self.left_out;
         match count {
-            0 => out.push(String::from("No error.")),
+            0 => {
+                out.push(String::from("No error."));
+                out.extend(self.notes.iter().map(|note| format!("{note}.")));
+            }
             1 => {}
             n => out.push(format!("{n} errors, in order:\n")),
         }
@@ -340,6 +346,9 @@ pub fn errors(facts: &Facts) -> Errors {
             is_repaired: false,
             lines: why(facts, qp.qpn).unwrap_or_else(|e| vec![e]),
         });
+    }
+    if out.told.is_empty() {
+        out.notes = notes(facts);
     }
     out
 }

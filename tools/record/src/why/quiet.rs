@@ -3,7 +3,7 @@
 //! Observations about a run that failed, or that had to be ended, without an error.
 
 use crate::entry::{Entry, Packet, What};
-use crate::facts::{is_acknowledge, Facts, Name};
+use crate::facts::{is_acknowledge, state_name, Facts, Name};
 use crate::psn_text;
 use std::collections::{BTreeMap, BTreeSet};
 use verbena_abi::cmd::Opcode;
@@ -14,6 +14,8 @@ use verbena_abi::syndrome::Syndrome;
 
 /// Shortest silence at the end of a recording that is reported, in nanoseconds.
 const QUIET: u64 = 5_000_000_000;
+/// Maximum number of destroyed queue pairs that are listed.
+const NOTES: usize = 16;
 
 /// Returns observations that may explain the failure, the likeliest first. The list is empty if
 /// everything recorded is ordinary.
@@ -151,6 +153,66 @@ fn idle(facts: &Facts) -> Option<String> {
     (since > QUIET).then(|| format!("in the last {:.1} s nothing happened", since as f64 / 1e9))
 }
 
+/// Returns observations of a device without an error that may explain an error of a peer on another
+/// device: queue pairs that stopped to answer, and a port that went down.
+pub(super) fn notes(facts: &Facts) -> Vec<String> {
+    let mut out = not_ready(facts);
+    out.extend(paused(facts));
+    out.extend(destroyed(facts));
+    out.extend(port_down(facts));
+    out
+}
+
+/// Returns the connected queue pairs that were destroyed in a state in which they answer requests.
+fn destroyed(facts: &Facts) -> Vec<String> {
+    let mut alive: BTreeMap<u32, (u8, u32)> = BTreeMap::new();
+    let mut out = Vec::new();
+    for (n, entry) in facts.all().iter().enumerate() {
+        match entry.what {
+            What::State { qpn, to, peer, .. } => {
+                alive.insert(qpn, (to, peer));
+            }
+            What::Destroyed { qpn, .. } => {
+                let Some((state, peer)) = alive.remove(&qpn) else {
+                    continue;
+                };
+                let answers = [QpState::Rtr, QpState::Rts, QpState::Sqd];
+                if peer != 0 && answers.iter().any(|s| s.to_raw() == state) {
+                    out.push(format!(
+                        "{} was destroyed, {}, in {}: its peer {} got no answer after that",
+                        Name(qpn),
+                        facts.moment(n),
+                        state_name(state),
+                        Name(peer)
+                    ));
+                }
+            }
+            _ => {}
+        }
+    }
+    out.truncate(NOTES);
+    out
+}
+
+/// Returns the moment at which the port last went down.
+fn port_down(facts: &Facts) -> Option<String> {
+    let is_down = |entry: &Entry| {
+        matches!(
+            entry.what,
+            What::Command {
+                status: 0,
+                port_up: Some(false),
+                ..
+            }
+        )
+    };
+    let last = facts.all().iter().rposition(is_down)?;
+    Some(format!(
+        "The net device went down (command SET_PORT), {}",
+        facts.moment(last)
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -214,6 +276,27 @@ mod tests {
         assert!(
             told.ends_with("2 of its work requests completed with IBV_WC_WR_FLUSH_ERR"),
             "{told}"
+        );
+    }
+
+    #[test]
+    fn a_device_without_an_error_says_why_it_stopped_to_answer() {
+        let down = What::Command {
+            opcode: Opcode::SetPort.to_raw(),
+            status: 0,
+            syndrome: 0,
+            port_up: Some(false),
+        };
+        let gone = What::Destroyed { qpn: 3, owner: 0 };
+        let whats = vec![created(3), state(3, 4, QpState::Rts, None), down, gone];
+        let told = crate::why::errors::errors(&facts(whats)).lines();
+        assert_eq!(
+            told,
+            [
+                "No error.",
+                "QP 0x3 was destroyed, at 0.000000 s (entry 3), in RTS: its peer QP 0x4 got no answer after that.",
+                "The net device went down (command SET_PORT), at 0.000000 s (entry 2)."
+            ]
         );
     }
 
