@@ -14,7 +14,7 @@ import sys
 DIR = sys.argv[1]
 ENTRY = 48
 WORK, SENT, RECEIVED, PASSED, COMPLETED, EVENT, COMMAND, STATE, FIRED = 1, 2, 3, 4, 5, 6, 7, 9, 12
-SET_GID = 4
+SET_GID, SET_PORT = 4, 5
 LOST = 4
 # Names of rules, and reasons, that a page may only show: at most 64 bytes, none of them control characters.
 HOSTILE = (
@@ -73,12 +73,12 @@ class Recording:
         drops = {number for number, rule in enumerate(self.rules) if json.loads(rule)["action"] == "drop"}
         rows = packets = lost = 0
         for entry in self.entries:
-            kind, a, b = struct.unpack_from("<BBH", entry, 8)
+            kind, a, b, _, port = struct.unpack_from("<BBHII", entry, 8)
             packets += kind in (SENT, RECEIVED)
             is_lost = kind == PASSED and b >> 8 & LOST
             lost += bool(is_lost or kind == FIRED and b in drops)
-            # Of commands what was refused, and another address.
-            is_told = kind == COMMAND and (a or b == SET_GID)
+            # A command has a row if it was refused, changed an address, or set the port.
+            is_told = kind == COMMAND and (a or b == SET_GID or b == SET_PORT and port)
             rows += bool(is_lost or is_told or kind in (WORK, SENT, RECEIVED, COMPLETED, EVENT, STATE, FIRED))
         return {"rows": rows, "packets": packets, "lost": lost}
 
