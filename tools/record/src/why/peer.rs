@@ -91,25 +91,17 @@ impl Chain<'_> {
             .says(|what| matches!(*what, What::State { qpn, to, .. } if qpn == me && to == ready));
         // If that entry was overwritten, all entries that are left are later.
         let connected = connected.map_or(0, |(n, _)| n);
-        for (wanted, what) in [
-            (
-                Opcode::SetPort,
-                "Its net device went down, came up or got another MTU",
-            ),
-            (Opcode::SetGid, "An address of the port came or went"),
-        ] {
+        for wanted in [Opcode::SetPort, Opcode::SetGid] {
             let found = self.says(|what| matches!(*what, What::Command { opcode, status: 0, .. } if opcode == wanted.to_raw()));
             if let Some((n, entry)) = found.filter(|(n, _)| *n >= connected) {
-                let what = match entry.what {
-                    What::Command {
-                        port_up: Some(false),
-                        ..
-                    } => "Its net device went down",
-                    What::Command {
-                        port_up: Some(true),
-                        ..
-                    } => "Its net device came up or got another MTU",
-                    _ => what,
+                let What::Command { port_up, .. } = entry.what else {
+                    continue;
+                };
+                let what = match (wanted, port_up) {
+                    (Opcode::SetGid, _) => "An address of the port came or went",
+                    (_, Some(false)) => "Its net device went down",
+                    (_, Some(true)) => "Its net device came up or got another MTU",
+                    (_, None) => "Its net device went down, came up or got another MTU",
                 };
                 let command = verbena_faults::command_name(wanted.to_raw()).unwrap_or_default();
                 let moment = self.facts.moment(n);
