@@ -41,7 +41,7 @@ with Browser() as browser:
             sys.exit(f"error: {name}: {page.complaints()}")
         path = f"{PICTURES}/{name}.png"
         kinds = colours_of(page, KINDS)
-        # The edge of the marked row is a colour that few other pixels have, and would become one of another meaning.
+        # The palette keeps the colour of the marked row's edge, which too few pixels have to be chosen, from becoming another colour with a meaning.
         colours = page.picture(path, WIDTH, page.evaluate(END), sorted(kinds | colours_of(page, PALETTE)))
         if not kinds <= colours:
             sys.exit(f"error: {name}: the picture has not the colours {kinds - colours}")

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""A page with one table, for a wide window and for a phone, light and dark: `page(title, facts, heads, rows)`. Of `rows` each is a list of cells, or a
-string, which is the heading of those that follow. A cell is HTML, or (class, HTML), where `ok`, `bad`, `known` and `dim` colour what a word says, and
-`long` has a line of its own on a phone.
+"""Makes a page with one table that fits a wide window and a phone, and has a light and a dark scheme: `page(title, facts, heads, rows)`.
+
+Each of `rows` is a list of cells, or a string, which is the heading of the rows that follow. A cell is HTML, or a pair (class, HTML). The
+classes `ok`, `bad`, `known` and `dim` colour a cell by its result; a cell of the class `long` takes a whole line on a phone.
 """
 import html
 

@@ -23,8 +23,8 @@ crash_of() {
 		tr -cd '[:print:]' | cut -c 1-200
 }
 # said_by K: the last line with a word in it that COMMAND of guest K printed, on standard error if there is one, and the one before it,
-# which often says more, unless it belongs to a trace. A line that refuses an argument of the command line stands in place of the latter:
-# usage, and complaints about the usage, come after it
+# which often says more, unless it belongs to a trace. If a line refuses an argument of the command line, that line replaces the one
+# before the last, because a program prints its usage after it
 said_by() {
 	local f lines=() refused='(unrecognized|unknown|invalid|illegal|ambiguous|unexpected) (option|argument|command|subcommand)|requires an argument'
 	for f in stderr stdout; do
@@ -44,8 +44,8 @@ flight_of() {
 	[ -s "$d/flight.record" ] || [ ! -s "$d/death.record" ] || cp "$d/death.record" "$d/flight.record"
 	[ ! -s "$d/flight.record" ] || "$top/scripts/in-root" --bind "$run" verbenactl record finish "$d/flight.record" --time --status "$2" 2>&1 | tr '\n' ' '
 }
-# tell_one K FAILED: what happened in guest K. Before it stand the time of it, K, and `error` if its recording has one, else `-`. Nothing, if
-# nothing happened
+# tell_one K FAILED: prints a line `TIME K error|- WHAT` about guest K, where `error` says that its recording has an error; prints nothing
+# if nothing happened in the guest
 tell_one() {
 	local k=$1 parts=() flight time='' recorded=- ended crash='' code=${codes[$1]} said=''
 	[ -z "$(shell_of "$k")" ] || code=0
@@ -93,7 +93,7 @@ tell_run() {
 	done
 	first=$(run_of "${first:-${guests[0]%% *}}")
 	[ -e "$first/flight.html" ] || first=${where%%/flight.html*}
-	guests=("${guests[@]#* }") guests=("${guests[@]#* }")
+	guests=("${guests[@]#* * }")
 	[ "$vms" = 1 ] || guests=("${guests[@]%.}")
 	printf -v all '%s; ' "${guests[@]}"
 	echo "what happened: ${all%; }"

@@ -84,13 +84,13 @@ def sideway(place, path):
 
 
 def rdma_sys(place, path):
-    """All in one process: its tests look at the layout of structures alone."""
+    """The tests run in one process, because they check only the layout of structures."""
     return [Part(f"lib/{name}", "pass") for name in re.findall(r"^test (\S+) \.\.\. ok$", place.run(f"{path}/tests/lib"), re.M)]
 
 
 def async_rdma(place, path):
     examples = f"{path}/examples"
-    # Immediate data are what the server is told that they look like.
+    # The server finds immediate data by a value of wc_flags, which is another one on rxe.
     server = "server" if place.rxe else "server_flag_2"
     cm_server, cm_client = f"{examples}/cm_server", f"{examples}/cm_client $SERVER 7471"
     return rust_tests(place, path) + [

@@ -90,7 +90,7 @@ class Place:
             return written.read().decode(errors="replace"), silent
 
     def both(self, server, client, limit=120, port=None):
-        """What server and client wrote. In both lines PORT is a number that is free; some programs have one of their own."""
+        """What server and client wrote. In both lines PORT is a free port number, or `port` for programs whose port is fixed."""
         port = port or perftest.next_port()
         lines = (("bash", "-c", line.replace("PORT", str(port))) for line in (server, client))
         return perftest.both(*lines, lambda: perftest.listening(port), limit)

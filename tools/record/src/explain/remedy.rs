@@ -6,7 +6,8 @@
 pub(super) const CONNECTION: &str =
     "mend the cause; poll the CQs until each work request has its completion; then ibv_modify_qp \
      to RESET at both ends and up to RTS with PSNs that both agree on, or destroy the queue pair \
-     and create it anew. Its CQs need nothing, unless one of them died. `verbenactl why QPN` tells which cause it was.";
+     and create it anew. Its CQs need nothing, unless one of them died. `verbenactl why QPN` tells \
+     which cause it was.";
 
 pub(super) const SQE_OR_CONNECTION: &str =
     "mend the work request. UC and UD: poll the sends until the last has come, then ibv_modify_qp \

@@ -154,7 +154,7 @@ fn idle(facts: &Facts) -> Option<String> {
 }
 
 /// Returns observations of a device without an error that may explain an error of a peer on another
-/// device: queue pairs that stopped to answer, and a port that went down.
+/// device: queue pairs that stopped answering, and a port that went down.
 pub(super) fn notes(facts: &Facts) -> Vec<String> {
     let mut out = not_ready(facts);
     out.extend(paused(facts));
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_without_an_error_says_why_it_stopped_to_answer() {
+    fn a_device_without_an_error_says_why_it_stopped_answering() {
         let down = What::Command {
             opcode: Opcode::SetPort.to_raw(),
             status: 0,
