@@ -68,7 +68,11 @@ impl ToldKept {
     ///
     /// The text is not hexadecimal.
     pub fn bytes(&self) -> Result<Vec<u8>, String> {
-        hex::read(&self.records).ok_or_else(|| String::from("what was kept did not come whole"))
+        hex::read(&self.records).ok_or_else(|| {
+            String::from(
+                "the records of the answer are not hexadecimal: is the NIC of another version?",
+            )
+        })
     }
 }
 
@@ -179,7 +183,7 @@ impl Record {
                 let mut head = [0; FRAME_REST];
                 from.read_exact(&mut head)?;
                 let way = WAYS.get(usize::from(head[0]));
-                let way = *way.ok_or_else(|| bad("a frame goes no way that is known"))?;
+                let way = *way.ok_or_else(|| bad("a frame has an unknown path"))?;
                 let length = u32::from_le_bytes(at(&head, 9)) as usize;
                 if length > MAX_FRAME {
                     return Err(bad("a frame is too long"));
@@ -213,7 +217,7 @@ impl Record {
                     dropped: u64::from_le_bytes(at(&rest, 8)),
                 }))
             }
-            _ => Err(bad("what comes is no record of a capture")),
+            _ => Err(bad("this is not a record of a capture")),
         }
     }
 }
@@ -255,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn records_that_were_kept_survive_the_wire() {
+    fn kept_records_survive_the_wire() {
         let mut bytes = vec![];
         records().iter().for_each(|record| record.put(&mut bytes));
         let told = ToldKept::new(String::from("52:54:00:12:34:56"), &bytes);
@@ -266,10 +270,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_record_is_refused_and_takes_no_memory() {
+    fn malformed_records_are_refused() {
         for (bytes, what) in [
-            (vec![9], "no record"),
-            ([vec![1, 4], vec![0; 20]].concat(), "no way"),
+            (vec![9], "not a record"),
+            ([vec![1, 4], vec![0; 20]].concat(), "unknown path"),
             ([vec![1, 0], vec![0xff; 20]].concat(), "too long"),
         ] {
             let error = Record::read(&mut &bytes[..]).unwrap_err().to_string();

@@ -15,7 +15,7 @@
 //!     action = "drop"
 //!     "#,
 //! )?;
-//! // Here something is written.
+//! // Here the program under test does an RDMA WRITE.
 //! let told = fault.end()?;
 //! assert_eq!(told[0].fired, 1);
 //! # Ok::<(), String>(())
@@ -46,10 +46,12 @@ struct Line(BufReader<UnixStream>);
 
 impl Line {
     fn ask<T: DeserializeOwned>(&mut self, request: &Request) -> Result<T, String> {
-        let failed = |e: io::Error| format!("the NIC gives no answer: {e}");
+        let failed = |e: io::Error| format!("the NIC does not answer: {e}");
         let line = request.ask(&mut self.0).map_err(failed)?;
         if !line.ends_with('\n') {
-            return Err(String::from("the NIC has gone"));
+            return Err(String::from(
+                "the NIC closed the connection before it answered",
+            ));
         }
         Reply::read(&line)
     }
@@ -117,7 +119,7 @@ impl Nic {
 /// Rules that are removed with this handle. They are tied to its connection, so they are removed
 /// however the program ends.
 #[derive(Debug)]
-#[must_use = "the rules are gone with their handle"]
+#[must_use = "the rules are removed when their handle is dropped"]
 pub struct Fault {
     line: Line,
     names: Vec<String>,
@@ -183,7 +185,7 @@ mod tests {
 
     const FILE: &str = "version = 1\n[[rule]]\nname = \"x\"\naction = \"drop\"\n";
 
-    /// A NIC that says these lines to one client and hears all that it says.
+    /// Starts a NIC that answers one client with these lines. Its thread returns the requests.
     fn nic(name: &str, says: &'static [&'static str]) -> (Nic, thread::JoinHandle<Vec<String>>) {
         let name = format!("verbena-handle-{name}.{}", std::process::id());
         let path = std::env::temp_dir().join(name);
@@ -210,7 +212,7 @@ mod tests {
     const IDLE: &str = r#"{"ok":true,"rules":[{"name":"x","action":"drop","seed":0,"while_connected":true,"matched":2,"fired":0},{"name":"y","action":"drop","seed":0,"while_connected":false,"matched":7,"fired":7}]}"#;
 
     #[test]
-    fn rules_are_tied_to_the_handle_and_tell_of_themselves_alone() {
+    fn a_handle_reports_only_its_own_rules() {
         let (nic, thread) = nic("tied", &[ADDED, IDLE, IDLE]);
         let mut fault = nic.fault(FILE).unwrap();
         let told = fault.told().unwrap();
@@ -226,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_has_no_handle() {
+    fn refused_rules_have_no_handle() {
         let (nic, thread) = nic("refused", &[r#"{"ok":false,"error":"no"}"#]);
         assert_eq!(nic.fault(FILE).unwrap_err(), "no");
         thread.join().unwrap();

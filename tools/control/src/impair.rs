@@ -49,24 +49,31 @@ impl Impairment {
             ("reorder", self.reorder_ppm),
         ] {
             if ppm > MILLION {
-                return Err(format!("{name}: more than 100% of all frames"));
+                return Err(format!(
+                    "{name}: {ppm} ppm is more than 100% of the frames ({MILLION} ppm)"
+                ));
             }
         }
         if self.delay_ns.saturating_add(self.jitter_ns) > MAX_DELAY {
-            return Err(String::from("delay and jitter: more than 10 s together"));
+            return Err(String::from(
+                "delay and jitter: together more than 10 s, the limit",
+            ));
         }
         if self.jitter_ns > self.delay_ns {
             return Err(String::from(
-                "jitter: longer than the delay, which it makes shorter and longer: give a longer delay",
+                "jitter: longer than the delay, which it also shortens: give a longer delay or a shorter jitter",
             ));
         }
         if self.reorder_ppm > 0 && self.delay_ns == 0 {
             return Err(String::from(
-                "reorder: what is reordered leaves ahead of what is delayed: give a delay, too",
+                "reorder: reordered frames leave before delayed frames: give a delay, too",
             ));
         }
         if (1..MIN_RATE).contains(&self.rate_bps) {
-            return Err(String::from("rate: less than 1 kbit/s"));
+            return Err(format!(
+                "rate: {} bit/s is less than 1 kbit/s, the limit",
+                self.rate_bps
+            ));
         }
         Ok(())
     }
@@ -120,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_makes_no_sense_is_named() {
+    fn an_impossible_value_is_named() {
         let sound = Impairment {
             loss_ppm: MILLION,
             reorder_ppm: 1,
@@ -143,7 +150,7 @@ mod tests {
             (|i| i.rate_bps = 1, "rate"),
             (
                 |i| (i.delay_ns, i.jitter_ns) = (0, 0),
-                "reorder: what is reordered",
+                "reorder: reordered frames",
             ),
         ] {
             let mut bad = sound;

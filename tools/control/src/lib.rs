@@ -211,7 +211,7 @@ impl Request {
         Ok(line)
     }
 
-    /// Parses the line of a request. The error says what is wrong with the line.
+    /// Parses the line of a request. The error names the fault of the line.
     pub fn read(line: &[u8]) -> Result<Self, String> {
         let strict::Strict(value) =
             serde_json::from_slice(line).map_err(|e| format!("not JSON: {e}"))?;
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_of_another_kind_is_none() {
+    fn an_answer_of_another_kind_is_an_error() {
         let told = Reply::from(Ok(status())).line();
         assert!(Reply::<Contexts>::read(&told)
             .unwrap_err()
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_by_name_and_the_nics_own_are_one_object() {
+    fn counters_of_port_and_process_are_one_object() {
         let stats = Stats {
             port: [(String::from("rx_packets"), 5)].into(),
             engine: Engine {

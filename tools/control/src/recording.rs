@@ -61,7 +61,11 @@ impl ToldRecording {
     /// The text is not hexadecimal.
     pub fn file(&self) -> Result<Vec<u8>, String> {
         let bytes = hex::read(&self.recording);
-        bytes.ok_or_else(|| String::from("what was recorded did not come whole"))
+        bytes.ok_or_else(|| {
+            String::from(
+                "the recording of the answer is not hexadecimal: is the NIC of another version?",
+            )
+        })
     }
 }
 

@@ -99,7 +99,10 @@ fn nesting(text: &str) -> Result<(), String> {
     for (n, line) in text.lines().enumerate() {
         let line = line.trim();
         if line.contains("\"\"\"") || line.contains("'''") {
-            return Err(format!("line {}: no string has several lines here", n + 1));
+            return Err(format!(
+                "line {}: a string of several lines (three quotes) is not allowed",
+                n + 1
+            ));
         }
         if line.starts_with('#') {
             continue;
@@ -113,7 +116,10 @@ fn nesting(text: &str) -> Result<(), String> {
         }
         levels += line.matches(['[', '{', '.']).count();
         if levels > NESTING {
-            return Err(format!("line {}: a rule is not nested so deep", n + 1));
+            return Err(format!(
+                "line {}: a rule has more than {NESTING} brackets, braces and dots",
+                n + 1
+            ));
         }
     }
     Ok(())
@@ -175,7 +181,7 @@ fn read(mut value: Value, places: &Places<'_>) -> Result<RuleSet, String> {
         Some(Value::Array(rules)) => rules,
         Some(_) => {
             return Err(format!(
-                "line {}: rule: is no list",
+                "line {}: rule: is not a list of rules",
                 places.of(None, "rule")
             ))
         }
@@ -257,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_nearly_right_is_asked_for() {
+    fn the_nearest_name_is_suggested() {
         for (rule, asked) in [
             (
                 "match = { nht = 1 }\naction = \"drop\"",
@@ -276,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_list_ends_behind_a_name() {
+    fn a_long_error_is_cut_after_a_name() {
         let long = "x".repeat(600);
         let error = refused(&format!(
             "match = {{ opcode = \"{long}\" }}\naction = \"drop\""

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_read_is_what_serde_json_reads_but_nothing_twice() {
+    fn values_are_those_of_serde_json_without_duplicate_fields() {
         let text = r#"{"a":[1,-2,3.5,null,true,"\u00e4"],"b":{"a":{}},"c":18446744073709551615}"#;
         let Strict(value) = serde_json::from_str(text).unwrap();
         assert_eq!(value, serde_json::from_str::<Value>(text).unwrap());

@@ -41,7 +41,7 @@ pub fn run(socket: &Path, file: &Path) -> Result<String, String> {
     let to_stdout = file == Path::new("-");
     if to_stdout && io::stdout().is_terminal() {
         return Err(String::from(
-            "a capture is no text for a terminal: name a file, or pipe it: verbenactl capture - | wireshark -k -i -",
+            "a capture is binary: name a file, or pipe it: verbenactl capture - | wireshark -k -i -",
         ));
     }
     let signals = signals()?;
@@ -61,13 +61,15 @@ pub fn run(socket: &Path, file: &Path) -> Result<String, String> {
     match end {
         End::Told { seen, dropped: 0 } => Ok(format!("{} captured", frames(seen))),
         End::Told { seen, dropped } => Ok(format!(
-            "{} captured, {} dropped, since they came faster than they were written",
+            "{} captured, {} dropped because they came faster than they were written",
             frames(seen - dropped.min(seen)),
             frames(dropped)
         )),
-        End::Unread => Ok(String::from("the reader is gone: the capture has ended")),
+        End::Unread => Ok(String::from(
+            "the reader closed the pipe, which ended the capture",
+        )),
         End::Gone => Err(String::from(
-            "the NIC is gone: what was captured until then is there",
+            "the NIC closed the connection: the frames that it sent before are written",
         )),
     }
 }
@@ -119,7 +121,7 @@ pub(crate) fn signals() -> Result<SigSet, String> {
         .collect();
     signals
         .thread_block()
-        .map_err(|e| format!("signals cannot be waited for: {e}"))?;
+        .map_err(|e| format!("cannot wait for signals: {e}"))?;
     Ok(signals)
 }
 

@@ -35,7 +35,7 @@ pub fn ask_for<T: DeserializeOwned>(socket: &Path, request: Request) -> Result<T
 fn failed(socket: &Path, e: &io::Error) -> String {
     let why = match e.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-            format!(" gives no answer for {PATIENCE} s: it is stopped, or hangs")
+            format!(" has not answered for {PATIENCE} s: it is stopped or hangs")
         }
         _ => format!(": {e}"),
     };
@@ -50,7 +50,10 @@ fn read<T: DeserializeOwned>(
 ) -> Result<T, String> {
     let line = request.ask(way).map_err(|e| failed(socket, &e))?;
     if !line.ends_with('\n') {
-        return Err(format!("the NIC at {} has gone", socket.display()));
+        return Err(format!(
+            "the NIC at {} closed the connection before it answered: its log may name the reason",
+            socket.display()
+        ));
     }
     Reply::read(&line)
 }
@@ -78,7 +81,7 @@ pub fn open_for<T: DeserializeOwned>(
     let failed = |e: io::Error| failed(socket, &e);
     let Door::Socket(stream) = Door::open(socket).map_err(failed)? else {
         return Err(format!(
-            "{} is a port of this guest, which stays open: this needs the NIC's socket on the host",
+            "{} is a port of this guest, and this command needs the NIC's control socket on the host",
             socket.display()
         ));
     };

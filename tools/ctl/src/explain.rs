@@ -104,7 +104,7 @@ mod tests {
         assert!(told.starts_with("ibv_create_qp: EINVAL (22). "), "{told}");
     }
 
-    /// The words behind `verbenactl explain` in a page, without quotes.
+    /// Returns the arguments of each `verbenactl explain` in a page. The arguments have no quotes.
     fn shown(page: &str) -> Vec<Vec<&str>> {
         let lines = page.lines().map(|line| line.trim_start_matches("$ "));
         let asked = lines.filter_map(|line| {
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_pages_show_is_answered_so() {
+    fn examples_of_the_pages_are_explained() {
         let quickstart = shown(include_str!("../../../Documentation/quickstart.md"));
         assert_eq!(quickstart.len(), 4, "{quickstart:?}");
         for words in quickstart {
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_get_one_object_or_a_list() {
+    fn json_is_one_object_or_a_list() {
         let told: Value = serde_json::from_str(&asked(&["LkeyUnknown"], true).unwrap()).unwrap();
         assert_eq!(told["code"], 0x401);
         assert_eq!(told["kind"], "vendor_err");

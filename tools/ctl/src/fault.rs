@@ -16,34 +16,34 @@ use verbena_faults::RuleSet;
 /// it does not contain the comments of the file.
 const MAX_FILE: u64 = 16 * MAX_REQUEST;
 
-/// What is asked for.
+/// A command about rules.
 #[derive(Subcommand, Debug)]
 pub enum Fault {
-    /// Add the rules of a file, all or none
+    /// Add all rules of a file, or none if one of them is refused
     Add {
-        /// TOML, or JSON if it begins with a brace; - is standard input
+        /// File in TOML, or in JSON if it begins with a brace; - for standard input
         #[arg(value_name = "FILE")]
         file: PathBuf,
-        /// Wait, and have the rules go when this ends, however it does
+        /// Wait, and remove the rules when this command ends, for whatever reason
         #[arg(long)]
         while_connected: bool,
     },
-    /// The rules, with how often each matched and fired
+    /// Print the rules, and how often each matched and fired
     List,
     /// Remove a rule
     Remove {
-        /// Its name
+        /// Name of the rule
         name: String,
     },
     /// Remove all rules
     Clear,
-    /// Fail if a rule never fired that is not optional; says what summary says
+    /// Print the summary, and fail if a rule that is not optional never fired
     Check,
-    /// How a run went: seed, rules with all defaults and how often each fired, and the command that has the same rules again
+    /// Print the seed, the rules with all defaults, how often each fired, and the commands that add the same rules again
     Summary,
-    /// Why a queue pair is in the state that it is in, and by which rule: `verbenactl why`
+    /// Print the cause of the state of a queue pair, also a rule: the same as `verbenactl why`
     Why {
-        /// Its number, in decimal or 0x...
+        /// Number of the queue pair, in decimal or 0x...
         #[arg(value_name = "QPN", value_parser = crate::number)]
         number: u32,
     },
@@ -62,7 +62,9 @@ fn read(file: &Path) -> Result<RuleSet, String> {
     let named = |e: String| format!("{}: {e}", file.display());
     got.map_err(|e| named(e.to_string()))?;
     if bytes.len() as u64 > MAX_FILE {
-        return Err(named(format!("is longer than {MAX_FILE} bytes")));
+        return Err(named(format!(
+            "is longer than {MAX_FILE} bytes, the limit for a file of rules"
+        )));
     }
     read_rules(&bytes).map_err(named)
 }
@@ -127,7 +129,9 @@ fn hold(
     crate::say(&show(&told)?)?;
     let mut line = String::new();
     while reader.read_line(&mut line).is_ok_and(|length| length > 0) {}
-    Err(String::from("the NIC has gone"))
+    Err(String::from(
+        "the NIC closed the connection, and the rules ended with it",
+    ))
 }
 
 /// Formats rules for people.
@@ -208,7 +212,7 @@ mod tests {
     use verbena_control::read_toml as parse;
 
     #[test]
-    fn rules_are_told_in_a_line_each() {
+    fn each_rule_has_a_line() {
         let told = json!({ "rules": [
             { "name": "x", "matched": 5, "fired": 1, "action": "drop", "match": { "nth": 3 } },
         ] });
@@ -252,10 +256,13 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_named_by_what_is_wrong_with_it() {
+    fn an_error_names_the_file() {
         let error = read(Path::new("/nonexistent")).unwrap_err();
         assert!(error.starts_with("/nonexistent: "), "{error}");
         let endless = read(Path::new("/dev/zero")).unwrap_err();
-        assert_eq!(endless, "/dev/zero: is longer than 1048576 bytes");
+        assert_eq!(
+            endless,
+            "/dev/zero: is longer than 1048576 bytes, the limit for a file of rules"
+        );
     }
 }

@@ -90,7 +90,7 @@ mod tests {
         }
     }
 
-    /// What is said of a run, and which files are left.
+    /// Returns the sentence about a run, and the names of the files that are left.
     fn finished(name: &str, whats: &[What], status: u8) -> (String, Vec<String>) {
         let dir = std::env::temp_dir().join(format!("verbena-{name}-{}", std::process::id()));
         std::fs::create_dir(&dir).unwrap();
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_went_well_leaves_nothing() {
+    fn a_successful_run_leaves_no_files() {
         let error = state(QpState::Err, Syndrome::RetryExceeded.to_raw());
         let repaired = [error, state(QpState::Reset, 0)];
         let own = [state(QpState::Err, Syndrome::ModifiedToErr.to_raw())];
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_failed_leaves_recording_capture_and_page() {
+    fn a_failed_run_leaves_recording_capture_and_page() {
         let all = ["flight.html", "flight.pcapng", "flight.record"];
         let error = state(QpState::Err, Syndrome::RetryExceeded.to_raw());
         let (told, left) = finished("error", &[error], 0);
@@ -137,13 +137,13 @@ mod tests {
             "{told}"
         );
         assert_eq!(left, all);
-        // What was repaired may be the reason all the same.
+        // An error that was repaired may still be the reason.
         let (told, _) = finished("both", &[error, state(QpState::Reset, 0)], 1);
         assert!(told.contains("RetryExceeded"), "{told}");
     }
 
     #[test]
-    fn an_error_has_a_time_that_runs_can_be_sorted_by() {
+    fn errors_of_several_runs_can_be_sorted_by_time() {
         let mut facts = Facts::default();
         facts.recording.power_on = 1000;
         facts.recording.first = 7;

@@ -5,38 +5,38 @@
 use clap::Args;
 use verbena_control::{Impairment, Request, MILLION};
 
-/// What is asked for. Without anything, how it is.
+/// Options of the command. Without options the command prints the impairments.
 #[derive(Args, Debug)]
 pub struct Impair {
-    /// `off`: nothing goes wrong any more
+    /// Remove the impairments
     #[arg(value_name = "off", value_parser = ["off"])]
     off: Option<String>,
 
-    /// Only this uplink: 0 is the NIC's first `--uplink`
+    /// Only this uplink; the first `--uplink` of the NIC is 0
     #[arg(long, value_name = "N", value_parser = uplink)]
     uplink: Option<u8>,
 
-    /// Lose so many of the frames
+    /// Lose this share of the frames
     #[arg(long, value_name = "PERCENT", value_parser = percent, conflicts_with = "off")]
     loss: Option<u32>,
 
-    /// Send so many of them twice
+    /// Send this share of the frames twice
     #[arg(long, value_name = "PERCENT", value_parser = percent, conflicts_with = "off")]
     duplicate: Option<u32>,
 
-    /// Flip a bit in so many
+    /// Flip a bit in this share of the frames
     #[arg(long, value_name = "PERCENT", value_parser = percent, conflicts_with = "off")]
     corrupt: Option<u32>,
 
-    /// Send so many without the delay, ahead of those that wait
+    /// Send this share of the frames without the delay, before frames that wait; needs --delay
     #[arg(long, value_name = "PERCENT", value_parser = percent, conflicts_with = "off")]
     reorder: Option<u32>,
 
-    /// Delay each: 10ms, 50us
+    /// Delay each frame: 10ms, 50us
     #[arg(long, value_name = "TIME", value_parser = time, conflicts_with = "off")]
     delay: Option<u64>,
 
-    /// By up to so much less or more
+    /// Vary the delay by up to this time
     #[arg(long, value_name = "TIME", value_parser = time, conflicts_with = "off")]
     jitter: Option<u64>,
 
@@ -44,7 +44,7 @@ pub struct Impair {
     #[arg(long, value_name = "RATE", value_parser = rate, conflicts_with = "off")]
     rate: Option<u64>,
 
-    /// Seed of all chance, 1 if none is given
+    /// Seed of all random decisions; 1 without this option
     #[arg(long, value_name = "N", value_parser = |text: &str| crate::whole(text, 0..=u64::MAX), conflicts_with = "off")]
     seed: Option<u64>,
 }
@@ -73,10 +73,10 @@ impl Impair {
             return match (uplink, self.seed) {
                 (None, None) => Ok(Request::Impairments),
                 (Some(_), _) => Err(String::from(
-                    "--uplink needs something to go wrong there, like --loss 1, or off",
+                    "--uplink needs an impairment of that uplink, such as --loss 1, or off",
                 )),
                 (None, Some(_)) => Err(String::from(
-                    "--seed needs something that goes wrong by it, like --loss 1",
+                    "--seed needs an impairment that is drawn from it, such as --loss 1",
                 )),
             };
         }
@@ -117,13 +117,13 @@ fn percent(text: &str) -> Result<u32, String> {
     let ppm = measure(text, &[("", share), ("%", share)]);
     let ppm = ppm.filter(|ppm| *ppm <= f64::from(MILLION));
     ppm.map(|ppm| ppm as u32)
-        .ok_or_else(|| format!("{text:?} is no percentage from 0 to 100, like 0.1 or 5%"))
+        .ok_or_else(|| format!("{text:?} is not a percentage from 0 to 100, such as 0.1 or 5%"))
 }
 
 fn time(text: &str) -> Result<u64, String> {
     let ns = measure(text, &[("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9)]);
     ns.map(|ns| ns as u64)
-        .ok_or_else(|| format!("{text:?} is no time with a unit, like 50us, 10ms or 1s"))
+        .ok_or_else(|| format!("{text:?} is not a time with a unit, such as 50us, 10ms or 1s"))
 }
 
 fn rate(text: &str) -> Result<u64, String> {
@@ -132,8 +132,9 @@ fn rate(text: &str) -> Result<u64, String> {
         &[("bit", 1.0), ("kbit", 1e3), ("mbit", 1e6), ("gbit", 1e9)],
     );
     let bps = bps.filter(|bps| *bps >= 1.0);
-    bps.map(|bps| bps as u64)
-        .ok_or_else(|| format!("{text:?} is no rate with a unit, like 500kbit, 100mbit or 1.5gbit"))
+    bps.map(|bps| bps as u64).ok_or_else(|| {
+        format!("{text:?} is not a rate with a unit, such as 500kbit, 100mbit or 1.5gbit")
+    })
 }
 
 #[cfg(test)]
@@ -168,18 +169,18 @@ mod tests {
             (Ok(500_000), Ok(1_500_000_000))
         );
         for bad in ["", "%", "-1", "101", "x", "1e3000", "nan", "inf", "5ms"] {
-            assert!(percent(bad).unwrap_err().contains("like 0.1"), "{bad}");
+            assert!(percent(bad).unwrap_err().contains("such as 0.1"), "{bad}");
         }
         for bad in ["", "5", "ms", "-1ms", "1h", "1e300s", "5%"] {
-            assert!(time(bad).unwrap_err().contains("like 50us"), "{bad}");
+            assert!(time(bad).unwrap_err().contains("such as 50us"), "{bad}");
         }
         for bad in ["", "5", "0bit", "5mb", "mbit"] {
-            assert!(rate(bad).unwrap_err().contains("like 500kbit"), "{bad}");
+            assert!(rate(bad).unwrap_err().contains("such as 500kbit"), "{bad}");
         }
     }
 
     #[test]
-    fn what_is_asked_for_is_what_is_said() {
+    fn options_give_a_request_or_an_error() {
         assert_eq!(request(""), Ok(Request::Impairments));
         let off = |uplink| Ok(Request::Impair { uplink, with: None });
         assert_eq!(

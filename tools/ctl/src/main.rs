@@ -30,15 +30,15 @@ use verbena_control::{
     Contexts, Fields, Request, Status, Told, ToldImpairments, ToldPeers, ToldPort, ToldQp,
 };
 
-/// Ask a running Verbena NIC, or explain its error codes.
+/// Query and control a running Verbena NIC, or explain its error codes.
 #[derive(Parser, Debug)]
 #[command(version)]
 struct Args {
-    /// Control socket of the NIC (what was given to `verbena-nic --control`), or a port of this guest that leads there
+    /// Control socket of the NIC (the PATH of `verbena-nic --control`), or a port of this guest that is connected to it
     #[arg(long, value_name = "PATH", global = true, env = "VERBENA_CONTROL")]
     socket: Option<PathBuf>,
 
-    /// Print JSON instead of tables; not with capture, report, replay and record dump, export, finish and full
+    /// Print the answer as JSON. capture, report, replay and record dump, export, finish and full have no answer
     #[arg(long, global = true)]
     json: bool,
 
@@ -48,80 +48,80 @@ struct Args {
 
 #[derive(Subcommand, Debug)]
 enum Command {
-    /// The port's counters, since the last reset of the device, and the NIC's, since it began
+    /// Print the counters of the port since the last reset of the device, and those of the NIC process since its start
     Stats {
         #[command(flatten)]
         often: Often,
     },
-    /// The queue pairs, completion queues, memory regions, ... that exist now
+    /// Print the existing queue pairs, completion queues, shared receive queues, memory regions and event queues
     Contexts {
-        /// Only this kind
+        /// Only objects of this kind
         #[arg(long, value_parser = Fields::KINDS)]
         kind: Option<String>,
-        /// Only this number, in decimal or 0x...
+        /// Only objects with this number, in decimal or 0x...
         #[arg(long, value_name = "N", value_parser = number)]
         number: Option<u32>,
     },
-    /// Whether the device runs
+    /// Print whether the device runs, or the cause of its fatal error
     Status,
-    /// The port: link, MTU, addresses, multicast groups and counters
+    /// Print the link, MTU, addresses, multicast groups and counters of the port
     #[command(alias = "ports")]
     Port,
-    /// Whom queue pairs are connected to: how many, round trips, sums of their counters
+    /// Print the peers of queue pairs: number of queue pairs, round trips, sums of counters
     Peers,
-    /// What goes wrong with what leaves by the uplinks: loss, delay, ... Without options, how it is
+    /// Set the impairments of frames that leave by the uplinks: loss, delay, ... Without options, print them
     Impair(impair::Impair),
-    /// Rules of what is to go wrong: packets, sends, commands, the device (Documentation/faults.md)
+    /// Control the rules that inject faults into packets, sends, commands and the device (Documentation/faults.md)
     #[command(subcommand)]
     Fault(fault::Fault),
-    /// All RDMA that the port sends and receives, in pcapng: verbenactl capture - | wireshark -k -i -
+    /// Capture the RDMA packets of the port as pcapng: verbenactl capture - | wireshark -k -i -
     Capture {
-        /// Make the frames out of what the flight recorder has written (`record dump`), without payload; needs no NIC
+        /// Take the packets from this recording of the flight recorder (`record dump`), without payload; needs no NIC
         #[arg(long, value_name = "RECORDING")]
         recording: Option<PathBuf>,
-        /// The file, or - for standard output. An interrupt ends the capture
+        /// File to write, or - for standard output. An interrupt ends the capture
         #[arg(value_name = "FILE")]
         file: PathBuf,
     },
-    /// The flight recorder: what happened last (Documentation/recording.md)
+    /// Control the flight recorder, which keeps the last actions of the device (Documentation/recording.md)
     #[command(subcommand)]
     Record(record::Record),
-    /// One queue pair: its peer, window and round trip, and its own counters
+    /// Print one queue pair: its peer, window, round trip and counters
     Qp {
-        /// Its number, in decimal or 0x...
+        /// Number of the queue pair, in decimal or 0x...
         #[arg(value_name = "QPN", value_parser = number)]
         number: u32,
         #[command(flatten)]
         often: Often,
     },
-    /// Every error in order, also of queue pairs that are gone; or why one queue pair is in the state that it is in; and what to do
+    /// Print all errors in order, also those of destroyed queue pairs, or the cause of the state of one queue pair, and what to do
     Why {
-        /// Ask the recording of this file, not the NIC
+        /// Read the recording in this file instead of that of the NIC
         #[arg(long, value_name = "RECORDING")]
         file: Option<PathBuf>,
-        /// The number of a queue pair, in decimal or 0x...; without it all errors are told
+        /// Number of the queue pair, in decimal or 0x...; without it all errors are printed
         #[arg(value_name = "QPN", value_parser = number)]
         number: Option<u32>,
     },
-    /// A page that shows a recording: packets, PSNs, lives, errors with why; needs no NIC
+    /// Write an HTML page of a recording: errors with their causes, packets, PSNs, states of queue pairs; needs no NIC
     Report {
-        /// What `record dump` has written
+        /// Recording that `record dump` has written
         #[arg(value_name = "RECORDING")]
         file: PathBuf,
-        /// The page
+        /// File for the page
         #[arg(short, long, value_name = "FILE", default_value = "report.html")]
         output: PathBuf,
     },
-    /// Drive the device model with a full recording, and say where it does something else; needs no NIC
+    /// Run the device model with the inputs of a full recording, and report the first difference; needs no NIC
     Replay {
-        /// What `record full` or `verbena-nic --record-full` has written
+        /// Full recording that `record full` or `verbena-nic --record-full` has written
         #[arg(value_name = "RECORDING")]
         file: PathBuf,
-        /// Write what the flight recorder would have had, for `why` and `report`
+        /// Also write a recording of the flight recorder, for `why` and `report`
         #[arg(short, long, value_name = "FILE")]
         output: Option<PathBuf>,
     },
-    /// What a status, an event, a `vendor_err` or an errno of a verb means, what leads to it, and what to do; needs no NIC
+    /// Explain a status, an event, a `vendor_err` or an errno of a verb: meaning, likely causes, what to do; needs no NIC
     Explain {
         /// 12, IBV_WC_RETRY_EXC_ERR, QP_FATAL, 0x401, LkeyUnknown; a verb and its errno: ibv_create_qp EINVAL; `all` lists every code
         #[arg(value_name = "CODE", required = true, num_args = 1.., allow_negative_numbers = true)]
@@ -129,13 +129,13 @@ enum Command {
     },
 }
 
-/// How counters are told.
+/// Options of the commands that print counters.
 #[derive(Arguments, Clone, Copy, Debug)]
 struct Often {
-    /// Of counters only those that are not zero
+    /// Leave out counters that are zero
     #[arg(long)]
     nonzero: bool,
-    /// Again after so many seconds (--watch=5; 1 if none are given), until an interrupt
+    /// Print again every SECONDS seconds (--watch=5; 1 without a number), until an interrupt
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "1",
         value_parser = |text: &str| whole(text, 1..=86_400))]
     watch: Option<u64>,
@@ -174,8 +174,8 @@ fn whole(text: &str, bounds: RangeInclusive<u64>) -> Result<u64, String> {
     number.ok_or_else(|| {
         let least = bounds.start();
         match *bounds.end() {
-            u64::MAX => format!("{text:?} is no whole number from {least} on"),
-            most => format!("{text:?} is no whole number from {least} to {most}"),
+            u64::MAX => format!("{text:?} is not a whole number of {least} or more"),
+            most => format!("{text:?} is not a whole number from {least} to {most}"),
         }
     })
 }
@@ -184,7 +184,7 @@ fn whole(text: &str, bounds: RangeInclusive<u64>) -> Result<u64, String> {
 fn number(text: &str) -> Result<u32, String> {
     let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
     let number = digits.map_or_else(|| text.parse(), |hex| u32::from_str_radix(hex, 16));
-    number.map_err(|_| format!("{text:?} is no number like 17 or 0x11"))
+    number.map_err(|_| format!("{text:?} is not a 32-bit number such as 17 or 0x11"))
 }
 
 fn main() -> ExitCode {
@@ -227,7 +227,7 @@ impl Command {
 fn run(args: &Args) -> Result<String, String> {
     if args.json && !args.command.has_answer() {
         return Err(String::from(
-            "--json is for commands whose answer is data: capture, report, replay and record dump, export, finish and full have none",
+            "--json prints the answer, and capture, report, replay and record dump, export, finish and full have none: leave it out",
         ));
     }
     if let Command::Explain { code } = &args.command {
@@ -256,7 +256,7 @@ fn run(args: &Args) -> Result<String, String> {
     let socket = args
         .socket
         .as_deref()
-        .ok_or("--socket PATH says which NIC to ask")?;
+        .ok_or("no control socket: name that of the NIC by --socket PATH or VERBENA_CONTROL")?;
     if let Command::Capture { file, .. } = &args.command {
         let summary = capture::run(socket, file)?;
         eprintln!("verbenactl: {summary}");
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_are_told_once_or_again_and_again() {
+    fn the_interval_of_watch_and_other_numbers_have_bounds() {
         let watch = |line: &str| {
             let args = Args::try_parse_from(line.split(' ')).map_err(|e| e.to_string())?;
             match args.command {
@@ -346,18 +346,24 @@ mod tests {
         for bad in ["0", "x", "-1", "18446744073709551616"] {
             let error = watch(&format!("verbenactl stats --watch={bad}")).unwrap_err();
             assert!(
-                error.contains("is no whole number from 1 to 86400"),
+                error.contains("is not a whole number from 1 to 86400"),
                 "{error}"
             );
         }
         let error = watch("verbenactl record on x").unwrap_err();
-        assert!(error.contains("\"x\" is no whole number from 1"), "{error}");
+        assert!(
+            error.contains("\"x\" is not a whole number of 1"),
+            "{error}"
+        );
         let error = watch("verbenactl impair --loss 1 --seed x").unwrap_err();
-        assert!(error.contains("\"x\" is no whole number from 0"), "{error}");
+        assert!(
+            error.contains("\"x\" is not a whole number of 0"),
+            "{error}"
+        );
     }
 
     #[test]
-    fn what_cannot_be_answered_is_refused() {
+    fn arguments_without_a_meaning_are_refused() {
         for line in ["contexts --kind pd", "contexts --number x"] {
             let words = std::iter::once("verbenactl").chain(line.split(' '));
             assert!(Args::try_parse_from(words).is_err(), "{line}");
@@ -393,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn contexts_are_chosen_by_kind_and_number() {
+    fn contexts_are_selected_by_kind_and_number() {
         let qp = |number| Context {
             number,
             fields: Fields::Qp(Qp::default()),

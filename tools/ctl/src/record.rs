@@ -9,47 +9,47 @@ use std::path::{Path, PathBuf};
 use verbena_control::{Request, ToldRecorder, ToldRecording};
 use verbena_record::{Recording, DEFAULT_ENTRIES};
 
-/// What is asked for.
+/// A command about the flight recorder.
 #[derive(Subcommand, Debug)]
 pub enum Record {
-    /// Keep the last entries from now on; what was recorded before is gone
+    /// Switch the recorder on. Earlier entries are deleted
     On {
-        /// How many: rounded up to a power of two
+        /// Number of entries to keep, rounded up to a power of two
         #[arg(value_name = "ENTRIES", default_value_t = DEFAULT_ENTRIES as u64, value_parser = |text: &str| crate::whole(text, 1..=u64::MAX))]
         entries: u64,
     },
-    /// Record no more
+    /// Switch the recorder off
     Off,
-    /// Whether something is recorded, and how much
+    /// Print whether the recorder is on, and the number of entries
     Status,
-    /// Print rules that have happen again what fired in a recording; needs no NIC
+    /// Print rules that reproduce the faults of a recording; needs no NIC
     Export {
-        /// What `dump` has written
+        /// Recording that `dump` has written
         #[arg(value_name = "RECORDING")]
         file: PathBuf,
     },
-    /// At the end of a run: if it failed or a queue pair ended in an error, write a capture and a page beside its recording and say
-    /// what happened; else remove the recording. Needs no NIC
+    /// After a run: if it failed or left a queue pair in an error, write a capture and a page beside the recording and
+    /// print the cause; otherwise remove the recording. Needs no NIC
     Finish {
-        /// What `verbena-nic --record-end` has written
+        /// Recording that `verbena-nic --record-end` has written
         #[arg(value_name = "RECORDING")]
         file: PathBuf,
-        /// The status of the run
+        /// Exit status of the run
         #[arg(long, value_name = "N", default_value_t = 0)]
         status: u8,
-        /// Begin with the time of day of the error, in nanoseconds since 1970 (0: there is none), so that runs can be sorted
+        /// Begin the output with the time of the error in nanoseconds since 1970, by which runs can be sorted (0: no error; 1: unknown time)
         #[arg(long)]
         time: bool,
     },
-    /// Record all that the device is told and reads, and all that it does, from its next reset on, for `replay`. An interrupt ends it
+    /// Record all inputs and outputs of the device from its next reset on, for `replay`. An interrupt ends the recording
     Full {
-        /// The file
+        /// File to write
         #[arg(value_name = "FILE")]
         file: PathBuf,
     },
-    /// Write what was recorded to a file
+    /// Write the recording of the flight recorder to a file
     Dump {
-        /// The file
+        /// File to write
         #[arg(value_name = "FILE")]
         file: PathBuf,
     },
@@ -81,7 +81,7 @@ pub fn run(
         }
         Record::Dump { file } => {
             let bytes = taken(socket)?;
-            let recording = parse(&bytes, "what the NIC has recorded")?;
+            let recording = parse(&bytes, "the recording of the NIC")?;
             std::fs::write(file, &bytes).map_err(|e| format!("{}: {e}", file.display()))?;
             let count = recording.entries.len();
             return Ok(format!("{count} entries: {}\n", file.display()));
@@ -109,7 +109,7 @@ fn parse(bytes: &[u8], name: &str) -> Result<Recording, String> {
 ///
 /// The same as those of [`taken`].
 pub fn live(socket: &Path) -> Result<Recording, String> {
-    parse(&taken(socket)?, "what the NIC has recorded")
+    parse(&taken(socket)?, "the recording of the NIC")
 }
 
 /// Reads the recording in a file.
@@ -126,15 +126,15 @@ pub fn read(file: &Path) -> Result<Recording, String> {
 /// Formats the state of the recorder for people.
 pub fn table(told: &Value) -> String {
     let dump = match told["dump"].as_str() {
-        Some(path) => format!("when the device dies they go to {path}"),
-        None => String::from("when the device dies they stay in the NIC"),
+        Some(path) => format!("after a fatal error of the device they are written to {path}"),
+        None => String::from("after a fatal error of the device they stay in the NIC"),
     };
     let full = told["full"].as_str();
     let full = full.map_or(String::new(), |full| format!("full recording: {full}\n"));
     full + &match told["entries"].as_u64() {
         Some(0) | None => String::from("nothing is recorded\n"),
         Some(entries) => format!(
-            "the last {entries} entries are kept, {} there were; {dump}\n",
+            "the last {entries} entries are kept, of {} so far; {dump}\n",
             told["total"]
         ),
     }
@@ -146,16 +146,16 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn the_recorder_is_told_in_a_sentence() {
+    fn the_state_of_the_recorder_is_a_sentence() {
         let off = json!({ "entries": 0, "total": 0, "dump": null });
         assert_eq!(table(&off), "nothing is recorded\n");
         let on = json!({ "entries": 1024, "total": 5, "dump": "/run/x" });
-        let told = "the last 1024 entries are kept, 5 there were; when the device dies they go to /run/x\n";
+        let told = "the last 1024 entries are kept, of 5 so far; after a fatal error of the device they are written to /run/x\n";
         assert_eq!(table(&on), told);
     }
 
     #[test]
-    fn a_file_that_is_no_recording_is_named_with_the_reason() {
+    fn an_error_names_the_file_that_is_not_a_recording() {
         let error = read(Path::new("/nonexistent")).unwrap_err();
         assert!(error.starts_with("/nonexistent: "), "{error}");
         let error = parse(b"hello", "x").unwrap_err();

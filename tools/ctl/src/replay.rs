@@ -24,7 +24,7 @@ pub fn record(socket: &Path, file: &Path) -> Result<String, String> {
     let mut to = File::create(file).map_err(failed)?;
     capture::end_by_signal(signals, from.get_ref())?;
     match told.waiting {
-        true => eprintln!("verbenactl: it begins with the next reset of the device (modprobe -r verbena; modprobe verbena); interrupt to end"),
+        true => eprintln!("verbenactl: the recording begins with the next reset of the device (modprobe -r verbena; modprobe verbena); interrupt to end"),
         false => eprintln!("verbenactl: recording; interrupt to end"),
     }
     loop {
@@ -43,11 +43,11 @@ pub fn record(socket: &Path, file: &Path) -> Result<String, String> {
     let bytes = std::fs::read(file).map_err(failed)?;
     if bytes.is_empty() {
         return Err(String::from(
-            "nothing was recorded: the device was not reset, or could not be recorded then (`verbenactl record status` says why)",
+            "nothing was recorded: the device was not reset, or the recording could not begin then (`verbenactl record status` prints the reason)",
         ));
     }
     let (entries, end) = end(&bytes);
-    let reason = end.ok_or("the NIC is gone: what was recorded until then is there")?;
+    let reason = end.ok_or("the NIC closed the connection: the file has the entries until then")?;
     let told = format!(
         "{entries} entries, {} bytes: {}; {reason}",
         bytes.len(),
@@ -55,7 +55,7 @@ pub fn record(socket: &Path, file: &Path) -> Result<String, String> {
     );
     match reason == ASKED {
         true => Ok(format!("{told}\n")),
-        false => Err(format!("the recording broke off: {told}")),
+        false => Err(format!("the recording is incomplete: {told}")),
     }
 }
 
@@ -97,7 +97,7 @@ pub fn run(file: &Path, output: Option<&Path>) -> Result<String, String> {
 fn tell(replayed: &Replayed) -> String {
     let end = match &replayed.end {
         Some(reason) => reason.clone(),
-        None => String::from("it was cut off: the NIC was killed"),
+        None => String::from("the recording has no end: the NIC was killed"),
     };
     format!(
         "identical: {} entries ({end})\n{} resets, {} work requests, {} packets with {} bytes, {} completions, {} events, {} interrupts, {} frames\n",
@@ -139,7 +139,7 @@ mod tests {
     use verbena_device::mock::Driver;
     use verbena_device::{Config, Wish};
 
-    /// A recording of a device that is brought up, ended for that reason.
+    /// Returns a recording of a device that is brought up. The recording ends with this reason.
     fn recorded(end: &str) -> Vec<u8> {
         let file = Arc::new(Mutex::new(Vec::new()));
         let to = file.clone();
@@ -160,7 +160,7 @@ mod tests {
         bytes
     }
 
-    /// What `record full` says of a NIC that answers so.
+    /// Returns the result of `record full` at a NIC that gives this answer.
     fn told_by(answer: &[u8]) -> Result<String, String> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!(
@@ -185,18 +185,18 @@ mod tests {
     }
 
     #[test]
-    fn only_a_recording_that_was_ended_is_whole() {
+    fn a_recording_that_ends_without_a_request_is_an_error() {
         let yes = Reply::from(Ok(ToldFull { waiting: true })).line();
         let with = |bytes: &[u8]| told_by(&[yes.as_bytes(), bytes].concat());
         assert!(with(&recorded(ASKED)).unwrap().contains(ASKED));
         let error = with(&recorded("too fast")).unwrap_err();
-        assert!(error.starts_with("the recording broke off: ") && error.contains("too fast"));
+        assert!(error.starts_with("the recording is incomplete: ") && error.contains("too fast"));
         assert!(with(b"").unwrap_err().contains("nothing was recorded"));
-        assert!(told_by(b"").unwrap_err().ends_with("has gone"));
+        assert!(told_by(b"").unwrap_err().contains("closed the connection"));
     }
 
     #[test]
-    fn a_recording_is_replayed_and_told() {
+    fn a_recording_is_replayed_and_counted() {
         let dir = std::env::temp_dir().join(format!("verbenactl-replay-{}", std::process::id()));
         std::fs::create_dir(&dir).unwrap();
         let (file, output) = (dir.join("full"), dir.join("flight"));

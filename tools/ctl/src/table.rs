@@ -169,10 +169,10 @@ pub fn peers(told: &Value) -> String {
             row
         })
         .collect();
-    let nobody = || String::from("there is no queue pair\n");
-    let mut out = list(&rows.into(), &columns).unwrap_or_else(nobody);
+    let none = || String::from("there is no queue pair\n");
+    let mut out = list(&rows.into(), &columns).unwrap_or_else(none);
     if let Some(more @ 1..) = told["left_out"].as_u64() {
-        let _ = writeln!(out, "\n{more} queue pairs of more peers are left out");
+        let _ = writeln!(out, "\n{more} queue pairs of other peers are not shown");
     }
     out
 }
@@ -216,7 +216,7 @@ pub fn impairments(told: &Value) -> String {
         }
         let number = &uplink["uplink"];
         if uplink["impairment"].is_null() {
-            let _ = writeln!(out, "uplink {number}: nothing goes wrong");
+            let _ = writeln!(out, "uplink {number}: no impairment");
             continue;
         }
         let _ = writeln!(out, "uplink {number}:");
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn the_port_is_its_state_then_tables_then_counters() {
+    fn the_port_has_its_state_then_tables_then_counters() {
         let value = json!({ "port": {
             "link_up": true, "mtu": 1024,
             "gids": [{ "index": 1, "gid": "::ffff:10.0.0.1", "mac": "02:00:00:00:00:01", "vlan": null }],
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_pair_is_its_fields_then_its_counters() {
+    fn a_queue_pair_has_its_fields_then_its_counters() {
         let value =
             json!({ "number": 17, "round_trip_ns": null, "counters": { "kept": 1, "probes": 20 } });
         assert_eq!(
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn peers_have_a_line_each_and_what_is_left_out_is_told() {
+    fn each_peer_has_a_line_and_omitted_queue_pairs_are_counted() {
         let value = json!({
             "peers": [{ "gid": null, "qps": 2, "in_error": 0, "in_flight": 0, "round_trip_ns": null,
                         "counters": { "tx_packets": 7 } }],
@@ -337,20 +337,20 @@ mod tests {
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[0].starts_with("gid  qps  in_error  in_flight  round_trip_ns  tx_packets"));
         assert!(lines[1].starts_with("-    2    0         0          -              7 "));
-        assert_eq!(lines[3], "3 queue pairs of more peers are left out");
-        let nobody = json!({ "peers": [], "left_out": 0 });
-        assert_eq!(peers(&nobody), "there is no queue pair\n");
+        assert_eq!(lines[3], "3 queue pairs of other peers are not shown");
+        let none = json!({ "peers": [], "left_out": 0 });
+        assert_eq!(peers(&none), "there is no queue pair\n");
     }
 
     #[test]
-    fn uplinks_are_told_with_what_became_of_frames() {
+    fn uplinks_have_their_impairments_and_the_effects_on_frames() {
         let value = json!({ "uplinks": [
             { "uplink": 0, "impairment": null, "toll": null },
             { "uplink": 1, "impairment": { "loss_ppm": 10_000, "seed": 1 }, "toll": { "frames": 200, "lost": 3 } },
         ]});
         assert_eq!(
             impairments(&value),
-            "uplink 0: nothing goes wrong\n\nuplink 1:\nloss_ppm  seed\n10000     1\nframes  lost\n200     3\n"
+            "uplink 0: no impairment\n\nuplink 1:\nloss_ppm  seed\n10000     1\nframes  lost\n200     3\n"
         );
         assert_eq!(
             impairments(&json!({ "uplinks": [] })),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Writes files of rules as people write them: each match and each action on a line. TOML has no
-//! number above `i64::MAX`, so a file with such a number is written as JSON.
+//! Writes files of rules in the form in which people write them: each match and each action on a
+//! line. TOML has no number above `i64::MAX`, so a file with such a number is written as JSON.
 
 use serde_json::Value;
 use std::fmt::Write as _;
@@ -69,7 +69,7 @@ mod tests {
     use verbena_control::{read_rules, read_toml};
 
     #[test]
-    fn what_is_written_is_read_as_the_same() {
+    fn written_rules_are_read_back_unchanged() {
         let file = "version = 1\nseed = 7\n\n[[rule]]\nname = \"a \\\"b\\\" \\\\ ä\"\noptional = true\nmatch = { direction = \"in\", nth = 3, opcode = [\"SEND\", \"RDMA WRITE\"] }\naction = { corrupt = { field = \"rkey\", value = 5, icrc = \"right\" } }\n\n[[rule]]\nname = \"x\"\nmatch = { on = \"time\", after_ms = 5 }\naction = \"fatal\"\n";
         let set = read_toml(file).unwrap();
         assert_eq!(read_toml(&rules(&set).unwrap()).unwrap(), set);

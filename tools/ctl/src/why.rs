@@ -60,7 +60,8 @@ pub fn known(socket: Option<&Path>, file: Option<&Path>) -> Result<Facts, String
     if let Some(file) = file {
         return Ok(facts(record::read(file)?));
     }
-    let socket = socket.ok_or("--socket PATH says which NIC to ask")?;
+    let socket = socket
+        .ok_or("no control socket: name that of the NIC by --socket PATH or VERBENA_CONTROL")?;
     // If the recorder is off, the state of the QPs is all that is known.
     let recorder = client::ask_for(socket, Request::Recorder)?;
     let is_on = matches!(recorder, verbena_control::ToldRecorder { entries: 1.., .. });
@@ -111,7 +112,7 @@ pub fn export(file: &Path) -> Result<String, String> {
     }
     if exported.set.rule.is_empty() {
         return Err(format!(
-            "{}: nothing fired that can be had again",
+            "{}: no fault of this recording can be reproduced by a rule",
             file.display()
         ));
     }
@@ -137,7 +138,7 @@ mod tests {
     use verbena_control::{Context, Cq, Qp};
 
     #[test]
-    fn contexts_tell_what_was_not_recorded() {
+    fn contexts_name_the_cause_without_a_recording() {
         let qp = Context {
             number: 17,
             fields: Fields::Qp(Qp {

@@ -14,7 +14,8 @@ use verbena_roce::wire::frame;
 
 const GUEST: &str = "52:54:00:12:34:56";
 
-/// Frame and comment of each packet, and what the statistics say was seen and dropped.
+/// Frame and comment of each packet, and the numbers of frames seen and dropped in each block of
+/// statistics.
 type Read = (Vec<(Vec<u8>, String)>, Vec<(u64, u64)>);
 
 fn read(bytes: &[u8]) -> Read {
@@ -61,7 +62,7 @@ fn record(way: Way, frame: &[u8]) -> Record {
 }
 
 #[test]
-fn what_two_queue_pairs_send_each_other_is_read_back_with_its_icrc() {
+fn captured_packets_of_two_queue_pairs_have_their_icrc() {
     let mut d = Driver::new();
     let cq = d.create_cq(6);
     let (mut a, b) = (d.create_qp(&cq, &cq), d.create_qp(&cq, &cq));
@@ -98,7 +99,7 @@ fn what_two_queue_pairs_send_each_other_is_read_back_with_its_icrc() {
     );
     assert_eq!((packets.len(), statistics), (4, vec![(4, 0)]));
     for (n, (bytes, comment)) in packets.iter().enumerate() {
-        // The parser believes nothing of a frame with a wrong ICRC.
+        // The parser refuses a frame with a wrong ICRC.
         let packet = frame::parse(bytes).unwrap().packet;
         let (from, to) = if n < 3 {
             (a.qpn, b.qpn)
@@ -112,7 +113,7 @@ fn what_two_queue_pairs_send_each_other_is_read_back_with_its_icrc() {
 }
 
 #[test]
-fn what_a_rule_did_stands_in_the_comment() {
+fn the_action_of_a_rule_is_in_the_comment() {
     let mut records = vec![];
     let Record::Frame {
         way,
@@ -150,7 +151,7 @@ fn each_way_has_its_comment_and_direction() {
 }
 
 #[test]
-fn what_was_dropped_is_in_the_file() {
+fn the_number_of_dropped_frames_is_in_the_file() {
     let mut records = vec![];
     record(Way::Sent, &[1; 60]).put(&mut records);
     let (seen, dropped) = (9, 8);
@@ -161,7 +162,7 @@ fn what_was_dropped_is_in_the_file() {
 }
 
 #[test]
-fn a_nic_that_goes_leaves_a_file_that_can_be_read() {
+fn a_capture_whose_nic_exits_can_be_read() {
     let mut records = vec![];
     record(Way::Sent, &[1; 60]).put(&mut records);
     record(Way::Sent, &[2; 60]).put(&mut records);
@@ -177,7 +178,7 @@ fn a_nic_that_goes_leaves_a_file_that_can_be_read() {
 }
 
 #[test]
-fn a_reader_that_goes_ends_the_capture_quietly() {
+fn a_closed_pipe_ends_the_capture_without_an_error() {
     struct Gone;
     impl Write for Gone {
         fn write(&mut self, _: &[u8]) -> io::Result<usize> {
