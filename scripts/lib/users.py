@@ -234,9 +234,11 @@ def show(results, build, kind):
 
 RECORD_HEAD = """# What ran
 
-Written by `scripts/users --record`: the last result of each row of [what people run](users.md), and the commit that it ran at. A suite of many
-tests is told as how many passed, failed for a cause that is known, failed otherwise, and could not run. `scripts/users --resume` runs what has no
-result, and what failed or could not run on Verbena.
+`scripts/users --record` writes this page. It has the last result of each row of
+[what people run](users.md), and the commit of that run. The result of a suite with many tests has
+the numbers of tests that passed, failed for a known cause, failed otherwise, and could not run.
+`scripts/users --resume` runs the rows that have no result, and those that failed or could not run
+on Verbena.
 
 | row | guests | Verbena | at | rxe | at | ratio |
 | --- | --- | --- | --- | --- | --- | --- |
