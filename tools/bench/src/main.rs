@@ -37,12 +37,12 @@ const BEYOND_MAX: u64 = 256 << 20;
 #[derive(Parser)]
 #[command(name = "verbena-bench")]
 struct Args {
-    /// Only the tests whose names contain one of these.
+    /// Run only the tests whose names contain one of these words
     tests: Vec<String>,
-    /// Queue pairs of `wire_many_*`.
+    /// Number of queue pairs of `wire_many_*`
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=16_000))]
     qps: u32,
-    /// Windows do not heed congestion.
+    /// Never reduce the number of packets in flight on a wire
     #[arg(long)]
     no_congestion_control: bool,
 }
@@ -123,7 +123,8 @@ fn main() -> ExitCode {
     if chosen.peek().is_none() {
         let names: Vec<_> = tests.iter().map(|(name, _)| *name).collect();
         eprintln!(
-            "verbena-bench: no such test; there are: {}",
+            "verbena-bench: no test has {:?} in its name; the tests are: {}",
+            args.tests.join(" or "),
             names.join(", ")
         );
         return ExitCode::from(2);
@@ -211,7 +212,7 @@ fn bandwidth(name: &str, size: u64, scatter: bool) -> io::Result<()> {
                 let to = TARGET + place(write.to + offset);
                 let from = SOURCE + place(write.from + offset);
                 let copied = driver.ram.copy_from(to, &driver.ram, from, piece as usize);
-                copied.map_err(|_| io::Error::other("a buffer cannot be reached"))?;
+                copied.map_err(|_| io::Error::other("a buffer is not in the driver's memory"))?;
             }
             Ok(bytes)
         })?);

@@ -61,7 +61,7 @@ fn bandwidth<B: Backend>(
                 let copied = b
                     .ram
                     .copy_from(TARGET + at, &a.ram, SOURCE + at, PAGE as usize);
-                copied.map_err(|_| io::Error::other("a buffer cannot be reached"))?;
+                copied.map_err(|_| io::Error::other("a buffer is not in the driver's memory"))?;
             }
             Ok(WITHIN)
         })?);

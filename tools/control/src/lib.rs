@@ -303,14 +303,16 @@ mod tests {
     fn answers_survive_the_wire() {
         let told = Reply::from(Ok(status()));
         assert_eq!(Reply::<Status>::read(&told.line()), Ok(status()));
-        let refused = Reply::<Status>::from(Err(String::from("too many ask")));
+        let refused = Reply::<Status>::from(Err(String::from(
+            "too many requests are waiting: try again",
+        )));
         assert_eq!(
             refused.line(),
-            "{\"ok\":false,\"error\":\"too many ask\"}\n"
+            "{\"ok\":false,\"error\":\"too many requests are waiting: try again\"}\n"
         );
         assert_eq!(
             Reply::<Status>::read(&refused.line()),
-            Err(String::from("too many ask"))
+            Err(String::from("too many requests are waiting: try again"))
         );
     }
 

@@ -162,7 +162,7 @@ impl World {
             let is_heard = self.heard.contains(&entry.mac);
             match refused {
                 None => {
-                    assert!(!is_gid && !is_mac, "{entry:x?} is another's");
+                    assert!(!is_gid && !is_mac, "{entry:x?} belongs to another VM");
                     self.claimed.push(entry);
                 }
                 Some(cause) => {
@@ -275,19 +275,23 @@ impl World {
 
     /// Checks the rules for the destinations of a frame.
     fn check(&self, from: Port, frame: &[u8], path: Option<&Path>, to: Ports) {
-        assert!(!to.has(from), "it goes back");
+        assert!(!to.has(from), "the frame returns to its port");
         let vm = match from {
             Port::Wire(_) => None,
             Port::Guest(vm) | Port::Engine(vm) => Some(usize::from(vm)),
         };
         if vm.is_none() {
-            assert!(to.wires().next().is_none(), "from wire to wire");
+            assert!(to.wires().next().is_none(), "from uplink to uplink");
         }
         if to.is_empty() {
             return;
         }
         for (n, mac) in MACS.iter().enumerate() {
-            assert!(frame[6..12] != *mac || vm == Some(n), "in the name of {n}");
+            let is_own = vm == Some(n);
+            assert!(
+                frame[6..12] != *mac || is_own,
+                "with the MAC address of {n}"
+            );
         }
         assert!(to.engines().next().is_none() || path.is_some(), "no RoCE");
         let Some(path) = path else {
@@ -332,7 +336,7 @@ impl World {
         if !self.far_spoke {
             for (n, was) in self.far_was.into_iter().enumerate() {
                 let qpn = self.ends[n].far.qpn;
-                assert_eq!(self.ends[n].look(qpn), was, "the far peer's of {n}");
+                assert_eq!(self.ends[n].look(qpn), was, "QP of {n} to the far peer");
             }
         }
         while self.posted < MESSAGES {
@@ -353,7 +357,8 @@ impl World {
             let seed = if n % 4 == 2 { 2 } else { 1 };
             for (vm, end) in self.ends.iter().enumerate() {
                 let at = end.memory.0 + (n * ROOM) as u64;
-                assert_eq!(end.d.bytes(at, ROOM), pattern(seed, n), "{n} of {vm}");
+                let got = end.d.bytes(at, ROOM);
+                assert_eq!(got, pattern(seed, n), "message {n} at VM {vm}");
             }
         }
         for end in &mut self.ends {

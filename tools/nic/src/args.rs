@@ -10,7 +10,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use verbena_device::misbehave::Misbehaviour;
 
-/// A whole number within bounds.
+/// Parses a whole number within bounds.
 fn whole<T: TryFrom<u64>>(text: &str, bounds: RangeInclusive<u64>) -> Result<T, String> {
     let number = text.parse().ok().filter(|n| bounds.contains(n));
     number.and_then(|n| T::try_from(n).ok()).ok_or_else(|| {
@@ -21,116 +21,131 @@ fn whole<T: TryFrom<u64>>(text: &str, bounds: RangeInclusive<u64>) -> Result<T, 
 
 /// An emulated RDMA NIC, served to QEMU over vfio-user.
 ///
-/// QEMU attaches it with `-device '{"driver":"vfio-user-pci","socket":{"type":"unix","path":"SOCKET"}}'`, and the
-/// guest's Ethernet with `-netdev stream,server=off,addr.type=unix,addr.path=NETDEV_SOCKET`. With `"bus":"PORT"`, behind a
-/// `-device pcie-root-port,id=PORT`, the guest sees the speed of its PCI Express link. Guest RAM must be shared
-/// (`share=on`) and in a file that cannot be truncated: that of a memory-backend-memfd. QEMU can
-/// neither migrate nor save the guest with it, but does not refuse to: Documentation/snapshots.md names a device that has it refuse.
-/// The NIC ends when QEMU goes away. It can serve several guests: the n-th --socket, --netdev-socket, --control, --mac, --ip and --gid
-/// are the n-th guest's. Then it ends with the last QEMU, and each can come back before that.
+/// QEMU attaches the PCI function with
+/// `-device '{"driver":"vfio-user-pci","socket":{"type":"unix","path":"SOCKET"}}'`, and the guest's
+/// Ethernet with `-netdev stream,server=off,addr.type=unix,addr.path=NETDEV_SOCKET`. If the
+/// `-device` also has `"bus":"PORT"`, where PORT is the id of a `-device pcie-root-port,id=PORT`,
+/// the guest sees the speed of the PCI Express link. Guest RAM must be shared (`share=on`) and in a
+/// file that cannot be truncated: use a memory-backend-memfd. QEMU can neither migrate nor save a
+/// guest with this device, and does not refuse to: Documentation/snapshots.md names a second device
+/// with which QEMU refuses. The NIC ends when QEMU disconnects. The NIC can serve several guests:
+/// the n-th --socket, --netdev-socket, --control, --mac, --ip and --gid belong to the n-th guest.
+/// It then ends when no QEMU is left; until then, a QEMU that has disconnected can connect again.
 #[derive(Parser, Debug)]
 #[command(version)]
 pub struct Args {
-    /// Socket on which QEMU finds the PCI function; one for each guest, at most 16
+    /// Socket where QEMU connects to the PCI function; once for each guest, at most 16 times
     #[arg(long, value_name = "PATH", required = true)]
     pub socket: Vec<PathBuf>,
 
-    /// Socket on which QEMU's `-netdev stream` finds the port; for no guest or for each
+    /// Socket where QEMU's `-netdev stream` connects to the guest's Ethernet; once for each guest,
+    /// or never
     #[arg(long, value_name = "PATH")]
     pub netdev_socket: Vec<PathBuf>,
 
-    /// Way to another machine: unix:OWN,PEER joins two NICs on this host by two datagram sockets, one of each;
-    /// udp:OWN,PEER[,PEER...] is a UDP tunnel to each peer, all of them ADDRESS:PORT; tap:NAME is a TAP device of the host. May be
-    /// repeated: with several other ends, each has to have a way to each
+    /// Connection to other NICs: unix:OWN,PEER connects two NICs of this host by two datagram
+    /// sockets, one of each NIC; udp:OWN,PEER[,PEER...] is a UDP tunnel to each peer, where OWN and
+    /// PEER are ADDRESS:PORT; tap:NAME is a TAP device of the host. May be repeated. A NIC does not
+    /// forward from one uplink to another, so of three or more NICs each needs an uplink to each
+    /// other
     #[arg(long, value_name = "KIND:ADDRESSES")]
     pub uplink: Vec<Kind>,
 
-    /// Socket for verbenactl; for no guest or for each
+    /// Socket for verbenactl; once for each guest, or never
     #[arg(long, value_name = "PATH")]
     pub control: Vec<PathBuf>,
 
-    /// MAC address of the port, which is that of the guest's network card, and what others the guest may use for RDMA. A single guest has
-    /// 52:54:00:12:34:56 unless told otherwise, of several each needs its own. `own` (or nothing) lets it use that one only; a list
-    /// with commas the others too (ADDRESS,ADDRESS,...); `any`, or ADDRESS,any, all that are no other guest's, which it needs for macvlan
-    /// devices, bonds and a MAC address that is changed
+    /// MAC address of the NIC, which is that of the guest's network card, and the other MAC
+    /// addresses that the guest may use for RDMA. A single guest has 52:54:00:12:34:56 by default;
+    /// each of several guests needs an address of its own. ADDRESS, ADDRESS,own and `own` allow no
+    /// other address; a list (ADDRESS,ADDRESS,...) also allows the rest of the list; `any` and
+    /// ADDRESS,any allow all addresses that no other guest has: macvlan devices, bonds and changes
+    /// of the MAC address need this
     #[arg(long, value_name = "MAC[,MAC...|,any]")]
     pub mac: Vec<MacRule>,
 
-    /// IP addresses and prefixes that a guest may use for RDMA, with commas between them, or `any` that no other guest has; for no guest
-    /// or for each. An address that is named without a prefix length is kept for the guests that name it
+    /// IP addresses and prefixes that the guest may use for RDMA, separated by commas, or `any` for
+    /// all that no other guest has; once for each guest, or never. An address without a prefix
+    /// length is reserved for the guests whose options name it
     #[arg(long, value_name = "IP[/BITS][,...]|any", value_parser = GidRule::of_ips)]
     pub ip: Vec<GidRule>,
 
-    /// The same by GID, beside what --ip allows; for no guest or for each
+    /// GIDs that the guest may use for RDMA in addition to those of --ip, separated by commas, or
+    /// `any`; once for each guest, or never
     #[arg(long, value_name = "GID[,...]|any", value_parser = GidRule::of_gids)]
     pub gid: Vec<GidRule>,
 
-    /// What to log: error, warn, info, debug or trace
+    /// Level of the log: error, warn, info, debug or trace
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     pub log_level: log::LevelFilter,
 
-    /// Force packets between local queue pairs, and between the guests of one process, through the bytes of a frame
+    /// Make frames of the packets between local queue pairs, and between the guests of this process
     #[arg(long)]
     pub wire_local: bool,
 
-    /// Lose so many percent of the packets between local queue pairs (implies --wire-local)
+    /// Drop this percentage of the packets between local queue pairs (implies --wire-local)
     #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = |text: &str| whole::<u8>(text, 0..=100))]
     pub drop: u8,
 
-    /// Send and heed no end-to-end credits
+    /// Send no end-to-end credits, and ignore those of peers
     #[arg(long)]
     pub no_credits: bool,
 
-    /// Have as much under way on a wire as ever may be, and leave alone what routers mark
+    /// Never reduce the number of packets in flight on a wire, and do not answer packets that
+    /// routers have marked
     #[arg(long)]
     pub no_congestion_control: bool,
 
-    /// Hear peers from whatever MAC address, because the way back is by another router than the way there
+    /// Accept packets of a peer from any MAC address: for routes whose way back passes another
+    /// router than the way there
     #[arg(long)]
     pub asymmetric_routes: bool,
 
-    /// Record what happens in a ring of so many entries (verbenactl record, why), from the beginning
+    /// Record events from the beginning, in a ring of this number of entries (verbenactl record,
+    /// why)
     #[arg(long, value_name = "ENTRIES", value_parser = |text: &str| whole::<u32>(text, 1..=verbena_record::MAX_ENTRIES as u64))]
     pub record: Option<u32>,
 
-    /// File for what was recorded when a device dies; for no guest or for each
+    /// File for the recorded entries when the device dies; once for each guest, or never
     #[arg(long, value_name = "PATH")]
     pub record_dump: Vec<PathBuf>,
 
-    /// File for what was recorded when this process ends; for no guest or for each
+    /// File for the recorded entries when this process ends; once for each guest, or never
     #[arg(long, value_name = "PATH")]
     pub record_end: Vec<PathBuf>,
 
-    /// Record all that the device is told and reads, and all that it does, from the beginning into this file (verbenactl replay);
-    /// for no guest or for each
+    /// Record all inputs and outputs of the device from the beginning into this file (verbenactl
+    /// replay); once for each guest, or never
     #[arg(long, value_name = "PATH")]
     pub record_full: Vec<PathBuf>,
 
-    /// Seed of all chance
+    /// Seed of all random numbers
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = |text: &str| whole::<u64>(text, 0..=u64::MAX))]
     pub seed: u64,
 
-    /// Lie to the driver, drawn with this seed, to test the driver
+    /// Lie to the driver, to test it; the seed determines the lies
     #[cfg(feature = "hostile")]
     #[arg(long, value_name = "SEED")]
     pub hostile: Option<u64>,
 
-    /// Misbehave: KIND, KIND=NUMBER or KIND=always; an unknown KIND lists them
+    /// Misbehave: KIND, KIND=NUMBER or KIND=always; the error for an unknown KIND lists all
     #[cfg(feature = "misbehave")]
     #[arg(long, value_name = "KIND=NUMBER", value_parser = verbena_device::misbehave::parse)]
     pub misbehave: Vec<(verbena_device::misbehave::Kind, u32)>,
 }
 
 impl Args {
-    /// What the device model of each VM is told, and what the host lets the guest call itself.
+    /// Returns the device's configuration and the guest's policy for each VM.
     ///
     /// # Errors
     ///
-    /// There are too many VMs, or not each has what it needs for itself.
+    /// There are too many VMs, or an option is missing for a VM or has the value of another VM.
     pub fn vms(&self) -> Result<Vec<(verbena_device::Config, Policy)>, String> {
         let count = self.socket.len();
         if count > MAX_VMS.into() {
-            return Err(format!("{count} guests (--socket), {MAX_VMS} are possible"));
+            return Err(format!(
+                "{count} guests (--socket): at most {MAX_VMS} are possible"
+            ));
         }
         for (name, given) in [
             ("--netdev-socket", self.netdev_socket.len()),
@@ -143,7 +158,7 @@ impl Args {
         ] {
             if given != 0 && given != count {
                 return Err(format!(
-                    "{given} times {name} for {count} times --socket: it is for no guest or for each"
+                    "{name} is given {given} times for {count} guests (--socket): give it once for each guest, or never"
                 ));
             }
         }
@@ -157,11 +172,14 @@ impl Args {
         ];
         let sockets: Vec<_> = places.into_iter().flatten().collect();
         if let Some(path) = twice(&sockets) {
-            return Err(format!("two sockets or files at {}", path.display()));
+            return Err(format!(
+                "{} is given for two sockets or files: each needs a path of its own",
+                path.display()
+            ));
         }
         if !self.record_full.is_empty() && self.has_neighbours() {
             return Err(String::from(
-                "--record-full of several guests needs --wire-local: packets go by reference between them",
+                "--record-full with several guests needs --wire-local: without it, packets between the guests pass by reference and are not recorded",
             ));
         }
         let rules = match (self.mac.len(), count) {
@@ -172,7 +190,7 @@ impl Args {
             (given, _) if given == count => self.mac.clone(),
             (given, _) => {
                 return Err(format!(
-                    "{given} times --mac for {count} times --socket: of several guests each needs an address of its own"
+                    "--mac is given {given} times for {count} guests (--socket): give it once for each guest; only a single guest has a default"
                 ))
             }
         };
@@ -180,13 +198,14 @@ impl Args {
             (Some(mac), _) => Ok(mac),
             (None, 1) => Ok(DEFAULT_MAC),
             (None, _) => Err(String::from(
-                "of several guests each needs a MAC address of its own: --mac ADDRESS,any or --mac ADDRESS,own",
+                "each of several guests needs a MAC address of its own: give --mac ADDRESS,any or --mac ADDRESS,own",
             )),
         });
         let macs = macs.collect::<Result<Vec<_>, _>>()?;
-        if twice(&macs).is_some() {
-            return Err(String::from(
-                "two guests cannot have one MAC address (--mac)",
+        if let Some(mac) = twice(&macs) {
+            return Err(format!(
+                "--mac {}: two guests cannot have the same MAC address",
+                mac_text(mac)
             ));
         }
         let vms = rules.into_iter().zip(&macs).enumerate();
@@ -194,7 +213,7 @@ impl Args {
             let policy = Policy::new(rule.others, self.ip.get(n), self.gid.get(n));
             if let Some(taken) = policy.macs().iter().find(|m| macs.contains(m)) {
                 return Err(format!(
-                    "--mac of guest {}: {} is the NIC's own of a guest already",
+                    "--mac of guest {}: {} is already the NIC's address of a guest",
                     n + 1,
                     mac_text(taken)
                 ));
@@ -217,7 +236,7 @@ impl Args {
             credits: !self.no_credits,
             congestion_control: !self.no_congestion_control,
             asymmetric_routes: self.asymmetric_routes,
-            // The engine asks the network for each (`engine/vm.rs`).
+            // The engine asks the network about each GID (`engine/vm.rs`).
             asks_for_gids: true,
             seed: self.seed,
             #[cfg(feature = "hostile")]
@@ -246,10 +265,10 @@ impl Args {
     }
 }
 
-/// The address of a single guest of which nothing is said, as QEMU gives it.
+/// Default MAC address of a single guest. It is also QEMU's default.
 const DEFAULT_MAC: [u8; 6] = [0x52, 0x54, 0, 0x12, 0x34, 0x56];
 
-/// What is there twice.
+/// Returns an element that occurs twice.
 fn twice<T: PartialEq>(all: &[T]) -> Option<&T> {
     all.iter()
         .enumerate()
@@ -267,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn losing_packets_needs_packets() {
+    fn drop_implies_wire_local_and_is_a_percentage() {
         let args = Args::parse_from(["verbena-nic", "--socket", "s", "--drop", "5"]);
         let (config, policy) = args.vms().unwrap().remove(0);
         assert!(config.wire_local && config.drop_percent == 5);
@@ -283,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_guest_may_use() {
+    fn the_options_of_a_guest_are_its_policy() {
         let policies = |line: &str| -> Result<Vec<String>, String> {
             let args = ["verbena-nic"].into_iter().chain(line.split(' '));
             let vms = Args::parse_from(args).vms()?;
@@ -309,12 +328,15 @@ mod tests {
         let said = ["--mac any --ip any", "--mac own --ip 10.0.0.0/8"].map(String::from);
         assert_eq!(both, Ok(said.to_vec()));
         for (line, named) in [
-            (format!("{TWO} any"), "each needs a MAC address"),
+            (format!("{TWO} any"), "needs a MAC address of its own"),
             (
                 format!("{TWO} 02:00:00:00:00:0b,02:00:00:00:00:0a"),
-                "guest 2: 02:00:00:00:00:0a is the NIC's own",
+                "guest 2: 02:00:00:00:00:0a is already the NIC's",
             ),
-            (format!("{TWO} 02:00:00:00:00:0b --ip any"), "1 times --ip"),
+            (
+                format!("{TWO} 02:00:00:00:00:0b --ip any"),
+                "--ip is given 1 times",
+            ),
         ] {
             let error = policies(&line).unwrap_err();
             assert!(error.contains(named), "{line}: {error}");
@@ -322,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn each_of_several_guests_has_its_own() {
+    fn each_of_several_guests_needs_its_own_addresses_and_paths() {
         const TWO: &str = "--socket a --socket b";
         const MACS: &str = "--mac 02:00:00:00:00:0a --mac 02:00:00:00:00:0b";
         let macs = [[2, 0, 0, 0, 0, 0xa], [2, 0, 0, 0, 0, 0xb]];
@@ -331,11 +353,14 @@ mod tests {
         assert_eq!(vms(&format!("{TWO} {MACS} {all}")), Ok(macs.to_vec()));
         for (line, named) in [
             (TWO, "--mac"),
-            (&format!("{TWO} --mac 02:00:00:00:00:0a"), "1 times --mac"),
-            (&format!("--socket a {MACS}"), "2 times --mac"),
+            (
+                &format!("{TWO} --mac 02:00:00:00:00:0a"),
+                "--mac is given 1 times",
+            ),
+            (&format!("--socket a {MACS}"), "--mac is given 2 times"),
             (
                 &format!("{TWO} --mac 02:00:00:00:00:0a --mac 02:00:00:00:00:0a"),
-                "one MAC",
+                "02:00:00:00:00:0a: two guests cannot have the same MAC",
             ),
             (
                 &format!("{TWO} {MACS} --netdev-socket c"),
@@ -344,11 +369,11 @@ mod tests {
             (&format!("{TWO} {MACS} --control c"), "--control"),
             (
                 &format!("--socket a --socket a {MACS}"),
-                "two sockets or files at a",
+                "a is given for two sockets or files",
             ),
             (
                 &format!("{TWO} {MACS} --control b --control c"),
-                "two sockets or files at b",
+                "b is given for two sockets or files",
             ),
             (&["--socket a"; 17].join(" "), "17 guests"),
         ] {

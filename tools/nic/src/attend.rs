@@ -91,7 +91,7 @@ fn attend(
         log::info!("{who}QEMU is connected");
         let how = serve_one(stream, shared);
         match &how {
-            Ok(()) => log::info!("{who}QEMU is gone"),
+            Ok(()) => log::info!("{who}QEMU has disconnected"),
             Err(e) if is_only => log::debug!("{e}"),
             Err(e) => log::error!("{who}{e}"),
         }
@@ -104,5 +104,5 @@ fn serve_one(stream: UnixStream, shared: &Arc<Shared>) -> io::Result<()> {
     let mut front = Front::new(shared.clone(), qemu);
     let how = catch_unwind(AssertUnwindSafe(|| vfio_user::serve(stream, &mut front)));
     front.leave();
-    how.unwrap_or_else(|_| Err(io::Error::other("what answers QEMU has failed")))
+    how.unwrap_or_else(|_| Err(io::Error::other("the code that answers QEMU has panicked")))
 }

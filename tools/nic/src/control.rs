@@ -59,9 +59,9 @@ pub fn serve(listener: &UnixListener, shared: &Arc<Shared>) {
 
 fn admit(stream: UnixStream, seats: &Arc<()>, shared: &Arc<Shared>) -> io::Result<()> {
     let refusal = if !sharing::is_trusted(&stream) {
-        "only root and the user who started the NIC may ask"
+        String::from("only root and the user who started the NIC may ask")
     } else if Arc::strong_count(seats) > MAX_CONNECTIONS {
-        "too many connections"
+        format!("too many connections: end one of the {MAX_CONNECTIONS} that are open")
     } else {
         let (seat, shared) = (seats.clone(), shared.clone());
         let name = String::from("control");
@@ -73,7 +73,7 @@ fn admit(stream: UnixStream, seats: &Arc<()>, shared: &Arc<Shared>) -> io::Resul
         })?;
         return Ok(());
     };
-    let refused = Reply::<Status>::from(Err(String::from(refusal)));
+    let refused = Reply::<Status>::from(Err(refusal));
     (&stream).write_all(refused.line().as_bytes())
 }
 
@@ -94,7 +94,10 @@ fn converse(stream: &UnixStream, shared: &Shared, idle: Duration) -> io::Result<
         }
         // A request that was cut off, or is too long, is not handled.
         if line.last() != Some(&b'\n') {
-            let cut = format!("a request is a line of at most {} bytes", said::MAX_REQUEST);
+            let cut = format!(
+                "the request was cut off or is too long: a request is a line of at most {} bytes",
+                said::MAX_REQUEST
+            );
             let refused = Reply::<Status>::from(Err(cut));
             return (&mut &*stream).write_all(refused.line().as_bytes());
         }
@@ -127,10 +130,10 @@ fn answer(request: Request, shared: &Shared) -> String {
         Request::Peers => Reply::from(peers::peers(shared)).line(),
         // `Kept::answer` and `converse` handle these requests before.
         Request::Capture | Request::CaptureBegin | Request::CaptureEnd => {
-            Reply::<Status>::from(Err(String::from("a capture takes a connection"))).line()
+            Reply::<Status>::from(Err(String::from("a capture needs a connection"))).line()
         }
         Request::RecordFull => {
-            Reply::<Status>::from(Err(String::from("a full recording takes a connection"))).line()
+            Reply::<Status>::from(Err(String::from("a full recording needs a connection"))).line()
         }
         Request::Impairments => Reply::from(Ok(shared.common.impairments.told())).line(),
         Request::Impair { uplink, with } => Reply::from(impair(shared, uplink, with)).line(),
@@ -143,7 +146,7 @@ fn answer(request: Request, shared: &Shared) -> String {
         | Request::FaultAdd { .. }
         | Request::FaultRemove { .. }
         | Request::FaultClear => {
-            Reply::<Status>::from(Err(String::from("rules take a connection"))).line()
+            Reply::<Status>::from(Err(String::from("rules need a connection"))).line()
         }
     }
 }
@@ -154,10 +157,12 @@ fn ask<T>(
 ) -> Result<T, String> {
     let (to, from) = mpsc::channel();
     if !shared.ask(question(to)) {
-        return Err(String::from("too many ask"));
+        return Err(String::from("too many requests are waiting: try again"));
     }
-    from.recv_timeout(PATIENCE)
-        .map_err(|_| String::from("the engine gives no answer"))
+    from.recv_timeout(PATIENCE).map_err(|_| {
+        let limit = PATIENCE.as_secs();
+        format!("the engine has not answered within {limit} s: see the log of the NIC")
+    })
 }
 
 /// Returns a counter's name, with which its description begins.
@@ -202,7 +207,7 @@ fn impair(
     let named = uplink.map_or_else(|| String::from("all uplinks"), |n| format!("uplink {n}"));
     match with {
         Some(how) => log::info!("{named}: {how:?}"),
-        None => log::info!("{named}: nothing goes wrong any more"),
+        None => log::info!("{named}: not impaired any more"),
     }
     Ok(shared.common.impairments.told())
 }
@@ -298,7 +303,7 @@ mod tests {
     use serde_json::{json, Value};
 
     #[test]
-    fn every_counter_has_a_plain_name() {
+    fn counter_names_are_lower_case_words() {
         for &counter in Counter::ALL {
             let name = name(counter);
             let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_';
@@ -307,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn the_driver_calls_the_counters_the_same() {
+    fn the_driver_has_the_same_counter_names() {
         let source = include_str!("../../../rust/verbena/verbs/counters.rs");
         let names = source.split("StatDesc::new(c\"").skip(1);
         let names: Vec<&str> = names.filter_map(|rest| rest.split('"').next()).collect();
@@ -315,9 +320,9 @@ mod tests {
         assert_eq!(names, own);
     }
 
-    /// The answer to a question over a connection.
+    /// Requests the status over a connection, and returns the reply.
     fn reply(mut stream: &UnixStream) -> Value {
-        // It may be refused before it is read.
+        // The NIC may refuse the connection and close it before it reads the request.
         let _ = writeln!(stream, "{{\"command\":\"status\"}}");
         let mut line = String::new();
         BufReader::new(stream).read_line(&mut line).unwrap();
@@ -325,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_are_few_at_a_time() {
+    fn the_number_of_connections_is_limited() {
         let shared = Arc::new(Shared::new().unwrap());
         let seats = Arc::new(());
         let connect = || {
@@ -337,7 +342,8 @@ mod tests {
         for stream in &all {
             assert_eq!(reply(stream)["ok"], true);
         }
-        assert_eq!(reply(&connect())["error"], "too many connections");
+        let error = reply(&connect())["error"].to_string();
+        assert!(error.contains("too many connections"), "{error}");
         all.pop();
         while Arc::strong_count(&seats) > MAX_CONNECTIONS {
             std::thread::yield_now();
@@ -371,10 +377,10 @@ mod tests {
     }
 
     #[test]
-    fn clients_that_take_no_answer_lose_their_place_and_silent_ones_do_not() {
+    fn a_client_that_reads_no_reply_is_disconnected_and_an_idle_client_is_not() {
         let shared = Arc::new(Shared::new().unwrap());
         let idle = Duration::from_millis(20);
-        // Of these the answers are longer than what a socket has room for.
+        // The replies to these requests are longer than the buffer of a socket.
         let many = "{\"command\":\"status\"}\n".repeat(50_000);
         let (ours, theirs) = UnixStream::pair().unwrap();
         std::thread::scope(|scope| {
@@ -384,7 +390,7 @@ mod tests {
             assert!(converse(&ours, &shared, idle).is_err());
             drop(ours);
         });
-        // A client that is silent keeps its connection, before its first request and afterwards.
+        // An idle client keeps its connection, before its first request and afterwards.
         let (ours, theirs) = UnixStream::pair().unwrap();
         std::thread::scope(|scope| {
             let served = scope.spawn(|| converse(&ours, &shared, idle));
@@ -398,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_request_is_none() {
+    fn a_request_that_is_cut_off_or_too_long_is_refused() {
         for half in [&b"{\"command\":\"status\"}"[..], &[b' '; 70000], b"{"] {
             let shared = Arc::new(Shared::new().unwrap());
             let (ours, theirs) = UnixStream::pair().unwrap();
@@ -417,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn the_engine_is_asked_for_counters() {
+    fn the_reply_to_stats_has_the_counters_of_the_engine() {
         let shared = Arc::new(Shared::new().unwrap());
         let engine = std::thread::spawn({
             let shared = shared.clone();
@@ -433,7 +439,7 @@ mod tests {
         let reply: Value = serde_json::from_str(&reply).unwrap();
         assert_eq!(reply["stats"]["rx_packets"], 1);
         assert_eq!(reply["stats"]["posts"], Counter::Posts as u8);
-        // Nothing of the port's is called like anything else.
+        // The names of the port's counters differ from the NIC's own.
         let of_the_nic = 12;
         assert_eq!(
             reply["stats"].as_object().unwrap().len(),
@@ -441,8 +447,9 @@ mod tests {
         );
         engine.join().unwrap();
     }
+
     #[test]
-    fn an_object_is_told_by_its_fields() {
+    fn the_context_of_an_object_has_its_fields() {
         let mut qp = verbena_abi::ctx::QpContext {
             qpn: 17.into(),
             syndrome: 0x401.into(),

@@ -150,11 +150,11 @@ impl Engine {
     pub fn run(mut self) {
         let slack = rustix::thread::set_current_timer_slack(NonZeroU64::new(TIMER_SLACK));
         if let Err(e) = slack {
-            log::debug!("the engine's timers stay coarse: {e}");
+            log::debug!("the timer slack of the engine's thread is unchanged: {e}");
         }
         // On Linux this is the thread's own priority.
         if let Err(e) = rustix::process::setpriority_process(None, NICE) {
-            log::debug!("the engine's priority stays normal: {e}");
+            log::debug!("the priority of the engine's thread is unchanged: {e}");
         }
         loop {
             let ended = catch_unwind(AssertUnwindSafe(|| loop {

@@ -109,7 +109,7 @@ impl Front {
         };
         let value = u32::from_le_bytes(word);
         if self.shared.misbehave.write_config(offset, value) {
-            log::info!("misbehaviour: word {offset:#x} is {value}");
+            log::info!("misbehaviour: the guest has written {value} at offset {offset:#x}");
             self.shared.nudge();
         }
     }
@@ -241,20 +241,21 @@ impl PciDevice for Front {
                 self.refused = true;
                 log::log!(
                     level,
-                    "guest RAM at {addr:#x} {fault}, so the NIC cannot work: start QEMU with \
-                     -object memory-backend-memfd,id=m,size=SIZE,share=on -machine memory-backend=m; \
-                     until then the device is in a fatal error"
+                    "guest RAM at {addr:#x} {fault}, so the device is in a fatal error: start QEMU with \
+                     -object memory-backend-memfd,id=m,size=SIZE,share=on -machine memory-backend=m"
                 );
                 self.unusable.push((addr, len));
             } else if is_large {
                 log::error!(
-                    "{len:#x} bytes of guest memory at {addr:#x} are out of the device's reach: what is there {fault}. If this is RAM \
-                     (a hot-plugged DIMM, another NUMA node), give it a backend as the first has: \
-                     -object memory-backend-memfd,id=ID,size=SIZE,share=on; work requests with a buffer there fail until then. \
-                     A BAR of another device is no harm"
+                    "the device cannot reach guest memory: the range of {len:#x} bytes at {addr:#x} {fault}. \
+                     If the range is RAM (a hot-plugged DIMM, another NUMA node), work requests with a buffer in it fail: \
+                     give it a backend -object memory-backend-memfd,id=ID,size=SIZE,share=on. \
+                     If it is a BAR of another device, nothing is wrong"
                 );
             } else {
-                log::debug!("no RAM, ignored: what {fault}, {len:#x} bytes at {addr:#x}");
+                log::debug!(
+                    "ignored, because it is no RAM: {len:#x} bytes at {addr:#x}, which {fault}"
+                );
             }
             if is_main_memory(&map) || is_large {
                 let mut all = self.shared.unreachable();
@@ -267,7 +268,7 @@ impl PciDevice for Front {
             }
             return Ok(());
         };
-        log::debug!("{len:#x} bytes of RAM at {addr:#x}");
+        log::debug!("QEMU maps {len:#x} bytes of RAM at {addr:#x}");
         let result = self
             .shared
             .ram_mut()
@@ -290,7 +291,8 @@ impl PciDevice for Front {
         };
         let gone = ram.unmap(addr, len)?;
         drop(ram);
-        log::debug!("{len:#x} bytes at {addr:#x} gone ({} of RAM)", gone.count());
+        let count = gone.count();
+        log::debug!("QEMU unmaps {len:#x} bytes at {addr:#x}: {count} ranges of RAM");
         drop(gone);
         self.unusable.retain(|r| *r != (addr, len));
         let mut all = self.shared.unreachable();
@@ -303,7 +305,7 @@ impl PciDevice for Front {
     }
 
     fn reset(&mut self) -> io::Result<()> {
-        log::debug!("reset of the function");
+        log::debug!("reset of the PCI function by QEMU");
         self.unconfirmed = false;
         self.config.reset();
         self.shared.set_bus_master(false);
@@ -340,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_is_not_shared_is_a_fatal_error_until_it_goes() {
+    fn main_memory_that_is_not_shared_is_a_fatal_error_until_it_is_unmapped() {
         let mut front = front();
         front.dma_map(map(0xc_0000, 0x2_0000, false)).unwrap();
         front.dma_map(map(0xfd00_0000, 0x100_0000, true)).unwrap();
@@ -353,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn large_memory_that_is_not_shared_is_told_wherever_it_is() {
+    fn large_memory_that_is_not_shared_is_listed_wherever_it_is() {
         let mut front = front();
         let fd = memfd_create("ram", MemfdFlags::ALLOW_SEALING).unwrap();
         ftruncate(&fd, 4096).unwrap();
@@ -368,18 +370,18 @@ mod tests {
             all.iter().map(|range| (range.addr, range.len)).collect()
         };
         let (far, node, large) = (1 << 40, (1 << 32) + 4096, DEVICE_MEMORY + 4096);
-        // As long as the memory of a graphics card, or for reading only.
+        // Ranges as long as the memory of a graphics card, and read-only ranges, are ignored.
         front.dma_map(map(far, DEVICE_MEMORY, true)).unwrap();
         front.dma_map(map(far + large, large, false)).unwrap();
         assert_eq!(told(&front), []);
-        // A hot-plugged DIMM: the rest can be used.
+        // A hot-plugged DIMM: the device works with the other memory.
         front.dma_map(map(far, large, true)).unwrap();
         assert_eq!(told(&front), [(far, large)]);
         assert_eq!(register(&mut front, regs::STATUS), 0);
-        // Beside what is shared: a second NUMA node.
+        // A second NUMA node, which begins where the shared memory ends.
         front.dma_map(map(node, large, true)).unwrap();
         assert_eq!(register(&mut front, regs::STATUS), regs::STATUS_FATAL);
-        // And a third one, beside that.
+        // A third node, which begins where the second ends.
         front.dma_map(map(node + large, large, true)).unwrap();
         assert_eq!(told(&front).len(), 3);
         for addr in [node, node + large] {
@@ -393,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_could_be_truncated_is_a_fatal_error_too() {
+    fn main_memory_in_a_file_that_can_be_truncated_is_a_fatal_error() {
         let mut front = front();
         let fd = memfd_create("ram", MemfdFlags::ALLOW_SEALING).unwrap();
         ftruncate(&fd, 4096).unwrap();
@@ -407,13 +409,13 @@ mod tests {
         fcntl_add_seals(&fd, SealFlags::SHRINK).unwrap();
         front.dma_map(with(&fd)).unwrap();
         assert_eq!(register(&mut front, regs::STATUS), 0);
-        // Part of a map is no map.
+        // A part of a range cannot be unmapped.
         assert!(front.dma_unmap(Some((0, 2048))).is_err());
         front.dma_unmap(Some((0, 4096))).unwrap();
     }
 
     #[test]
-    fn when_qemu_has_gone_nothing_of_its_guest_is_left() {
+    fn after_qemu_has_disconnected_nothing_of_its_guest_is_left() {
         let mut front = front();
         let fd = memfd_create("ram", MemfdFlags::ALLOW_SEALING).unwrap();
         ftruncate(&fd, 4096).unwrap();
@@ -444,7 +446,7 @@ mod tests {
         front.write(REGION_CONFIG, 4, &[6, 0]).unwrap();
         assert!(front.shared.gate_open());
         front.reset().unwrap();
-        // Also when the engine has done its part.
+        // The gate also stays closed after the engine has done the reset.
         let _ = front.shared.mail(0, false);
         front.shared.reset_done();
         assert!(!front.shared.resetting() && !front.shared.gate_open());
@@ -453,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn accesses_that_are_no_words_do_nothing() {
+    fn accesses_that_are_not_aligned_words_have_no_effect() {
         let mut front = front();
         front
             .write(regs::BAR_REGS, regs::CMDQ_BASE_LO as u64, &[1; 8])

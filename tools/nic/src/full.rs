@@ -48,13 +48,13 @@ pub(crate) fn pieces() -> (Sink, Pieces) {
         Ok(()) => Ok(()),
         Err(TrySendError::Full(_)) => {
             let reason = format!(
-                "it comes faster than it is written: {WAITING} pieces of 256 KiB were waiting"
+                "the device records faster than the file is written: {WAITING} pieces of 256 KiB were waiting"
             );
             Err(lock(&told).insert(reason).clone())
         }
         Err(TrySendError::Disconnected(_)) => {
             let reason = lock(&told).clone();
-            Err(reason.unwrap_or_else(|| String::from("nobody takes it any more")))
+            Err(reason.unwrap_or_else(|| String::from("nothing reads the recording any more")))
         }
     };
     (Box::new(sink), Pieces { from, why })
@@ -136,7 +136,7 @@ pub fn into_file(path: &Path, shared: &Arc<Shared>) -> io::Result<Recording> {
             let _ = to.try_send(true);
         };
         if let Err(e) = pieces.write(&mut file, moved) {
-            log::error!("the full recording ends: {}: {e}", own.display());
+            log::error!("full recording: writing {} failed: {e}", own.display());
             let _ = to.send(false);
         }
     })?;
@@ -170,7 +170,7 @@ impl Recordings {
             for one in all.drain(..) {
                 let end = thread::Builder::new().spawn_scoped(scope, || one.end());
                 if let Err(e) = end {
-                    log::error!("a full recording has no end: {e}");
+                    log::error!("a full recording is not completed: no thread: {e}");
                 }
             }
         });
@@ -185,9 +185,9 @@ impl Recording {
         let asked = self.shared.ask(Question::Full(end, to));
         let path = self.path.display();
         if asked && from.recv_timeout(PATIENCE).is_ok() && self.is_written() {
-            log::info!("recorded in full: {path}");
+            log::info!("the full recording is complete: {path}");
         } else {
-            log::warn!("the full recording is not written to its end: {path}");
+            log::warn!("the full recording is incomplete: {path}");
         }
     }
 
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_is_recorded_is_written() {
+    fn all_pieces_of_a_recording_are_written() {
         let (sink, pieces) = pieces();
         begin(sink).end("over");
         let mut file = Vec::new();
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_end_ends_the_recording_and_says_so_in_it() {
+    fn a_slow_file_ends_the_recording_and_the_recording_contains_the_reason() {
         let (sink, pieces) = pieces();
         let mut tape = begin(sink);
         for n in 0..2 * WAITING as u64 {
@@ -235,7 +235,7 @@ mod tests {
             tape.flush();
         }
         let reason = tape.failed().unwrap().to_owned();
-        assert!(reason.contains("faster than it is written"), "{reason}");
+        assert!(reason.contains("faster than the file"), "{reason}");
         drop(tape);
         let mut file = Vec::new();
         pieces.write(&mut file, || ()).unwrap();
@@ -248,7 +248,7 @@ mod tests {
         let mut tape = begin(sink);
         let mut full = File::options().write(true).open("/dev/full").unwrap();
         tape.flush();
-        // It waits for more, and gets an error for the first.
+        // The writer fails at the first piece.
         assert!(pieces.write(&mut full, || ()).is_err());
         drop(pieces);
         tape.put(&Item::Reset {});

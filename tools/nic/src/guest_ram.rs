@@ -115,13 +115,18 @@ impl Region {
         lost: &'static AtomicBool,
     ) -> io::Result<Self> {
         if !cannot_shrink(&fd) {
-            return Err(io::Error::other("its file can be truncated"));
+            return Err(io::Error::other(
+                "its file can be truncated: use a memory-backend-memfd",
+            ));
         }
         let file = rustix::fs::fstat(&fd)?;
         let end = offset.checked_add(len).ok_or(io::ErrorKind::InvalidInput)?;
         // An access beyond the end of the file would raise SIGBUS.
         if u64::try_from(file.st_size).map_or(true, |size| end > size) {
-            return Err(io::Error::other("the range ends beyond its file"));
+            return Err(io::Error::other(format!(
+                "the range ends at offset {end:#x} of its file, which has {:#x} bytes",
+                file.st_size
+            )));
         }
         Self::of(addr, len, fd, offset, writable, lost)
     }
@@ -237,12 +242,14 @@ impl GuestRam {
     ) -> io::Result<()> {
         let last = addr.checked_add(len.wrapping_sub(1));
         let Some(last) = last.filter(|_| len != 0) else {
-            return Err(io::Error::other("an empty or wrapping range"));
+            return Err(io::Error::other(format!(
+                "the range of {len:#x} bytes at {addr:#x} is empty or exceeds 64-bit addresses"
+            )));
         };
         if self.regions.len() >= MAX_REGIONS {
             return Err(io::Error::other(
-                "too many DMA ranges; is there a virtual IOMMU in front of the device? \
-                 It cannot be used with one yet",
+                "too many DMA ranges. If the device has a virtual IOMMU, remove the IOMMU: the NIC \
+                 does not support one yet",
             ));
         }
         let index = self.regions.partition_point(|r| r.addr < addr);
@@ -348,11 +355,12 @@ impl GuestRam {
 
 #[cfg(test)]
 impl GuestRam {
-    /// Words of one region, as a processor of the guest has them.
+    /// Returns `count` words of one region, as a processor of the guest accesses them.
     fn words(&self, addr: u64, count: usize) -> &[AtomicU64] {
         let host = self.word(addr, 8, false).unwrap();
         assert!(self.find(addr, false).unwrap().1 >= 8 * count as u64);
-        // SAFETY: In bounds and aligned; the mapping outlives `&self`, and atomics may change under a shared reference.
+        // SAFETY: The words are in bounds and aligned, as checked above. The mapping outlives
+        // `&self`, and atomics may change under a shared reference.
         unsafe { std::slice::from_raw_parts(host.cast(), count) }
     }
 }

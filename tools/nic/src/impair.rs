@@ -62,7 +62,7 @@ impl Impairments {
         let count = slots.len();
         if count == 0 {
             return Err(String::from(
-                "the NIC has no uplink to impair: verbena-nic --uplink gives it one, --drop loses local packets",
+                "the NIC has no uplink to impair: start verbena-nic with --uplink, or with --drop to lose local packets",
             ));
         }
         let chosen = match uplink.map(usize::from) {
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn each_uplink_has_its_own() {
+    fn each_uplink_has_its_own_impairment() {
         let all = Impairments::default();
         assert!(all.set(None, delay(5)).unwrap_err().contains("--uplink"));
         all.set_uplinks(3);
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn off_has_what_waits_leave_in_order_and_costs_nothing_from_then_on() {
+    fn after_an_impairment_is_off_waiting_frames_leave_first_and_later_ones_directly() {
         let all = Impairments::default();
         all.set_uplinks(2);
         all.set(None, delay(1000)).unwrap();
@@ -212,7 +212,7 @@ mod tests {
         all.take(0, &[&[4]], 1);
         all.set(None, None).unwrap();
         assert!(all.told().uplinks.iter().all(|u| u.impairment.is_none()));
-        // Behind what waits, until that has left.
+        // A frame waits after the frames before it, until these have left.
         assert!(all.take(0, &[&[5]], 2));
         assert_eq!(released(&all, 2), [(0, 4), (0, 5), (1, 3)]);
         assert!(!all.is_any() && !all.take(0, &[&[6]], 3));

@@ -230,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_slot_is_there_once_until_it_is_taken() {
+    fn a_command_slot_waits_at_most_once() {
         let mut commands = Commands::default();
         for slot in [3, 64, 3, u32::MAX, 5, 3] {
             commands.leave(Action::Command(slot));
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_makes_void_what_came_before_but_for_questions() {
+    fn a_reset_voids_earlier_commands_and_frames_but_no_questions() {
         let mut inboxes = Inboxes::default();
         inboxes.act(Action::Command(1));
         inboxes.frames.leave(vec![1]);
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_displaces_only_its_own() {
+    fn a_flood_takes_no_room_from_other_senders() {
         let frame = |from: u8, length: usize| {
             let mut frame = vec![0; length];
             frame[6..12].fill(from);
@@ -279,7 +279,7 @@ mod tests {
                 .take_while(|_| frames.leave(frame(1, length)))
                 .count();
             assert!(flooded <= FRAMES_MAX && !frames.leave(frame(1, length)));
-            // Another's burst of some hundred is there in full.
+            // A burst of 200 frames of another sender finds room.
             let other = (2..).find(|&n| {
                 let number = |n| sender(&frames.chance, &frame(n, 60)) % SENDERS;
                 number(n) != number(1)

@@ -105,7 +105,7 @@ fn run(args: &Args, places: &Places, recordings: &Recordings, flights: &AtEnd) -
     let wires: Vec<_> = wires.into_iter().flatten().collect();
     if wires.len() > MAX_WIRES.into() {
         return Err(io::Error::other(format!(
-            "{} uplinks, {MAX_WIRES} are possible",
+            "{} uplinks (--uplink): at most {MAX_WIRES} are possible",
             wires.len()
         )));
     }
@@ -148,7 +148,7 @@ fn run(args: &Args, places: &Places, recordings: &Recordings, flights: &AtEnd) -
     let paths = paths.into_iter().flatten();
     let paths: Vec<_> = paths.map(|p| p.display().to_string()).collect();
     log::info!(
-        "QEMU can neither migrate nor save this device; Documentation/snapshots.md names a device beside it by which QEMU refuses to"
+        "QEMU can neither migrate nor save this device; Documentation/snapshots.md names a second device with which QEMU refuses to"
     );
     log::info!(
         "verbena-nic {} listens at {}",

@@ -17,7 +17,7 @@ pub fn serve(listener: &UnixListener, network: &Network, vm: u8) {
         let result = stream.and_then(|stream| receive(stream, network, vm));
         connect(network, vm, None);
         match result {
-            Ok(()) => log::debug!("netdev: the guest's Ethernet is gone"),
+            Ok(()) => log::debug!("netdev: the guest's Ethernet has disconnected"),
             Err(e) => log::warn!("netdev: {e}"),
         }
     }
@@ -42,7 +42,9 @@ fn receive(stream: UnixStream, network: &Network, vm: u8) -> io::Result<()> {
         }
         let length = u32::from_be_bytes(length) as usize;
         if length > MAX_FRAME {
-            return Err(io::Error::other(format!("a frame of {length} bytes")));
+            return Err(io::Error::other(format!(
+                "a frame of {length} bytes, at most {MAX_FRAME} are possible: the connection ends"
+            )));
         }
         frame.resize(length, 0);
         stream.read_exact(&mut frame)?;
@@ -67,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_without_a_way_are_counted() {
+    fn frames_without_a_destination_are_counted() {
         let shared = Arc::new(Shared::new().unwrap());
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         for _ in 0..2 {

@@ -138,7 +138,7 @@ mod tests {
     use std::io::Read;
 
     #[test]
-    fn frames_arrive_whole_and_in_order_whoever_is_slow_and_more_are_dropped() {
+    fn a_slow_reader_gets_whole_frames_in_order_and_frames_without_room_are_dropped() {
         let outlet = Arc::new(Outlet::default());
         assert!(!outlet.send(&[1; 60]));
         let (ours, mut theirs) = UnixStream::pair().unwrap();
@@ -149,7 +149,7 @@ mod tests {
         });
         let frame = |n: u32| [&n.to_be_bytes()[..], &[9; 2000]].concat();
         let mut count = 0;
-        // Nobody reads, and nobody waits.
+        // While the client does not read, `send` does not wait.
         while outlet.send(&frame(count)) {
             count += 1;
         }
@@ -161,7 +161,7 @@ mod tests {
             theirs.read_exact(&mut bytes).unwrap();
             assert!(bytes == frame(n), "{n}");
         }
-        // A frame that is longer than the room of the socket goes in many parts.
+        // A frame that is longer than the buffer of the socket is sent in many parts.
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         rustix::net::sockopt::set_socket_send_buffer_size(&ours, 1).unwrap();
         outlet.connect(Some(ours));
@@ -171,7 +171,7 @@ mod tests {
         theirs.read_exact(&mut bytes).unwrap();
         assert!(bytes[4..][..long.len()] == long);
         assert_eq!(bytes[4 + long.len()..][..5], [0, 0, 0, 60, 5]);
-        // Another QEMU gets nothing that was for the last.
+        // The next QEMU gets none of the frames that waited for the last one.
         while outlet.send(&frame(0)) {}
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         outlet.connect(Some(ours));

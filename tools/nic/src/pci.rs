@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn bars_tell_their_size() {
+    fn bars_report_their_size() {
         let mut config = Config::new();
         config.write(0x18, &[0xff; 8]);
         let size = u64::from(read32(&config, 0x18) & !0xf) | u64::from(read32(&config, 0x1c)) << 32;
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn bus_master_is_told_once() {
+    fn a_change_of_bus_mastering_is_reported_once() {
         let mut config = Config::new();
         assert_eq!(config.write(4, &[6, 0]).bus_master, Some(true));
         assert_eq!(config.write(4, &[6, 4]).bus_master, None);
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn identity_cannot_be_written_and_the_end_is_safe() {
+    fn the_ids_are_read_only_and_accesses_past_the_end_have_no_effect() {
         let mut config = Config::new();
         config.write(0, &[0xff; 4]);
         assert_eq!(read32(&config, 0), 0x10f5_1af4);

@@ -114,7 +114,10 @@ fn hold(path: &Path) -> io::Result<File> {
         }
         let metadata = file.metadata()?;
         if !metadata.is_file() || metadata.len() != 0 {
-            let text = format!("{} is no lock file of a NIC", path.display());
+            let text = format!(
+                "{} is not an empty file, so it is no lock file of a NIC: remove it, or choose another path",
+                path.display()
+            );
             return Err(io::Error::other(text));
         }
         // Another NIC that was ending may have removed the file before it was locked.
@@ -129,7 +132,9 @@ fn bind<T>(path: &Path, make: impl Fn(&Path) -> io::Result<T>) -> io::Result<(T,
         Err(e) if e.kind() == io::ErrorKind::NotFound => {}
         Err(e) => return Err(e),
         Ok(there) if !there.file_type().is_socket() => {
-            return Err(io::Error::other("there is a file that is no socket"));
+            return Err(io::Error::other(
+                "there is a file that is no socket: remove it, or choose another path",
+            ));
         }
         Ok(_) if is_served(path) => {
             return Err(io::Error::other("another program serves it"));
@@ -174,7 +179,7 @@ mod tests {
     use std::io::Write;
 
     #[test]
-    fn a_socket_in_use_is_left_alone_and_its_owner_never_notices() {
+    fn a_socket_in_use_is_not_replaced_and_its_owner_gets_no_connection() {
         let dir = Dir::new("places-in-use");
         let path = dir.0.join("nic");
         let (first, second) = (Places::default(), Places::default());
@@ -195,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_socket_or_not_ours_is_left_alone() {
+    fn files_and_sockets_of_other_programs_are_not_replaced() {
         let dir = Dir::new("places-not-ours");
         let notes = dir.0.join("notes.txt");
         File::create(&notes).unwrap().write_all(b"mine").unwrap();
@@ -216,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_nic_left_is_replaced_and_what_replaced_ours_is_kept() {
+    fn the_socket_of_a_killed_nic_is_replaced_and_a_file_in_place_of_our_socket_is_kept() {
         let dir = Dir::new("places-left");
         let path = dir.0.join("nic");
         drop(UnixListener::bind(&path).unwrap());

@@ -70,7 +70,7 @@ impl FromStr for MacRule {
         rule.own = Some(*own);
         if !others.is_empty() && words.len() != addresses.len() {
             return Err(format!(
-                "{text:?}: with {last:?} only the NIC's own MAC address is named"
+                "{text:?}: before {last:?} only one address is possible, that of the NIC"
             ));
         }
         if rule.others != OtherMacs::Any {
@@ -82,7 +82,7 @@ impl FromStr for MacRule {
 
 /// Parses six bytes in hexadecimal, separated by colons, which are not a group address.
 fn parse_mac(text: &str) -> Result<Mac, String> {
-    let form = || format!("{text:?} is no MAC address like 52:54:00:12:34:56");
+    let form = || format!("{text:?} is no MAC address: give six bytes like 52:54:00:12:34:56");
     let mut mac = [0; 6];
     let mut parts = text.split(':');
     for byte in &mut mac {
@@ -97,11 +97,11 @@ fn parse_mac(text: &str) -> Result<Mac, String> {
     }
     if mac[0] & 1 != 0 {
         return Err(format!(
-            "{text} is a multicast address, a port needs one of its own"
+            "{text} is a multicast address: give a unicast address, like 52:54:00:12:34:56"
         ));
     }
     if mac == [0; 6] {
-        return Err(String::from("the MAC address must not be zero"));
+        return Err(format!("{text}: the MAC address must not be zero"));
     }
     Ok(mac)
 }
@@ -386,7 +386,7 @@ mod tests {
             let policy = Policy::new(OtherMacs::Any, Some(&rule), None);
             assert!(inside.iter().all(|g| policy.allows_gid(g, &A)), "{text}");
             assert!(!outside.iter().any(|g| policy.allows_gid(g, &A)), "{text}");
-            // Its own link-local address is always its own.
+            // A guest may always use the link-local address of its NIC's MAC address.
             assert!(policy.allows_gid(&link_local(&A), &A), "{text}");
         }
         for bad in [
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn both_lists_together_are_what_is_allowed() {
+    fn the_addresses_of_both_lists_are_allowed() {
         let ips = GidRule::of_ips("10.0.0.1").unwrap();
         let gids = GidRule::of_gids("fd00::1").unwrap();
         let fd = "fd00::1".parse::<Ipv6Addr>().unwrap().octets();

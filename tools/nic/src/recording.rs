@@ -58,21 +58,27 @@ fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
 /// other devices.
 pub(crate) fn save(recorded: Recorded, shared: &Shared, mac: [u8; 6], reason: &str) {
     let Some(path) = shared.dump.get().cloned() else {
-        log::info!("what was recorded stays in the NIC: verbenactl record dump");
+        log::info!(
+            "without --record-dump, the recorded entries stay in the NIC: verbenactl record dump \
+             writes them to a file"
+        );
         return;
     };
     let recording = recording(&recorded, shared, mac, reason);
     let named = String::from("recording");
     let body = move || match write(&path, &recording.to_bytes()) {
         Ok(()) => log::info!(
-            "{} entries recorded: {}",
+            "{} recorded entries are written to {}",
             recording.entries.len(),
             path.display()
         ),
-        Err(e) => log::error!("{}: {e}", path.display()),
+        Err(e) => log::error!(
+            "cannot write the recorded entries to {}: {e}",
+            path.display()
+        ),
     };
     if let Err(e) = std::thread::Builder::new().name(named).spawn(body) {
-        log::error!("what was recorded is not written: {e}");
+        log::error!("cannot start a thread to write the recorded entries: {e}");
     }
 }
 
@@ -108,14 +114,20 @@ impl AtEnd {
                 continue;
             }
             let Ok(told) = from.recv_timeout(PATIENCE) else {
-                log::warn!("the engine gives no answer: what was recorded is not written");
+                let path = path.display();
+                log::warn!(
+                    "{path} is not written: the engine has not answered within {PATIENCE:?}"
+                );
                 continue;
             };
             // There are no entries while the recorder is off.
             let Some(recorded) = told else { continue };
             let recording = recording(&recorded, &shared, mac, "the NIC ended");
             if let Err(e) = self::write(&path, &recording.to_bytes()) {
-                log::error!("{}: {e}", path.display());
+                log::error!(
+                    "cannot write the recorded entries to {}: {e}",
+                    path.display()
+                );
             }
         }
     }
@@ -126,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_takes_the_place_of_the_last_one_and_follows_no_link() {
+    fn a_recording_replaces_the_last_file_and_follows_no_symbolic_link() {
         let name = format!("verbena-recording-{}", std::process::id());
         let dir = std::env::temp_dir().join(name);
         std::fs::create_dir(&dir).unwrap();

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn each_is_told_once_and_at_most_one_a_second() {
+    fn a_refusal_is_logged_once_and_there_is_a_pause_between_two() {
         let all = Refusals::default();
         let cause = Syndrome::GidInUse;
         let text = all.note(entry(1), cause, 0).unwrap();
@@ -121,12 +121,12 @@ mod tests {
         assert_eq!(all.note(entry(1), cause, 5 * TELL_PAUSE), None);
         let with_vlan = all.note(entry(7), cause, 5 * TELL_PAUSE).unwrap();
         assert!(with_vlan.contains("VLAN 5"), "{with_vlan}");
-        // By another rule, but too soon; then again.
+        // A refusal by another rule is logged again, but not within the pause.
         let other = Syndrome::GidNotAllowed;
         assert_eq!(all.note(entry(1), other, 6 * TELL_PAUSE - 1), None);
         assert!(all.note(entry(1), cause, 6 * TELL_PAUSE).is_some());
         assert_eq!(all.all().last().map(|one| one.times), Some(4));
-        // It was accepted meanwhile.
+        // The entry is accepted, so the next refusal is logged again.
         all.settle(&entry(1));
         assert_eq!(all.all().len(), 1);
         assert!(all.note(entry(1), cause, 9 * TELL_PAUSE).is_some());
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn they_are_few() {
+    fn the_number_of_refusals_is_bounded() {
         let all = Refusals::default();
         for n in 0..=255 {
             all.note(entry(n), Syndrome::GidInUse, 0);

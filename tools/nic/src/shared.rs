@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn parking_returns_at_once_when_something_came() {
+    fn the_engine_does_not_sleep_while_there_is_work() {
         let shared = Shared::new().unwrap();
         shared.ring(7);
         park(&shared);
@@ -454,14 +454,14 @@ mod tests {
         assert_eq!(mail.actions, [Action::EnableCmdq, Action::Command(7)]);
         assert_eq!(mail.frames.len(), 10);
         assert_eq!(shared.take_rings(|uar| assert_eq!(uar, 3)), 1);
-        // The rest is there still, and the engine does not sleep over it.
+        // The other frames still wait, so the engine does not sleep.
         park(&shared);
         assert_eq!(shared.mail(usize::MAX, true).frames.len(), FRAMES_MAX - 10);
         assert!(shared.mail(usize::MAX, true).frames.is_empty());
     }
 
     #[test]
-    fn what_registers_ask_for_is_bounded_whatever_is_written() {
+    fn the_number_of_actions_that_register_writes_cause_is_bounded() {
         let shared = Shared::new().unwrap();
         for round in 0..1000 {
             shared.act(Action::EnableCmdq);
@@ -469,7 +469,7 @@ mod tests {
             shared.act(Action::Command(round % 64));
         }
         assert_eq!(shared.mail(0, false).actions.len(), 65);
-        // A slot that was taken can be rung for again.
+        // After the engine has taken a slot, the slot can be queued again.
         shared.act(Action::Command(0));
         assert_eq!(shared.mail(0, false).actions, [Action::Command(0)]);
         for _ in 0..1000 {
@@ -481,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn questions_wait_for_their_turn_and_not_without_end() {
+    fn questions_are_taken_one_by_one_and_their_number_is_bounded() {
         let shared = Shared::new().unwrap();
         let (to, _from) = mpsc::channel();
         let asked = (0..1000).filter(|_| shared.ask(Question::Stats(to.clone())));
@@ -494,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn an_engine_that_takes_over_finds_no_mail_and_every_reset() {
+    fn after_the_engine_has_started_over_there_is_no_mail_and_no_reset_is_lost() {
         let shared = Shared::new().unwrap();
         shared.act(Action::EnableCmdq);
         shared.act(Action::Command(1));
@@ -504,11 +504,11 @@ mod tests {
         assert!(mail.actions.is_empty() && mail.frames.is_empty());
         shared.act(Action::Command(1));
         assert_eq!(shared.mail(0, false).actions, [Action::Command(1)]);
-        // In the hands of the one that ended.
+        // The engine fails after it has taken the reset from the mail.
         shared.reset();
         drop(shared.mail(0, false));
         assert!(shared.start_over());
-        // And one that comes before the new device is there.
+        // A reset that is requested before the last one is done stays in the mail.
         shared.reset();
         shared.reset_done();
         assert!(shared.resetting());
@@ -518,7 +518,7 @@ mod tests {
     #[test]
     fn a_vector_never_blocks() {
         let shared = Shared::new().unwrap();
-        // As a client might give it that lies.
+        // A hostile client might pass a socket instead of an eventfd.
         let (ours, _theirs) = std::os::unix::net::UnixStream::pair().unwrap();
         let same = ours.try_clone().unwrap();
         shared.set_vector(0, Some(ours.into()));
@@ -535,7 +535,7 @@ mod tests {
         shared.reset();
         assert!(!shared.gate_open());
         assert_eq!(shared.mail(0, false).actions, [Action::Reset]);
-        // Another comes before the first is done.
+        // A second reset is requested before the first is done.
         shared.reset();
         shared.reset_done();
         assert!(!shared.gate_open());

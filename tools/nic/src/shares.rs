@@ -63,9 +63,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn floods_leave_a_share_to_others_and_all_comes_back() {
+    fn floods_leave_a_share_to_others_and_room_that_is_given_back_is_free() {
         let mut shares = Shares::<4>::new(64 * LEAST);
-        // Two flood, one with frames twice as long as the other's. Each gets between a quarter and a half of the room.
+        // Two senders flood, the second with frames twice as long as those of the first. Each gets
+        // between a quarter and a half of the room.
         while shares.take(1, 100) | shares.take(2, 2 * LEAST) {}
         let taken = |shares: &Shares<4>, who: usize| shares.of[who] / LEAST;
         let (one, two) = (taken(&shares, 1), taken(&shares, 2));
@@ -73,7 +74,7 @@ mod tests {
             (32..=64).contains(&one) && (32..=64).contains(&two),
             "{one} {two}"
         );
-        // A third finds at least a quarter left, and gets half of it.
+        // A third sender gets half of the room that is left, which is at least an eighth of all.
         let third = (0..).take_while(|_| shares.take(3, LEAST)).count();
         assert_eq!(third, (128 - one - two) / 2);
         assert!(third >= 16, "{third}");
@@ -81,7 +82,7 @@ mod tests {
         (0..one).for_each(|_| shares.give_back(1, 100));
         (0..two / 2).for_each(|_| shares.give_back(2, 2 * LEAST));
         assert_eq!((shares.of, shares.used()), ([0; 4], 0));
-        // One alone has half of it.
+        // A sender alone gets half of the room.
         assert!((0..64).all(|_| shares.take(0, 1)) && !shares.take(0, 1));
     }
 }

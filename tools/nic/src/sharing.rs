@@ -88,7 +88,8 @@ mod tests {
         let program = std::fs::File::open("/proc/self/exe").unwrap();
         let listed = std::fs::read_to_string("/proc/self/maps").unwrap();
         let inode = rustix::fs::fstat(&program).unwrap().st_ino.to_string();
-        // Some file systems show another inode in the map than in stat; then nothing can be found out.
+        // Some file systems show other inode numbers in the map than stat returns: `is_private`
+        // cannot work there.
         if listed.split_ascii_whitespace().any(|field| field == inode) {
             assert!(is_private(me, &program));
         }
@@ -99,7 +100,7 @@ mod tests {
         let (ours, _theirs) = UnixStream::pair().unwrap();
         assert_eq!(peer(&ours), Some(std::process::id() as i32));
         assert!(is_trusted(&ours));
-        // In another PID namespace it has no number here.
+        // The number of a process in another PID namespace is 0.
         assert_eq!((process(0), process(7)), (None, Some(7)));
     }
 }

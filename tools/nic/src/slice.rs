@@ -47,7 +47,7 @@ impl Model {
         config.misbehave = shared.misbehave.clone();
         let mut device = Device::new(config.clone(), shared.regs.clone());
         if let Some(Err(e)) = shared.take_wish().map(|wish| device.record_fully(wish)) {
-            log::error!("nothing is recorded in full: {e}");
+            log::error!("the full recording cannot begin: {e}");
         }
         Self {
             device,
@@ -102,7 +102,7 @@ impl Model {
         if self.health == Health::Well {
             let device = &mut self.device;
             if catch_unwind(AssertUnwindSafe(|| device.reset())).is_err() {
-                log::error!("the device model failed in a reset: it is replaced");
+                log::error!("the device model has panicked in a reset: a new device replaces it");
                 self.health = Health::Gone;
             }
         }
@@ -127,7 +127,7 @@ impl Model {
         self.device.pass_tap(&mut new);
         let old = std::mem::replace(&mut self.device, new);
         if catch_unwind(AssertUnwindSafe(|| drop(old))).is_err() {
-            log::error!("the device model failed in its end");
+            log::error!("the device model has panicked when it was dropped");
         }
     }
 }
@@ -191,8 +191,8 @@ impl Slice<'_> {
             return;
         }
         log::error!(
-            "the host could not give a page of this guest's memory (a memory error, or no huge page left): \
-             the device is dead until QEMU starts again; other guests of this process go on"
+            "the host has no page for memory of this guest (a memory error, or no huge page left): \
+             the device is dead until QEMU is started again; other guests of this process are not affected"
         );
         if self.is_open {
             let (device, ram) = (&mut *self.device, &*self.ram);
@@ -207,7 +207,7 @@ impl Slice<'_> {
 
     #[cold]
     fn failed(&mut self) {
-        log::error!("the device model failed: the device is dead until it is reset");
+        log::error!("the device model has panicked: the device is dead until its driver resets it");
         let again = *self.health != Health::Well;
         *self.health = if again { Health::Gone } else { Health::Failed };
         if !again && self.is_open {
@@ -268,7 +268,7 @@ mod tests {
     use rustix::event::{eventfd, EventfdFlags};
 
     #[test]
-    fn interrupts_come_at_the_end_of_a_slice_and_not_through_a_closed_gate() {
+    fn interrupts_are_raised_at_the_end_of_a_slice_and_only_while_the_gate_is_open() {
         let shared = Arc::new(Shared::new().unwrap());
         let fd = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
         shared.set_vector(0, Some(fd.try_clone().unwrap()));
@@ -281,7 +281,7 @@ mod tests {
         };
         fail(&mut model);
         assert!(!was_raised());
-        // It is still wanted when the gate opens.
+        // The interrupt is still pending when the gate opens.
         shared.set_bus_master(true);
         drop(model.slice());
         assert!(was_raised());

@@ -242,7 +242,9 @@ fn receive_header(stream: &mut UnixStream, fds: &mut Vec<OwnedFd>) -> io::Result
             }
         }
         if received.flags.contains(ReturnFlags::CTRUNC) {
-            return Err(io::Error::other("more descriptors than were agreed on"));
+            return Err(io::Error::other(
+                "a message has more file descriptors than the version reply allows",
+            ));
         }
         if received.bytes == 0 {
             if filled != 0 {
@@ -261,7 +263,7 @@ fn receive_header(stream: &mut UnixStream, fds: &mut Vec<OwnedFd>) -> io::Result
     };
     if header.size < HEADER || header.size > MAX_MESSAGE {
         return Err(io::Error::other(format!(
-            "a message of {} bytes",
+            "a message of {} bytes: the length must be from {HEADER} to {MAX_MESSAGE}",
             header.size
         )));
     }

@@ -48,9 +48,10 @@ impl<B: Backend> Driver<B> {
             let busy = self.backend.work(&self.ram);
             let polled = self.poll()?;
             if polled == 0 && (!busy || start.elapsed() > PATIENCE) {
-                return Err(io::Error::other(
-                    "the device has stopped short of the last write",
-                ));
+                let left = self.posted.wrapping_sub(self.consumer);
+                return Err(io::Error::other(format!(
+                    "the device has not completed the last {left} writes"
+                )));
             }
         }
         Ok(())
@@ -131,7 +132,7 @@ impl<B: Backend> Driver<B> {
             };
             if tail.status != 0 {
                 return Err(io::Error::other(format!(
-                    "a write ended with status {}",
+                    "a write has completed with status {}",
                     tail.status
                 )));
             }

@@ -164,7 +164,7 @@ fn memory(ram: &mut GuestRam, backend: &mut impl Backend, addr: u64, len: u64) -
 }
 
 fn unreachable(_: verbena_device::memory::Unreachable) -> io::Error {
-    io::Error::other("the driver's own memory cannot be reached")
+    io::Error::other("an address is not in the driver's memory")
 }
 
 impl<B: Backend> Driver<B> {
@@ -209,9 +209,10 @@ impl<B: Backend> Driver<B> {
         while driver.backend.read(regs::STATUS) != regs::STATUS_READY {
             driver.backend.work(&driver.ram);
             if start.elapsed() > PATIENCE {
-                return Err(io::Error::other(
-                    "the device does not take the command queue",
-                ));
+                return Err(io::Error::other(format!(
+                    "the device has not enabled the command queue within {PATIENCE:?}: status {:#x}",
+                    driver.backend.read(regs::STATUS)
+                )));
             }
         }
         driver.set_up(ports)?;
@@ -252,7 +253,7 @@ mod tests {
         writes_arrive(Threaded::start().unwrap(), true);
     }
 
-    /// Two guests, with what the first writes to the second.
+    /// Returns two guests, and data and WRITEs from the first to the second.
     fn two<B: Backend>([a, b]: [B; 2]) -> (Driver<B>, Driver<B>, Vec<u8>, Vec<Write>) {
         let size = 256u64 << 10;
         let ports = [Port::of(1), Port::of(2)];
@@ -270,7 +271,7 @@ mod tests {
         (a, b, data, writes)
     }
 
-    fn arrive_in_the_other<B: Backend>(ends: [B; 2]) {
+    fn writes_arrive_in_the_other<B: Backend>(ends: [B; 2]) {
         let (mut a, b, data, writes) = two(ends);
         for _ in 0..20 {
             a.run(&writes).unwrap();
@@ -289,13 +290,13 @@ mod tests {
     #[test]
     fn writes_arrive_in_the_other_guest_and_in_no_other_place() {
         for link in Link::all() {
-            arrive_in_the_other(Threaded::start_two(link).unwrap());
-            arrive_in_the_other(Stepped::two(link).unwrap());
+            writes_arrive_in_the_other(Threaded::start_two(link).unwrap());
+            writes_arrive_in_the_other(Stepped::two(link).unwrap());
         }
     }
 
     #[test]
-    fn many_queue_pairs_write_and_each_is_told() {
+    fn the_writes_of_many_queue_pairs_complete() {
         let shape = Shape {
             queues: 300,
             log_depth: 2,
@@ -312,9 +313,10 @@ mod tests {
         assert!(a.queues.iter().all(|queue| queue.producer == 8));
     }
 
-    /// Whatever moment it is: what arrives is what was sent, and the other guest goes on.
+    /// The sending guest is reset, loses bus mastering or its memory at some moment: bytes that arrive
+    /// are the ones that were sent, and the other guest continues.
     #[test]
-    fn a_guest_that_goes_in_the_middle_takes_nobody_with_it() {
+    fn the_end_of_a_guest_in_the_middle_of_writes_does_not_affect_its_peer() {
         for round in 0..3u32 {
             let (mut a, mut b, data, writes) =
                 two(Threaded::start_two(By::Reference.into()).unwrap());
@@ -327,7 +329,7 @@ mod tests {
                     _ => drop(shared.ram_mut().clear()),
                 }
             });
-            // It ends when nothing completes any more.
+            // After the end of the guest, nothing completes any more.
             while !gone.is_finished() {
                 if a.posted.wrapping_sub(a.consumer) + writes.len() as u32 <= DEPTH {
                     a.start(&writes).unwrap();
@@ -345,7 +347,8 @@ mod tests {
         }
     }
 
-    /// Gaps around the time after which the engine falls asleep: each post is noticed, by polling or by its doorbell.
+    /// The gaps between posts are close to the time after which the engine sleeps. The engine
+    /// notices each post, by polling or by its doorbell.
     #[test]
     fn single_posts_with_gaps_are_noticed() {
         let count = std::env::var("VERBENA_POSTS").map_or(300, |n| n.parse().unwrap());

@@ -238,7 +238,10 @@ impl<B: Backend> Driver<B> {
         while self.ram.load32(token).map_err(unreachable)? != self.token {
             self.backend.work(&self.ram);
             if start.elapsed() > PATIENCE {
-                return Err(io::Error::other(format!("{}: no reply", C::OPCODE.name())));
+                let name = C::OPCODE.name();
+                return Err(io::Error::other(format!(
+                    "{name}: no reply within {PATIENCE:?}"
+                )));
             }
         }
         let done: ReplyHeader = self.ram.read_struct(reply).map_err(unreachable)?;

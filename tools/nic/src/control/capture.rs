@@ -42,7 +42,7 @@ fn begin(shared: &Shared) -> Result<(ToldCapture, Watch), String> {
         std::thread::sleep(LOOK);
     }
     Err(String::from(
-        "another capture is running, or a full recording: end that one first, there is one at a time",
+        "another capture or a full recording is running: end it first, because only one can run at a time",
     ))
 }
 
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_told_whole_and_ends_with_its_connection() {
+    fn a_kept_capture_is_returned_in_full_and_ends_with_its_connection() {
         let (to, watch) = tap(8, BYTES);
         (0..3).for_each(|n| to.show(seen(n)));
         to.miss(2);
@@ -210,7 +210,8 @@ mod tests {
         assert!(!to.is_watched());
     }
 
-    /// A client of a capture, and the tap of the device.
+    /// Starts a capture; returns its client, the tap of the device, and the thread that serves the
+    /// client.
     fn running(frames: usize) -> (UnixStream, Tap, std::thread::JoinHandle<io::Result<()>>) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let (to, watch) = tap(frames, BYTES);
@@ -219,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_come_as_they_are_seen_and_the_end_counts_them() {
+    fn frames_are_passed_on_at_once_and_the_end_record_counts_them() {
         let (mut client, to, thread) = running(8);
         for n in 0..3 {
             to.show(seen(n));
@@ -241,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_goes_ends_its_capture() {
+    fn a_client_that_disconnects_ends_its_capture() {
         let (client, to, thread) = running(8);
         drop(client);
         let _ = thread.join().unwrap();
@@ -249,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_goes_ends_it_too() {
+    fn a_capture_ends_with_the_tap_of_its_device() {
         let (mut client, to, thread) = running(8);
         drop(to);
         thread.join().unwrap().unwrap();
@@ -261,11 +262,11 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_does_not_read_holds_up_nobody() {
-        // More wait than are written at a time.
+    fn a_client_that_does_not_read_does_not_block_the_device() {
+        // The tap holds more frames than one write contains.
         let (mut client, to, thread) = running(WRITE / 50);
         let mut shown = 0;
-        // More than the socket, this thread and the tap hold.
+        // These are more frames than the socket, the thread and the tap hold.
         while shown < 100_000 {
             to.show(seen(shown));
             shown += 1;

@@ -79,7 +79,10 @@ impl Drop for Rules<'_> {
             }
             std::thread::sleep(PAUSE);
         }
-        log::warn!("rules of a connection that went are still there: too many ask");
+        log::warn!(
+            "the rules of a closed connection are still set, because too many requests are \
+             waiting: remove them by verbenactl fault remove"
+        );
     }
 }
 
@@ -88,14 +91,14 @@ mod tests {
     use super::*;
     use std::sync::Arc;
 
-    /// An engine that tells what is asked of its rules, and has none.
+    /// Runs an engine without rules; returns the changes that clients request.
     fn engine(shared: &Arc<Shared>) -> mpsc::Receiver<Change> {
         let (to, from) = mpsc::channel();
         let shared = Arc::clone(shared);
         std::thread::spawn(move || loop {
             match shared.mail(0, true).question {
                 Some(Question::Rules(change, answer)) => {
-                    // Whoever has gone waits for none.
+                    // A client that has disconnected does not wait for the answer.
                     let _ = answer.send(Ok(Vec::new()));
                     if to.send(change).is_err() {
                         return;
@@ -116,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_that_are_tied_to_a_connection_go_with_it_and_others_stay() {
+    fn rules_that_are_tied_to_a_connection_end_with_it_and_others_stay() {
         let shared = Arc::new(Shared::new().unwrap());
         let asked = engine(&shared);
         let mut tied = Rules::new(&shared);
@@ -132,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_never_reaches_the_engine() {
+    fn invalid_rules_are_refused_before_they_reach_the_engine() {
         let shared = Arc::new(Shared::new().unwrap());
         let mut rules = Rules::new(&shared);
         let Request::FaultAdd { mut set, .. } = add(false) else {

@@ -134,12 +134,12 @@ mod tests {
     use verbena_control::Request;
     use verbena_device::{Config, Device};
 
-    /// What a device says to a request, asked as the engine asks it.
+    /// Returns the reply to a request, with the answers of `device`.
     fn told(request: &str, device: &Device) -> Value {
         told_of(&Arc::new(Shared::new().unwrap()), request, device)
     }
 
-    /// The same with what else its NIC knows.
+    /// Like [`told`], with the state of the NIC in `shared`.
     fn told_of(shared: &Arc<Shared>, request: &str, device: &Device) -> Value {
         let asking = std::thread::spawn({
             let (shared, request) = (shared.clone(), String::from(request));
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn the_port_is_told_with_its_counters() {
+    fn the_reply_about_the_port_has_its_counters() {
         let device = Device::new(Config::default(), Arc::default());
         let told = told("{\"command\":\"port\"}", &device);
         let port = &told["port"];
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn gids_that_were_refused_are_told_with_the_rule() {
+    fn the_reply_about_the_port_has_refused_gids_with_the_rule() {
         let shared = Arc::new(Shared::new().unwrap());
         let mut ip = [0; 16];
         ip[10..].copy_from_slice(&[0xff, 0xff, 10, 0, 0, 51]);
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_pair_that_is_not_there_is_named() {
+    fn the_error_for_an_unknown_queue_pair_names_it() {
         let device = Device::new(Config::default(), Arc::default());
         let told = told("{\"command\":\"qp\",\"number\":4711}", &device);
         assert_eq!(told["ok"], false);
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_written_as_people_write_them() {
+    fn addresses_are_written_in_the_usual_form() {
         let mut mapped = [0; 16];
         mapped[10..].copy_from_slice(&[0xff, 0xff, 10, 0, 0, 1]);
         assert_eq!(gid(mapped), "::ffff:10.0.0.1");

@@ -28,7 +28,7 @@ pub(super) fn switch(shared: &Shared, entries: Option<u64>) -> Result<ToldRecord
         None => Switch::Stay,
         Some(0) => Switch::Off,
         Some(n) if n > MAX_ENTRIES as u64 => {
-            return Err(format!("{n} entries, {MAX_ENTRIES} are possible"));
+            return Err(format!("{n} entries: at most {MAX_ENTRIES} are possible"));
         }
         Some(n) => Switch::On(n as usize),
     };
@@ -99,7 +99,8 @@ fn hand_on(mut stream: &UnixStream, pieces: &Pieces, end: impl Fn() -> bool) -> 
 /// are left out.
 pub(super) fn taken(shared: &Shared) -> Result<ToldRecording, String> {
     let next = |from| ask(shared, |to| Question::Recorded(from, PORTION, to));
-    let mut all = next(0)?.ok_or("nothing is recorded: verbenactl record on")?;
+    let mut all =
+        next(0)?.ok_or("nothing is recorded: verbenactl record on starts the recorder")?;
     let end = all.total;
     loop {
         let from = all.first + all.entries.len() as u64;
@@ -152,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_goes_is_an_end_too() {
+    fn a_client_that_disconnects_ends_its_recording() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let (sink, pieces) = full::pieces();
         let mut tape = Tape::new(sink, &Item::Reset {});

@@ -53,7 +53,9 @@ impl Vm {
                         Change::Add(set, owner) => device.add_rules(&set, owner, now)?,
                         Change::Remove(name) => {
                             if !device.remove_rule(&name) {
-                                return Err(format!("no rule is called {name:?}"));
+                                return Err(format!(
+                                    "there is no rule {name:?} (verbenactl fault list shows all)"
+                                ));
                             }
                         }
                         Change::RemoveOf(owner) => device.remove_rules_of(owner),

@@ -176,7 +176,7 @@ mod tests {
     use verbena_device::mock::{Driver, SendWr};
     use verbena_device::Config;
 
-    /// Packets of an unreliable queue pair to elsewhere, which have their payload with them.
+    /// Returns packets of a UC queue pair to another device. They contain their payload.
     fn unreliable(messages: usize) -> Vec<Crossing> {
         const BYTES: u32 = 128 << 10;
         let mut d = Driver::with(Config {
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_holds_no_more_than_so_many_frames_would() {
+    fn the_bytes_of_waiting_packets_are_bounded_for_each_sender() {
         let packets = unreliable(2 * MAX_BYTES / (128 << 10));
         let sender = Sender { vm: 1, life: 1 };
         let mut arrivals = Arrivals::default();
@@ -229,7 +229,7 @@ mod tests {
         assert!(lost > 0);
         let used = arrivals.shares.used();
         assert!(used <= MAX_BYTES && used > MAX_BYTES / 2, "{used}");
-        // Another VM's packets have room beside them.
+        // There is still room for the packets of another VM.
         let other = Sender { vm: 2, life: 1 };
         assert!(unreliable(4)
             .into_iter()

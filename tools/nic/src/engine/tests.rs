@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Panics, resets and floods of a VM in the engine's hands, and what the others notice of them.
+//! Panics, resets and floods of one VM in the engine, and their effects on other VMs.
 
 use super::vm::{portion, COPIES, FRAMES};
 use super::*;
@@ -10,7 +10,7 @@ use verbena_abi::regs;
 use verbena_device::misbehave::{Kind, Misbehaviour, ALWAYS};
 use verbena_device::{Action, Device};
 
-/// An engine with so many VMs.
+/// Returns an engine with `vms` VMs.
 fn engine(vms: u8) -> Engine {
     let common = Arc::new(Common::new().unwrap());
     let new = |n| {
@@ -29,7 +29,7 @@ fn engine(vms: u8) -> Engine {
     Engine::new(vms.collect(), network)
 }
 
-/// The one of an engine with one VM.
+/// Returns the VM of an engine that has one VM.
 fn single() -> Vm {
     engine(1).vms.remove(0)
 }
@@ -42,7 +42,7 @@ fn call<T>(vm: &mut Vm, call: impl FnOnce(&mut Device) -> T) -> Option<T> {
     vm.model.slice().call(|device, _| call(device))
 }
 
-/// Vector 0 of a VM whose gate is open.
+/// Opens the gate of a VM. Returns the eventfd of its vector 0.
 fn interrupt(vm: &Vm) -> OwnedFd {
     let fd = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
     let theirs = fd.try_clone().unwrap();
@@ -56,7 +56,7 @@ fn was_raised(interrupt: &OwnedFd) -> bool {
 }
 
 #[test]
-fn every_panic_is_told_and_a_fatal_error_until_reset() {
+fn each_panic_raises_vector_0_and_is_a_fatal_error_until_reset() {
     let mut vm = single();
     let interrupt = interrupt(&vm);
     for again in 0..3 {
@@ -81,14 +81,14 @@ fn every_panic_is_told_and_a_fatal_error_until_reset() {
 }
 
 #[test]
-fn an_engine_that_ends_is_followed_by_one_that_a_reset_heals() {
+fn after_an_engine_failure_a_reset_revives_the_device() {
     let mut vm = single();
     let interrupt = interrupt(&vm);
     vm.start_over();
     assert_eq!(status(&vm), regs::STATUS_FATAL);
     assert!(was_raised(&interrupt));
     assert_eq!(call(&mut vm, |_| 5), None);
-    // It may end with a reset in its hands, and with another one waiting.
+    // The engine fails after it has taken a reset, while another reset waits.
     vm.shared.reset();
     drop(vm.shared.mail(0, false));
     vm.shared.reset();
@@ -101,13 +101,14 @@ fn an_engine_that_ends_is_followed_by_one_that_a_reset_heals() {
 }
 
 #[test]
-fn an_engine_that_ends_in_a_guests_turn_is_the_end_of_that_guests_device_alone() {
+fn an_engine_failure_in_the_turn_of_a_guest_ends_that_guests_device_alone() {
     let mut engine = engine(3);
     for dead in 0..3 {
         engine.vms[dead].shared.misbehave.set(Kind::EngineDies, 1);
         assert!(catch_unwind(AssertUnwindSafe(|| engine.turn())).is_err());
         engine.start_over();
-        // A turn, not a round, whose rest has no end where this thread was kept from running long enough.
+        // A turn, not a round: a round sleeps if the VMs have been idle for long enough, which they
+        // are if this thread did not run for that time.
         engine.turn();
         for (n, vm) in engine.vms.iter().enumerate() {
             let fatal = if n == dead { regs::STATUS_FATAL } else { 0 };
@@ -120,7 +121,7 @@ fn an_engine_that_ends_in_a_guests_turn_is_the_end_of_that_guests_device_alone()
 }
 
 #[test]
-fn one_that_stalls_keeps_its_mail_and_nobody_elses() {
+fn a_stalled_vm_keeps_its_mail_and_other_vms_take_theirs() {
     let mut engine = engine(2);
     engine.vms[0].shared.misbehave.set(Kind::Stall, ALWAYS);
     for vm in &engine.vms {
@@ -128,7 +129,7 @@ fn one_that_stalls_keeps_its_mail_and_nobody_elses() {
         vm.shared.act(Action::EnableCmdq);
     }
     engine.turn();
-    // No version was chosen: a fatal error of the one that looked.
+    // The driver has selected no version, so a VM that takes the action has a fatal error.
     let seen = |engine: &Engine| [0, 1].map(|n| status(&engine.vms[n]) != 0);
     assert_eq!(seen(&engine), [false, true]);
     engine.vms[0].shared.misbehave.set(Kind::Stall, 0);
@@ -137,20 +138,20 @@ fn one_that_stalls_keeps_its_mail_and_nobody_elses() {
 }
 
 #[test]
-fn of_two_resets_only_the_last_is_done_and_what_came_before_is_void() {
+fn of_two_resets_only_the_last_is_done_and_earlier_actions_are_void() {
     let mut vm = single();
     vm.shared.act(Action::EnableCmdq);
     vm.shared.reset();
     vm.shared.act(Action::EnableCmdq);
     vm.shared.reset();
     assert!(vm.take_mail());
-    // Enabling without a version would have been a fatal error.
+    // To enable the queue without a version would have been a fatal error.
     assert_eq!(status(&vm), 0);
     assert!(!vm.shared.resetting() && !vm.take_mail());
 }
 
 #[test]
-fn a_flood_of_frames_waits_its_turn() {
+fn a_flood_of_frames_is_handled_in_portions_and_does_not_delay_actions() {
     let mut vm = single();
     vm.shared.set_bus_master(true);
     let count = 10 * FRAMES;
@@ -159,7 +160,7 @@ fn a_flood_of_frames_waits_its_turn() {
     }
     vm.shared.act(Action::EnableCmdq);
     assert!(vm.take_mail());
-    // It was looked at, although frames wait: no version was chosen.
+    // The action was taken although frames wait: without a version it is a fatal error.
     assert_eq!(status(&vm), regs::STATUS_FATAL);
     let mut turns = 1;
     while vm.take_mail() {
@@ -169,14 +170,15 @@ fn a_flood_of_frames_waits_its_turn() {
 }
 
 #[test]
-fn what_was_recorded_is_saved_when_a_model_panics_and_when_the_engine_ends() {
+fn the_recorded_entries_are_saved_after_a_panic_of_the_model_and_of_the_engine() {
     use verbena_abi::eqe::EventType;
     use verbena_abi::syndrome::Syndrome;
     use verbena_record::{Recording, What};
     let name = format!("verbena-death-{}", std::process::id());
     let path = std::env::temp_dir().join(name);
     let read = || {
-        // A thread of its own writes the file, which appears as a whole. The limit is for a file that never comes.
+        // Another thread writes the file and renames it when it is complete. The limit is for the
+        // case that there is never a file.
         let begun = std::time::Instant::now();
         while !path.exists() {
             assert!(
@@ -211,14 +213,14 @@ fn what_was_recorded_is_saved_when_a_model_panics_and_when_the_engine_ends() {
             syndrome: Syndrome::EngineFailure.to_raw(),
         };
         let last = recording.entries.last().map(|entry| entry.what);
-        // An engine that ends has no model that could write anything down.
+        // After a panic of the engine the model is replaced, so nothing records the failure.
         assert_eq!(last, (!engine_ends).then_some(fatal));
-        // It goes on over the reset.
+        // The recorder continues after the reset.
         vm.shared.reset();
         vm.take_mail();
         let recorded = vm.model.recorded(0, 9).unwrap();
         assert!(recorded.total > 0 && recorded.capacity == 1024);
-        // The next life may die as well.
+        // The next failure is saved as well.
         vm.shared.set_bus_master(true);
         vm.forget_saved();
         call(&mut vm, |_| -> u32 { panic!("on purpose") });
@@ -227,7 +229,8 @@ fn what_was_recorded_is_saved_when_a_model_panics_and_when_the_engine_ends() {
     }
 }
 
-/// Guest RAM is held for a portion: of frames to groups, each of which is copied to as many as the group has members, one.
+/// A portion is handled under one lock of guest RAM. It contains at most one frame to a group,
+/// because such a frame is copied to each member of the group.
 #[test]
 fn a_frame_to_a_group_is_the_last_of_its_portion() {
     let (one, group): (&[u8], &[u8]) = (&[2, 0], &[0x33, 0x33]);
@@ -240,9 +243,10 @@ fn a_frame_to_a_group_is_the_last_of_its_portion() {
     assert_eq!(counts, [3, 1, 16, 5]);
 }
 
-/// Frames to groups, each of which may be for hundreds, take no more of a turn than slices do.
+/// A frame to a group may be copied to hundreds of members, so the number of copies in a turn is
+/// limited.
 #[test]
-fn frames_to_groups_wait_for_the_next_turn_when_there_were_many() {
+fn frames_to_groups_wait_for_the_next_turn_after_many_copies() {
     let mut vm = single();
     vm.shared.set_bus_master(true);
     let (one, group): (&[u8], &[u8]) = (&[2, 0], &[0x33, 0x33]);
@@ -258,9 +262,10 @@ fn frames_to_groups_wait_for_the_next_turn_when_there_were_many() {
     assert!(vm.shared.mail(FRAMES, false).frames.is_empty());
 }
 
-/// A frame is kept back by a thread that finds nobody asleep, after the engine has asked when the next one goes on.
+/// Another thread delays a frame after the engine has computed when it must wake, and before the
+/// engine sleeps: the engine then must not sleep past the time of the frame.
 #[test]
-fn nobody_falls_asleep_over_a_frame_that_is_kept_back() {
+fn the_engine_does_not_sleep_past_a_delayed_frame() {
     let mut engine = engine(1);
     let common = engine.common.clone();
     common.impairments.set_uplinks(1);

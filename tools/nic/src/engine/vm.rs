@@ -176,7 +176,7 @@ impl Vm {
     /// Gives up the device after a panic of the engine, which may have left it in any state.
     #[cold]
     pub(super) fn start_over(&mut self) {
-        log::error!("the engine failed: the device is dead until it is reset");
+        log::error!("the engine has panicked: the device is dead until its driver resets it");
         self.model.give_up();
         (self.deadline, self.is_asleep) = (None, false);
         self.forget_packets();
@@ -225,7 +225,7 @@ impl Vm {
     fn misbehaves(&mut self) -> bool {
         let misbehave = &self.shared.misbehave;
         if misbehave.take(Kind::EngineDies) != 0 {
-            std::panic::resume_unwind(Box::new("the engine ends on purpose"));
+            std::panic::resume_unwind(Box::new("the engine panics as a misbehaviour"));
         }
         (self.stalled.is_some() || misbehave.is(Kind::Stall)) && self.stalls()
     }
@@ -252,7 +252,7 @@ impl Vm {
         for action in mail.actions {
             if action == Action::Reset {
                 self.reset();
-                log::debug!("the device is reset");
+                log::debug!("the device has been reset");
                 continue;
             }
             let mut slice = self.model.slice();

@@ -110,7 +110,9 @@ fn install() {
     let action = SigAction::new(SigHandler::SigAction(handle), flags, SigSet::empty());
     // SAFETY: The handler does only what a handler may do: atomics and system calls.
     if let Err(e) = unsafe { sigaction(Signal::SIGBUS, &action) } {
-        log::warn!("a page of guest RAM that the host loses will end this process: {e}");
+        log::warn!(
+            "no handler for SIGBUS, so the loss of a page of guest RAM would end this process: {e}"
+        );
     }
 }
 
@@ -171,7 +173,9 @@ mod tests {
 
     const PAGE: u64 = 4096;
 
-    /// Memory in a file that becomes shorter, which no NIC takes: an access is what it is where the host loses a page.
+    /// Returns memory in a file, and a function that truncates the file to a number of pages. The
+    /// NIC refuses such files; an access beyond the end raises SIGBUS, like an access to a page
+    /// that the host has lost.
     fn loses(pages: u64) -> (GuestRam, impl Fn(u64)) {
         let fd = memfd_create("lost", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&fd, pages * PAGE).unwrap();
@@ -182,23 +186,23 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_is_lost_is_its_own_vms_loss() {
+    fn a_lost_page_affects_its_own_vm_alone() {
         let (ram, shorten) = loses(4);
         let mut other = GuestRam::new();
         other.map(0, 4 * PAGE, memfd(4 * PAGE), 0, true).unwrap();
         ram.store64(8, 7).unwrap();
         other.store64(8, 9).unwrap();
         shorten(2);
-        // What is there still is there.
+        // The pages that the host still has can be read.
         assert_eq!((ram.load64(8), ram.is_lost()), (Ok(7), false));
-        // A copy of another VM's from there has nothing to show for it.
+        // A copy from the lost page to another VM fails.
         assert_eq!(other.copy_from(PAGE, &ram, 3 * PAGE, 100), Err(Unreachable));
         assert!(ram.is_lost() && !other.is_lost());
-        // From here on the VM has other memory, and can do no harm.
+        // Anonymous memory has replaced the VM's mapping, and takes its writes.
         ram.store64(8, 1).unwrap();
         ram.write(3 * PAGE, &[1; 64]).unwrap();
         assert_eq!((other.load64(8), other.is_lost()), (Ok(9), false));
-        // Until it has other memory.
+        // After new memory is mapped, the VM works again.
         let mut ram = ram;
         drop(ram.clear());
         assert!(!ram.is_lost());
@@ -207,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_of_access_is_survived() {
+    fn the_process_survives_a_lost_page_in_each_kind_of_access() {
         type Access = fn(&GuestRam, &GuestRam);
         let accesses: [Access; 7] = [
             |ram, _| {
@@ -234,7 +238,7 @@ mod tests {
         ];
         let mut other = GuestRam::new();
         other.map(0, 4 * PAGE, memfd(4 * PAGE), 0, true).unwrap();
-        // More than one part of the table has places for.
+        // These are more mappings than one part of the table has places for.
         let mut all: Vec<_> = (0..super::PLACES as u64 + 7).map(|_| loses(2)).collect();
         let lost = all.split_off(super::PLACES);
         for ((ram, shorten), access) in lost.iter().zip(accesses) {
@@ -260,7 +264,8 @@ mod tests {
             let prot = ProtFlags::READ | ProtFlags::WRITE;
             let (mapping, _) = Mapping::new(&fd, 0, PAGE, PAGE, prot).unwrap();
             ftruncate(&fd, 0).unwrap();
-            // SAFETY: A mapping of this test's, whose end this is meant to be.
+            // SAFETY: The mapping is valid for reads of a byte. The access raises SIGBUS, which is
+            // to end this process.
             let byte = unsafe { mapping.start.as_ptr().read_volatile() };
             println!("{byte}");
             return;

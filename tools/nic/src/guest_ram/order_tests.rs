@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Tests of payload in guest memory: the bytes are those of a `memmove`, and a poller of the last ones sees no stale byte.
+//! Copies of payload into guest memory: the bytes are those of a `memmove`, and a program that
+//! polls the last bytes sees no stale byte before them.
 
 use super::tests::memfd;
 use super::*;
@@ -9,12 +10,13 @@ use std::thread;
 
 /// Longest message in bytes.
 const LONGEST: u64 = 64 << 10;
-/// Where messages are copied from, and where they come to: two regions, so that messages cross from one to the other.
+/// Start of the source and of the target of messages. The target consists of two regions, so that
+/// messages cross from one region to the other.
 const FROM: u64 = 0x10_0000;
 const TO: u64 = 0x20_0000;
 const ROOM: u64 = 2 * LONGEST;
 
-/// Source and target, and the target once more, as one region.
+/// Returns memory with source and target, and memory with the same target as one region.
 fn ram() -> [GuestRam; 2] {
     let [mut ram, mut whole] = [GuestRam::new(), GuestRam::new()];
     ram.map(FROM, ROOM, memfd(ROOM), 0, true).unwrap();
@@ -26,7 +28,7 @@ fn ram() -> [GuestRam; 2] {
 }
 
 #[test]
-fn payload_is_what_a_memmove_makes_of_it() {
+fn payload_is_copied_as_by_memmove() {
     const ALL: u64 = 128;
     let [ram, _] = ram();
     let fresh: Vec<u8> = (0..ALL as u8).collect();
@@ -36,7 +38,7 @@ fn payload_is_what_a_memmove_makes_of_it() {
                 let mut expected = fresh.clone();
                 expected.copy_within(from..from + length, to);
                 let mut got = [0; ALL as usize];
-                // Inside a region, and across the border of two.
+                // Inside a region, and across the border of two regions.
                 for base in [FROM, TO + ROOM / 2 - 32] {
                     ram.write(base, &fresh).unwrap();
                     if base == FROM {
@@ -54,7 +56,7 @@ fn payload_is_what_a_memmove_makes_of_it() {
     }
 }
 
-/// Numbers that are drawn, the same in both threads.
+/// Pseudo-random numbers, which are the same in both threads.
 struct Draw(u64);
 
 impl Draw {
@@ -66,7 +68,9 @@ impl Draw {
         (self.0 >> 33) % bound
     }
 
-    /// Address, length, and which byte from the end a program polls. Lengths are uniform in the logarithm from 8 B to 64 KiB.
+    /// Returns the address and the length of a message, and the distance from its end of the byte
+    /// that the program polls. The logarithms of the lengths, from 8 B to 64 KiB, are uniformly
+    /// distributed.
     fn message(&mut self) -> (u64, u64, u64) {
         let octave = 8 << self.below(13);
         let length = octave + self.below(octave);
@@ -74,14 +78,15 @@ impl Draw {
     }
 }
 
-/// How many bytes of `[start, end)` are not `value`, counted from the first word. Those at the end are looked at first: they are the
-/// likely ones, and they are not stale for long.
+/// Returns the number of bytes in `[start, end)` that differ from `value`. The offsets count from
+/// the first word. The last bytes are read first, because they are the likeliest to be stale, and
+/// only for a short time.
 fn stale(words: &[AtomicU64], start: usize, end: usize, value: u8) -> u64 {
     let (want, mut count, mut at) = (u64::from_le_bytes([value; 8]), 0, end);
     while at > start {
         let word = (at - 1) / 8;
         let from = start.max(8 * word);
-        // Of this word, bytes from `from % 8` to those before `at`.
+        // The mask selects the bytes of this word from `from` on and before `at`.
         let mask = u64::MAX >> (64 - 8 * (at - from)) << (8 * (from % 8));
         let different = (words[word].load(Ordering::Relaxed) ^ want) & mask;
         if different != 0 {
@@ -92,8 +97,10 @@ fn stale(words: &[AtomicU64], start: usize, end: usize, value: u8) -> u64 {
     count
 }
 
-/// One thread copies a message after another, each of one value; the other polls a byte of the last 8 and then wants each byte below
-/// that one to be new. `VERBENA_MESSAGES` is how many; two processors see more than one.
+/// One thread copies messages one after the other, each filled with one value. Another thread polls
+/// one of the last 8 bytes, and then checks that each byte before the polled one is new. The
+/// variable `VERBENA_MESSAGES` sets the number of messages. The test finds more on a machine with
+/// at least two processors.
 #[test]
 fn a_poller_of_the_last_bytes_sees_no_stale_byte() {
     let messages = std::env::var("VERBENA_MESSAGES").map_or(30_000, |text| text.parse().unwrap());
@@ -128,7 +135,7 @@ fn a_poller_of_the_last_bytes_sees_no_stale_byte() {
             }
         });
         let mut draw = Draw(1);
-        // As it is mapped once more, in one piece.
+        // These words are the target as one region.
         let words = whole.words(TO, (ROOM / 8) as usize);
         let byte = |at: usize| (words[at / 8].load(Ordering::Acquire) >> (8 * (at % 8))) as u8;
         for number in 0..messages {
@@ -136,7 +143,7 @@ fn a_poller_of_the_last_bytes_sees_no_stale_byte() {
             let value = value(number);
             let (start, length) = ((addr - TO) as usize, length as usize);
             let (end, polled) = (start + length, start + length - from_end as usize);
-            // What is polled may be what a message before has left there.
+            // An earlier message may have left the polled value at the end of this message.
             ram.write(TO + end as u64 - 8, &[!value; 8]).unwrap();
             ready.store(number + 1, Ordering::Release);
             wait(&|| byte(polled) == value);
@@ -146,7 +153,7 @@ fn a_poller_of_the_last_bytes_sees_no_stale_byte() {
                 worst = worst.max(stale);
                 example = (length, from_end);
             }
-            // The next one is not begun before this one is there.
+            // The next message begins after this message is complete.
             wait(&|| byte(end - 1) == value);
         }
     });

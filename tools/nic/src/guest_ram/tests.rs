@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
+//! Mapping, unmapping and accesses of guest memory.
+
 use super::*;
 use rustix::fs::{fcntl_add_seals, ftruncate, memfd_create, MemfdFlags};
 use std::os::fd::OwnedFd;
@@ -10,7 +12,7 @@ pub(super) fn memfd(len: u64) -> OwnedFd {
     sealed(MemfdFlags::empty(), len).unwrap()
 }
 
-/// A file as QEMU gives it. None: there are no huge pages.
+/// Returns a file as QEMU passes it, or `None` if the host has no such pages.
 fn sealed(flags: MemfdFlags, len: u64) -> Option<OwnedFd> {
     let flags = flags | MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let fd = memfd_create("ram", flags).ok()?;
@@ -19,7 +21,7 @@ fn sealed(flags: MemfdFlags, len: u64) -> Option<OwnedFd> {
     Some(fd)
 }
 
-/// Two neighbouring regions, a hole, and a read-only one.
+/// Returns memory with two adjacent regions, a hole, and a read-only region.
 fn ram() -> GuestRam {
     let mut ram = GuestRam::new();
     let fd = memfd(4 * PAGE);
@@ -73,7 +75,7 @@ fn words_are_aligned_and_in_bounds() {
 }
 
 #[test]
-fn unmapping_takes_what_lies_inside() {
+fn unmapping_removes_the_regions_inside_the_range() {
     let mut ram = ram();
     assert_eq!(ram.load32(0x2000), Ok(0));
     assert_eq!(ram.unmap(0x2000, PAGE).unwrap().count(), 1);
@@ -95,7 +97,7 @@ fn a_part_of_a_region_cannot_be_unmapped() {
     ] {
         assert!(ram.unmap(addr, len).is_err(), "{addr:#x}+{len:#x}");
     }
-    // Next to regions, and nothing at all.
+    // Ranges without a region, and empty ranges, unmap nothing.
     for (addr, len) in [(0, 0x1000), (0x3000, PAGE), (0x1000, 0), (0x1800, 0)] {
         assert_eq!(
             ram.unmap(addr, len).unwrap().count(),
@@ -144,7 +146,8 @@ fn bad_ranges_are_refused() {
     assert_eq!(ram.load64(u64::MAX - 7), Ok(0x0707_0707_0707_0707));
 }
 
-/// A file of the pages that `flags` ask for, divided as QEMU divides the RAM of a PC. False: the host has no such pages.
+/// Maps a file with pages of `page` bytes in the parts into which QEMU divides the RAM of a PC.
+/// Returns false if the host has no such pages.
 fn divided(flags: MemfdFlags, page: u64) -> bool {
     let Some(fd) = sealed(flags, 2 * page) else {
         return false;
@@ -176,12 +179,12 @@ fn divided(flags: MemfdFlags, page: u64) -> bool {
 fn huge_pages_are_mapped_as_a_whole() {
     const HUGE: u64 = 2 << 20;
     assert!(divided(MemfdFlags::empty(), HUGE));
-    // Where the host has some.
+    // This part shows something only on hosts that have huge pages.
     divided(MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB, HUGE);
 }
 
 #[test]
-fn there_may_be_thousands_of_regions_and_no_more_than_was_announced() {
+fn the_number_of_regions_is_limited_to_the_announced_maximum() {
     let (mut ram, fd) = (GuestRam::new(), memfd(2 * PAGE));
     let addr = |i: usize| i as u64 * 4 * PAGE;
     for i in 0..MAX_REGIONS {

@@ -209,7 +209,8 @@ mod tests {
         u32::from_le_bytes(frame[14..18].try_into().unwrap())
     }
 
-    /// What becomes of a thousand frames, one each millisecond.
+    /// Passes a thousand frames, one each millisecond. Returns the frames that left, with the
+    /// times, and the counts.
     fn thousand(how: Impairment) -> (Vec<(u64, Vec<u8>)>, Toll) {
         how.check().unwrap();
         let mut faults = Faults::behind(None, how);
@@ -225,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_has_the_same_frames_fail_and_another_others() {
+    fn the_seed_selects_the_frames_that_fail() {
         let how = Impairment {
             loss_ppm: 100_000,
             duplicate_ppm: 50_000,
@@ -238,7 +239,7 @@ mod tests {
         };
         assert_eq!(thousand(how), thousand(how));
         assert_ne!(thousand(how).0, thousand(Impairment { seed: 8, ..how }).0);
-        // More loss is loss of others too, not of others instead.
+        // A higher rate loses the same frames and further ones.
         let lost = |loss_ppm| {
             let left = thousand(Impairment {
                 loss_ppm,
@@ -256,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn each_fault_happens_about_as_often_as_it_is_to() {
+    fn each_fault_happens_about_as_often_as_its_rate() {
         let about = |count: u64| (60..140).contains(&count);
         let (left, toll) = thousand(Impairment {
             loss_ppm: 100_000,
@@ -289,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn delay_and_jitter_are_kept_and_nothing_is_lost_by_them() {
+    fn frames_are_delayed_within_the_jitter_and_none_is_lost() {
         let (left, toll) = thousand(Impairment {
             delay_ns: 20 * MS,
             jitter_ns: 10 * MS,
@@ -304,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_spaces_frames_and_what_waits_is_bounded() {
+    fn a_rate_spaces_frames_and_the_number_of_waiting_frames_is_bounded() {
         // 60 bytes at 480 kbit/s take a millisecond.
         let mut faults = Faults::behind(
             None,
@@ -334,14 +335,14 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_room_is_tried_again_later_and_a_change_has_it_leave() {
+    fn frames_without_room_are_retried_later_and_leave_at_once_after_a_change() {
         let mut faults = Faults::behind(None, Impairment::default());
         (0..5).for_each(|n| faults.take(&frame(n), 7));
         faults.release(7, 4, |frames| {
             assert_eq!(frames.len(), 4);
             1
         });
-        // Not at once: nobody is to look for room all the time.
+        // There is a pause before the next attempt, so that the engine does not try all the time.
         assert_eq!(faults.next_due(), Some(7 + CROWDED));
         faults.release(8, 4, |_| panic!("too early"));
         let mut next = Faults::behind(Some(faults), Impairment::default());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What leaves by an uplink, and what an impairment makes of it.
+//! Frames that leave by uplinks, with and without impairments.
 
 mod sequences;
 
@@ -13,7 +13,7 @@ use verbena_control::Impairment;
 
 type Sent = Arc<Mutex<Vec<Vec<u8>>>>;
 
-/// An uplink that remembers what it was given.
+/// An uplink that keeps the frames that it sends.
 struct Wire {
     fd: OwnedFd,
     sent: Sent,
@@ -60,7 +60,7 @@ fn broadcast() -> Vec<u8> {
 }
 
 #[test]
-fn the_guests_frames_and_the_engines_go_through_an_impairment_of_their_uplink() {
+fn an_impairment_applies_to_frames_of_the_guest_and_of_the_engine() {
     let (network, shared, sent) = network(2);
     let how = |loss_ppm| {
         Some(Impairment {
@@ -82,7 +82,7 @@ fn the_guests_frames_and_the_engines_go_through_an_impairment_of_their_uplink() 
     assert_eq!((count(0), count(1)), (2, 1));
     let toll = shared.common.impairments.told().uplinks[1].toll.unwrap();
     assert_eq!((toll.frames, toll.lost), (3, 3));
-    // One that loses nothing has all leave when the engine next looks.
+    // An impairment without loss holds frames until the engine releases them.
     shared.common.impairments.set(Some(1), how(0)).unwrap();
     network.from_guest(0, &broadcast());
     assert!(network.next_release().is_some() && count(1) == 1);
@@ -97,7 +97,7 @@ fn the_guests_frames_and_the_engines_go_through_an_impairment_of_their_uplink() 
 }
 
 #[test]
-fn a_frame_that_is_kept_back_wakes_the_engine() {
+fn a_delayed_frame_wakes_the_engine() {
     let (network, shared, _) = network(1);
     let how = Impairment {
         delay_ns: 1,
@@ -115,11 +115,11 @@ fn a_frame_that_is_kept_back_wakes_the_engine() {
         network.send(0, &[&[0; 60]]);
         std::thread::yield_now();
     }
-    assert!(sleeps.join().unwrap(), "the engine has slept on");
+    assert!(sleeps.join().unwrap(), "the engine was not woken");
 }
 
 #[test]
-fn what_is_too_long_for_an_uplink_is_lost_before_anything_waits() {
+fn a_frame_that_is_too_long_for_an_uplink_is_dropped_before_the_impairment() {
     let (network, shared, sent) = network(1);
     let how = Impairment {
         delay_ns: 1,
@@ -132,10 +132,10 @@ fn what_is_too_long_for_an_uplink_is_lost_before_anything_waits() {
 }
 
 #[test]
-fn frames_in_a_row_go_where_the_first_goes_and_no_others_do() {
+fn the_switch_decides_once_for_frames_of_one_path_in_a_row() {
     use verbena_roce::packet::{Kind, Payload};
     use verbena_roce::{packet, Packet};
-    // By the last bytes of MAC and IP address, which are the same.
+    // A frame between two stations. A number is the last byte of a station's MAC and IP address.
     let between = |from: u8, to: u8, psn: u32| {
         let path = Path {
             smac: [2, 0, 0, 0, 0, from],
@@ -175,18 +175,18 @@ fn frames_in_a_row_go_where_the_first_goes_and_no_others_do() {
     let mut to = |frame: &[u8]| network.from_engine(0, frame, &mut trail);
     let everywhere = to(&frame(9, 0));
     assert_eq!(everywhere.wires().count(), 2);
-    // Nobody is asked again, whatever the packet says.
+    // The next frame of the path goes there too, without another decision.
     assert!(to(&frame(9, 7)) == everywhere && flooded() == 1);
-    // Somebody answers: who asks now goes there alone.
+    // After an answer of the station, new decisions send frames to its uplink alone.
     let answer = between(9, 1, 0);
     network.from_wire(1, &answer, &mut Trail::default());
     let mut trail = Trail::default();
     let mut to = |frame: &[u8]| network.from_engine(0, frame, &mut trail);
     let one = to(&frame(9, 8));
     assert_eq!(one.wires().collect::<Vec<_>>(), [1]);
-    // Another station, then the first again.
+    // A frame for another station, then one for the first station again.
     assert!(to(&frame(8, 9)) == everywhere && to(&frame(9, 10)) == one);
-    // What is refused is refused each time, and so is what only looks like the last from another port.
+    // Each forged frame is refused and counted, although its path is the last one of another port.
     let forged = frame(9, 11);
     for n in 1..3 {
         assert!(network.from_wire(0, &forged, &mut trail).is_empty());
@@ -195,7 +195,7 @@ fn frames_in_a_row_go_where_the_first_goes_and_no_others_do() {
 }
 
 #[test]
-fn a_gid_that_is_anothers_is_refused_and_named() {
+fn a_gid_that_a_guest_may_not_use_is_refused_and_the_refusal_is_listed() {
     let common = Arc::new(Common::new().unwrap());
     let vms = [1, 2].map(|n| {
         let shared = Shared::beside(&common, Default::default());
@@ -221,7 +221,7 @@ fn a_gid_that_is_anothers_is_refused_and_named() {
     let [first, second] = refused(1).try_into().unwrap();
     assert!(first.contains("10.0.0.1 with MAC address 02:00:00:00:00:02: GidInUse"));
     assert!(second.contains("10.0.0.2 with MAC address 02:00:00:00:00:09: GidMacNotAllowed"));
-    // The other gives it up.
+    // The first guest clears the GID.
     network.set_addresses(0, &Addresses::default());
     assert_eq!(network.claim(1, &entry(2, 1)), Ok(()));
     assert_eq!(refused(1).len(), 1);

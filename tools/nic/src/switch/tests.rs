@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The switch, with frames and no sockets.
+//! The switch, with frames and without sockets.
 
 mod hours;
 
@@ -12,9 +12,9 @@ mod claims;
 
 const A: Mac = [2, 0, 0, 0, 0, 0xa];
 const B: Mac = [2, 0, 0, 0, 0, 0xb];
-/// A station on the wire.
+/// A station on an uplink.
 const X: Mac = [2, 0, 0, 0, 0, 0x99];
-/// A station behind a guest.
+/// A station that is bridged to a guest's port.
 const NESTED: Mac = [2, 0, 0, 0, 1, 1];
 const ALL: Mac = [0xff; 6];
 const SECOND: u64 = 1_000_000_000;
@@ -24,7 +24,7 @@ fn ip(last: u8) -> Gid {
     [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, last]
 }
 
-/// Plain Ethernet.
+/// Returns a frame without RoCE.
 fn plain(from: Mac, to: Mac) -> Vec<u8> {
     let mut frame = [&to[..], &from, &[0x88, 0xb5]].concat();
     frame.resize(60, 0);
@@ -37,7 +37,7 @@ fn tagged(from: Mac, to: Mac, vlan: u16) -> Vec<u8> {
     frame
 }
 
-/// RoCE over IPv4, as far as a switch looks at it.
+/// Returns a frame with the fields of RoCE over IPv4 that the switch reads.
 fn roce(from: (Mac, Gid), to: (Mac, Gid)) -> Vec<u8> {
     let mut frame = plain(from.0, to.0);
     frame[12..14].copy_from_slice(&[8, 0]);
@@ -50,15 +50,16 @@ fn roce(from: (Mac, Gid), to: (Mac, Gid)) -> Vec<u8> {
     frame
 }
 
-/// An entry of a GID table, without a VLAN.
+/// Returns an entry of a GID table, without a VLAN.
 fn entry(mac: Mac, gid: Gid) -> Entry {
     let vlan = None;
     Entry { gid, mac, vlan }
 }
 
-/// A driver sets these GIDs with these MAC addresses, and no others; as the engine has it. Returns those that it does not get.
+/// Replaces the GIDs of a driver by these entries, in the order in which the engine does it.
+/// Returns the GIDs that the switch refuses.
 fn set(s: &mut Switch, vm: u8, entries: &[Entry], now: u64) -> Vec<(Gid, Syndrome)> {
-    // What it does not set any more it clears first.
+    // The driver first clears the entries that it does not set any more.
     let keep = |gids| Addresses {
         gids,
         groups: vec![],
@@ -76,7 +77,7 @@ fn set(s: &mut Switch, vm: u8, entries: &[Entry], now: u64) -> Vec<(Gid, Syndrom
     refused
 }
 
-/// The same with the MAC address of its NIC.
+/// Like [`set`], with the MAC address of the VM's NIC.
 fn set_own(s: &mut Switch, vm: u8, gids: &[Gid]) -> Vec<(Gid, Syndrome)> {
     let mac = [A, B][usize::from(vm)];
     let entries: Vec<_> = gids.iter().map(|gid| entry(mac, *gid)).collect();
@@ -91,12 +92,12 @@ fn join(s: &mut Switch, vm: u8, gid: Gid, group: Gid) {
     s.set_addresses(vm, &addresses);
 }
 
-/// Two VMs, of which the drivers have set a GID each, and a wire.
+/// Returns a switch with an uplink and two VMs, whose drivers have set one GID each.
 fn switch() -> Switch {
     switch_with(Policy::default(), Policy::default())
 }
 
-/// The same with what they may use.
+/// Like [`switch`], with policies.
 fn switch_with(of_a: Policy, of_b: Policy) -> Switch {
     let mut switch = Switch::new(1);
     assert_eq!(switch.add_with(A, of_a), Some(0));
@@ -116,7 +117,7 @@ fn ports(ports: &[Port]) -> Ports {
     set
 }
 
-/// Sets the length and the checksum of an IPv4 header of so many bytes.
+/// Sets the length and the checksum of an IPv4 header of `length` bytes.
 fn finish_ipv4(frame: &mut [u8], length: usize) {
     let total = (frame.len() - 14) as u16;
     let ip = &mut frame[14..14 + length];
@@ -129,7 +130,7 @@ fn finish_ipv4(frame: &mut [u8], length: usize) {
 }
 
 #[test]
-fn rdma_in_anothers_name_is_refused_in_any_form() {
+fn roce_with_the_gid_of_another_guest_is_refused_in_any_form() {
     let mut s = switch();
     let forged = roce((A, ip(2)), (X, ip(9)));
     let own = roce((A, ip(1)), (X, ip(9)));
@@ -211,7 +212,7 @@ fn rdma_in_anothers_name_is_refused_in_any_form() {
 }
 
 #[test]
-fn the_unknown_is_flooded_and_the_known_is_not() {
+fn frames_for_unknown_addresses_are_flooded_and_others_are_not() {
     let mut s = switch();
     let to = s.forward(Guest(0), &plain(A, X), 0);
     assert_eq!(to, ports(&[WIRE, Guest(1)]));
@@ -223,7 +224,7 @@ fn the_unknown_is_flooded_and_the_known_is_not() {
 }
 
 #[test]
-fn nothing_goes_back_where_it_came_from() {
+fn a_frame_never_returns_to_the_port_where_it_came_from() {
     let mut s = switch();
     s.forward(WIRE, &plain(X, ALL), 0);
     let y = [2, 0, 0, 0, 0, 0x98];
@@ -241,7 +242,7 @@ fn nothing_goes_back_where_it_came_from() {
 }
 
 #[test]
-fn wires_are_not_joined_here() {
+fn frames_are_not_forwarded_from_one_uplink_to_another() {
     let mut s = Switch::new(3);
     s.add(A);
     let wires = [0, 1, 2].map(Port::Wire);
@@ -258,19 +259,19 @@ fn wires_are_not_joined_here() {
 }
 
 #[test]
-fn what_went_round_a_loop_is_refused() {
+fn a_frame_that_returns_through_a_loop_is_refused() {
     let mut s = switch();
     for frame in [plain(A, ALL), plain(A, X), roce((A, ip(1)), (X, ip(9)))] {
         assert!(!s.forward(Guest(0), &frame, 0).is_empty());
         assert!(s.forward(WIRE, &frame, 1).is_empty());
     }
     assert_eq!(s.tally.refused, 3);
-    // It has not moved either.
+    // The address has not moved to the uplink.
     assert_eq!(s.forward(WIRE, &plain(X, A), 2), ports(&[Guest(0)]));
 }
 
 #[test]
-fn roce_for_a_gid_of_the_driver_is_the_engines_and_other_roce_the_guests() {
+fn roce_for_a_gid_of_the_driver_goes_to_the_engine_and_other_roce_to_the_guest() {
     let mut s = switch();
     let frame = roce((X, ip(9)), (A, ip(1)));
     assert_eq!(s.forward(WIRE, &frame, 0), ports(&[Engine(0)]));
@@ -278,7 +279,7 @@ fn roce_for_a_gid_of_the_driver_is_the_engines_and_other_roce_the_guests() {
         s.forward(Engine(1), &roce((B, ip(2)), (A, ip(1))), 0),
         ports(&[Engine(0)])
     );
-    // rxe has an address of which the driver knows nothing.
+    // Stock rxe in the guest uses an address that the driver has not set.
     let other = roce((X, ip(9)), (A, ip(77)));
     assert_eq!(s.forward(WIRE, &other, 0), ports(&[Guest(0)]));
     // Another VM's GID at this MAC address.
@@ -297,7 +298,8 @@ fn a_packet_by_reference_goes_where_its_frame_would() {
     let ends = ends.concat();
     for (from, to) in ends.iter().flat_map(|a| ends.iter().map(move |b| (*a, *b))) {
         for vm in 0..2 {
-            // What stock rxe uses is its VM's: seen by both ways alike.
+            // The GID that stock rxe uses belongs to its VM, for frames and for packets by
+            // reference.
             let new = || {
                 let mut s = switch();
                 s.forward(Guest(1), &roce((B, ip(50)), (X, ip(9))), 0);
@@ -316,7 +318,8 @@ fn a_packet_by_reference_goes_where_its_frame_would() {
             crossed += u32::from(by_reference.is_some());
         }
     }
-    // Each from its MAC address and from all GIDs that are not another's, to the one GID of the other's driver.
+    // Each VM may send from its MAC address with each GID that no other VM has, and reaches only
+    // the GID of the other VM's driver by reference.
     assert_eq!(crossed, 5);
     let mut s = switch();
     let path = frame::peek(&roce((A, ip(1)), (B, ip(2)))).unwrap();
@@ -338,71 +341,72 @@ fn groups_reach_guests_and_the_engines_that_have_members() {
         s.forward(WIRE, &frame, 0),
         ports(&[Guest(0), Guest(1), Engine(0), Engine(1)])
     );
-    // A VM does not hear itself: its device gives its own members what they are to have.
+    // A frame does not return to its VM: the device itself delivers it to its own members.
     for from in [Guest(0), Engine(0)] {
         assert_eq!(
             s.forward(from, &roce((A, ip(1)), to), 0),
             ports(&[WIRE, Guest(1), Engine(1)])
         );
     }
-    // The group's GID at another group's address.
+    // A frame with the GID of the group and the MAC address of another group.
     let mut other = frame;
     other[5] ^= 1;
     assert_eq!(s.forward(WIRE, &other, 0), ports(&[Guest(0), Guest(1)]));
 }
 
 #[test]
-fn rdma_speaks_in_its_own_name_only() {
+fn rdma_is_sent_only_with_the_senders_own_addresses() {
     let mut s = switch();
     let to = (X, ip(9));
     let refused =
         |s: &mut Switch, from, who: (Mac, Gid)| s.forward(from, &roce(who, to), 0).is_empty();
     for own in [Engine(0), Guest(0)] {
         assert!(!refused(&mut s, own, (A, ip(1))), "{own:?}");
-        // Stock rxe, with an address of its own.
+        // Stock rxe may use an address that no other guest has.
         assert!(!refused(&mut s, own, (A, ip(50))), "{own:?}");
         assert!(refused(&mut s, own, (A, ip(2))), "{own:?}");
         assert!(refused(&mut s, own, (B, ip(1))), "{own:?}");
         assert!(refused(&mut s, own, (NESTED, ip(1))), "{own:?}");
     }
-    // What rxe uses is its VM's, for others here and on the wire.
+    // A GID that rxe uses belongs to its VM: other VMs and stations on the uplink may not use it.
     assert!(refused(&mut s, Guest(1), (B, ip(50))));
     assert!(s
         .forward(WIRE, &roce((X, ip(50)), (B, ip(2))), 0)
         .is_empty());
     assert!(s.forward(WIRE, &roce((X, ip(1)), (B, ip(2))), 0).is_empty());
-    // Until nobody has used it for long.
+    // The GID is free after no frame has used it for `AGE`.
     let late = roce((B, ip(50)), to);
     assert!(!s.forward(Guest(1), &late, AGE).is_empty());
 }
 
 #[test]
-fn a_gid_is_whose_driver_set_it_first_and_then_the_next_ones() {
+fn a_gid_belongs_to_the_driver_that_set_it_first_until_it_is_cleared() {
     let mut s = switch();
     let in_use = [(ip(1), Syndrome::GidInUse)];
     assert_eq!(set_own(&mut s, 1, &[ip(1), ip(2)]), in_use);
     let frame = roce((X, ip(9)), (B, ip(1)));
     assert_eq!(s.forward(WIRE, &frame, 0), ports(&[Guest(1)]));
     set_own(&mut s, 0, &[]);
-    // Nobody has it now, and whoever asks gets it.
+    // The GID is free now. The second driver does not have it before it sets it again.
     assert_eq!(s.forward(WIRE, &frame, 0), ports(&[Guest(1)]));
     assert_eq!(set_own(&mut s, 1, &[ip(1), ip(2)]), []);
     assert_eq!(s.forward(WIRE, &frame, 0), ports(&[Engine(1)]));
 }
 
 #[test]
-fn a_guest_may_have_others_behind_it_but_takes_nobodys_address() {
+fn a_guest_may_have_bridged_addresses_but_no_address_in_use() {
     let mut s = switch();
     s.forward(Guest(0), &plain(NESTED, ALL), 0);
     assert_eq!(s.forward(WIRE, &plain(X, NESTED), 0), ports(&[Guest(0)]));
-    // The address of another VM, ever; of a station that was just heard, not yet.
+    // A guest never gets the address of another VM, and not within `HOLD` that of a station that
+    // was heard elsewhere.
     assert!(s.forward(Guest(0), &plain(B, ALL), 0).is_empty());
     assert!(s.forward(Guest(0), &plain(X, ALL), 1).is_empty());
     assert!(s
         .forward(Guest(1), &plain(NESTED, ALL), HOLD - 1)
         .is_empty());
     assert_eq!(s.forward(Guest(1), &plain(B, X), 2), ports(&[WIRE]));
-    // It has moved here; and back to the wire at once.
+    // After that the address moves to the guest, and back to the uplink at once.
     assert!(!s.forward(Guest(0), &plain(X, ALL), HOLD).is_empty());
     assert_eq!(s.forward(Guest(1), &plain(B, X), HOLD), ports(&[Guest(0)]));
     s.forward(WIRE, &plain(X, ALL), HOLD + 1);
@@ -410,7 +414,7 @@ fn a_guest_may_have_others_behind_it_but_takes_nobodys_address() {
 }
 
 #[test]
-fn who_has_the_address_of_the_one_he_speaks_to_is_heard_by_that_one_alone() {
+fn a_peer_with_the_gid_of_a_guest_reaches_that_guest_alone() {
     let mut s = switch();
     let twice = roce((X, ip(1)), (A, ip(1)));
     assert_eq!(s.forward(WIRE, &twice, 0), ports(&[Engine(0)]));
@@ -418,14 +422,14 @@ fn who_has_the_address_of_the_one_he_speaks_to_is_heard_by_that_one_alone() {
         let frame = roce((X, ip(1)), to);
         assert!(s.forward(WIRE, &frame, 0).is_empty());
     }
-    // Nor does that hold for a VM beside it.
+    // A VM of the same process may not do this.
     let beside = roce((B, ip(1)), (A, ip(1)));
     assert!(s.forward(Guest(1), &beside, 0).is_empty());
     assert!(s.forward(Engine(1), &beside, 0).is_empty());
 }
 
 #[test]
-fn an_address_that_speaks_rdma_on_a_wire_moves_with_rdma_only() {
+fn an_address_that_sends_rdma_on_an_uplink_moves_with_rdma_only() {
     let mut s = Switch::new(2);
     s.add(A);
     let wires = [0, 1].map(Port::Wire);
@@ -439,9 +443,9 @@ fn an_address_that_speaks_rdma_on_a_wire_moves_with_rdma_only() {
     }
     assert_eq!(s.tally.refused, 2);
     assert_eq!(is_at(&mut s, HOLD - 1), ports(&[wires[0]]));
-    // What it says without RDMA is as good as ever, and does not keep it longer.
+    // Frames without RDMA are forwarded as before, and do not extend the hold.
     s.forward(wires[0], &plain(X, A), HOLD - 1);
-    // A station that moves, and takes its connections along.
+    // A station that moves continues its RDMA connections, so its address moves.
     s.forward(wires[1], &speaks, HOLD - 1);
     assert_eq!(is_at(&mut s, HOLD - 1), ports(&[wires[1]]));
     s.forward(wires[0], &plain(X, ALL), 2 * HOLD - 1);
@@ -449,7 +453,7 @@ fn an_address_that_speaks_rdma_on_a_wire_moves_with_rdma_only() {
 }
 
 #[test]
-fn addresses_are_forgotten_when_they_are_not_heard() {
+fn an_address_is_forgotten_after_no_frame_has_come_from_it_for_a_time() {
     let mut s = switch();
     s.forward(WIRE, &plain(X, ALL), 0);
     assert_eq!(s.forward(Guest(0), &plain(A, X), AGE - 1), ports(&[WIRE]));
@@ -473,7 +477,7 @@ fn vlans_have_addresses_of_their_own() {
 }
 
 #[test]
-fn a_flood_of_addresses_fills_nobody_elses_table() {
+fn a_flood_of_addresses_takes_no_room_from_others() {
     let mut s = switch();
     let nth = |n: u32| {
         let [a, b, c, d] = n.to_be_bytes();
@@ -486,21 +490,21 @@ fn a_flood_of_addresses_fills_nobody_elses_table() {
     }
     assert_eq!(s.tally.unlearned, 2 * GUEST_ADDRESSES as u64);
     assert!(s.heard.len() <= GUEST_ADDRESSES + 1);
-    // Others are learned all the same, and known still.
+    // New addresses of others are learned, and known ones stay.
     s.forward(Guest(1), &plain(NESTED, ALL), SECOND);
     assert_eq!(
         s.forward(WIRE, &plain(X, NESTED), SECOND),
         ports(&[Guest(1)])
     );
     assert_eq!(s.forward(Guest(1), &plain(B, X), SECOND), ports(&[WIRE]));
-    // One that moves to where there is no room is nowhere that is known.
+    // An address that moves to a port without room is forgotten.
     let moved = SECOND + HOLD;
     s.forward(Guest(0), &plain(X, ALL), moved);
     assert_eq!(
         s.forward(Guest(1), &plain(B, X), moved),
         ports(&[WIRE, Guest(0)])
     );
-    // When they are too old there is room again.
+    // After the addresses have aged, there is room again.
     let later = AGE + 2 * SECOND;
     s.forward(Guest(0), &plain(nth(u32::MAX), ALL), later);
     assert_eq!(
@@ -527,7 +531,7 @@ fn a_flood_of_gids_takes_none_from_others() {
 }
 
 #[test]
-fn what_is_no_frame_or_for_the_link_alone_is_not_forwarded() {
+fn invalid_frames_and_frames_for_the_link_alone_are_not_forwarded() {
     let mut s = switch();
     let link = [1, 0x80, 0xc2, 0, 0, 0xe];
     for frame in [
@@ -540,7 +544,7 @@ fn what_is_no_frame_or_for_the_link_alone_is_not_forwarded() {
     ] {
         assert!(s.forward(Guest(0), &frame, 0).is_empty(), "{frame:02x?}");
     }
-    // Whatever the bytes are, it does not panic.
+    // No bytes cause a panic.
     let mut dice = 1u32;
     for length in 0..4000 {
         let bytes = (0..length % 90).map(|_| {
@@ -559,7 +563,7 @@ fn what_is_no_frame_or_for_the_link_alone_is_not_forwarded() {
 }
 
 #[test]
-fn vms_are_few_and_have_an_address_each() {
+fn the_number_of_vms_is_limited_and_each_has_its_own_address() {
     let mut s = Switch::new(0);
     for n in 0..MAX_VMS {
         assert_eq!(s.add([2, 0, 0, 0, 9, n]), Some(n));

@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_come_out_as_they_went_in_and_the_rest_of_a_broken_bundle_is_dropped() {
+    fn a_bundle_contains_its_frames_and_the_rest_of_a_broken_bundle_is_dropped() {
         let frames: [&[u8]; 3] = [&[1; 60], &[], &[3; 9000]];
         let lengths = lengths(&frames);
         let bytes: Vec<u8> = parts(&frames, &lengths)
@@ -74,11 +74,11 @@ mod tests {
     }
 
     #[test]
-    fn a_bundle_has_a_longest() {
+    fn the_length_of_a_bundle_is_limited() {
         let frame = [0; 1500];
         let count = fitting(&[&frame[..]; 100]);
         assert!(count * 1502 + MARK.len() <= MOST && (count + 1) * 1502 + MARK.len() > MOST);
-        // What is longer goes alone.
+        // A frame that is longer than a bundle is sent alone.
         assert_eq!(fitting(&[&[0; MOST][..], &[1]]), 1);
     }
 }

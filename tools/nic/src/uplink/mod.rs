@@ -81,7 +81,7 @@ impl FromStr for Kind {
                     return Err(form());
                 }
                 if own == peer {
-                    return Err(String::from("a socket cannot be its own peer"));
+                    return Err(format!("{text:?}: a socket cannot be its own peer"));
                 }
                 Ok(Self::Unix(own.into(), peer.into()))
             }
@@ -102,7 +102,7 @@ impl FromStr for Kind {
                     .any(|a| a.port() == 0 || a.is_ipv4() != own.is_ipv4())
                 {
                     return Err(format!(
-                        "{text:?}: each needs a port, and all one version of IP"
+                        "{text:?}: each address needs a port, and all addresses the same version of IP"
                     ));
                 }
                 if (1..all.len()).any(|n| all[..n].contains(&all[n])) {
@@ -115,13 +115,13 @@ impl FromStr for Kind {
                 let fits = (1..tun::NAME).contains(&rest.len()) && rest.chars().all(is_plain);
                 if !fits || rest == "." || rest == ".." {
                     return Err(format!(
-                        "{text:?} is not tap:NAME, that of a network interface"
+                        "{text:?} is not tap:NAME, where NAME is the name of a network interface"
                     ));
                 }
                 Ok(Self::Tap(rest.into()))
             }
             _ => Err(format!(
-                "{text:?} is no uplink: unix:OWN,PEER or udp:OWN,PEER[,PEER...] or tap:NAME"
+                "{text:?} is no uplink: give unix:OWN,PEER or udp:OWN,PEER[,PEER...] or tap:NAME"
             )),
         }
     }
@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kinds_are_read_and_mistakes_named() {
+    fn kinds_are_parsed_and_errors_name_the_rule() {
         let unix = Kind::Unix("/run/a".into(), "b".into());
         assert_eq!("unix:/run/a,b".parse(), Ok(unix));
         let [a, b, c] = ["10.0.0.1:5000", "10.0.0.2:5000", "10.0.0.3:5001"];
@@ -177,7 +177,7 @@ mod tests {
             ("udp:10.0.0.1:5000", "OWN,PEER"),
             ("udp:10.0.0.1,10.0.0.2", "like 10.0.0.1:5000"),
             ("udp:10.0.0.1:0,10.0.0.2:5000", "needs a port"),
-            ("udp:10.0.0.1:5000,[fd00::2]:5000", "one version of IP"),
+            ("udp:10.0.0.1:5000,[fd00::2]:5000", "same version of IP"),
             ("udp:10.0.0.1:5000,10.0.0.1:5000", "twice"),
         ] {
             let error = bad.parse::<Kind>().unwrap_err();

@@ -24,7 +24,7 @@ const LEAST: usize = 3;
 /// Has the kernel join received datagrams.
 pub(super) fn receive_many(socket: &impl AsFd) {
     if let Err(e) = setsockopt(socket, sockopt::UdpGroSegment, &true) {
-        log::debug!("uplink: datagrams come one by one: {e}");
+        log::debug!("uplink: the kernel does not join received datagrams: {e}");
     }
 }
 
@@ -103,7 +103,7 @@ impl Segments {
             ) => {
                 let longest = length.saturating_sub(1);
                 if self.longest.fetch_min(longest, Ordering::Relaxed) == usize::MAX {
-                    log::info!("uplink: frames of {length} bytes and more leave one by one");
+                    log::info!("uplink: frames of {length} bytes and more are sent one by one");
                 }
                 Ok(0)
             }
@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn runs_are_of_one_length_and_end_with_what_is_shorter() {
+    fn the_frames_of_a_run_have_one_length_but_for_a_shorter_last_one() {
         let frames = |lengths: &[usize]| lengths.iter().map(|&n| vec![0; n]).collect::<Vec<_>>();
         for (lengths, longest, first, before) in [
             (&[100, 100, 100, 60, 60][..], usize::MAX, 4, 1),
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_is_cut_frames_go_one_by_one_as_to_whoever_takes_them_so() {
+    fn frames_that_cannot_be_sent_in_segments_are_sent_one_by_one() {
         let [one, two] = [0, 1].map(|_| std::net::UdpSocket::bind("127.0.0.1:0").unwrap());
         one.connect(two.local_addr().unwrap()).unwrap();
         let segments = Segments::default();
@@ -180,7 +180,8 @@ mod tests {
         };
         send(1082);
         assert_eq!(segments.longest.load(Ordering::Relaxed), usize::MAX);
-        // As on a way that is too narrow: more than a datagram has room for.
+        // Three frames are more than a datagram has room for, so the kernel refuses to cut them,
+        // as for a route with a smaller MTU.
         let frame = vec![1; 30_000];
         assert_eq!(segments.send_run(one.as_fd(), &[&frame[..]; 3]).unwrap(), 0);
         assert_eq!(segments.longest.load(Ordering::Relaxed), 29_999);

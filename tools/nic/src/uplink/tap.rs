@@ -35,7 +35,9 @@ impl Tap {
         let attached = Self::loose(name).and_then(|tap| tap.attach().map(|()| tap));
         attached.map_err(|e| {
             let e = io::Error::from(e);
-            io::Error::other(format!("no TAP device {name} by /dev/net/tun: {e}"))
+            io::Error::other(format!(
+                "cannot attach to TAP device {name} by /dev/net/tun: {e}"
+            ))
         })
     }
 
@@ -97,7 +99,7 @@ impl Uplink for Tap {
         match self.attach() {
             // EXIST means that the file is attached: an earlier call had failed just before that.
             Ok(()) | Err(Errno::EXIST) => {
-                log::info!("uplink: TAP device {} is there again", self.name);
+                log::info!("uplink: TAP device {} exists again", self.name);
                 self.is_gone.store(false, Ordering::Relaxed);
             }
             Err(e) => log::debug!("uplink: TAP device {}: {e}", self.name),
@@ -110,8 +112,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_device_that_was_deleted_is_not_waited_for() {
-        // A file without a device is what a deletion leaves.
+    fn a_deleted_device_is_not_polled() {
+        // A file that is not attached behaves like the file of a deleted device.
         let Ok(tap) = Tap::loose("verbena-none") else {
             eprintln!("no /dev/net/tun here");
             return;
@@ -121,7 +123,7 @@ mod tests {
         tap.receive(&mut batch);
         assert_eq!(batch.frames().count(), 0);
         assert!(tap.descriptor().is_none());
-        // It stays away until there is a device, and what is sent is lost.
+        // Frames are lost until there is a device of that name.
         tap.tend();
         assert!(tap.descriptor().is_none());
         assert_eq!(tap.send(&[&[0; 60], &[0; 60]]), 2);

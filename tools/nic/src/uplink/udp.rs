@@ -62,7 +62,7 @@ impl Udp {
         };
         open().map_err(|e: Errno| {
             let e = io::Error::from(e);
-            io::Error::other(format!("no tunnel from {own} to {peer}: {e}"))
+            io::Error::other(format!("cannot open a tunnel from {own} to {peer}: {e}"))
         })
     }
 }
@@ -109,18 +109,19 @@ mod tests {
     }
 
     #[test]
-    fn each_peer_has_its_own_frames_and_strangers_are_not_heard() {
-        // Addresses of this test's own; the loopback network is large.
+    fn each_peer_gets_its_own_frames_and_frames_of_strangers_are_dropped() {
+        // The addresses depend on the process, so that other processes use other addresses.
         let number = std::process::id().to_le_bytes();
         let address =
             |host| SocketAddr::from(([127, 77, number[0], host], 4000 + u16::from(number[1])));
         let all = [1, 2, 3].map(address);
         let to = |from: usize, to: usize| Udp::open(&all[from], &all[to]).unwrap();
         let early = to(0, 1);
-        // Nobody is there: it is lost, and so is nothing later.
+        // The peer does not exist yet: this frame is lost, and no later one.
         assert_eq!(early.send(&[b"lost"]), 1);
         let (one_two, one_three, two, three) = (early, to(0, 2), to(1, 0), to(2, 0));
-        // What the kernel cuts, and what it does not.
+        // Runs of frames of one length, with a shorter frame between them: the kernel cuts the
+        // runs.
         for (length, last) in [(60, 60), (1082, 61), (4170, 4170)] {
             let mut frames: Vec<_> = (0..150).map(|n| vec![n; length]).collect();
             frames.insert(7, vec![7; 50]);
@@ -150,7 +151,7 @@ mod tests {
         let stranger = std::net::UdpSocket::bind(address(4)).unwrap();
         stranger.send_to(b"forged", all[1]).unwrap();
         assert!(received(&two).is_empty());
-        // What is too long does not stop what comes behind it.
+        // A frame that is too long does not stop the next one.
         assert_eq!(one_two.send(&[&[0; MTU + 1], b"next"]), 1);
         assert!(Udp::open(&"192.0.2.1:4000".parse().unwrap(), &all[0]).is_err());
     }

@@ -45,7 +45,10 @@ impl Unix {
     /// The path cannot be used, or is too long.
     pub fn open(places: &Places, own: &Path, peer: &Path) -> io::Result<Self> {
         let address = SocketAddrUnix::new(peer);
-        let text = |e| io::Error::other(format!("no socket can be at {}: {e}", peer.display()));
+        let text = |e| {
+            let path = peer.display();
+            io::Error::other(format!("{path} cannot be the path of a socket: {e}"))
+        };
         let it = Self {
             peer: address.map_err(text)?,
             socket: places.datagram(own)?,
@@ -80,7 +83,7 @@ impl Unix {
         self.takes_bundles.store(false, Ordering::Relaxed);
         self.offers.store(OFFERS, Ordering::Relaxed);
         if self.is_connected.swap(false, Ordering::Relaxed) {
-            log::info!("uplink: the peer is gone: {why}");
+            log::info!("uplink: the peer has disconnected: {why}");
         }
     }
 }
@@ -162,17 +165,17 @@ mod tests {
     }
 
     #[test]
-    fn frames_pass_in_order_and_a_peer_may_come_later_go_and_return() {
+    fn frames_arrive_in_order_and_a_peer_may_connect_late_and_again() {
         let dir = Dir::new("uplink-unix");
         let (a, b) = (dir.0.join("a"), dir.0.join("b"));
         let places = Places::default();
         let one = Unix::open(&places, &a, &b).unwrap();
-        // As on a port without a cable.
+        // Without a peer, frames are lost, as on a port without a cable.
         assert_eq!(one.send(&[b"lost"]), 1);
         for life in 0..3 {
             let places = Places::default();
             let other = Unix::open(&places, &b, &a).unwrap();
-            // Each finds out about the other within two looks.
+            // After two calls of `tend`, each end is connected and has offered to take bundles.
             (0..2).for_each(|_| [&one, &other].map(Uplink::tend).into_iter().collect());
             let frames: Vec<Vec<u8>> = (0..200).map(|n| vec![n; 1500]).collect();
             let slices: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
@@ -188,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_ask_for_bundles_gets_none() {
+    fn a_peer_that_does_not_offer_to_take_bundles_gets_single_frames() {
         let dir = Dir::new("uplink-unix-plain");
         let (a, b) = (dir.0.join("a"), dir.0.join("b"));
         let places = Places::default();
@@ -203,13 +206,13 @@ mod tests {
         let frames: [&[u8]; 3] = [&[1; 60], &[2; 70], &[3; 60]];
         assert_eq!(one.send(&frames), 3);
         assert_eq!([got(), got(), got()], frames);
-        // What it might ask for is no frame to anybody.
+        // The offer to take bundles is no valid frame, so other software drops it.
         one.tend();
         let offer = got();
         assert!(crate::switch::Switch::new(1)
             .forward(crate::switch::Port::Wire(0), &offer, 0)
             .is_empty());
-        // From now on it asks.
+        // From now on the peer takes bundles.
         other.send(&offer).unwrap();
         assert!(received(&one).is_empty());
         assert_eq!(one.send(&frames), 3);
@@ -220,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn of_full_bundles_few_are_taken_at_once() {
+    fn one_call_receives_only_a_few_full_bundles() {
         let dir = Dir::new("uplink-unix-many");
         let (a, b) = (dir.0.join("a"), dir.0.join("b"));
         let places = Places::default();
@@ -236,7 +239,7 @@ mod tests {
             sent += (0..20).map(|_| one.send(&frames)).sum::<usize>();
             other.receive(&mut batch);
             let count = batch.frames().filter(|f| !f.is_empty()).count();
-            // Once it knows.
+            // The first call does not know yet that the peer sends bundles.
             assert!(round == 0 || (1..400).contains(&count), "{round}: {count}");
             got += count;
         }
@@ -245,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_room_is_taken_back() {
+    fn frames_without_room_are_not_sent_and_can_be_sent_later() {
         let dir = Dir::new("uplink-unix-full");
         let (a, b) = (dir.0.join("a"), dir.0.join("b"));
         let places = Places::default();
@@ -259,7 +262,7 @@ mod tests {
             sent += 64;
             assert!(sent < 1 << 20, "no end");
         }
-        // Far more than `net.unix.max_dgram_qlen`.
+        // In bundles, the socket holds more frames than `net.unix.max_dgram_qlen`.
         assert!(sent >= 64);
         while !received(&other).is_empty() {}
         assert_eq!(one.send(&frames), 64);

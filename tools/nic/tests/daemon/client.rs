@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A client of the vfio-user protocol, as small as the tests need it.
+//! A client of the vfio-user protocol with the messages that the tests need.
 
 use rustix::fs::{fcntl_add_seals, ftruncate, memfd_create, MemfdFlags, SealFlags};
 use rustix::net::{sendmsg, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
@@ -27,16 +27,16 @@ pub const BAR_REGS: u32 = regs::BAR_REGS;
 pub const BAR_DOORBELL: u32 = regs::BAR_DOORBELL;
 pub const CONFIG: u32 = vfio_user::REGION_CONFIG;
 
-/// Far more than anything here takes; only a failure waits so long.
+/// Limit for each wait, which only a failure reaches.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What of the NIC is in this process.
+/// The part of the NIC that runs in this process.
 struct Server {
     thread: JoinHandle<io::Result<()>>,
     shared: Arc<Shared>,
 }
 
-/// The client, with the server behind it.
+/// A client, with its server if that runs in this process.
 pub struct Client {
     stream: UnixStream,
     server: Option<Server>,
@@ -51,7 +51,7 @@ impl Client {
         Self::start_all(1).remove(0)
     }
 
-    /// Starts a NIC with so many VMs and connects to each.
+    /// Starts a NIC with `count` VMs and connects to each.
     pub fn start_all(count: u8) -> Vec<Self> {
         let common = Arc::new(Common::new().unwrap());
         let new = |n| {
@@ -86,7 +86,7 @@ impl Client {
         clients.collect()
     }
 
-    /// A client of a NIC elsewhere.
+    /// Returns a client of a NIC in another process.
     pub fn over(stream: UnixStream) -> Self {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         Self {
@@ -104,7 +104,7 @@ impl Client {
             .unwrap();
     }
 
-    /// What is left of a kind of misbehaviour.
+    /// Returns the remaining value of a kind of misbehaviour.
     pub fn misbehaves(&mut self, kind: Kind) -> u32 {
         let mut out = [0; 4];
         let offset = misbehave::CONFIG_BASE + 4 * kind as usize;
@@ -112,7 +112,7 @@ impl Client {
         u32::from_le_bytes(out)
     }
 
-    /// Goes away; returns how the server ended.
+    /// Disconnects. Returns the result of the server.
     pub fn leave(self) -> io::Result<()> {
         drop(self.stream);
         self.server.unwrap().thread.join().unwrap()
@@ -141,7 +141,7 @@ impl Client {
         assert_eq!(sent, Ok(header.len()));
     }
 
-    /// Sends a request; returns the reply's payload, or the error's number.
+    /// Sends a request. Returns the payload of the reply, or the errno of the error.
     pub fn request(
         &mut self,
         command: u16,
@@ -181,7 +181,7 @@ impl Client {
         assert_eq!(reply[..4], [0; 4]);
         assert_eq!(reply.last(), Some(&0));
         let said: serde_json::Value = serde_json::from_slice(&reply[4..reply.len() - 1]).unwrap();
-        // What QEMU goes by: without it QEMU takes 65535 for it, and says nothing when a map is refused.
+        // Without this value QEMU assumes 65535, and does not report that a map is refused.
         assert_eq!(
             said["capabilities"]["max_dma_maps"],
             verbena_nic::guest_ram::MAX_REGIONS
@@ -203,7 +203,7 @@ impl Client {
         Ok(self.words(7, &[16, 0, index, 0], None)?[3])
     }
 
-    /// Shares memory with the device, and maps it here too.
+    /// Shares memory with the device, and maps it in this process too.
     pub fn dma_map(&mut self, addr: u64, len: u64) {
         ftruncate(&self.file, len).unwrap();
         fcntl_add_seals(&self.file, SealFlags::SHRINK).unwrap();
@@ -307,9 +307,10 @@ impl Client {
         }
     }
 
-    /// Returns when the engine has handled everything that was sent so far.
+    /// Waits until the engine has handled all messages that were sent before.
     pub fn settle(&mut self) {
-        // The front serves its socket in order, so the answer says that it has passed on all before it.
+        // The front handles messages in order, so after this reply it has passed on all earlier
+        // ones.
         self.read_reg(regs::MAGIC);
         let (to, from) = mpsc::channel();
         let shared = &self.server.as_ref().unwrap().shared;

@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-/// A directory of a test's own, removed at its end.
+/// A directory for one test, which is removed at the end of the test.
 pub struct Dir(pub PathBuf);
 
 impl Dir {
@@ -15,7 +15,7 @@ impl Dir {
         Self(path)
     }
 
-    /// The names of what is in it, sorted.
+    /// Returns the names of the entries, sorted.
     pub fn list(&self) -> Vec<String> {
         let entries = fs::read_dir(&self.0).unwrap();
         let mut names: Vec<_> = entries

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The whole NIC behind its socket, as QEMU and a driver use it: a client of the vfio-user protocol that shares memory
-//! with the device, hands over eventfds and drives the device through its BARs.
+//! The whole NIC at its socket, as QEMU and a driver use it: a client of the vfio-user protocol
+//! shares memory with the device, passes eventfds and drives the device through its BARs.
 
 mod client;
 mod dir;
@@ -26,14 +26,15 @@ const RAM: u64 = 1 << 20;
 const EINVAL: u32 = 22;
 const ENOTSUP: u32 = 95;
 
-/// A client whose device has memory, an interrupt and a running command queue.
+/// Starts a NIC. Returns a client whose device has memory and a running command queue, and the
+/// eventfd of vector 0.
 fn running() -> (Client, OwnedFd) {
     run(Client::start())
 }
 
 fn run(mut client: Client) -> (Client, OwnedFd) {
     client.version();
-    // The one before may just have left.
+    // The device may still be in the reset after the last client.
     client.wait_reg(regs::STATUS, |status| status == 0);
     client.dma_map(0, RAM);
     let interrupt = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
@@ -61,7 +62,7 @@ fn wait_interrupt(fd: &OwnedFd) {
     rustix::io::read(fd, &mut [0; 8]).unwrap();
 }
 
-/// Executes a command; returns its status.
+/// Executes a command and waits for its interrupt. Returns its status.
 fn command<C: Command>(client: &mut Client, interrupt: &OwnedFd, token: u32, request: C) -> u32 {
     let header = cmd::RequestHeader {
         opcode: C::OPCODE.to_raw().into(),
@@ -100,17 +101,17 @@ fn the_device_describes_itself() {
 }
 
 #[test]
-fn what_makes_no_sense_is_answered_and_the_stream_goes_on() {
+fn invalid_messages_get_an_error_and_the_connection_goes_on() {
     let mut client = Client::start();
     client.version();
-    // Unknown, unsupported, too short.
+    // Commands that are unknown, not supported, or too short.
     for command in [0, 6, 11, 15, 999] {
         assert_eq!(client.request(command, &[7; 100], None), Err(ENOTSUP));
     }
     for command in [2, 3, 5, 7, 8, 9, 10] {
         assert_eq!(client.request(command, &[0xff; 6], None), Err(EINVAL));
     }
-    // Outside of a region, of no region, more than a message may carry.
+    // Accesses outside a region, to no region, and longer than a message may be.
     let mut out = [0; 4];
     assert_eq!(client.read(BAR_REGS, 0x1_0000, &mut out), Err(EINVAL));
     assert_eq!(client.read(BAR_REGS, u64::MAX, &mut out), Err(EINVAL));
@@ -136,7 +137,7 @@ fn a_command_is_executed_and_interrupts() {
 }
 
 #[test]
-fn nothing_happens_without_bus_mastering() {
+fn without_bus_mastering_no_command_is_executed() {
     let (mut client, interrupt) = running();
     client.write(CONFIG, 4, &[2, 0]).unwrap();
     let header = cmd::RequestHeader {
@@ -146,18 +147,18 @@ fn nothing_happens_without_bus_mastering() {
     };
     client.ram.write_struct(SLOTS, &header).unwrap();
     client.write_reg(regs::CMDQ_DOORBELL, 0);
-    // The engine answers the front's question after the doorbell, so it has seen it.
+    // `settle` returns after the engine has seen the doorbell.
     client.settle();
     let token = SLOTS + cmd::REQUEST_SIZE as u64 + 12;
     assert_eq!(client.ram.load32(token), Ok(0));
-    // It goes on where it was.
+    // The engine executes the command after bus mastering is on.
     client.write(CONFIG, 4, &[6, 0]).unwrap();
     wait_interrupt(&interrupt);
     assert_eq!(client.ram.load32(token), Ok(9));
 }
 
 #[test]
-fn no_interrupt_comes_once_bus_mastering_is_off() {
+fn no_interrupt_is_raised_after_bus_mastering_is_off() {
     let (mut client, interrupt) = running();
     let reply = SLOTS + cmd::REQUEST_SIZE as u64 + 12;
     for token in 1..=500 {
@@ -170,7 +171,8 @@ fn no_interrupt_comes_once_bus_mastering_is_off() {
         client.ram.write_struct(SLOTS, &header).unwrap();
         client.write_reg(regs::CMDQ_DOORBELL, 0);
         client.write(CONFIG, 4, &[2, 0]).unwrap();
-        // What was done until now has told so; what was not will not be before bus mastering is on again.
+        // If the command is done, its interrupt has been raised. If not, it is executed only after
+        // bus mastering is on again.
         let raised = rustix::io::read(&interrupt, &mut [0; 8]).is_ok();
         let done = client.ram.load32(reply) == Ok(token);
         assert!(
@@ -186,7 +188,7 @@ fn no_interrupt_comes_once_bus_mastering_is_off() {
 }
 
 #[test]
-fn memory_that_has_gone_is_a_fatal_error_and_a_reset_heals_it() {
+fn unmapped_memory_of_the_command_queue_is_a_fatal_error_until_reset() {
     let (mut client, interrupt) = running();
     client.dma_unmap(0, RAM);
     client.write_reg(regs::CMDQ_DOORBELL, 0);
@@ -194,7 +196,7 @@ fn memory_that_has_gone_is_a_fatal_error_and_a_reset_heals_it() {
     client.write_reg(regs::CONTROL, regs::CONTROL_RESET);
     client.wait_reg(regs::STATUS, |status| status == 0);
     client.remap(0, RAM);
-    // A fatal error raises vector 0.
+    // The fatal error has raised vector 0.
     let _ = rustix::io::read(&interrupt, &mut [0; 8]);
     start_queue(&mut client);
     let status = command(&mut client, &interrupt, 6, QueryDevice::default());
@@ -202,7 +204,7 @@ fn memory_that_has_gone_is_a_fatal_error_and_a_reset_heals_it() {
 }
 
 #[test]
-fn a_reset_of_the_function_stops_everything() {
+fn a_reset_of_the_function_resets_the_device_and_clears_bus_mastering() {
     let (mut client, _interrupt) = running();
     client.request(13, &[], None).unwrap();
     client.wait_reg(regs::STATUS, |status| status == 0);
@@ -231,7 +233,7 @@ fn an_idle_device_sleeps_and_a_doorbell_wakes_it() {
 }
 
 #[test]
-fn the_process_ends_with_its_client() {
+fn the_server_ends_after_its_client_has_disconnected() {
     let (client, _interrupt) = running();
     assert!(client.leave().is_ok());
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A device that misbehaves in time does it as it is told, and no more than that.
+//! A device with a misbehaviour does what the misbehaviour says, and behaves correctly otherwise.
 
 use crate::client::{Client, CONFIG};
 use crate::{command, running, start_queue, wait_interrupt, RAM, SLOTS};
@@ -18,7 +18,7 @@ use verbena_device::misbehave::{Kind, ALWAYS, CONFIG_BASE, CONFIG_MAGIC};
 /// Where the device stores the token of a command that it has answered.
 const TOKEN: u64 = SLOTS + cmd::REQUEST_SIZE as u64 + 12;
 
-/// Issues a command without waiting for its answer.
+/// Issues a command without waiting for its reply.
 fn issue<C: Command>(client: &mut Client, token: u32) {
     let header = cmd::RequestHeader {
         opcode: C::OPCODE.to_raw().into(),
@@ -29,7 +29,7 @@ fn issue<C: Command>(client: &mut Client, token: u32) {
     client.write_reg(regs::CMDQ_DOORBELL, 0);
 }
 
-/// Resets the device and brings it up again; it must work then.
+/// Resets the device, starts its command queue and checks that a command succeeds.
 fn revive(client: &mut Client, interrupt: &OwnedFd, token: u32) {
     client.write_reg(regs::CONTROL, regs::CONTROL_RESET);
     client.wait_reg(regs::STATUS, |status| status == 0);
@@ -39,7 +39,7 @@ fn revive(client: &mut Client, interrupt: &OwnedFd, token: u32) {
 }
 
 #[test]
-fn the_guest_finds_the_words_and_the_script_knows_them() {
+fn configuration_space_has_a_word_for_each_kind_that_the_script_lists() {
     let mut client = Client::start();
     client.version();
     let mut out = [0; 4];
@@ -79,7 +79,7 @@ fn commands_are_lost_or_not_answered() {
             0
         );
     }
-    // Only those that are meant, and for as long as it is wanted.
+    // `OnlyOpcode` selects the commands, and `ALWAYS` has no limit.
     client.misbehave(Kind::OnlyOpcode, QueryStats::OPCODE.to_raw().into());
     client.misbehave(Kind::SwallowCommands, ALWAYS);
     assert_eq!(
@@ -94,7 +94,7 @@ fn commands_are_lost_or_not_answered() {
 }
 
 #[test]
-fn late_answers_come() {
+fn late_replies_arrive() {
     let (mut client, interrupt) = running();
     for (kind, token) in [(Kind::LateCommand, 200), (Kind::StallAtCommand, 201)] {
         client.misbehave(kind, 30);
@@ -106,14 +106,14 @@ fn late_answers_come() {
 }
 
 #[test]
-fn a_stalled_engine_goes_on_unless_it_was_silenced() {
+fn a_stalled_engine_continues_unless_the_device_was_reset() {
     let (mut client, interrupt) = running();
     client.misbehave(Kind::StallAtCommand, ALWAYS);
     issue::<QueryDevice>(&mut client, 300);
     while client.misbehaves(Kind::Stall) == 0 {
         std::thread::yield_now();
     }
-    // The front answers all the while, and the reset is not confirmed before the engine has seen it.
+    // The front answers during the stall. The reset is confirmed after the engine has done it.
     client.write_reg(regs::CONTROL, regs::CONTROL_RESET);
     assert_eq!(
         client.read_reg(regs::STATUS),
@@ -130,7 +130,7 @@ fn a_stalled_engine_goes_on_unless_it_was_silenced() {
 }
 
 #[test]
-fn interrupts_are_withheld_until_they_may_come() {
+fn withheld_interrupts_are_raised_after_the_misbehaviour_ends() {
     let (mut client, interrupt) = running();
     client.misbehave(Kind::NoInterrupts, 1);
     issue::<QueryDevice>(&mut client, 400);
@@ -142,7 +142,7 @@ fn interrupts_are_withheld_until_they_may_come() {
 }
 
 #[test]
-fn a_reset_that_is_never_confirmed_lets_dma_go_on_until_mastering_is_off() {
+fn after_a_reset_that_is_never_confirmed_dma_continues_until_bus_mastering_is_off() {
     let (mut client, interrupt) = running();
     client.misbehave(Kind::ResetUnconfirmed, 1);
     client.write_reg(regs::CONTROL, regs::CONTROL_RESET);
@@ -161,7 +161,7 @@ fn a_reset_that_is_never_confirmed_lets_dma_go_on_until_mastering_is_off() {
 }
 
 #[test]
-fn bus_mastering_that_is_stuck_reads_back_and_lets_dma_go_on() {
+fn bus_mastering_that_is_stuck_reads_as_set_and_dma_continues() {
     let (mut client, interrupt) = running();
     client.misbehave(Kind::BusMasterStuck, 1);
     client.write(CONFIG, 4, &[2, 0]).unwrap();
@@ -178,14 +178,14 @@ fn bus_mastering_that_is_stuck_reads_back_and_lets_dma_go_on() {
     assert_eq!(out, [2, 0]);
 }
 
-/// Longer than a front takes that waits for a slice; one that waits for ever takes longer.
+/// Limit for a reply of the front, which may have to wait for the end of a slice.
 const AT_ONCE: Duration = Duration::from_secs(1);
 
 #[test]
-fn panics_while_memory_is_mapped_and_unmapped_hang_nobody() {
+fn panics_do_not_block_maps_and_unmaps() {
     let (mut client, interrupt) = running();
     for round in 0..100 {
-        // The panic comes while maps change: at once, or in a slice that a command has made busy.
+        // The engine panics while maps change: at once, or in a slice with a command.
         client.misbehave(Kind::Panic, 1);
         if round % 2 == 0 {
             issue::<QueryDevice>(&mut client, 1000 + round);
@@ -197,7 +197,7 @@ fn panics_while_memory_is_mapped_and_unmapped_hang_nobody() {
             assert!(start.elapsed() < AT_ONCE, "round {round}");
         }
         client.wait_reg(regs::STATUS, |status| status & regs::STATUS_FATAL != 0);
-        // Vector 0 tells of it.
+        // The fatal error raises vector 0.
         wait_interrupt(&interrupt);
         let syndrome = client.read_reg(regs::FATAL_SYNDROME);
         assert_eq!(syndrome, u32::from(Syndrome::EngineFailure.to_raw()));
@@ -206,7 +206,7 @@ fn panics_while_memory_is_mapped_and_unmapped_hang_nobody() {
 }
 
 #[test]
-fn the_driver_is_told_of_a_panic_by_an_event() {
+fn a_panic_is_reported_by_an_event() {
     let (mut client, interrupt) = running();
     const CHUNK: u64 = 0x2_0000;
     const RING: u64 = 0x3_0000;
@@ -239,14 +239,14 @@ fn the_driver_is_told_of_a_panic_by_an_event() {
 }
 
 #[test]
-fn an_engine_that_ends_is_noticed_and_a_reset_heals_it() {
+fn an_engine_failure_is_a_fatal_error_until_reset() {
     let (mut client, interrupt) = running();
     for round in 0..3 {
         client.misbehave(Kind::EngineDies, 1);
         wait_interrupt(&interrupt);
         let status = client.read_reg(regs::STATUS);
         assert_eq!(status, regs::STATUS_FATAL | regs::STATUS_READY);
-        // Once more while it is dead.
+        // The engine fails again while the device is dead.
         client.misbehave(Kind::EngineDies, 1);
         wait_interrupt(&interrupt);
         revive(&mut client, &interrupt, 800 + round);
@@ -254,7 +254,7 @@ fn an_engine_that_ends_is_noticed_and_a_reset_heals_it() {
 }
 
 #[test]
-fn the_heart_beats_without_commands() {
+fn the_heartbeat_advances_without_commands() {
     let (mut client, _interrupt) = running();
     for _ in 0..3 {
         let before = client.read_reg(regs::HEARTBEAT);

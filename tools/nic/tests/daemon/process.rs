@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The NIC as a process: how it takes its sockets, and what it leaves behind.
+//! The NIC as a process: its sockets, its end by signals, and its files after the end.
 
 use crate::client::Client;
 use crate::dir::Dir;
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use verbena_record::full::{Item, Reader};
 use verbena_record::Recording;
 
-/// A running NIC; it ends with the test.
+/// A running NIC, which is killed at the end of the test.
 pub struct Nic {
     child: Child,
     log: BufReader<std::process::ChildStderr>,
@@ -36,9 +36,11 @@ impl Nic {
         Self::start_with(dir, &[("", &[])])
     }
 
-    /// The same with three for each of several VMs: with this at the end of their names and these arguments more.
+    /// Starts a NIC with three sockets for each VM. An element of `vms` has the suffix of the names
+    /// of these sockets, and further arguments.
     pub fn start_with(dir: &Path, vms: &[(&str, &[&str])]) -> Self {
-        // The NIC leaves alone what it was started to ignore, as a background job is for Ctrl-C.
+        // The NIC does not handle signals that it was started to ignore, and a background job is
+        // started to ignore SIGINT.
         let mut command = Command::new("env");
         command
             .arg("--default-signal=HUP,INT,QUIT,TERM")
@@ -59,22 +61,23 @@ impl Nic {
         Self { child, log }
     }
 
-    /// Returns when it has said that it listens.
+    /// Waits until the NIC has logged that it listens.
     pub fn listening(mut self) -> Self {
         self.says("listens at");
         self
     }
 
-    /// Returns when it has said something, which may be a part of a line.
+    /// Waits for a line of the log that contains `what`.
     pub fn says(&mut self, what: &str) {
         let mut line = String::new();
         while !line.contains(what) {
             line.clear();
-            assert_ne!(self.log.read_line(&mut line).unwrap(), 0, "it ended");
+            let length = self.log.read_line(&mut line).unwrap();
+            assert_ne!(length, 0, "the NIC has ended without the message {what:?}");
         }
     }
 
-    /// How it ended, and what it has said since.
+    /// Waits for the end. Returns the exit status and the rest of the log.
     pub fn end(mut self) -> (std::process::ExitStatus, String) {
         let mut said = String::new();
         self.log.read_to_string(&mut said).unwrap();
@@ -98,7 +101,7 @@ const ALL: [&str; 6] = [
 ];
 
 #[test]
-fn a_second_start_says_so_and_the_first_never_notices() {
+fn a_second_nic_at_the_same_sockets_fails_and_the_first_goes_on() {
     let dir = Dir::new("process-second");
     let first = Nic::start(&dir.0).listening();
     assert_eq!(dir.list(), ALL);
@@ -110,7 +113,7 @@ fn a_second_start_says_so_and_the_first_never_notices() {
     assert_eq!(status.code(), Some(1));
     assert!(said.contains("another verbena-nic serves it"), "{said}");
     assert_eq!(dir.list(), ALL);
-    // The first still waits for QEMU, and serves it; whoever comes later is refused at once.
+    // The first NIC still waits for QEMU, and serves it. A second client is refused at once.
     let qemu = UnixStream::connect(dir.0.join("nic")).unwrap();
     let mut first = first;
     first.says("QEMU is connected");
@@ -123,7 +126,7 @@ fn a_second_start_says_so_and_the_first_never_notices() {
 }
 
 #[test]
-fn signals_end_it_and_nothing_is_left() {
+fn a_signal_ends_the_nic_and_its_sockets_are_removed() {
     let dir = Dir::new("process-signals");
     for (name, number) in [("TERM", 15), ("INT", 2), ("HUP", 1)] {
         let nic = Nic::start(&dir.0).listening();
@@ -137,7 +140,7 @@ fn signals_end_it_and_nothing_is_left() {
 }
 
 #[test]
-fn a_signal_ends_a_full_recording_too() {
+fn a_signal_completes_a_full_recording() {
     let dir = Dir::new("process-record");
     let file = dir.0.join("full");
     let more = ["--record-full", file.to_str().unwrap()];
@@ -155,7 +158,7 @@ fn a_signal_ends_a_full_recording_too() {
 }
 
 #[test]
-fn what_was_recorded_is_written_when_the_nic_ends() {
+fn the_recorded_entries_are_written_when_the_nic_ends() {
     let dir = Dir::new("process-flight");
     let file = dir.0.join("flight");
     for (is_on, by_signal) in [(true, true), (true, false), (false, true)] {
@@ -182,7 +185,7 @@ fn what_was_recorded_is_written_when_the_nic_ends() {
 }
 
 #[test]
-fn a_file_that_takes_nothing_does_not_keep_the_nic() {
+fn a_full_recording_into_a_full_pipe_does_not_keep_the_nic_running() {
     let dir = Dir::new("process-stuck");
     let file = dir.0.join("full");
     mknodat(CWD, &file, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
@@ -193,17 +196,17 @@ fn a_file_that_takes_nothing_does_not_keep_the_nic() {
     nic.signal("TERM");
     let late = Instant::now() + Duration::from_secs(10);
     while nic.child.try_wait().unwrap().is_none() {
-        assert!(Instant::now() < late, "it goes on");
+        assert!(Instant::now() < late, "the NIC is still running");
         thread::sleep(Duration::from_millis(20));
     }
     let (status, said) = nic.end();
     assert_eq!(status.signal(), Some(15), "{said}");
-    let told = format!("not written to its end: {}", file.display());
-    assert!(said.contains(&told), "{said}");
+    let warning = format!("the full recording is incomplete: {}", file.display());
+    assert!(said.contains(&warning), "{said}");
 }
 
 #[test]
-fn what_was_left_by_a_kill_does_not_hinder_the_next() {
+fn the_files_of_a_killed_nic_do_not_stop_the_next_one() {
     let dir = Dir::new("process-killed");
     let nic = Nic::start(&dir.0).listening();
     nic.signal("KILL");
@@ -216,7 +219,7 @@ fn what_was_left_by_a_kill_does_not_hinder_the_next() {
 }
 
 #[test]
-fn a_file_that_is_no_socket_stays_as_it_is() {
+fn a_file_that_is_no_socket_is_not_replaced() {
     let dir = Dir::new("process-file");
     for name in ["nic", "net", "control"] {
         fs::write(dir.0.join(name), b"notes").unwrap();

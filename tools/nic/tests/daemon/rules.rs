@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Rules over the control socket, from clients that are honest, vanish, talk nonsense, or are somebody else.
+//! Fault rules over the control socket, from clients that are correct, that disconnect at any time,
+//! that send invalid requests, or that belong to another user.
 
 use crate::client::Client;
 use crate::dir::Dir;
@@ -20,7 +21,7 @@ use verbena_abi::cmd::{CmdStatus, QueryDevice};
 use verbena_control::{read_toml, Nic, Request};
 use verbena_roce_lab::Rng;
 
-/// A command fails.
+/// A rule with which a command fails.
 const FAILS: &str = r#"
 version = 1
 [[rule]]
@@ -29,7 +30,7 @@ match = { on = "command", command = "QUERY_DEVICE" }
 action = { errno = "ENOMEM" }
 "#;
 
-/// A rule that was there before, and is to stay as it is.
+/// A rule that belongs to no connection, and must stay unchanged.
 const STAYS: &str = r#"
 version = 1
 [[rule]]
@@ -38,7 +39,8 @@ match = { opcode = "CmpSwap" }
 action = "drop"
 "#;
 
-/// A NIC with a running device, and the way to ask it.
+/// Starts a NIC with a running device. Returns also the path of its control socket, and a client of
+/// the control socket.
 fn start(name: &str) -> (Dir, Process, Client, OwnedFd, Nic, PathBuf) {
     let dir = Dir::new(name);
     let process = Process::start(&dir.0).listening();
@@ -57,7 +59,7 @@ fn add(nic: &Nic, file: &str) {
     let _: verbena_control::ToldRules = nic.ask(&request).unwrap();
 }
 
-/// The line of rules that go with the connection, with a name of their own.
+/// Returns the request line for a rule of that name that ends with its connection.
 fn tied(name: &str) -> String {
     let set = read_toml(&FAILS.replace("\"fails\"", &format!("{name:?}"))).unwrap();
     let while_connected = true;
@@ -73,7 +75,8 @@ fn names(nic: &Nic) -> Vec<String> {
     told.into_iter().map(|told| told.rule.name).collect()
 }
 
-/// Asks until there is a seat: those who vanished may not be noticed yet.
+/// Requests the rules until they are as wanted. The NIC may not have noticed yet that clients have
+/// disconnected, so at first it may have no place for a connection.
 fn settle(nic: &Nic, wanted: &[&str]) {
     let mut last = Vec::new();
     for _ in 0..400 {
@@ -99,7 +102,7 @@ fn a_rule_lasts_as_long_as_its_handle() {
     assert_eq!(query(3), CmdStatus::NoResources.to_raw());
     let told = fault.end().unwrap();
     assert_eq!((told.len(), told[0].fired), (1, 2));
-    // There is nothing to wait for.
+    // The rule has ended when `end` returns.
     assert_eq!(query(4), 0);
     assert_eq!(names(&nic), [""; 0]);
     drop(nic.fault(FAILS).unwrap());
@@ -113,7 +116,7 @@ fn a_rule_lasts_as_long_as_its_handle() {
     first.end().unwrap();
 }
 
-/// A client that vanishes in one of several ways; what it does not get is its own affair.
+/// Connects, and disconnects in one of several ways. Errors of the connection are ignored.
 fn vanish(socket: &Path, way: usize, name: &str) {
     let Ok(mut stream) = UnixStream::connect(socket) else {
         return;
@@ -121,7 +124,7 @@ fn vanish(socket: &Path, way: usize, name: &str) {
     let line = tied(name);
     let mut answer = String::new();
     let _ = match way {
-        // In the middle of a request, all but its end among them.
+        // In the middle of a request, and before the last byte of a request.
         0 => stream.write_all(&line.as_bytes()[..line.len() / 2]),
         1 => stream.write_all(&line.as_bytes()[..line.len() - 1]),
         // Before the answer.
@@ -130,11 +133,11 @@ fn vanish(socket: &Path, way: usize, name: &str) {
         3 => stream
             .write_all(line.as_bytes())
             .and_then(|()| stream.read_exact(&mut [0; 9])),
-        // With the rule in force.
+        // After the answer.
         4 => stream
             .write_all(line.as_bytes())
             .and_then(|()| BufReader::new(&stream).read_line(&mut answer).map(drop)),
-        // With a long list that nobody reads, and a capture that is kept.
+        // Without reading long replies, and with a kept capture.
         _ => (0..50).try_for_each(|_| {
             stream.write_all(b"{\"command\":\"contexts\"}\n{\"command\":\"capture-begin\"}\n")
         }),
@@ -142,7 +145,7 @@ fn vanish(socket: &Path, way: usize, name: &str) {
 }
 
 #[test]
-fn clients_that_vanish_leave_no_rule_and_disturb_nobody() {
+fn clients_that_disconnect_at_any_time_leave_no_rule() {
     let (_dir, _process, mut client, interrupt, nic, socket) = start("rules-vanish");
     add(&nic, STAYS);
     let over = AtomicBool::new(false);
@@ -156,7 +159,7 @@ fn clients_that_vanish_leave_no_rule_and_disturb_nobody() {
                 if status == 0 {
                     passed.store(true, Ordering::Relaxed);
                 } else {
-                    // While a rule is there that is to go with its client.
+                    // A rule of a client that is still connected was in force.
                     assert_eq!(status, CmdStatus::NoResources.to_raw());
                     failed.store(true, Ordering::Relaxed);
                 }
@@ -188,9 +191,9 @@ fn clients_that_vanish_leave_no_rule_and_disturb_nobody() {
     assert_eq!((told[0].matched, told[0].while_connected), (0, false));
 }
 
-/// A connection that has several sets of rules takes all of them with it, and none before.
+/// All sets of rules of a connection end with it, and none before.
 #[test]
-fn two_sets_of_rules_on_one_connection_go_together() {
+fn several_sets_of_rules_of_one_connection_end_together() {
     let (_dir, _process, mut client, interrupt, nic, socket) = start("rules-two");
     add(&nic, STAYS);
     for round in 0..3 {
@@ -206,9 +209,9 @@ fn two_sets_of_rules_on_one_connection_go_together() {
         for set in &sets {
             assert!(said(&tied(set)), "{set}");
         }
-        // One that is refused, for its name is taken, takes nothing away.
+        // A set that is refused, because its name is in use, removes nothing.
         assert!(!said(&tied(&sets[0])));
-        // One that is not tied to the connection stays, and leaves the others tied.
+        // A set that is not tied to the connection stays, and the others remain tied.
         let free = format!("free-{round}");
         let set = read_toml(&STAYS.replace("\"stays\"", &format!("{free:?}"))).unwrap();
         let add = Request::FaultAdd {
@@ -240,7 +243,7 @@ fn two_sets_of_rules_on_one_connection_go_together() {
     }
 }
 
-/// What is drawn, the same each time.
+/// Pseudo-random numbers, which are the same in each run.
 struct Lot(Rng);
 
 impl Lot {
@@ -249,7 +252,7 @@ impl Lot {
     }
 }
 
-/// A request that has gone wrong somewhere.
+/// Returns the request with random errors.
 fn spoilt(lot: &mut Lot, line: &[u8]) -> Vec<u8> {
     let mut line = line.to_vec();
     for _ in 0..=lot.below(3) {
@@ -273,7 +276,7 @@ fn spoilt(lot: &mut Lot, line: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn nonsense_is_answered_and_changes_nothing() {
+fn invalid_requests_get_a_reply_and_change_nothing() {
     let (_dir, _process, mut client, interrupt, nic, socket) = start("rules-nonsense");
     add(&nic, STAYS);
     let before = nic.rules().unwrap();
@@ -298,7 +301,7 @@ fn nonsense_is_answered_and_changes_nothing() {
             answers.read_line(&mut answer).unwrap();
             let answer: serde_json::Value = serde_json::from_str(&answer).unwrap();
             if answer["ok"] == true {
-                // What was spoilt was a name, or a number that may be another.
+                // The request is still valid: the error is in a name, or in a number with a range.
                 taken += 1;
                 (&stream)
                     .write_all(b"{\"command\":\"fault-clear\"}\n")
@@ -322,7 +325,8 @@ fn nonsense_is_answered_and_changes_nothing() {
     );
 }
 
-/// What a program of another user is told. The socket of a test is in a directory that everybody may enter.
+/// Returns the reply that a program of another user gets. Every user may enter the directory of the
+/// test's socket.
 fn as_nobody(socket: &Path) -> String {
     let program = "import socket, sys
 s = socket.socket(socket.AF_UNIX)
@@ -333,7 +337,7 @@ except OSError as e:
 try:
     s.sendall(sys.argv[2].encode())
 except BrokenPipeError:
-    pass  # It was refused before.
+    pass  # The NIC has already refused the connection.
 print(s.makefile().readline())";
     let told = Command::new("python3")
         .args(["-c", program])
@@ -347,19 +351,19 @@ print(s.makefile().readline())";
 }
 
 #[test]
-fn nobody_but_the_owner_adds_rules() {
+fn other_users_cannot_add_rules() {
     let (dir, _process, _client, _interrupt, nic, socket) = start("rules-owner");
     assert!(
         rustix::process::geteuid().is_root(),
-        "only root can be somebody else"
+        "this test needs root, to run a program as another user"
     );
     let everybody = |path: &Path| {
         std::fs::set_permissions(path, PermissionsExt::from_mode(0o777)).unwrap();
     };
     everybody(&dir.0);
-    // The socket is for its owner ...
+    // The mode of the socket lets only its owner connect.
     assert_eq!(as_nobody(&socket).trim(), "PermissionError");
-    // ... and if it were not, the NIC looks at who asks.
+    // If every user can connect, the NIC checks the user.
     everybody(&socket);
     let told = as_nobody(&socket);
     assert!(

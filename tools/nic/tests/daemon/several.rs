@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Several VMs in one process: what happens to one of them is its own affair.
+//! Several VMs in one process: the failure or the end of one VM does not affect the others.
 
 use crate::client::Client;
 use crate::dir::Dir;
@@ -17,7 +17,7 @@ use verbena_abi::regs;
 use verbena_device::memory::GuestMemory;
 use verbena_device::misbehave::{Kind, ALWAYS};
 
-/// Two VMs of one NIC, with running command queues.
+/// Returns two VMs of one NIC, with running command queues.
 fn two() -> [(Client, OwnedFd); 2] {
     let mut clients = Client::start_all(2).into_iter().map(run);
     [clients.next().unwrap(), clients.next().unwrap()]
@@ -34,7 +34,7 @@ fn reset(client: &mut Client, interrupt: &OwnedFd) {
 }
 
 #[test]
-fn a_reset_a_panic_and_an_end_of_the_engine_are_one_vms_alone() {
+fn a_reset_a_panic_and_an_engine_failure_affect_one_vm_alone() {
     let [(mut a, a_interrupt), (mut b, b_interrupt)] = two();
     for round in 0..10 {
         match round % 3 {
@@ -57,7 +57,7 @@ fn a_reset_a_panic_and_an_end_of_the_engine_are_one_vms_alone() {
 }
 
 #[test]
-fn memory_that_goes_is_the_end_of_its_own_vm_alone() {
+fn unmapped_memory_is_a_fatal_error_of_its_own_vm_alone() {
     let [(mut a, a_interrupt), (mut b, b_interrupt)] = two();
     a.dma_unmap(0, RAM);
     a.write_reg(regs::CMDQ_DOORBELL, 0);
@@ -70,7 +70,7 @@ fn memory_that_goes_is_the_end_of_its_own_vm_alone() {
 }
 
 #[test]
-fn one_that_stalls_holds_up_nobody_and_bus_mastering_is_each_ones() {
+fn a_stalled_vm_blocks_no_other_and_each_vm_has_its_own_bus_mastering() {
     let [(mut a, a_interrupt), (mut b, b_interrupt)] = two();
     a.misbehave(Kind::Stall, ALWAYS);
     for token in 1..20 {
@@ -85,7 +85,7 @@ fn one_that_stalls_holds_up_nobody_and_bus_mastering_is_each_ones() {
 }
 
 #[test]
-fn one_that_is_busy_keeps_nobody_awake() {
+fn a_busy_vm_does_not_keep_another_awake() {
     let [(mut a, a_interrupt), (mut b, b_interrupt)] = two();
     let uar = CreateUar {
         uar: 3.into(),
@@ -93,14 +93,13 @@ fn one_that_is_busy_keeps_nobody_awake() {
         ..Default::default()
     };
     assert_eq!(command(&mut b, &b_interrupt, 1, uar), 0);
-    // More often than a VM has to be silent for before it is told.
     let mut token = 1;
     while b.ram.load32(AREA + SLEEP as u64).unwrap() & 1 == 0 {
         token += 1;
-        assert!(token < 100_000, "it stays awake");
+        assert!(token < 100_000, "the idle VM stays awake");
         works(&mut a, &a_interrupt, token);
     }
-    // And it wakes for its own.
+    // The idle VM wakes up for its own command.
     works(&mut b, &b_interrupt, 2);
 }
 
@@ -119,7 +118,7 @@ fn qemu(dir: &Dir, number: u32) -> UnixStream {
 }
 
 #[test]
-fn a_vm_whose_qemu_goes_comes_back_and_the_last_ends_the_process() {
+fn a_vm_can_be_started_again_and_the_last_qemu_ends_the_process() {
     let dir = Dir::new("several-qemu");
     let mut nic = start(&dir);
     let vector = || eventfd(0, EventfdFlags::NONBLOCK).unwrap();
@@ -128,12 +127,12 @@ fn a_vm_whose_qemu_goes_comes_back_and_the_last_ends_the_process() {
     for round in 1..4 {
         let (mut a, interrupt) = run(Client::over(qemu(&dir, 1)));
         works(&mut a, &interrupt, round);
-        // Another one waits for its turn.
+        // A second client of the same socket waits.
         let mut late = Client::over(qemu(&dir, 1));
         drop(a);
-        nic.says("VM 1: QEMU is gone");
+        nic.says("VM 1: QEMU has disconnected");
         late.version();
-        // Nothing of the last one's is left.
+        // Nothing of the last client is left.
         late.wait_reg(regs::STATUS, |status| status == 0);
         let mut mastering = [0; 2];
         late.read(CONFIG, 4, &mut mastering).unwrap();
@@ -142,7 +141,7 @@ fn a_vm_whose_qemu_goes_comes_back_and_the_last_ends_the_process() {
         late.dma_map(0, RAM);
         late.set_vector(0, &vector());
         drop(late);
-        nic.says("VM 1: QEMU is gone");
+        nic.says("VM 1: QEMU has disconnected");
         works(&mut b, &b_interrupt, 50 + round);
     }
     drop(b);
@@ -152,7 +151,7 @@ fn a_vm_whose_qemu_goes_comes_back_and_the_last_ends_the_process() {
 }
 
 #[test]
-fn what_qemu_says_wrong_is_its_own_vms_end() {
+fn an_invalid_message_disconnects_its_own_vm_alone() {
     let dir = Dir::new("several-wrong");
     let mut nic = start(&dir);
     let (mut b, b_interrupt) = run(Client::over(qemu(&dir, 2)));
@@ -164,10 +163,10 @@ fn what_qemu_says_wrong_is_its_own_vms_end() {
     works(&mut a, &a_interrupt, 2);
 }
 
-/// Whatever the last one said before it went, in the middle of a message and of a command among it: the next one finds a device as after
-/// power-on, and nobody beside it notices.
+/// A client may disconnect or send anything, also in the middle of a message and during a command:
+/// the next client finds a device as after power-on, and the other VM is not affected.
 #[test]
-fn a_connection_that_ends_in_an_error_leaves_the_next_one_nothing() {
+fn after_a_connection_has_ended_in_an_error_the_next_finds_a_device_as_after_power_on() {
     let dir = Dir::new("several-errors");
     let mut nic = start(&dir);
     let (mut b, b_interrupt) = run(Client::over(qemu(&dir, 2)));
@@ -204,7 +203,7 @@ fn a_connection_that_ends_in_an_error_leaves_the_next_one_nothing() {
         start_queue(&mut a);
         works(&mut a, &interrupt, round);
         a.write_reg(regs::CMDQ_DOORBELL, 0);
-        // The NIC may have given up the connection in the middle of it.
+        // The NIC may already have closed the connection.
         let _ = raw.write_all(&last);
         drop((a, raw));
         nic.says("VM 1: ");
@@ -215,7 +214,7 @@ fn a_connection_that_ends_in_an_error_leaves_the_next_one_nothing() {
 }
 
 #[test]
-fn guests_hear_each_others_ethernet_and_nobody_speaks_for_another() {
+fn guests_exchange_ethernet_and_cannot_use_each_others_addresses() {
     let dir = Dir::new("several-ethernet");
     let _nic = start(&dir);
     let [mut a, mut b] = [1, 2].map(|n| {
@@ -231,7 +230,7 @@ fn guests_hear_each_others_ethernet_and_nobody_speaks_for_another() {
         [&60u32.to_be_bytes()[..], &frame].concat()
     };
     let mut heard = [0; 64];
-    // The NIC may not have seen the one yet when the other speaks.
+    // The NIC may not yet have accepted the connection of `a` when `b` sends.
     loop {
         b.write_all(&frame(&[0xff; 6], 0xb, 1)).unwrap();
         if a.read(&mut heard).is_ok() {

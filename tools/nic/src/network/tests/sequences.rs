@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Long sequences on the way out, drawn by seed and compared with models: an uplink that is full, free and full again; impairments that
-//! are set, changed and cleared while frames wait; hours of virtual time.
+//! Long random sequences of sent frames, which are compared with models: an uplink that is full,
+//! free and full again, and impairments that are set, changed and cleared while frames wait, over
+//! hours of virtual time.
 
 use super::super::*;
 use crate::departures::Departures;
@@ -18,7 +19,7 @@ const MS: u64 = 1_000_000;
 const HOUR: u64 = 3_600_000 * MS;
 const MTU: usize = 1500;
 
-/// How much room an uplink has, and the numbers of the frames that it took.
+/// Room of an uplink in frames, and the numbers of the frames that it has sent.
 #[derive(Default)]
 struct Taken {
     room: usize,
@@ -63,8 +64,9 @@ impl Uplink for Narrow {
     }
 }
 
-/// An uplink with little room takes frames in order, each once. Only what has waited for longer than the engine's patience without that any frame
-/// left is dropped, then all of it; and a frame that is too long for the uplink costs itself alone.
+/// An uplink with little room gets frames in order, each once. If no frame has left for the
+/// engine's patience, all waiting frames are dropped. A frame that is too long for the uplink is
+/// dropped alone.
 fn departures(seed: u64) {
     const PATIENCE: u64 = 50 * MS;
     let mut rng = Rng::new(seed);
@@ -79,7 +81,8 @@ fn departures(seed: u64) {
     let to = Ports::from(Port::Wire(0));
     let mut departures = Departures::default();
     let (mut now, mut next) = (0, 0);
-    // What waits, by number, and whether it is too long; what the uplink is to have taken; since when nothing has left.
+    // `waits` has the numbers of waiting frames, and whether each is too long. `want` has the
+    // frames that the uplink must have sent. `stuck` is the time since when no frame has left.
     let (mut waits, mut want) = (VecDeque::new(), Vec::new());
     let (mut dropped, mut stuck) = (0, None::<u64>);
     for step in 0..400 {
@@ -110,7 +113,7 @@ fn departures(seed: u64) {
             waits.pop_front();
         }
         if moved || waits.is_empty() {
-            // Whoever had nothing to send has waited for nothing.
+            // The wait ends if a frame has left. Without frames there is no wait.
             stuck = stuck.filter(|_| !moved);
         }
         if !waits.is_empty() {
@@ -134,21 +137,22 @@ fn an_uplink_that_is_full_free_and_full_again_drops_only_what_it_may() {
     (0..40).for_each(departures);
 }
 
-/// One uplink as the model has it: numbers of what waits, with when it is due; and whether it is impaired.
+/// Model of one uplink: the numbers of the waiting frames with the times when they are due, and the
+/// impairment.
 #[derive(Default)]
 struct Model {
     waits: VecDeque<(u32, u64)>,
     how: Option<Impairment>,
-    /// It is off, but takes frames until what waited has been seen to have left.
+    /// True if the impairment is off, but takes frames until the waiting ones have left.
     ends: bool,
-    /// When the last frame has left, at the rate.
+    /// Time when the last frame has left, at the rate of the impairment.
     idle_at: u64,
     stuck_until: u64,
     given: Vec<u32>,
 }
 
-/// Impairments that delay, without chance: all frames leave, in order, each at its time; what waits when the impairment is changed or
-/// cleared leaves at once, and before what comes later.
+/// Impairments that only delay: all frames leave in order, each at its time. Frames that wait when
+/// the impairment is changed or cleared leave at once, before later frames.
 fn impaired(seed: u64) {
     const WIRES: usize = 2;
     let mut rng = Rng::new(seed);
@@ -181,7 +185,7 @@ fn impaired(seed: u64) {
                     let taken = all.take(wire, &[&frame(next, length)], now);
                     let model = &mut models[wire];
                     let Some(how) = model.how else {
-                        // It is off. Behind what waits, until all of that has left.
+                        // The impairment is off, but takes the frame if earlier frames wait.
                         assert_eq!(taken, model.ends, "{at}: off");
                         if taken {
                             model.waits.push_back((next, now));
@@ -230,7 +234,7 @@ fn impaired(seed: u64) {
         });
         assert_eq!(all.next_due(), due.min(), "{at}: when to look next");
     }
-    // Off, all of it leaves, and what comes then is not held up.
+    // After the impairments are off, all frames leave, and later frames are not delayed.
     all.set(None, None).unwrap();
     while all.next_due().is_some() {
         now += MS;

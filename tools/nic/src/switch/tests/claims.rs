@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Who gets which MAC address and GID.
+//! The assignment of MAC addresses and GIDs to guests.
 
 use super::*;
 
@@ -13,7 +13,7 @@ fn ips(list: &str) -> Policy {
 }
 
 #[test]
-fn a_gid_has_the_mac_address_with_which_it_was_set() {
+fn the_gids_of_a_driver_are_reached_by_each_of_its_mac_addresses_and_by_no_others() {
     let mut s = switch_with(any(), Policy::default());
     let entries = [entry(A, ip(1)), entry(M, ip(51))];
     assert_eq!(set(&mut s, 0, &entries, 0), []);
@@ -33,27 +33,27 @@ fn a_gid_has_the_mac_address_with_which_it_was_set() {
         assert!(s.forward(WIRE, &roce(own, far), 0).is_empty());
         assert!(s.forward(Engine(1), &roce(own, far), 0).is_empty());
     }
-    // Plain Ethernet with that MAC address is the same VM's, and nobody else's.
+    // Frames without RDMA may also use the MAC address only from the same VM.
     assert_eq!(s.forward(WIRE, &plain(X, M), 0), ports(&[Guest(0)]));
     assert!(!s.forward(Guest(0), &plain(M, X), 0).is_empty());
     for other in [Guest(1), WIRE] {
         assert!(s.forward(other, &plain(M, X), 0).is_empty());
     }
-    // It is cleared: the MAC address is nobody's for sure.
+    // The entry is cleared, so the MAC address does not belong to the VM any more.
     assert_eq!(set(&mut s, 0, &entries[..1], 0), []);
     assert!(s.forward(Engine(0), &roce((M, ip(51)), far), 0).is_empty());
     assert!(!s.forward(Guest(1), &plain(M, X), 0).is_empty());
 }
 
 #[test]
-fn a_mac_address_of_a_vlan_is_anothers_in_another() {
+fn guests_may_have_the_same_mac_address_and_gid_in_different_vlans() {
     let mut s = switch_with(any(), any());
     let within = |vlan| Entry {
         vlan: Some(vlan),
         ..entry(M, ip(51))
     };
     assert_eq!(s.claim(0, &within(5), 0), Ok(()));
-    // Another guest may have both in another VLAN, and neither in that one.
+    // Another guest may have both in another VLAN, and neither of them in the same VLAN.
     assert_eq!(s.claim(1, &within(6), 0), Ok(()));
     assert_eq!(s.claim(1, &within(5), 0), Err(Syndrome::GidMacInUse));
     let same = Entry {
@@ -66,14 +66,14 @@ fn a_mac_address_of_a_vlan_is_anothers_in_another() {
 }
 
 #[test]
-fn without_leave_a_guest_has_the_mac_address_of_its_nic_alone() {
+fn by_default_a_guest_may_use_only_the_mac_address_of_its_nic() {
     let mut s = switch();
     let not_allowed = [(ip(51), Syndrome::GidMacNotAllowed)];
     assert_eq!(set(&mut s, 0, &[entry(M, ip(51))], 0), not_allowed);
     assert!(s
         .forward(Engine(0), &roce((M, ip(51)), (X, ip(9))), 0)
         .is_empty());
-    // Nor by software RDMA.
+    // Software RDMA of the guest may not use another MAC address either.
     assert!(s
         .forward(Guest(0), &roce((M, ip(51)), (X, ip(9))), 0)
         .is_empty());
@@ -90,11 +90,11 @@ fn without_leave_a_guest_has_the_mac_address_of_its_nic_alone() {
 }
 
 #[test]
-fn software_rdma_of_a_guest_that_may_have_any_mac_address() {
+fn a_mac_address_that_software_rdma_uses_is_learned_and_held() {
     let mut s = switch_with(any(), any());
     let far = (X, ip(9));
     assert!(!s.forward(Guest(0), &roce((M, ip(51)), far), 0).is_empty());
-    // Where it was heard it is found; and nobody takes it at once.
+    // Frames for the address reach the guest, and another guest cannot take it at once.
     let back = roce(far, (M, ip(51)));
     assert_eq!(s.forward(WIRE, &back, 1), ports(&[Guest(0)]));
     assert!(s.forward(Guest(1), &roce((M, ip(52)), far), 2).is_empty());
@@ -102,11 +102,12 @@ fn software_rdma_of_a_guest_that_may_have_any_mac_address() {
 }
 
 #[test]
-fn the_mac_address_of_somebody_else_is_not_to_be_had() {
+fn a_mac_address_in_use_or_reserved_is_refused() {
     let mut s = switch_with(any(), any());
     let claim = |s: &mut Switch, mac, now| s.claim(0, &entry(mac, ip(51)), now);
     let in_use = Err(Syndrome::GidMacInUse);
-    // The other VM's NIC's; a station's on the wire; one of a guest's bridge.
+    // In use are the address of the other VM's NIC, of a station on the uplink, and of a station
+    // that is bridged to the other guest.
     assert_eq!(claim(&mut s, B, 0), in_use);
     s.forward(WIRE, &plain(X, ALL), 0);
     s.forward(Guest(1), &plain(NESTED, ALL), 0);
@@ -114,12 +115,12 @@ fn the_mac_address_of_somebody_else_is_not_to_be_had() {
     assert_eq!(claim(&mut s, NESTED, HOLD - 1), in_use);
     assert_eq!(claim(&mut s, NESTED, HOLD), Ok(()));
     assert_eq!(claim(&mut s, X, AGE), Ok(()));
-    // Its own, from a bridge of its guest's or a macvlan device.
+    // A guest may claim an address that it uses itself, on a bridge or a macvlan device.
     s.forward(Guest(0), &plain(M, ALL), 0);
     assert_eq!(claim(&mut s, M, 1), Ok(()));
-    // Set by one driver, it is not the other's.
+    // The other driver may not have an address that one driver has set.
     assert_eq!(s.claim(1, &entry(M, ip(52)), 2), in_use);
-    // Given to one, it is not the other's, who may have any.
+    // An address that the options of one guest name is refused to a guest that may have any.
     let listed = Policy::new(OtherMacs::Listed(vec![M]), None, None);
     let mut s = switch_with(any(), listed);
     assert_eq!(claim(&mut s, M, 0), in_use);
@@ -127,7 +128,7 @@ fn the_mac_address_of_somebody_else_is_not_to_be_had() {
 }
 
 #[test]
-fn the_link_local_address_of_a_mac_address_that_is_given_is_its_owners() {
+fn the_link_local_address_of_a_nic_is_reserved_for_its_guest() {
     let mut s = switch_with(any(), any());
     let reserved = Err(Syndrome::GidReserved);
     for mac in [B, M] {
@@ -150,20 +151,20 @@ fn the_link_local_address_of_a_mac_address_that_is_given_is_its_owners() {
     assert_eq!(s.claim(0, &entry(A, link_local(&A)), 0), Ok(()));
     let (port, frame) = stolen(Engine(0), A);
     assert!(!s.forward(port, &frame, 0).is_empty());
-    // Whatever list there is.
+    // The guest has this address although its list does not contain it.
     let mut s = switch_with(ips("10.0.0.1"), ips("10.0.0.2"));
     assert_eq!(s.claim(0, &entry(A, link_local(&A)), 0), Ok(()));
 }
 
 #[test]
-fn who_only_says_that_it_has_a_gid_does_not_keep_it_from_a_driver() {
+fn a_gid_that_a_guest_only_sends_with_is_free_for_a_driver() {
     let mut s = switch();
     let says = roce((B, ip(7)), (X, ip(9)));
     for minute in 0..60 {
         assert!(!s.forward(Guest(1), &says, minute * 60 * SECOND).is_empty());
     }
     let now = 3540 * SECOND;
-    // Nor does it count that it speaks to itself.
+    // Frames that the guest sends to itself do not count.
     let itself = roce((B, ip(2)), (B, ip(7)));
     assert_eq!(s.forward(Engine(1), &itself, now), ports(&[Guest(1)]));
     assert_eq!(s.claim(0, &entry(A, ip(7)), now), Ok(()));
@@ -177,7 +178,7 @@ fn who_only_says_that_it_has_a_gid_does_not_keep_it_from_a_driver() {
 }
 
 #[test]
-fn stock_rxe_that_others_speak_to_keeps_its_gid() {
+fn stock_rxe_that_gets_frames_keeps_its_gid() {
     let mut s = switch();
     let says = roce((B, ip(7)), (X, ip(9)));
     let answer = roce((X, ip(9)), (B, ip(7)));
@@ -185,7 +186,8 @@ fn stock_rxe_that_others_speak_to_keeps_its_gid() {
     assert_eq!(s.forward(WIRE, &answer, 1), ports(&[Guest(1)]));
     let in_use = Err(Syndrome::GidInUse);
     assert_eq!(s.claim(0, &entry(A, ip(7)), 2), in_use);
-    // Until it is silent for long; or the address is given to another.
+    // The GID is free after rxe has been silent for `AGE`, and if the options of another guest name
+    // it.
     assert_eq!(s.claim(0, &entry(A, ip(7)), AGE), Ok(()));
     let mut s = switch_with(ips("10.0.0.1,10.0.0.7"), ips("10.0.0.0/24"));
     assert!(s.forward(Guest(1), &says, 0).is_empty());
@@ -193,7 +195,7 @@ fn stock_rxe_that_others_speak_to_keeps_its_gid() {
 }
 
 #[test]
-fn a_guest_has_the_ip_addresses_that_are_named_for_it() {
+fn a_guest_may_use_only_the_ip_addresses_of_its_options() {
     let mut s = switch_with(ips("10.0.0.1,10.0.0.5"), ips("10.0.0.0/24"));
     let claim = |s: &mut Switch, vm: u8, last| {
         let mac = [A, B][usize::from(vm)];
@@ -216,7 +218,7 @@ fn a_guest_has_the_ip_addresses_that_are_named_for_it() {
 }
 
 #[test]
-fn counts_of_used_gids_are_right_whatever_happens() {
+fn counts_of_used_gids_are_right_after_any_operations() {
     let mut s = switch_with(any(), any());
     let mut dice = 1u32;
     let mut roll = |n: u32| {

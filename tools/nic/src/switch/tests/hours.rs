@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The switch over hours: stations come, move and are silent for exactly as long as an address is kept, and each frame goes where a model
-//! of a few lines says.
+//! The switch over hours: stations appear, move, and are silent for times close to the limits after
+//! which addresses may move or are forgotten. A small model gives the destinations of each frame.
 
 use super::super::*;
 use verbena_roce_lab::Rng;
@@ -19,7 +19,7 @@ fn station(n: u8) -> Mac {
     [2, 0, 0, 0, 2, n]
 }
 
-/// Plain Ethernet.
+/// Returns a frame without RoCE.
 fn frame(to: Mac, from: Mac) -> Vec<u8> {
     let mut frame = [&to[..], &from, &[0x88, 0xb5]].concat();
     frame.resize(60, 0);
@@ -78,10 +78,10 @@ fn run(seed: u64) {
         );
         assert_eq!(switch.tally.refused, refused, "seed {seed}, step {step}");
     }
-    assert!(refused > 0, "seed {seed} shows no address that is held");
+    assert!(refused > 0, "seed {seed} has no frame that is refused");
 }
 
 #[test]
-fn over_hours_each_frame_goes_where_its_address_was_heard_last() {
+fn over_hours_each_frame_goes_to_the_port_where_its_address_was_last_heard() {
     (0..30).for_each(run);
 }
