@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn what_crashed_once_passes() {
+    fn inputs_that_crashed_once_pass() {
         for (name, target) in TARGETS {
             let Ok(files) = fs::read_dir(fuzz().join("crashes").join(name)) else {
                 continue;

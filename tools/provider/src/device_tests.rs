@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The provider's data path against the device model itself: what one writes the other has to understand. The device's
-//! fake driver creates the objects; what either side has written is carried over before the other one runs.
+//! The provider's data path with the device model: each must understand the entries of the other.
+//! The device's mock driver creates the objects. The process and the device have separate memory,
+//! and the test copies what one side has written before the other side runs.
 
 use crate::cq::{Completion, Cq, LOG_STRIDE};
 use crate::errno::Errno;
@@ -25,7 +26,7 @@ use verbena_device::mock::{CqHandle, Driver, QpHandle};
 
 const LOG_CQ: u8 = 4;
 
-/// Memory on both sides, with the address that the device knows.
+/// Memory of the process that is copied to or from memory of the device.
 struct Carried {
     memory: Shared,
     addr: u64,
@@ -56,10 +57,10 @@ struct Rig {
     driver: Driver,
     area: Arc<Area>,
     sides: [Side; 2],
-    /// What the process writes, and what the device writes.
+    /// Memory that the process writes, and memory that the device writes.
     written: Vec<Carried>,
     read: Vec<Carried>,
-    /// The area's memory, of which the others are views.
+    /// Memory of the area, which the views in `written` and `read` use.
     _words: Shared,
 }
 
@@ -174,7 +175,7 @@ impl Rig {
         self.carry_in();
     }
 
-    /// The way of datagram queue pairs to RTS.
+    /// Moves UD queue pairs to RTS.
     fn open(&mut self) {
         for side in &self.sides {
             let qpn = side.handle.qpn;
@@ -210,7 +211,7 @@ impl Rig {
         }
     }
 
-    /// Lets the device see what was written, run for a while, and shows what it has written.
+    /// Copies the process' memory to the device, runs the device, and copies its memory back.
     fn run(&mut self) {
         self.carry_out();
         if self.area.rung() {
@@ -314,7 +315,7 @@ fn writes_inline_writes_and_reads_move_the_bytes() {
     rig.send(0, read);
     rig.run();
     let polled = rig.poll(0);
-    assert_eq!(polled.len(), 1, "the others are unsignaled");
+    assert_eq!(polled.len(), 1, "only the READ is signaled");
     assert_eq!((polled[0].wr_id, polled[0].status()), (3, 0));
     assert_eq!(polled[0].opcode(), WcOpcode::RdmaRead.to_raw());
     assert_eq!(polled[0].byte_len(), 30);
@@ -325,12 +326,12 @@ fn writes_inline_writes_and_reads_move_the_bytes() {
     assert_eq!(rig.driver.bytes(remote + 2000, 30), text);
     assert_eq!(rig.driver.bytes(local + 2000, 7), text[..7]);
     assert_eq!(rig.driver.bytes(local + 3000, 23), text[7..]);
-    // All three are done: the whole ring can be posted again.
+    // All three requests have completed, so none is outstanding.
     assert!(rig.sides[0].qp.sends.flush_one().is_none());
 }
 
 #[test]
-fn queues_go_round_many_times() {
+fn queues_wrap_around_many_times() {
     let mut rig = Rig::new();
     let (from, from_key) = rig.driver.region(64, 1);
     let (to, to_key) = rig.driver.region(64, 2);
@@ -352,7 +353,7 @@ fn queues_go_round_many_times() {
 }
 
 #[test]
-fn an_error_flushes_and_reset_starts_afresh() {
+fn an_error_flushes_all_requests_and_a_reset_discards_them() {
     let mut rig = Rig::new();
     let (local, local_key) = rig.driver.region(64, 1);
     rig.receive(0, 21, &mut [sge(local, 64, local_key)]);
@@ -378,7 +379,7 @@ fn an_error_flushes_and_reset_starts_afresh() {
         polled[0].vendor_err(),
         u32::from(Syndrome::NakRemoteAccess.to_raw())
     );
-    // What is posted in ERR is flushed too, receives as well, which has to be noticed.
+    // Sends and receives that are posted in ERR are flushed too.
     rig.receive(0, 22, &mut [sge(local, 64, local_key)]);
     let mut sges = [sge(local, 8, local_key)];
     rig.send(0, wr(3, 2, 0, &mut sges));
@@ -386,7 +387,7 @@ fn an_error_flushes_and_reset_starts_afresh() {
     let mut ids: Vec<u64> = rig.poll(0).iter().map(|one| one.wr_id).collect();
     ids.sort_unstable();
     assert_eq!(ids, [3, 22]);
-    // Flushed, but not polled before the RESET: never seen again.
+    // This receive is flushed, but not polled before the RESET, so its completion is discarded.
     rig.receive(0, 23, &mut [sge(local, 64, local_key)]);
     rig.run();
     for side in &rig.sides {
@@ -412,7 +413,7 @@ fn an_error_flushes_and_reset_starts_afresh() {
 }
 
 #[test]
-fn arms_are_answered_once_and_solicited_ones_wait() {
+fn an_arm_causes_one_event_and_a_solicited_arm_waits_for_a_solicited_completion() {
     let mut rig = Rig::new();
     let (local, local_key) = rig.driver.region(64, 1);
     let exchange = |rig: &mut Rig, flags: u32| {
@@ -434,7 +435,8 @@ fn arms_are_answered_once_and_solicited_ones_wait() {
     assert_eq!(events(&mut rig), 1);
     exchange(&mut rig, 4);
     assert_eq!(events(&mut rig), 0);
-    // The completion of which nobody was told lies beyond what was polled: the arm finds it.
+    // There are completions that were not polled and that no event has reported, so the arm causes
+    // an event.
     rig.sides[1].cq.arm(false);
     rig.run();
     assert_eq!(events(&mut rig), 1);
@@ -466,7 +468,7 @@ fn datagrams_carry_their_address() {
             panic!("one completion of the send");
         };
         if pdn == 8 {
-            // A handle of another PD is found by the device, in the completion.
+            // The device checks the PD of the address handle, and completes the send with an error.
             assert_eq!(sent.status(), WcStatus::LocQpOpErr.to_raw());
             continue;
         }
@@ -482,12 +484,12 @@ fn datagrams_carry_their_address() {
 }
 
 #[test]
-fn an_rdma_write_as_a_datagram_is_the_devices_to_refuse() {
+fn the_device_refuses_an_rdma_write_of_a_ud_queue_pair() {
     let mut rig = Rig::of(QpType::Ud);
     let (from, from_key) = rig.driver.region(64, 1);
     let mut sges = [sge(from, 50, from_key)];
     let mut write = wr(7, 0, SIGNALED, &mut sges);
-    // An address that is none in this process.
+    // The provider must not use this address as the pointer to an address handle.
     mock::set_rdma(&mut write, 0x10, 0x77, 0);
     rig.send(0, write);
     rig.run();

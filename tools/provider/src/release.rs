@@ -46,11 +46,11 @@ pub fn refusal(file: &Path, is_recent: bool) -> Option<String> {
         Some(release) if release >= OLDEST => return None,
         Some(release) => format!("{release}"),
         None if is_recent => return None,
-        None => "of a release that the name of its file does not tell".to_owned(),
+        None => "of unknown release".to_owned(),
     };
     Some(format!(
-        "verbena: libibverbs {found} ({}) is too old for this provider: from release {OLDEST} on queue pairs have another \
-         layout under the same private ABI. Install libibverbs {OLDEST} or newer",
+        "verbena: libibverbs {found} ({}) is too old for this provider: release {OLDEST} has changed the layout of queue pairs \
+         without a change of the private ABI's number. Install libibverbs {OLDEST} or newer",
         file.display()
     ))
 }
@@ -79,10 +79,10 @@ mod tests {
     }
 
     #[test]
-    fn layouts_that_this_provider_does_not_have_are_refused() {
+    fn releases_with_another_layout_are_refused() {
         for name in ["36.0", "43.0", "44.0", "44.4"] {
             let file = format!("/lib/libibverbs.so.1.14.{name}");
-            // What the name says counts, whatever symbols there are.
+            // The release in the name decides, not the symbols.
             let why = refused(&file, true).expect(name);
             assert!(
                 why.contains(&format!("libibverbs {name} ({file})")),
@@ -97,9 +97,9 @@ mod tests {
     }
 
     #[test]
-    fn where_the_name_does_not_tell_a_symbol_does() {
+    fn without_a_release_in_the_name_a_symbol_decides() {
         assert_eq!(refused("/opt/lib/libibverbs.so.1", true), None);
         let why = refused("/opt/lib/libibverbs.so.1", false).expect("refused");
-        assert!(why.contains("does not tell"), "{why}");
+        assert!(why.contains("of unknown release"), "{why}");
     }
 }

@@ -98,14 +98,14 @@ mod tests {
     }
 
     #[test]
-    fn times_before_and_after_the_moment_are_told() {
+    fn times_before_and_after_the_comparison_are_converted() {
         let mut clock = WallClock::default();
         assert_eq!(clock.at(900, || comparison(5_000, 1000, 5_000)), 4_900);
-        assert_eq!(clock.at(1_200, || panic!("it is not long ago")), 5_200);
+        assert_eq!(clock.at(1_200, || panic!("compared too early")), 5_200);
     }
 
     #[test]
-    fn the_closest_of_some_comparisons_counts() {
+    fn the_comparison_with_the_smallest_gap_is_used() {
         let mut clock = WallClock::default();
         let mut tries = [
             comparison(6_000, 1_000, 9_006_000),
@@ -121,23 +121,23 @@ mod tests {
         let mut clock = WallClock::default();
         assert_eq!(clock.at(0, || comparison(100, 0, 100)), 100);
         let later = EVERY + 1;
-        // They have drifted apart.
+        // The clocks have drifted apart.
         let compare = || comparison(later + 150, later, later + 160);
         assert_eq!(clock.at(later, compare), later + 150);
-        // The device has gone.
+        // The device has been removed, so there is no comparison.
         assert_eq!(clock.at(3 * EVERY, || None), 3 * EVERY + 150);
     }
 
     #[test]
-    fn a_comparison_that_took_long_turns_no_times_round() {
+    fn a_comparison_with_a_large_gap_does_not_set_the_clock_back() {
         let mut clock = WallClock::default();
         let at =
             |device: u64, gap| move || comparison(device + 5_000, device, device + 5_000 + gap);
         clock.at(1000, at(1000, 3_000_000));
-        let last = clock.at(EVERY + 1000, || panic!("it is not long ago"));
+        let last = clock.at(EVERY + 1000, || panic!("compared too early"));
         let next = clock.at(EVERY + 1001, at(EVERY + 1100, 4_000_000));
         assert_eq!(next, last + 1);
-        // What is proven wrong is mended: the device was read at once this time.
+        // A comparison without a gap proves the time wrong, and corrects it.
         let mended = clock.at(3 * EVERY, at(3 * EVERY, 0));
         assert_eq!(mended, 3 * EVERY + 5_000);
     }

@@ -313,8 +313,8 @@ mod tests {
         assert!(a.queues.iter().all(|queue| queue.producer == 8));
     }
 
-    /// The sending guest is reset, loses bus mastering or its memory at some moment: bytes that arrive
-    /// are the ones that were sent, and the other guest continues.
+    /// The sending guest is reset, or loses bus mastering or its memory, at some moment. All bytes
+    /// that arrive are bytes that were sent, and the other guest continues.
     #[test]
     fn the_end_of_a_guest_in_the_middle_of_writes_does_not_affect_its_peer() {
         for round in 0..3u32 {

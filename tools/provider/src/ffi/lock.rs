@@ -184,20 +184,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_alone_does_not_wait() {
+    fn a_lock_of_a_single_thread_never_waits() {
         // SAFETY: this thread is the only one that knows the lock.
         let alone = Lock::shared_by(unsafe { Sharing::promised() }, 5);
         let first = alone.lock();
-        // Either would wait for ever.
+        // An ordinary lock would wait for ever here.
         let rest = (alone.lock(), alone.lock_long());
         assert_eq!((*first, *rest.0, *rest.1), (5, 5, 5));
     }
 
     #[test]
-    fn a_guard_that_took_nothing_releases_nothing() {
+    fn a_guard_that_did_not_take_the_lock_does_not_release_it() {
         let lock = Lock::new(0);
         core::mem::forget(lock.lock_long());
-        // The same thread, while the process has one.
+        // The process has one thread, so this guard does not take the lock.
         drop(lock.lock_unless(true));
         assert!(lock.held.load(Ordering::Relaxed));
         // SAFETY: the guard of the first line was forgotten, and the second is gone.

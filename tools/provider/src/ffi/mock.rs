@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! For unit tests: memory that the test writes as the device would, and lists of work requests as C builds them.
+//! For unit tests: memory that the test writes in the place of the device, and lists of work
+//! requests as C programs build them.
 #![allow(unsafe_code)]
 
 use super::memory::Memory;
@@ -10,7 +11,7 @@ use super::wr::{Bind, RecvWr, SendWr};
 use crate::errno::Errno;
 use core::sync::atomic::{fence, AtomicU32, AtomicU64, Ordering};
 
-/// Memory that a test and a queue both see.
+/// Memory that a test shares with a queue.
 pub struct Shared(Memory);
 
 impl Shared {
@@ -18,19 +19,20 @@ impl Shared {
         Self(Memory::heap(length))
     }
 
-    /// The queue's view. It must not outlive this value.
+    /// Returns a view for the queue. The view must not outlive this value.
     pub fn view(&self) -> Memory {
         self.0.alias()
     }
 
-    /// Another handle of the same memory. It must not outlive this value's origin.
+    /// Returns another handle of the same memory, which must not outlive the first handle.
     pub fn again(&self) -> Self {
         Self(self.0.alias())
     }
 
     pub fn write(&self, offset: usize, bytes: &[u8]) {
         let target = self.0.slice_at(offset, bytes.len());
-        // SAFETY: `slice_at` has checked the range; nobody reads an entry that was not published.
+        // SAFETY: `slice_at` has checked the range, and no queue reads an entry before it is
+        // published.
         unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), target, bytes.len()) };
     }
 
@@ -41,8 +43,9 @@ impl Shared {
         unsafe { AtomicU32::from_ptr(target) }.store(value, Ordering::Release);
     }
 
-    /// Zeroes an entry of whole words as the kernel does that takes its page away: who sees one word zeroed, and looks at the
-    /// `last` one afterwards, sees that zeroed too.
+    /// Zeroes an entry, as the kernel does when it replaces the page. If a reader sees that any
+    /// word is zero and then reads the word at `last`, that word is zero too. `length` is a
+    /// multiple of 8.
     pub fn revoke(&self, offset: usize, length: usize, last: usize) {
         self.publish(offset + last, 0);
         fence(Ordering::Release);
@@ -55,7 +58,7 @@ impl Shared {
 
     pub fn read(&self, offset: usize, length: usize) -> Vec<u8> {
         let source = self.0.slice_at(offset, length);
-        // SAFETY: `slice_at` has checked the range; tests have one thread.
+        // SAFETY: `slice_at` has checked the range, and callers do not write to it meanwhile.
         unsafe { core::slice::from_raw_parts(source, length) }.to_vec()
     }
 
@@ -65,20 +68,20 @@ impl Shared {
     }
 }
 
-/// Attributes that ask for nothing.
+/// Returns attributes of a CQ whose fields are all 0.
 pub fn cq_attr() -> ibv_cq_init_attr_ex {
-    // SAFETY: integers, and pointers that may be null.
+    // SAFETY: the fields are integers, and pointers that may be null.
     unsafe { core::mem::zeroed() }
 }
 
-/// As above.
+/// Returns attributes of a queue pair whose fields are all 0.
 pub fn qp_attr() -> ibv_qp_init_attr_ex {
-    // SAFETY: integers, and pointers that may be null.
+    // SAFETY: the fields are integers, and pointers that may be null.
     unsafe { core::mem::zeroed() }
 }
 
 pub fn send_wr(sges: &mut [ibv_sge]) -> ibv_send_wr {
-    // SAFETY: integers, unions of them, and pointers that may be null.
+    // SAFETY: the fields are integers, unions of integers, and pointers that may be null.
     let mut wr: ibv_send_wr = unsafe { core::mem::zeroed() };
     wr.sg_list = sges.as_mut_ptr();
     wr.num_sge = sges.len() as i32;
@@ -98,14 +101,14 @@ pub fn set_atomic(wr: &mut ibv_send_wr, remote_addr: u64, rkey: u32, compare_add
     wr.wr.atomic.swap = swap;
 }
 
-/// A window of that type, over a region.
+/// Makes `wr` a bind of a window of type `mw_type` to a region.
 pub fn set_bind(wr: &mut ibv_send_wr, bind: Bind, mw_type: ibv_mw_type, imm: u32) {
-    // SAFETY: integers, and pointers that may be null.
+    // SAFETY: the fields are integers, and pointers that may be null.
     let mut mw: Box<ibv_mw> = Box::new(unsafe { core::mem::zeroed() });
-    // SAFETY: as above.
+    // SAFETY: the fields are integers, and pointers that may be null.
     let mut mr: Box<ibv_mr> = Box::new(unsafe { core::mem::zeroed() });
     (mw.type_, mw.rkey, mr.lkey) = (mw_type, bind.key & !0xff, bind.region);
-    // They outlive the test, as long as the request may.
+    // Window and region are leaked, because the request may live until the end of the test.
     wr.__bindgen_anon_2.bind_mw = ibv_send_wr__bindgen_ty_4__bindgen_ty_1 {
         mw: Box::leak(mw),
         rkey: bind.key,
@@ -119,17 +122,18 @@ pub fn set_bind(wr: &mut ibv_send_wr, bind: Bind, mw_type: ibv_mw_type, imm: u32
     wr.__bindgen_anon_1.imm_data = imm;
 }
 
-/// What `ibv_wr_bind_mw` makes of the bind of [`set_bind`], and the key that the window has then.
+/// Begins the bind that [`set_bind`] has set, like `ibv_wr_bind_mw`. Returns the bind, and the key
+/// that the window has afterwards.
 pub fn begin_bind(wr: &ibv_send_wr) -> (Option<Bind>, u32) {
-    // SAFETY: set by `set_bind`.
+    // SAFETY: `set_bind` has set this member of the union.
     let bind = unsafe { wr.__bindgen_anon_2.bind_mw };
-    // SAFETY: as above, which keeps window and region.
+    // SAFETY: `set_bind` has set the pointers, and has leaked window and region.
     let begun = unsafe { Bind::tagged(bind.mw, bind.rkey, &bind.bind_info) };
-    // SAFETY: as above.
+    // SAFETY: `set_bind` has set the pointer, and has leaked the window.
     (begun, unsafe { (*bind.mw).rkey })
 }
 
-/// Another key for the bind of [`set_bind`].
+/// Changes the key of the bind that [`set_bind`] has set.
 pub fn set_bind_key(wr: &mut ibv_send_wr, key: u32) {
     wr.__bindgen_anon_2.bind_mw.rkey = key;
 }
@@ -142,7 +146,7 @@ pub fn set_datagram(wr: &mut ibv_send_wr, ah: *mut ibv_ah, qpn: u32, qkey: u32, 
 }
 
 pub fn free_ah(ah: *mut ibv_ah) {
-    // SAFETY: from a draft of these types, and no work request refers to it any more.
+    // SAFETY: the handle is from a draft of these types, and no work request uses it any more.
     drop(unsafe { Object::<ibv_ah, Ah>::take(ah) });
 }
 
@@ -155,17 +159,17 @@ pub fn recv_wr(wr_id: u64, sges: &mut [ibv_sge]) -> ibv_recv_wr {
     }
 }
 
-/// Links the requests and posts them; an error comes with the index of the bad one.
+/// Links the requests and posts them. An error contains the index of the bad request.
 pub fn with_sends(
     wrs: &mut [ibv_send_wr],
     post: impl for<'a> FnOnce(SendWr<'a>) -> Result<(), (Errno, SendWr<'a>)>,
 ) -> Result<(), (Errno, usize)> {
     let base = wrs.as_mut_ptr();
     for (index, wr) in wrs.iter_mut().enumerate().rev().skip(1) {
-        // SAFETY: the last one is skipped, so there is a next one.
+        // SAFETY: the last request is skipped, so the slice has a next one.
         wr.next = unsafe { base.add(index + 1) };
     }
-    // SAFETY: a valid list, from here to the end of the slice.
+    // SAFETY: the requests are a valid list, and the last one has no next.
     let first = unsafe { SendWr::new(base) }.expect("not null");
     post(first).map_err(|(errno, bad)| {
         // SAFETY: both point into the slice.
@@ -173,17 +177,17 @@ pub fn with_sends(
     })
 }
 
-/// The same for receives.
+/// Like [`with_sends`], for receives.
 pub fn with_recvs(
     wrs: &mut [ibv_recv_wr],
     post: impl for<'a> FnOnce(RecvWr<'a>) -> Result<(), (Errno, RecvWr<'a>)>,
 ) -> Result<(), (Errno, usize)> {
     let base = wrs.as_mut_ptr();
     for (index, wr) in wrs.iter_mut().enumerate().rev().skip(1) {
-        // SAFETY: the last one is skipped, so there is a next one.
+        // SAFETY: the last request is skipped, so the slice has a next one.
         wr.next = unsafe { base.add(index + 1) };
     }
-    // SAFETY: a valid list, from here to the end of the slice.
+    // SAFETY: the requests are a valid list, and the last one has no next.
     let first = unsafe { RecvWr::new(base) }.expect("not null");
     post(first).map_err(|(errno, bad)| {
         // SAFETY: both point into the slice.

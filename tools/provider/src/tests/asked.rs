@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What programs may ask for, and what keeps a domain in use.
+//! Attributes and operations that programs may request, and the users of a domain.
 
 use crate::errno::Errno;
 use crate::ffi::asked::{check_cq, check_qp, function, offered, Function};
@@ -10,10 +10,10 @@ use crate::ffi::pabi::*;
 use crate::users::Users;
 
 #[test]
-fn what_is_not_offered_is_refused() {
+fn attributes_and_operations_that_are_not_supported_are_refused() {
     let mut attr = mock::cq_attr();
     assert_eq!(check_cq(&attr), Ok(()));
-    // A field means nothing unless the mask names it.
+    // A field is ignored unless the mask names it.
     attr.flags = u32::MAX;
     assert_eq!(check_cq(&attr), Ok(()));
     attr.comp_mask = IBV_CQ_INIT_ATTR_MASK_FLAGS;
@@ -67,7 +67,7 @@ fn what_is_not_offered_is_refused() {
 }
 
 #[test]
-fn programs_see_by_the_functions_whether_they_have_asked_for_placement() {
+fn functions_for_placement_are_null_unless_the_program_has_requested_them() {
     let has = |wanted: u32, qp_type, operation| {
         function(offered(wanted.into(), qp_type).unwrap(), operation)
     };
@@ -88,7 +88,7 @@ fn programs_see_by_the_functions_whether_they_have_asked_for_placement() {
 }
 
 #[test]
-fn domains_are_in_use_as_long_as_what_stands_on_them() {
+fn a_domain_is_in_use_while_it_has_users() {
     let domain = Users::default();
     assert!(!domain.any());
     let (first, second) = (domain.begin(), domain.begin());

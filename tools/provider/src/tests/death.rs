@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A device that is dead, or is taken for it: everything outstanding is flushed once.
+//! A device that is dead, or whose page says so: all outstanding requests are flushed once.
 
 use super::{post_one, receive, Fixture};
 use crate::builder::Operands;
@@ -23,7 +23,7 @@ fn a_dead_device_flushes_everything_once_and_in_order() {
     f.complete(9, WcOpcode::Send, 0, 1);
     f.area.store(doorbell::ALIVE, 0);
     f.cq_memory.clear();
-    // Even if the page shows something else again.
+    // The device stays dead for this process even if the page says later that it is alive.
     let all = f.poll(2);
     f.area.store(doorbell::ALIVE, 1);
     let all = [all, f.poll(100)].concat();
@@ -35,7 +35,7 @@ fn a_dead_device_flushes_everything_once_and_in_order() {
         assert_eq!(one.qpn(), 9);
     }
     assert_eq!(f.polled(1), []);
-    // Posting stays accepted, and is flushed too; nothing is written any more.
+    // Later posts are accepted and flushed, but not written to the ring.
     for wr_id in 20..24 {
         post_one(&qp, wr_id).unwrap();
     }
@@ -44,7 +44,7 @@ fn a_dead_device_flushes_everything_once_and_in_order() {
     assert_eq!(f.polled(100), [20, 21, 22, 23]);
 }
 
-/// By each of the interfaces that post, one after the other and mixed.
+/// Posts by a list, by a builder and of receives, after the device has died.
 #[test]
 fn every_interface_that_posts_is_flushed_once_by_a_dead_device() {
     let f = Fixture::new();
@@ -52,7 +52,7 @@ fn every_interface_that_posts_is_flushed_once_by_a_dead_device() {
     f.area.store(doorbell::ALIVE, 0);
     for round in 0..3 {
         let first = 10 * round;
-        // Each is flushed by itself: what comes later must not have to bring it along.
+        // The poll after each post must flush its requests, without a later post.
         let mut guard = qp.sends.start(|| qp.may_send());
         for wr_id in first..first + 2 {
             qp.sends
@@ -63,13 +63,13 @@ fn every_interface_that_posts_is_flushed_once_by_a_dead_device() {
         post_one(&qp, first + 2).unwrap();
         assert_eq!(f.polled(100), [first + 2]);
         let mut guard = qp.sends.start(|| qp.may_send());
-        // There is room for four.
+        // The queue has room for four requests.
         for wr_id in 95..100 {
             qp.sends
                 .begin(&mut guard, IBV_WR_SEND, wr_id, 0, Operands::None);
         }
         assert_eq!(qp.sends.commit(guard), Err(Errno::NOMEM));
-        // What is aborted was never posted.
+        // An aborted request was never posted.
         let mut guard = qp.sends.start(|| qp.may_send());
         qp.sends
             .begin(&mut guard, IBV_WR_SEND, 98, 0, Operands::None);
@@ -85,20 +85,20 @@ fn every_interface_that_posts_is_flushed_once_by_a_dead_device() {
 }
 
 #[test]
-fn what_was_flushed_does_not_complete_again() {
+fn flushed_requests_do_not_complete_again() {
     let mut f = Fixture::new();
     let (qp, other) = (f.rts(9), f.rts(10));
     for wr_id in [1, 2, 3] {
         post_one(&qp, wr_id).unwrap();
     }
     post_one(&other, 7).unwrap();
-    // True completions of before, one of them set aside, count.
+    // Completions from before the death are returned, also the saved one.
     f.complete(10, WcOpcode::Send, 0, 7);
     f.rts(11).detach();
     f.complete(9, WcOpcode::Send, 0, 1);
     f.area.store(doorbell::ALIVE, 0);
     assert_eq!(f.polled(3), [7, 1, 2]);
-    // The device was not dead, only slow.
+    // The device was not dead, and writes the completions of flushed requests.
     f.complete(9, WcOpcode::Send, 1, 2);
     f.complete(9, WcOpcode::Send, 2, 3);
     assert_eq!(f.polled(8), [3]);
@@ -107,7 +107,7 @@ fn what_was_flushed_does_not_complete_again() {
 }
 
 #[test]
-fn a_death_during_a_reset_flushes_one_life_only() {
+fn a_death_during_a_reset_flushes_each_request_at_most_once() {
     let f = Fixture::new();
     for _ in 0..200 {
         let qp = f.rts(9);
@@ -134,9 +134,9 @@ fn a_death_during_a_reset_flushes_one_life_only() {
     }
 }
 
-/// The page goes while an entry is read: that entry was there whole, or was not there.
+/// The kernel replaces the page while an entry is read: the poll returns the whole entry or none.
 #[test]
-fn a_mapping_that_goes_leaves_no_half_of_an_entry() {
+fn a_page_that_is_replaced_during_a_poll_gives_no_partial_entry() {
     const ROUNDS: u64 = 100_000;
     let mut f = Fixture::new();
     let (_qp, other) = (f.rts(9), f.rts(10));
@@ -146,7 +146,7 @@ fn a_mapping_that_goes_leaves_no_half_of_an_entry() {
     std::thread::scope(|scope| {
         let poller = scope.spawn(move || {
             while !stop.load(Ordering::Relaxed) {
-                // Some entries are set aside first.
+                // Some polls find a saved completion first.
                 if polls.fetch_add(1, Ordering::Relaxed) % 8 == 0 {
                     cq.clean(&other, || {});
                 }
@@ -157,17 +157,19 @@ fn a_mapping_that_goes_leaves_no_half_of_an_entry() {
             }
         });
         for round in 0..ROUNDS {
-            // Where the program is; it may take the entry before it goes.
+            // The entry is at the program's position, so it may be polled before the page is
+            // replaced.
             let next = f.consumer();
             f.cq_producer = next;
             let at = f.at(next);
             f.complete(9, WcOpcode::Send, 5, u64::MAX);
-            // At another moment of the poll each time.
+            // Each round replaces the page at another moment of the poll.
             for _ in 0..round % 64 {
                 std::hint::spin_loop();
             }
             f.cq_memory.revoke(at, 1 << LOG_STRIDE, TAIL_OFFSET);
-            // What has gone does not come back: nobody is reading it when the next entry is written.
+            // A real page does not return. So the next entry is written after the poll that may
+            // still read this one.
             let before = polls.load(Ordering::Relaxed);
             while polls.load(Ordering::Relaxed).wrapping_sub(before) < 2 && !poller.is_finished() {
                 std::hint::spin_loop();

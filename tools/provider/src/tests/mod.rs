@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Posts and polls on plain memory instead of mappings; the tests play the device.
+//! Posts and polls on plain memory instead of mappings. The tests act as the device.
 
 use crate::cq::{Completion, Cq, LOG_STRIDE};
 use crate::errno::Errno;
@@ -36,7 +36,7 @@ struct Fixture {
     log_size: u8,
     area: Arc<Area>,
     cq: Arc<Cq>,
-    /// The device's index of the next CQE, and of the first of the ring.
+    /// The device's index of the next CQE, and the index of the first CQE of the ring.
     cq_producer: u32,
     cq_base: u32,
     cq_memory: mock::Shared,
@@ -116,12 +116,12 @@ impl Fixture {
         qp
     }
 
-    /// The device writes a CQE.
+    /// Writes a CQE, as the device does.
     fn complete(&mut self, qpn: u32, opcode: WcOpcode, wqe_index: u32, wr_id: u64) {
         self.complete_of(qpn, 0, opcode, wqe_index, wr_id);
     }
 
-    /// One that names an SRQ.
+    /// Writes a CQE that names an SRQ, as the device does.
     fn complete_of(&mut self, qpn: u32, srqn: u32, opcode: WcOpcode, wqe_index: u32, wr_id: u64) {
         let tail = Tail {
             status: WcStatus::Success.to_raw(),
@@ -139,7 +139,7 @@ impl Fixture {
             ..Cqe::default()
         };
         let at = self.at(place);
-        // The tail last, as the device does.
+        // The device writes the tail last.
         self.cq_memory.write(at, &cqe.as_bytes()[..TAIL_OFFSET]);
         self.cq_memory.publish(at + TAIL_OFFSET, cqe.tail.to_raw());
         self.cq_producer = self.cq_producer.wrapping_add(1);
@@ -149,7 +149,7 @@ impl Fixture {
         ((place % (1 << self.log_size)) as usize) << LOG_STRIDE
     }
 
-    /// The CQ is resized; the device moves the entries that were not polled.
+    /// Resizes the CQ, and moves the entries that were not polled, as the device does.
     fn resize(&mut self, log_size: u8) {
         let memory = mock::Shared::new(1 << (log_size + LOG_STRIDE));
         let base = self.consumer();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Polls: whose completion it is, and when its place in the CQ is free again.
+//! Polls: the queue to which a completion belongs, and the time when its place in the CQ is free
+//! again.
 
 use super::{post_one, receive, Fixture, CQ_SLOT, SIZE};
 use crate::cq::LOG_STRIDE;
@@ -37,9 +38,10 @@ fn polls_follow_the_phase_for_many_passes() {
     let _ = qp;
 }
 
-/// Wherever the consumer is, whatever was polled, to larger and to smaller rings; a clean before it leaves entries aside.
+/// The CQ is resized to larger and smaller rings, with the consumer at any place and any number of
+/// polled entries, and with completions that a clean has saved.
 #[test]
-fn a_cq_that_is_resized_keeps_what_was_not_polled() {
+fn a_cq_that_is_resized_keeps_the_entries_that_were_not_polled() {
     let mut f = Fixture::sized(3);
     let (a, b) = (f.rts(9), f.rts(10));
     let mut next = [0u32; 2];
@@ -58,7 +60,7 @@ fn a_cq_that_is_resized_keeps_what_was_not_polled() {
         let first = f.polled((round % 3) as usize);
         assert_eq!(first, expected[..first.len()]);
         if round % 5 == 4 {
-            // The device writes none of A's any more; B's are saved.
+            // The completions of `a` are discarded, and those of `b` are saved.
             f.cq.clean(&a, || {});
             expected = expected.split_off(first.len());
             expected.retain(|wr_id| (wr_id % 10) % 2 == 1);
@@ -81,14 +83,14 @@ fn a_resize_that_fails_changes_nothing() {
     let memory = mock::Shared::new(1 << (5 + LOG_STRIDE));
     let ring = || Ok((Ring::new(memory.view(), 5, LOG_STRIDE).unwrap(), 5));
     let unmappable =
-        f.cq.resize(|| Err(Errno::NOMEM), || panic!("the ring is not there"));
+        f.cq.resize(|| Err(Errno::NOMEM), || panic!("there is no ring"));
     assert_eq!(unmappable, Err(Errno::NOMEM));
     assert_eq!(f.cq.resize(ring, || Err(Errno::INVAL)), Err(Errno::INVAL));
     assert_eq!(f.polled(4), [5]);
 }
 
 #[test]
-fn entries_of_nobody_are_skipped() {
+fn entries_of_unknown_queue_pairs_are_skipped() {
     let mut f = Fixture::new();
     let _qp = f.rts(9);
     f.complete(1234, WcOpcode::Send, 0, 1);
@@ -100,10 +102,12 @@ fn entries_of_nobody_are_skipped() {
 
 #[test]
 fn a_place_is_free_before_its_work_queue_has_room() {
-    // Each completion of a long poll, whoever has it: by then both the CQ and the queue have told of those before it.
+    // When a poll returns a completion, the CQ's consumer index and the queue's window already
+    // cover the run of completions before it.
     let mut f = Fixture::new();
     let qps = [9, 10].map(|qpn| f.rts(qpn));
-    // The first completion of one that the CQ does not know yet goes by itself.
+    // The clean registers both queue pairs. Otherwise the first completion of each would take the
+    // slow path.
     f.cq.clean(&qps[0], || {});
     for qp in &qps {
         for wr_id in 0..u64::from(SIZE) {
@@ -116,7 +120,8 @@ fn a_place_is_free_before_its_work_queue_has_room() {
     for number in 0..2 {
         f.complete(10, WcOpcode::Send, number, number.into());
     }
-    // The first queue's run ends with the third entry: the CQ's places come with its room, or before.
+    // The third entry ends the run of the first queue: the places in the CQ are free at the latest
+    // when the queue has room.
     let mut seen = Vec::new();
     f.cq.poll(4, |index, _| {
         let free = qps.each_ref().map(|qp| qp.sends.window().has_room(SIZE));
@@ -132,7 +137,8 @@ fn a_place_is_free_before_its_work_queue_has_room() {
         ]
     );
     assert_eq!(f.consumer(), 4);
-    // `ibv_next_poll`: what it has shown is free at once, as the program may post again before it asks for more.
+    // With `ibv_next_poll`, the place of a returned completion is free at once, because the program
+    // may post again before it polls for the next one.
     f.complete(9, WcOpcode::Send, 2, 2);
     f.complete(9, WcOpcode::Send, 3, 3);
     let mut state = f.cq.state().lock_long();
@@ -142,16 +148,16 @@ fn a_place_is_free_before_its_work_queue_has_room() {
     }
     assert!(f.cq.next(&mut state).is_none());
     drop(state);
-    // Entries of nobody are free too, even where the poll finds nothing.
+    // Places of entries of unknown queue pairs are free too, even if the poll returns nothing.
     f.complete(1234, WcOpcode::Send, 0, 1);
     assert!(f.cq.next(&mut f.cq.state().lock_long()).is_none());
     assert_eq!(f.consumer(), 7);
 }
 
 #[test]
-fn many_queue_pairs_are_told_apart() {
+fn each_of_many_queue_pairs_gets_its_own_completions() {
     let mut f = Fixture::new();
-    // Numbers that collide in a small table.
+    // These numbers collide in a small table.
     let qps: Vec<_> = (0..20).map(|n| f.rts(5 + 8 * n)).collect();
     for (n, qp) in qps.iter().enumerate() {
         post_one(qp, n as u64).unwrap();
@@ -173,7 +179,8 @@ fn a_number_used_again_is_not_taken_for_its_last_owner() {
     let first = f.rts(9);
     post_one(&first, 1).unwrap();
     f.complete(9, WcOpcode::Send, 0, 1);
-    // The kernel has destroyed it and hands out its number, before the process has forgotten it.
+    // The kernel has destroyed the first queue pair and reuses its number before the process has
+    // detached it.
     let second = f.rts(9);
     assert_eq!(f.polled(2), []);
     post_one(&second, 2).unwrap();
@@ -193,7 +200,7 @@ fn an_arm_publishes_index_and_mode() {
     f.complete(9, WcOpcode::Send, 0, 2);
     assert_eq!(f.polled(4), [2]);
     f.cq.arm(false);
-    // A solicited arm does not weaken a full one that is pending.
+    // A solicited arm does not replace a pending arm for any completion.
     f.cq.arm(true);
     let word = || Arm::unpack(f.area.load64_acquire(doorbell::cq_arm(CQ_SLOT)));
     assert_eq!(
@@ -207,7 +214,7 @@ fn an_arm_publishes_index_and_mode() {
 }
 
 #[test]
-fn reset_takes_only_the_own_completions_out() {
+fn a_reset_discards_only_the_completions_of_its_queue_pair() {
     let mut f = Fixture::new();
     let first = f.rts(9);
     let second = f.rts(10);
@@ -218,12 +225,13 @@ fn reset_takes_only_the_own_completions_out() {
     f.complete(10, WcOpcode::Send, 0, 2);
     f.complete(9, WcOpcode::Send, 1, 3);
     first.reset();
-    // Its places are free again, the other's is not, and what comes later comes later.
+    // The places of its completions are free again, but not that of the other queue pair's
+    // completion, which later completions follow.
     assert_eq!(f.consumer(), 2);
     assert_eq!(f.producer(), 0);
     assert_eq!(post_one(&first, 1), Err((Errno::INVAL, 0)));
     f.complete(10, WcOpcode::Send, 1, 4);
-    // The arm stands where the program is, not where the ring is.
+    // The index of the arm is that of the saved completion, which the program has not seen.
     f.cq.arm(false);
     let arm = Arm::unpack(f.area.load64_acquire(doorbell::cq_arm(CQ_SLOT)));
     assert_eq!((arm.index, arm.mode), (1, ArmMode::Next));
@@ -238,14 +246,15 @@ fn reset_takes_only_the_own_completions_out() {
     assert_eq!(f.producer(), 4);
 }
 
-/// However often queue pairs are reset, a CQ holds no more than its entries: the device finds it full.
+/// After any number of resets, saved completions still occupy entries, so the device finds the CQ
+/// full at its size.
 #[test]
-fn what_is_taken_out_of_the_ring_keeps_its_place() {
+fn saved_completions_still_occupy_entries_of_the_cq() {
     let mut f = Fixture::new();
     let qps = [9, 10, 11].map(|qpn| f.rts(qpn));
     let mut kept = 0;
     for (round, qp) in qps[..2].iter().cycle().take(8).enumerate() {
-        // The device fills the CQ, by what it is told of it.
+        // The device fills the CQ, as far as the consumer index allows.
         while f.cq_producer.wrapping_sub(f.consumer()) < SIZE {
             let qpn = if f.cq_producer % 2 == 0 { 11 } else { qp.qpn };
             f.complete(qpn, WcOpcode::Send, 0, f.cq_producer.into());
@@ -254,7 +263,8 @@ fn what_is_taken_out_of_the_ring_keeps_its_place() {
         qp.reset();
         assert_eq!(f.cq_producer.wrapping_sub(f.consumer()), kept);
         if round == 5 {
-            // Full of what the third one has not polled: a place is free again when one is polled.
+            // The CQ is full of unpolled completions of the third queue pair. A poll of one frees
+            // one place.
             assert_eq!((kept, f.polled(1).len()), (SIZE, 1));
             kept -= 1;
             assert_eq!(f.cq_producer.wrapping_sub(f.consumer()), kept);

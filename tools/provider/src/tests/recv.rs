@@ -13,14 +13,14 @@ use verbena_abi::wqe::{RecvWqe, Sge};
 use zerocopy::FromBytes;
 
 #[test]
-fn receives_are_written_and_rung_for_only_in_err() {
+fn receives_are_written_and_the_device_is_notified_only_in_err() {
     let f = Fixture::new();
     let qp = f.rts(9);
     receive(&qp, &[5, 6]).unwrap();
     assert_eq!(f.area.load(doorbell::rq_producer(SLOT)), 2);
     assert_eq!(f.generation(), 0);
     let Receives::Own(queue) = &qp.receives else {
-        panic!("it has a queue of its own");
+        panic!("no receive queue");
     };
     let bytes = queue.bytes(1, 64);
     let (header, rest) = RecvWqe::read_from_prefix(&bytes).unwrap();
@@ -37,7 +37,7 @@ fn receives_are_written_and_rung_for_only_in_err() {
 fn sges_without_a_list_are_refused() {
     let f = Fixture::new();
     let qp = f.rts(9);
-    // Older WQEs whose SGEs must not be taken for those of a later one.
+    // The SGEs of these older WQEs must not become those of a later WQE.
     for wr_id in 0..u64::from(SIZE) {
         post_one(&qp, wr_id).unwrap();
     }
@@ -56,7 +56,7 @@ fn sges_without_a_list_are_refused() {
     let refused = mock::with_recvs(&mut [wr], |first| qp.post_recv(first));
     assert_eq!(refused, Err((Errno::INVAL, 0)));
     assert_eq!(f.producer(), 0);
-    // Without SGEs there is no need of a list.
+    // A request without SGEs needs no list.
     let mut wr = send(1, &mut sges);
     (wr.num_sge, wr.sg_list) = (0, core::ptr::null_mut());
     post(&qp, &mut [wr]).unwrap();
@@ -72,7 +72,7 @@ fn fill(srq: &Srq, wr_ids: &[u64]) -> Result<(), (Errno, usize)> {
 }
 
 #[test]
-fn an_srq_is_retired_by_whatever_completes_or_is_taken_out() {
+fn completions_that_are_polled_or_discarded_make_room_in_an_srq() {
     let mut f = Fixture::new();
     let srq = f.srq();
     let qp = f.qp(9, Receives::Shared(srq.clone()));
@@ -91,7 +91,7 @@ fn an_srq_is_retired_by_whatever_completes_or_is_taken_out() {
 }
 
 #[test]
-fn an_srq_takes_more_when_the_device_has_taken_what_never_completes() {
+fn an_srq_has_room_for_receives_that_the_device_has_taken_and_that_never_complete() {
     let f = Fixture::new();
     let srq = f.srq();
     let taken = |count: u32| f.area.store(doorbell::srq_consumer(5), count);
@@ -99,7 +99,7 @@ fn an_srq_takes_more_when_the_device_has_taken_what_never_completes() {
     assert_eq!(fill(&srq, &[4]), Err((Errno::NOMEM, 0)));
     taken(3);
     assert_eq!(fill(&srq, &[4, 5, 6, 7]), Err((Errno::NOMEM, 3)));
-    // A device that tells of more than was posted is not believed.
+    // An index beyond the posted receives is ignored.
     taken(8);
     assert_eq!(fill(&srq, &[7]), Err((Errno::NOMEM, 0)));
     taken(7);

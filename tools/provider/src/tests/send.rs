@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Sends: what a list of requests or a builder writes, what is published of it, what is refused.
+//! Sends: the WQEs of lists of requests and of builders, their publication, and refusals.
 
 use super::{post, post_one, receive, send, sge, Fixture, LOG_SIZE, SIZE, SLOT};
 use crate::builder::Operands;
@@ -49,7 +49,7 @@ fn a_send_is_written_and_published() {
 }
 
 #[test]
-fn inline_data_of_several_sges_is_joined() {
+fn inline_data_of_several_sges_is_concatenated() {
     let f = Fixture::new();
     let qp = f.rts(9);
     let data: Vec<u8> = (0..40).collect();
@@ -132,7 +132,7 @@ fn unknown_send_flags_are_refused() {
 }
 
 #[test]
-fn a_sleeping_device_is_rung_once() {
+fn the_doorbell_of_a_sleeping_device_is_rung_once() {
     let f = Fixture::new();
     let qp = f.rts(9);
     f.area.store(doorbell::SLEEP, 7);
@@ -152,7 +152,7 @@ fn a_full_queue_is_free_again_after_a_later_completion() {
         post_one(&qp, wr_id).unwrap();
     }
     assert_eq!(post_one(&qp, 9), Err((Errno::NOMEM, 0)));
-    // Unsignaled ones before it are done too.
+    // The completion covers the unsignaled requests before it.
     f.complete(9, WcOpcode::Send, 2, 2);
     assert_eq!(f.polled(8), [2]);
     for wr_id in 0..3 {
@@ -163,7 +163,7 @@ fn a_full_queue_is_free_again_after_a_later_completion() {
 }
 
 #[test]
-fn states_refuse_posts() {
+fn sends_are_refused_before_rts_and_receives_in_reset() {
     let f = Fixture::new();
     let qp = f.qp(9, Receives::Own(f.receive_queue(SLOT)));
     assert_eq!(receive(&qp, &[1]), Err((Errno::INVAL, 0)));
@@ -179,10 +179,10 @@ fn states_refuse_posts() {
 }
 
 #[test]
-fn no_post_slips_in_behind_a_reset() {
+fn a_post_that_waits_for_the_lock_during_a_reset_is_refused() {
     let f = Fixture::new();
     let qp = f.rts(9);
-    // One that waits for the lock while the state changes: what was true before it is not any more.
+    // The post waits for the lock while the state changes, and must check the state under the lock.
     let guard = qp.sends.start(|| qp.may_send());
     std::thread::scope(|scope| {
         let post = scope.spawn(|| post_one(&qp, 1));
@@ -202,7 +202,7 @@ fn post_list(qp: &Qp, wr: ibv_send_wr) {
 }
 
 #[test]
-fn both_ways_of_posting_write_the_same() {
+fn lists_and_builders_write_the_same_wqes() {
     let f = Fixture::new();
     let qp = f.rts(9);
     let sends = &qp.sends;
@@ -237,7 +237,7 @@ fn both_ways_of_posting_write_the_same() {
     ];
     for (opcode, operands) in all {
         let written = |post: &dyn Fn()| {
-            // Over what an older one left in the words that this operation has no use for.
+            // An older WQE has set words that this operation does not use.
             qp.reset();
             qp.set_state(QpState::Rts);
             let mut sges = [sge(1), sge(2)];
@@ -263,7 +263,7 @@ fn both_ways_of_posting_write_the_same() {
             Operands::Imm(_) => mock::set_rdma(&mut wr, 0, 0, imm),
             Operands::None => mock::set_rdma(&mut wr, 0, 0, 3),
             Operands::Bind(_) => mock::set_bind(&mut wr, bind, IBV_MW_TYPE_2, 3),
-            Operands::Value(..) | Operands::Flush(..) => unreachable!("not by lists alike"),
+            Operands::Value(..) | Operands::Flush(..) => unreachable!("not in this test"),
         }
         let key = matches!(opcode, IBV_WR_LOCAL_INV | IBV_WR_BIND_MW);
         let list = written(&|| post_list(&qp, wr));
@@ -282,9 +282,9 @@ fn both_ways_of_posting_write_the_same() {
     }
 }
 
-/// `max_inline_data` bounds the sum (ibv_wr_post(3)).
+/// `max_inline_data` limits the sum of the lengths (ibv_wr_post(3)).
 #[test]
-fn parts_of_inline_data_fit_together_or_not_at_all() {
+fn the_parts_of_inline_data_are_limited_together() {
     let f = Fixture::new();
     let qp = f.rts(9);
     let sends = &qp.sends;
@@ -322,7 +322,7 @@ fn an_atomic_write_may_always_be_inline() {
     assert_eq!(header.flags & send_flags::INLINE, send_flags::INLINE);
     assert_eq!((header.remote_addr.get(), header.rkey.get()), (addr, rkey));
     assert_eq!(rest[..8], value);
-    // By a list, from where it lies or inline.
+    // In a list, the value may be inline or in memory with an L_Key.
     let mut sges = [ibv_sge {
         addr: value.as_ptr() as u64,
         length: 8,
@@ -334,7 +334,7 @@ fn an_atomic_write_may_always_be_inline() {
     post(&qp, &mut [wr]).unwrap();
     wr.send_flags = 0;
     post(&qp, &mut [wr]).unwrap();
-    // No more data comes behind it.
+    // A builder cannot add data to the value.
     let mut guard = sends.start(|| true);
     sends.begin(&mut guard, IBV_WR_ATOMIC_WRITE, 73, 0, operands);
     sends.add_inline(&mut guard, 1, |_, _| true);
@@ -342,7 +342,7 @@ fn an_atomic_write_may_always_be_inline() {
 }
 
 #[test]
-fn a_flush_is_asked_for_by_its_own_function() {
+fn a_flush_is_posted_by_its_own_function() {
     let f = Fixture::new();
     let qp = f.rts(9);
     let sends = &qp.sends;
@@ -361,14 +361,14 @@ fn a_flush_is_asked_for_by_its_own_function() {
     let segment = FlushSegment::read_from_prefix(rest).unwrap().0;
     assert_eq!(segment.length.get(), 0xffff_ffff);
     assert_eq!((segment.placement, segment.level), (1, 1));
-    // A list has no place for what it asks.
+    // `ibv_send_wr` has no fields for the operands of a flush.
     let mut wr = send(72, &mut []);
     wr.opcode = IBV_WR_FLUSH;
     assert_eq!(post(&qp, &mut [wr]), Err((Errno::INVAL, 0)));
 }
 
 #[test]
-fn no_sge_is_written_over_what_a_request_has_in_its_place() {
+fn an_sge_does_not_overwrite_the_operands_of_a_request() {
     let f = Fixture::new();
     let qp = f.rts(9);
     let sends = &qp.sends;
@@ -384,7 +384,7 @@ fn no_sge_is_written_over_what_a_request_has_in_its_place() {
     assert_eq!(with_sge(IBV_WR_BIND_MW, bind), Err(Errno::INVAL));
     assert_eq!(with_sge(IBV_WR_ATOMIC_WRITE, value), Err(Errno::INVAL));
     assert_eq!(with_sge(IBV_WR_LOCAL_INV, key), Err(Errno::INVAL));
-    // The manual page lists the setter with a flush, which has nothing to do with it.
+    // The manual page lists the setter for a flush, so the setter succeeds and changes nothing.
     let flush = Operands::Flush(0x77, 0x1_2345, 16, 1, 1);
     assert_eq!(with_sge(IBV_WR_FLUSH, flush), Ok(()));
     let bytes = sends.bytes(0, 64);
@@ -394,7 +394,7 @@ fn no_sge_is_written_over_what_a_request_has_in_its_place() {
     assert_eq!((segment.length.get(), segment.placement), (16, 1));
 }
 
-/// A bind with that key, and a request that has its opcode.
+/// Returns a bind with this key, and a request with the opcode of a bind.
 fn bind_of(key: u32) -> (Bind, ibv_send_wr) {
     let bind = Bind {
         key,
@@ -430,14 +430,14 @@ fn only_windows_of_type_2_are_bound_by_work_requests() {
 }
 
 #[test]
-fn of_the_key_of_a_bind_the_program_chooses_the_tag_alone() {
+fn the_program_chooses_only_the_tag_of_the_key_of_a_bind() {
     let f = Fixture::new();
     let qp = f.rts(9);
     let (bind, mut wr) = bind_of(0x1234_5600);
     mock::set_bind(&mut wr, bind, IBV_MW_TYPE_2, 0);
     for (number, key) in [0xffff_ff07, 0x08].into_iter().enumerate() {
         mock::set_bind_key(&mut wr, key);
-        // Until it is posted the window has the key that it has.
+        // The window keeps its key until the bind is posted.
         let (begun, kept) = mock::begin_bind(&wr);
         assert_eq!(begun.map(|bind| bind.key & 0xff), Some(key & 0xff));
         assert_ne!(kept & 0xff, key & 0xff);
@@ -450,7 +450,7 @@ fn of_the_key_of_a_bind_the_program_chooses_the_tag_alone() {
 }
 
 #[test]
-fn pieces_are_posted_together_or_not_at_all() {
+fn the_requests_of_a_builder_are_posted_together_or_not_at_all() {
     let f = Fixture::new();
     let qp = f.rts(9);
     let sends = &qp.sends;
@@ -472,8 +472,8 @@ fn pieces_are_posted_together_or_not_at_all() {
     assert_eq!((header.wr_id.get(), header.rkey.get()), (71, 0x77));
     assert_eq!(Sge::read_from_prefix(rest).unwrap().0.length.get(), 8);
 
-    // Too many SGEs, a flag that nobody knows, an operation that is not offered: nothing of it, nor of what comes before
-    // or after.
+    // With too many SGEs, an unknown flag or an unsupported operation in one request, none of the
+    // requests is posted.
     for fault in 0..3 {
         let mut guard = sends.start(|| true);
         plain(&mut guard, 1);
@@ -492,13 +492,14 @@ fn pieces_are_posted_together_or_not_at_all() {
         assert_eq!(f.producer(), 2);
     }
 
-    // Full.
+    // The queue is full.
     let mut guard = sends.start(|| true);
     for wr_id in 0..3 {
         plain(&mut guard, wr_id);
     }
     assert_eq!(sends.commit(guard), Err(Errno::NOMEM));
-    // A list came in between, which nothing has stopped in a process of one thread.
+    // A list was posted between two requests. In a process with one thread, the lock does not
+    // prevent this.
     let mut guard = sends.start(|| true);
     plain(&mut guard, 1);
     guard.index += 1;
@@ -516,7 +517,7 @@ fn pieces_are_posted_together_or_not_at_all() {
     assert_eq!(f.producer(), 3);
 }
 
-/// The send queue of a datagram queue pair.
+/// Returns the send queue of a UD queue pair.
 fn datagrams(f: &Fixture) -> SendQueue {
     let ring = Ring::new(Memory::heap(256 << LOG_SIZE), LOG_SIZE, 8).unwrap();
     let config = SendConfig {
@@ -532,9 +533,10 @@ fn datagrams(f: &Fixture) -> SendQueue {
     SendQueue::new(ring, f.area.clone(), config)
 }
 
-/// What a C program has set for them is the union's member of the opcode: no address handle. The device refuses them.
+/// For these opcodes a C program has set another member of the union, and no address handle. The
+/// device refuses the operations.
 #[test]
-fn operations_that_are_none_of_datagrams_have_no_address() {
+fn operations_that_ud_does_not_have_carry_no_address() {
     let f = Fixture::new();
     let sends = datagrams(&f);
     for (index, opcode) in (0..).zip([

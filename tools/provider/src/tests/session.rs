@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What may happen while an extended poll is open: the CQ's lock is held then, and its thread, or one that it waits for,
-//! creates queue pairs and arms the CQ.
+//! Calls during an extended poll, which holds the CQ's lock: the polling thread, or a thread for
+//! which it waits, creates queue pairs and arms the CQ.
 
 use super::{post_one, Fixture, CQ_SLOT};
 use crate::qp::Srq;
@@ -15,7 +15,7 @@ fn armed_at(f: &Fixture) -> (u32, u32) {
 }
 
 #[test]
-fn a_queue_pair_that_comes_during_a_poll_completes_in_it() {
+fn completions_of_a_queue_pair_that_is_created_during_a_poll_are_returned_in_it() {
     let mut f = Fixture::new();
     let cq = f.cq.clone();
     let first = f.rts(9);
@@ -28,9 +28,9 @@ fn a_queue_pair_that_comes_during_a_poll_completes_in_it() {
     f.complete(10, WcOpcode::Send, 0, 2);
     f.complete(1234, WcOpcode::Send, 0, 3);
     assert_eq!(cq.next(&mut state).map(|one| one.wr_id), Some(2));
-    // It was given back to the queue pair too.
+    // The completion has made room in the queue pair too.
     assert!(second.sends.flush_one().is_none());
-    // Of nobody, still.
+    // The entry of an unknown queue pair is still skipped.
     assert!(cq.next(&mut state).is_none());
     assert_eq!(f.consumer(), 3);
     drop(state);
@@ -39,7 +39,7 @@ fn a_queue_pair_that_comes_during_a_poll_completes_in_it() {
 }
 
 #[test]
-fn an_srq_that_comes_during_a_poll_completes_in_it() {
+fn completions_of_an_srq_that_is_created_during_a_poll_are_returned_in_it() {
     let mut f = Fixture::new();
     let cq = f.cq.clone();
     let mut state = cq.state().lock_long();
@@ -58,7 +58,7 @@ fn an_srq_that_comes_during_a_poll_completes_in_it() {
 }
 
 #[test]
-fn an_arm_during_a_poll_stands_where_the_program_is() {
+fn an_arm_during_a_poll_has_the_position_of_the_program() {
     let mut f = Fixture::new();
     let cq = f.cq.clone();
     let (first, second) = (f.rts(9), f.rts(10));
@@ -73,7 +73,7 @@ fn an_arm_during_a_poll_stands_where_the_program_is() {
     f.cq.arm(true);
     assert_eq!(armed_at(&f), (2, 2));
     drop(state);
-    // What was set aside lies before the ring's entries.
+    // The saved completion comes before the entries of the ring.
     f.complete(9, WcOpcode::Send, 2, 3);
     f.complete(10, WcOpcode::Send, 0, 4);
     second.detach();
@@ -85,9 +85,10 @@ fn an_arm_during_a_poll_stands_where_the_program_is() {
     let _ = first;
 }
 
-/// It was never polled for, but it is this CQ's.
+/// Queue pairs that are created during a poll wait for the next poll of the CQ. Each function that
+/// looks for the queue pairs of the CQ must find them before that.
 #[test]
-fn a_queue_pair_that_came_during_a_poll_is_flushed_and_goes() {
+fn a_queue_pair_that_is_created_during_a_poll_can_be_flushed_and_destroyed() {
     let mut f = Fixture::new();
     let cq = f.cq.clone();
     let state = cq.state().lock_long();
@@ -96,7 +97,7 @@ fn a_queue_pair_that_came_during_a_poll_is_flushed_and_goes() {
     f.complete(9, WcOpcode::Send, 0, 1);
     one.detach();
     assert_eq!(f.polled(1), []);
-    // Set aside before its queue pair was asked for.
+    // The reset of `two` saves the completion of `three`, before any poll has registered `three`.
     post_one(&three, 3).unwrap();
     f.complete(11, WcOpcode::Send, 0, 3);
     two.reset();
@@ -117,9 +118,9 @@ fn a_queue_pair_that_came_during_a_poll_is_flushed_and_goes() {
     assert!(flushed.iter().all(|one| one.status() == status));
 }
 
-/// The number of one that is not forgotten yet: what is in the CQ belongs to that one.
+/// The number belongs to a queue pair that is not detached yet, and so do the entries in the CQ.
 #[test]
-fn a_number_used_again_waits_for_the_poll() {
+fn a_queue_pair_with_a_reused_number_waits_for_the_end_of_the_poll() {
     let mut f = Fixture::new();
     let cq = f.cq.clone();
     let mut state = cq.state().lock_long();
@@ -134,7 +135,7 @@ fn a_number_used_again_waits_for_the_poll() {
         old.detach();
         new.detach();
     });
-    // Both are forgotten, and so is the number: it comes without waiting.
+    // Both queue pairs are detached, so another one with the number does not wait.
     let state = cq.state().lock_long();
     f.qp_in_rts_without_receives(9);
     drop(state);

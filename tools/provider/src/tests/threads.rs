@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Threads that post and poll at the same time, and what that costs.
+//! Threads that post and poll at the same time, and the cost of a post and of a poll.
 
 use super::{post_one, send, sge, Fixture, SIZE};
 use crate::errno::Errno;
@@ -10,7 +10,7 @@ use verbena_abi::wqe::SendWqe;
 use zerocopy::FromBytes;
 
 #[test]
-fn threads_post_and_poll_without_losing_anything() {
+fn no_request_is_lost_while_threads_post_and_poll() {
     const EACH: u64 = 3000;
     let f = Fixture::new();
     let qp = f.rts(9);
@@ -25,7 +25,7 @@ fn threads_post_and_poll_without_losing_anything() {
                 }
             });
         }
-        // The device: takes what is posted, in order, and completes it.
+        // This thread acts as the device: it takes the posted requests in order and completes them.
         let (mut f, qp) = (f, &qp);
         scope.spawn(move || {
             let mut next = 0;
@@ -54,7 +54,7 @@ fn an_entry_that_appears_during_a_poll_is_not_lost() {
     let _qp = f.rts(9);
     let cq = f.cq.clone();
     std::thread::scope(|scope| {
-        // The way of an extended poll.
+        // This thread polls as `ibv_start_poll` does.
         let poller = scope.spawn(move || {
             for wr_id in 0..COUNT {
                 let completion = loop {
@@ -68,7 +68,7 @@ fn an_entry_that_appears_during_a_poll_is_not_lost() {
         });
         for wr_id in 0..COUNT {
             while f.cq_producer.wrapping_sub(f.consumer()) >= SIZE {
-                assert!(!poller.is_finished(), "the poller is not done yet");
+                assert!(!poller.is_finished(), "the poller has ended early");
                 std::hint::spin_loop();
             }
             f.complete(9, WcOpcode::Send, 0, wr_id);
@@ -76,8 +76,9 @@ fn an_entry_that_appears_during_a_poll_is_not_lost() {
     });
 }
 
-/// Not a test: prints what the provider's half of a message costs. `cargo test --release -p verbena-provider -- --ignored
-/// --nocapture --test-threads 1 speed`, here or in a guest.
+/// This measurement is no test: it prints the time that the provider needs for a message. Run
+/// `cargo test --release -p verbena-provider -- --ignored --nocapture --test-threads 1 speed`, on
+/// the host or in a guest.
 #[test]
 #[ignore = "a measurement"]
 fn speed() {

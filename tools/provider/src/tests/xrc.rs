@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! SRQs for extended connections, whose completions name a queue pair that may be another process'; and SRQs of another size.
+//! SRQs for XRC, whose completions may name a queue pair of another process; and the resize of
+//! SRQs.
 
 use super::{sge, Fixture, LOG_SIZE, SIZE};
 use crate::builder::Operands;
@@ -18,9 +19,9 @@ use verbena_abi::doorbell::{self, Words};
 use verbena_abi::wqe::{RecvWqe, SendWqe};
 use zerocopy::FromBytes;
 
-/// The target of all completions: no queue pair of this process.
+/// Number of the XRC target of all completions, which is no queue pair of this process.
 const TARGET: u32 = 77;
-/// The doorbell slot of the SRQs.
+/// Doorbell slot of the SRQs.
 const SRQ_SLOT: usize = 5;
 
 fn xrc_srq(f: &Fixture, srqn: u32) -> Arc<Srq> {
@@ -40,13 +41,13 @@ fn post(srq: &Srq, wr_id: u64) -> Result<(), Errno> {
     posted.map_err(|(errno, _)| errno)
 }
 
-/// The device completes a receive of an SRQ.
+/// Writes the completion of a receive of an SRQ, as the device does.
 fn complete(f: &mut Fixture, srqn: u32, index: u32, wr_id: u64) {
     f.complete_of(TARGET, srqn, WcOpcode::Recv, index, wr_id);
 }
 
 #[test]
-fn a_receive_is_its_srqs_whoever_the_target_is() {
+fn a_receive_belongs_to_its_srq_whatever_the_target_is() {
     let mut f = Fixture::new();
     let (one, two) = (xrc_srq(&f, 1), xrc_srq(&f, 2));
     let qp = f.rts(9);
@@ -56,7 +57,7 @@ fn a_receive_is_its_srqs_whoever_the_target_is() {
         super::post_one(&qp, 100 + wr_id).unwrap();
         complete(&mut f, 1, round, wr_id);
         f.complete(9, WcOpcode::Send, round, 100 + wr_id);
-        // Of an SRQ that completes elsewhere, and of one that nobody has.
+        // Completions of an SRQ that does not exist, and of the second SRQ.
         complete(&mut f, 3, round, 999);
         complete(&mut f, 2, round, 200 + wr_id);
         let done = f.poll(4);
@@ -65,7 +66,7 @@ fn a_receive_is_its_srqs_whoever_the_target_is() {
         assert_eq!(ids, expected);
         assert_eq!(f.consumer(), 4 * (round + 1));
     }
-    // What was polled has made room.
+    // The polled completions have made room.
     for wr_id in 0..u64::from(SIZE) {
         post(&one, wr_id).unwrap();
     }
@@ -74,7 +75,7 @@ fn a_receive_is_its_srqs_whoever_the_target_is() {
 }
 
 #[test]
-fn what_was_set_aside_makes_room_too() {
+fn saved_completions_make_room_when_they_are_polled() {
     let mut f = Fixture::new();
     let srq = xrc_srq(&f, 1);
     let qp = f.rts(9);
@@ -92,7 +93,7 @@ fn what_was_set_aside_makes_room_too() {
 }
 
 #[test]
-fn an_srq_that_goes_takes_its_completions_along() {
+fn the_completions_of_a_destroyed_srq_are_discarded() {
     let mut f = Fixture::new();
     let (one, two) = (xrc_srq(&f, 1), xrc_srq(&f, 2));
     complete(&mut f, 1, 0, 10);
@@ -108,7 +109,8 @@ fn a_number_used_again_is_not_taken_for_its_last_owner() {
     let mut f = Fixture::new();
     let first = xrc_srq(&f, 1);
     complete(&mut f, 1, 0, 10);
-    // The kernel has destroyed it and hands out its number, before the process has forgotten it.
+    // The kernel has destroyed the first SRQ and reuses its number before the process has detached
+    // it.
     let second = xrc_srq(&f, 1);
     assert_eq!(f.polled(4), []);
     post(&second, 20).unwrap();
@@ -119,17 +121,17 @@ fn a_number_used_again_is_not_taken_for_its_last_owner() {
 }
 
 #[test]
-fn a_targets_receive_is_not_a_queue_pairs_that_has_its_number() {
+fn a_receive_of_a_target_does_not_belong_to_a_queue_pair_that_gets_the_targets_number() {
     for at_once in [true, false] {
         let mut f = Fixture::new();
         let srq = xrc_srq(&f, 1);
         post(&srq, 10).unwrap();
         complete(&mut f, 1, 0, 10);
-        // The target is no more.
+        // The target has been destroyed, and a queue pair of this process gets its number.
         let qp = f.rts(TARGET);
         let other = f.rts(9);
         if !at_once {
-            // What is in the ring is set aside.
+            // The reset saves the completions.
             other.reset();
         }
         assert_eq!(f.polled(4), [10], "{at_once}");
@@ -139,7 +141,7 @@ fn a_targets_receive_is_not_a_queue_pairs_that_has_its_number() {
     }
 }
 
-/// The send queue of an initiator.
+/// Returns the send queue of an XRC initiator.
 fn initiator(f: &Fixture) -> SendQueue {
     let ring = Ring::new(Memory::heap(128 << LOG_SIZE), LOG_SIZE, 7).unwrap();
     let config = SendConfig {
@@ -156,7 +158,7 @@ fn initiator(f: &Fixture) -> SendQueue {
 }
 
 #[test]
-fn an_initiators_requests_name_an_srq() {
+fn the_sends_of_an_initiator_name_an_srq() {
     let f = Fixture::new();
     let sends = initiator(&f);
     let mut sges = [sge(8)];
@@ -171,7 +173,7 @@ fn an_initiators_requests_name_an_srq() {
     };
     assert_eq!(header(0).remote_srqn.get(), 0x12_3456);
     assert_eq!(u32::from_le_bytes(header(0).imm), 0x0102_0304);
-    // Piece by piece: without an SRQ it would go where an older one went.
+    // With a builder: a request without an SRQ is refused. It would use the SRQ of an older WQE.
     let mut guard = sends.start(|| true);
     sends.begin(&mut guard, IBV_WR_SEND, 2, 0, Operands::None);
     assert_eq!(sends.commit(guard), Err(Errno::INVAL));
@@ -183,7 +185,7 @@ fn an_initiators_requests_name_an_srq() {
 }
 
 #[test]
-fn what_an_initiator_does_with_keys_names_no_srq() {
+fn requests_of_an_initiator_that_only_change_keys_need_no_srq() {
     let f = Fixture::new();
     let sends = initiator(&f);
     let bind = Bind {
@@ -205,7 +207,7 @@ fn what_an_initiator_does_with_keys_names_no_srq() {
     }
 }
 
-/// Numbers that the kernel hands out again before the process has forgotten who had them.
+/// The kernel reuses numbers before the process has detached the objects that had them.
 #[test]
 fn a_target_with_the_number_of_a_queue_pair_keeps_its_completions() {
     let mut f = Fixture::new();
@@ -215,7 +217,7 @@ fn a_target_with_the_number_of_a_queue_pair_keeps_its_completions() {
     complete(&mut f, 1, 0, 10);
     gone.detach();
     assert_eq!(f.polled(4), [10]);
-    // And the other way around: a queue pair takes receives from a basic SRQ with the number of one that goes.
+    // The same for SRQs: a queue pair uses a basic SRQ whose number is that of a destroyed XRC SRQ.
     let basic = f.srq();
     assert_eq!(basic.srqn, srq.srqn);
     let qp = f.qp(9, Receives::Shared(basic));
@@ -227,12 +229,12 @@ fn a_target_with_the_number_of_a_queue_pair_keeps_its_completions() {
 }
 
 #[test]
-fn an_srq_of_another_size_has_what_the_device_has_not_taken() {
+fn a_resized_srq_keeps_the_receives_that_the_device_has_not_taken() {
     for log_size in [1, 2, 5] {
         let f = Fixture::new();
         let srq = f.srq();
         let consumer = doorbell::srq_consumer(SRQ_SLOT);
-        // Past the end of the first ring.
+        // The indices pass the end of the first ring.
         for wr_id in 0..6 {
             f.area.store(consumer, wr_id as u32);
             post(&srq, wr_id).unwrap();
@@ -244,15 +246,16 @@ fn an_srq_of_another_size_has_what_the_device_has_not_taken() {
                 1 << log_size,
             ))
         };
-        // What fails changes nothing. The device moves to a ring that has all entries, so it is not asked before.
+        // A resize that fails changes nothing. The device is moved only after the new ring has all
+        // entries.
         let other = || {
             Ok((
                 Ring::new(Memory::heap(128 << log_size), log_size, 7).unwrap(),
                 2,
             ))
         };
-        let asked = || panic!("the device is moved to a ring without the entries");
-        assert_eq!(srq.queue.resize(other, asked), Err(Errno::IO));
+        let moved = || panic!("the device is moved to a ring without the entries");
+        assert_eq!(srq.queue.resize(other, moved), Err(Errno::IO));
         let refused = srq.queue.resize(make, || Err(Errno::IO));
         assert_eq!(refused, Err(Errno::IO));
         assert_eq!(srq.queue.log_stride(), 6);
@@ -262,7 +265,7 @@ fn an_srq_of_another_size_has_what_the_device_has_not_taken() {
             let header = RecvWqe::read_from_prefix(&bytes).unwrap().0;
             assert_eq!(header.wr_id.get(), u64::from(index));
         }
-        // All of the new size can be used.
+        // All entries of the new ring can be used.
         for wr_id in 6..4 + (1 << log_size) {
             post(&srq, wr_id).unwrap();
         }
