@@ -147,15 +147,15 @@ fn queries(time: Duration) -> TestResult {
         Ok::<_, Fail>(count)
     };
     let query = || {
-        let (mut told, mut busy) = (0u64, 0u64);
+        let (mut answered, mut busy) = (0u64, 0u64);
         while Instant::now() < end {
             match qp.query() {
-                Ok(_) => told += 1,
+                Ok(_) => answered += 1,
                 Err(Errno::EBUSY) => busy += 1,
                 Err(e) => return Err(Fail::from(e)),
             }
         }
-        Ok((told, busy))
+        Ok((answered, busy))
     };
     let (modified, queried) = std::thread::scope(|scope| {
         let modifier = scope.spawn(modify);
@@ -163,9 +163,12 @@ fn queries(time: Duration) -> TestResult {
         (modifier.join(), queried)
     });
     let modified = modified.map_err(|_| "the modifier panicked")??;
-    let (told, busy) = queried?;
-    println!("{told} queries answered, {busy} busy, {modified} times modified");
-    ensure!(told > 0 && modified > 0, "nothing was answered");
+    let (answered, busy) = queried?;
+    println!("{answered} queries answered, {busy} busy, {modified} times modified");
+    ensure!(
+        answered > 0 && modified > 0,
+        "no query was answered, or no modify succeeded"
+    );
     ensure!(
         rig.ctx.async_event(0).is_none(),
         "an event although nothing happened"

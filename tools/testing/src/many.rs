@@ -123,7 +123,7 @@ fn memory(file: &str, name: &str) -> Result<u64, Fail> {
     let line = text.lines().find_map(|line| line.strip_prefix(name));
     let word = line.and_then(|rest| rest.split_whitespace().nth(1));
     let kilobytes: Option<u64> = word.and_then(|word| word.parse().ok());
-    Ok(kilobytes.ok_or("no such line in /proc")? * 1024)
+    Ok(kilobytes.ok_or_else(|| format!("{file} has no number {name}"))? * 1024)
 }
 
 /// Returns the available memory of the guest and the resident memory of this process, in bytes.
@@ -175,7 +175,7 @@ impl Many {
         told.extend(qps.iter().map(|qp| u64::from(qp.qpn())));
         let heard = other.swap(&told)?;
         let [from_key, from_at, to_key, to_at, high, low] = heard[..6] else {
-            return Err("the other guest said too little".into());
+            return Err("the other guest's message is too short".into());
         };
         let mut gid = rig.gid;
         gid.raw[..8].copy_from_slice(&high.to_be_bytes());

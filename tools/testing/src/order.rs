@@ -81,7 +81,10 @@ fn poll(what: &str, mut done: impl FnMut() -> bool) -> TestResult {
             break;
         }
         if round % 1024 == 0 {
-            ensure!(began.elapsed() < rig::patience(), "{what} did not come");
+            ensure!(
+                began.elapsed() < rig::patience(),
+                "timeout: waited for {what}"
+            );
             std::thread::yield_now();
         }
     }
@@ -234,7 +237,7 @@ fn between_guests(messages: u64, port: u16, peer: Option<&str>) -> TestResult {
     let key = u64::from(end.mr.rkey());
     let heard = other.swap(&[half(0), half(8), end.qp.qpn().into(), end.mr.at(0), key])?;
     let [high, low, qpn, addr, key] = heard[..] else {
-        return Err("the other guest said too little".into());
+        return Err("the other guest's message is too short".into());
     };
     let mut gid = rig.gid;
     gid.raw[..8].copy_from_slice(&high.to_be_bytes());

@@ -60,8 +60,14 @@ fn hears_of_none_that_is_not(rig: &Rig) -> TestResult {
     let create = || Cq::with_channel(&rig.ctx, 8, Some(&channel), 0);
     let told = refused(CREATE_CQ, || Ok(create().err()))?;
     ensure_eq!(told, Some(Errno::ENOMEM), "ibv_create_cq");
-    ensure!(!readable(channel.fd(), 0), "a completion event of no CQ");
-    ensure!(!readable(rig.ctx.async_fd(), 0), "an error of no CQ");
+    ensure!(
+        !readable(channel.fd(), 0),
+        "a completion event without a CQ"
+    );
+    ensure!(
+        !readable(rig.ctx.async_fd(), 0),
+        "an error event without a CQ"
+    );
     // The same channel serves a CQ that was created.
     let cq = create().at("ibv_create_cq, later")?;
     cq.destroy()
@@ -107,7 +113,7 @@ fn keeps_its_size(rig: &Rig) -> TestResult {
     }
     let told = refused(RESIZE_SRQ, || Ok(srq.resize(100)))?;
     ensure_eq!(told, Err(Errno::ENOMEM), "ibv_modify_srq");
-    ensure_eq!(post(8), Err(Errno::ENOMEM), "a receive more");
+    ensure_eq!(post(8), Err(Errno::ENOMEM), "one receive more");
     srq.resize(100).at("ibv_modify_srq, later")?;
     Ok(post(8)?)
 }

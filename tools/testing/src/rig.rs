@@ -167,7 +167,7 @@ impl Rig {
     pub fn expect_no_event(&self, quiet: Duration) -> TestResult {
         match self.ctx.async_event(quiet.as_millis() as i32) {
             None => Ok(()),
-            Some(e) => Err(format!("an event too many: {:?}", e.kind()).into()),
+            Some(e) => Err(format!("unexpected event: {:?}", e.kind()).into()),
         }
     }
 }
@@ -386,7 +386,7 @@ pub fn wait(cq: &Cq, n: usize, what: &str) -> Result<Vec<Wc>, Fail> {
             all.extend(got);
         } else if Instant::now() > deadline {
             return Err(format!(
-                "{what}: only {} of {n} completions came: {}",
+                "{what}: only {} of {n} completions: {}",
                 all.len(),
                 describe(&all)
             )
@@ -410,7 +410,7 @@ pub fn expect_quiet(cq: &Cq, quiet: Duration, what: &str) -> TestResult {
         let got = cq.poll(8).at("poll_cq")?;
         ensure!(
             got.is_empty(),
-            "{what}: a completion too many: {}",
+            "{what}: unexpected completion: {}",
             describe(&got)
         );
         if Instant::now() > deadline {
@@ -427,7 +427,7 @@ pub fn wait_for(what: &str, mut cond: impl FnMut() -> Result<bool, Fail>) -> Tes
         if cond()? {
             return Ok(());
         }
-        ensure!(Instant::now() < deadline, "this never came true: {what}");
+        ensure!(Instant::now() < deadline, "not reached in time: {what}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }

@@ -27,7 +27,7 @@ usage: verbena-guest-tests [options]
   --times            print how long each test took
 
 Prints `ok NAME`, `FAILED NAME: reason` or `skipped NAME: reason`, and at the end the line
-`N passed, N failed[, N skipped]`. The exit status is 0 if nothing failed, 2 if there was nothing to run.";
+`N passed, N failed[, N skipped]`. The exit status is 0 if nothing failed, 2 if the options select no test.";
 
 #[derive(Default)]
 struct Options {
@@ -151,13 +151,13 @@ fn finish(result: crate::TestResult) -> ExitCode {
 fn run_here(name: &str) -> crate::TestResult {
     let test = tests::all()
         .find(|t| t.name == name)
-        .ok_or("no such test")?;
+        .ok_or("there is no test of that name; --list prints the names")?;
     let rig = Rig::new()?;
     (test.run)(&rig)?;
     drop(rig);
     match sys::drop_failures() {
         0 => Ok(()),
-        n => Err(format!("{n} objects could not be destroyed afterwards").into()),
+        n => Err(format!("{n} objects could not be destroyed after the test").into()),
     }
 }
 
@@ -222,10 +222,10 @@ impl Running {
                 let note = if dead {
                     ""
                 } else {
-                    "; it cannot even be killed"
+                    ", and SIGKILL does not end it"
                 };
                 Some(Outcome::Failed(format!(
-                    "hangs: no end after {} s{note}",
+                    "hangs: not finished after {} s{note}",
                     self.limit
                 )))
             }
@@ -259,7 +259,7 @@ fn selected(o: &Options) -> Result<Vec<&'static Test>, String> {
     let named = |filter: &str| tests::all().any(|t| t.name.contains(filter));
     if let Some(filter) = o.filters.iter().find(|f| !named(f)) {
         return Err(format!(
-            "no test has '{filter}' in its name; --list prints them"
+            "no test has '{filter}' in its name; --list prints the names"
         ));
     }
     let chosen: Vec<_> = tests::all()
@@ -268,7 +268,7 @@ fn selected(o: &Options) -> Result<Vec<&'static Test>, String> {
         .filter(|t| !t.long || o.long || o.filters.iter().any(|f| f == t.name))
         .collect();
     if chosen.is_empty() {
-        return Err("nothing is left to run: see --skip and --long".into());
+        return Err("the options select no test: see --filter, --skip and --long".into());
     }
     Ok(chosen)
 }

@@ -68,7 +68,7 @@ fn run(cycles: u64) -> TestResult {
         ensure_eq!(
             self::enabled(&device)?,
             enabled,
-            "how often the PCI device is enabled"
+            "enable count of the PCI device"
         );
         if i == early {
             slab_then = slab()?;
@@ -188,7 +188,7 @@ fn enabled(device: &Path) -> Result<u32, Fail> {
     count
         .trim()
         .parse()
-        .map_err(|_| format!("no number in enable: {count}").into())
+        .map_err(|_| format!("the enable file contains no number: {count}").into())
 }
 
 /// Returns the slab memory in kB, after dropping caches.
@@ -199,7 +199,7 @@ fn slab() -> Result<u64, Fail> {
     let line = text
         .lines()
         .find(|l| l.starts_with("Slab:"))
-        .ok_or("no Slab in meminfo")?;
+        .ok_or("/proc/meminfo has no line Slab")?;
     let kb = line.split_whitespace().nth(1).and_then(|w| w.parse().ok());
-    kb.ok_or_else(|| "no number in meminfo".into())
+    kb.ok_or_else(|| "/proc/meminfo has no number for Slab".into())
 }

@@ -111,7 +111,7 @@ fn sweep(verb: &verbs::Verb) -> Result<String, Fail> {
             return Err(format!("the verb was not tried, allocation {n}").into());
         };
         if !outcome.fired {
-            ensure_eq!(outcome.error, None, "the verb with nothing failing");
+            ensure_eq!(outcome.error, None, "the verb without a failure");
             ensure_eq!(objects()?, before, "objects that exist, before and after");
             let said: Vec<_> = said.iter().map(|(k, v)| format!("{k} {v}")).collect();
             return Ok(format!("{}: {}", n - 1, said.join(", ")));
@@ -147,7 +147,7 @@ fn close(n: u32) -> ExitCode {
             match objects() {
                 Ok(after) if after != before => i32::from(met.1) + verbs::CLOSED,
                 after => {
-                    eprintln!("closed, and there is {after:?}, as before");
+                    eprintln!("objects after the close, as before: {after:?}");
                     1
                 }
             }

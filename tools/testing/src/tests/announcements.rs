@@ -83,7 +83,7 @@ fn sq_drained(rig: &Rig) -> TestResult {
         };
         p.a.qp.modify(&rts, mask::STATE).at("RTS")?;
         let left = 5 - done.len();
-        let rest = wait(&p.a.scq, left, "what waited")?;
+        let rest = wait(&p.a.scq, left, "the sends that waited")?;
         for (one, wr_id) in rest.iter().zip(done.len() as u64..) {
             ok(one, wr_id, wc::RDMA_WRITE)?;
         }
@@ -109,7 +109,7 @@ fn srq_limit(rig: &Rig) -> TestResult {
     // The limit is ignored at creation (ibv_create_srq(3)).
     for irrelevant in [8, 0xdead_beef] {
         let srq = Srq::with_limit(&rig.pd, 16, 1, irrelevant).at("an SRQ with a limit")?;
-        ensure_eq!(srq.query()?.srq_limit, 0, "limit of a new one");
+        ensure_eq!(srq.query()?.srq_limit, 0, "limit of a new SRQ");
         rig.expect_no_event(QUIET).at("a limit at creation")?;
     }
     let (p, srq) = on_srq(rig)?;
@@ -132,12 +132,13 @@ fn srq_limit(rig: &Rig) -> TestResult {
     ensure_eq!(event.kind(), EventType::SRQ_LIMIT_REACHED, "event");
     ensure_eq!(event.element(), srq.element(), "object");
     drop(event);
-    ensure_eq!(srq.query()?.srq_limit, 0, "limit when it has fired");
+    ensure_eq!(srq.query()?.srq_limit, 0, "limit after it was reached");
     take(4)?;
-    rig.expect_no_event(QUIET).at("it fires once")?;
+    rig.expect_no_event(QUIET)
+        .at("the limit event is raised once")?;
     // Three receives are left, so a limit above that raises the event at once.
     srq.set_limit(4).at("a limit of 4")?;
-    let event = rig.event("a limit above what is posted")?;
+    let event = rig.event("a limit above the number of posted receives")?;
     ensure_eq!(event.kind(), EventType::SRQ_LIMIT_REACHED, "event");
     drop(event);
     ensure_eq!(srq.query()?.srq_limit, 0, "limit");

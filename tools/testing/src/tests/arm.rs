@@ -14,14 +14,18 @@ use std::time::{Duration, Instant};
 pub static TESTS: &[Test] = &[
     Test::new("1.7/no-event-without-arm", no_arm),
     Test::new("1.7/arm-then-completion", arm_first),
-    Test::new("1.7/completion-slipped-in-before-arm", slipped_in),
+    Test::new("1.7/completion-just-before-the-arm", slipped_in),
     Test::new("1.7/no-second-event-for-the-same-cqe", no_second),
     Test::new("1.7/one-event-per-arm", one_per_arm),
     Test::new("1.7/armed-then-polled-completion", armed_then_polled),
     Test::new("1.7/solicited-arm-waits-for-solicited", solicited),
     Test::new("1.7/solicited-arm-does-not-weaken-full-arm", not_weakened),
     Test::new("1.7/error-counts-as-solicited", error_solicited),
-    Test::new("1.7/usual-loop-never-sleeps-through", usual_loop).limit(120),
+    Test::new(
+        "1.7/arm-poll-and-wait-loop-misses-no-completion",
+        usual_loop,
+    )
+    .limit(120),
     Test::new("1.7/completion-vectors", vectors).alone(),
     Test::new("1.7/2000-armed-cqs-on-one-vector", crowd).limit(240),
 ];
@@ -59,7 +63,7 @@ fn expect_event(channel: &Channel, cq: &Cq, what: &str) -> TestResult {
 fn expect_no_event(channel: &Channel, what: &str) -> TestResult {
     ensure!(
         channel.event(QUIET.as_millis() as i32).is_none(),
-        "an event too many: {what}"
+        "unexpected event: {what}"
     );
     Ok(())
 }
@@ -307,7 +311,7 @@ fn vectors(rig: &Rig) -> TestResult {
     ensure_eq!(
         distinct.len(),
         used.len(),
-        "interrupts {used:?} of so many vectors"
+        "number of distinct interrupts in {used:?}"
     );
     Ok(())
 }
@@ -358,7 +362,7 @@ fn crowd(rig: &Rig) -> TestResult {
     let ms = patience().as_millis() as i32;
     while told.len() < CROWD {
         let Some(element) = channel.event(ms) else {
-            return Err(format!("only {} of {CROWD} CQs were told of", told.len()).into());
+            return Err(format!("events of only {} of {CROWD} CQs", told.len()).into());
         };
         *told.entry(element).or_default() += 1;
     }

@@ -9,7 +9,7 @@ use crate::{Fail, Test, TestResult};
 
 pub static TESTS: &[Test] = &[
     Test::new("ops/atomics", results),
-    Test::new("ops/atomic-of-as-many-sges-as-there-may-be", scattered),
+    Test::new("ops/atomic-with-the-most-sges", scattered),
     Test::new("3.1/atomic-whose-buffer-is-not-8-bytes", wrong_length),
     Test::new("3.9/atomic-misaligned", |rig| {
         refused(
@@ -134,7 +134,7 @@ fn wrong_length(rig: &Rig) -> TestResult {
         p.a.qp.post_send(&[wr]).at("an atomic")?;
         let one = wait_one(&p.a.scq, "an atomic")?;
         err(&one, 1, status::LOC_LEN_ERR, &p.a.qp).at(&format!("{len} bytes"))?;
-        ensure_eq!(p.b.mr.buf.read(0, 8), [0; 8], "what was to be added to");
+        ensure_eq!(p.b.mr.buf.read(0, 8), [0; 8], "the unchanged target");
     }
     Ok(())
 }
@@ -161,7 +161,7 @@ fn refused(
         };
         err(&one, 1, want, &p.a.qp)?;
         drop(rig.expect_event(event, p.b.qp.element())?);
-        ensure_eq!(p.b.mr.buf.read(0, 16), [0; 16], "what was to be changed");
+        ensure_eq!(p.b.mr.buf.read(0, 16), [0; 16], "the unchanged target");
     }
     rig.expect_no_event(QUIET)
 }

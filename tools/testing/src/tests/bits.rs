@@ -12,7 +12,7 @@ use crate::{Test, TestResult};
 
 pub static TESTS: &[Test] = &[
     Test::new("3/each-bit-of-a-qkey", qkey),
-    Test::new("6/query-tells-each-bit-of-a-qkey", qkey_told),
+    Test::new("6/query-returns-each-bit-of-a-qkey", qkey_told),
     Test::new("7/each-right-of-a-region-alone", region_rights),
     Test::new("6/each-right-of-a-queue-pair-alone", pair_rights),
     Test::new("1/each-send-flag-alone", send_flags),
@@ -152,7 +152,7 @@ fn pair_rights(rig: &Rig) -> TestResult {
             ensure_eq!(
                 p.b.qp.query()?.0.qp_access_flags,
                 remote,
-                "rights as they are told"
+                "rights that the query returns"
             );
         }
     }

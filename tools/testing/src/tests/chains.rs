@@ -253,7 +253,7 @@ impl<'r> World<'r> {
         }
         match self.rig.ctx.async_event(0) {
             None => Ok(()),
-            Some(e) => Err(format!("an event too many: {:?}", e.kind()).into()),
+            Some(e) => Err(format!("unexpected event: {:?}", e.kind()).into()),
         }
     }
 
@@ -303,7 +303,11 @@ impl<'r> World<'r> {
     fn poll_all(&mut self) -> TestResult {
         self.poll(self.completed.len())?;
         let more = self.cq.poll(4)?;
-        ensure!(more.is_empty(), "too many: {}", describe(&more));
+        ensure!(
+            more.is_empty(),
+            "unexpected completions: {}",
+            describe(&more)
+        );
         Ok(())
     }
 }

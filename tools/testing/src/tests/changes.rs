@@ -23,7 +23,7 @@ pub static TESTS: &[Test] = &[
     Test::new("7/rereg-changes-access", rereg_access),
     Test::new("7/rereg-changes-memory", rereg_memory),
     Test::new("7/rereg-changes-pd", rereg_pd),
-    Test::new("7/rereg-of-rights-moves-nothing", rereg_rights),
+    Test::new("7/rereg-of-rights-keeps-the-pages", rereg_rights),
     Test::new("7/rereg-that-fails-changes-nothing", rereg_refused),
     Test::new("7/rereg-under-traffic", rereg_under_traffic).limit(180),
 ];
@@ -54,8 +54,8 @@ fn write(pair: &Pair, first: u64, count: u64) -> TestResult {
     pair.b.mr.buf.write(4096, &mark.to_le_bytes());
     let wr = SendWr::new(op::READ, 0, &[pair.a.mr.sge(4096, 8)]).flags(0);
     let wr = wr.remote(pair.b.mr.at(4096), pair.b.mr.rkey());
-    pair.a.qp.post_send(&[wr]).at("the READ behind them")?;
-    wait_for("the data of the READ behind them", || {
+    pair.a.qp.post_send(&[wr]).at("the READ after them")?;
+    wait_for("the data of the READ after them", || {
         Ok(pair.a.mr.buf.read(4096, 8) == mark.to_le_bytes())
     })
 }
@@ -83,7 +83,7 @@ fn resize_keeps(rig: &Rig) -> TestResult {
         cq.resize(cqe).at(&at)?;
         ensure!(
             cq.cqe() >= cqe as usize,
-            "{at}: {} entries were promised",
+            "{at}: the CQ has {} entries",
             cq.cqe()
         );
         polled(&cq, next + taken, written - taken).at(&at)?;
@@ -93,7 +93,7 @@ fn resize_keeps(rig: &Rig) -> TestResult {
         polled(&cq, next, 8).at(&at)?;
         next += 8;
     }
-    checked_exchange(&pair, 1).at("behind all of it")
+    checked_exchange(&pair, 1).at("after all changes")
 }
 
 fn resize_too_small(rig: &Rig) -> TestResult {
@@ -106,7 +106,7 @@ fn resize_too_small(rig: &Rig) -> TestResult {
         (i32::MAX, Errno::EINVAL),
     ] {
         ensure_eq!(cq.resize(cqe), Err(errno), "to {cqe} entries, 20 unpolled");
-        ensure_eq!(cq.cqe(), before, "entries behind a refused resize");
+        ensure_eq!(cq.cqe(), before, "entries after a refused resize");
     }
     polled(&cq, 0, 20)?;
     cq.resize(16).at("to 16 entries, all polled")?;
@@ -198,7 +198,7 @@ pub(super) fn resize_under_traffic(rig: &Rig) -> TestResult {
         let moved = mover.join().map_err(|_| Fail::from("the mover panicked"))?;
         ran.and(moved)
     })?;
-    expect_quiet(&cq, QUIET, "behind all of it")
+    expect_quiet(&cq, QUIET, "after all changes")
 }
 
 /// A CQ that was made smaller overflows at its new size; a CQ that was made larger holds the new
@@ -212,7 +212,7 @@ fn overflow_at_new_size(rig: &Rig) -> TestResult {
     polled(&cq, 0, room)?;
     cq.resize(8).at("to 8 entries")?;
     let room = cq.cqe() as u64;
-    ensure!(room < 64, "8 entries are {room}");
+    ensure!(room < 64, "a CQ of 8 entries was rounded up to {room}");
     for id in 0..room + 3 {
         let wr = SendWr::new(op::WRITE, id, &[pair.a.mr.sge(0, 8)]);
         let wr = wr.remote(pair.b.mr.at(0), pair.b.mr.rkey());
@@ -280,7 +280,7 @@ fn moderation(rig: &Rig) -> TestResult {
         "no event without moderation"
     );
     polled(&cq, 5, 1)?;
-    ensure!(channel.event(100).is_none(), "an event too many");
+    ensure!(channel.event(100).is_none(), "unexpected event");
     Ok(())
 }
 
@@ -330,7 +330,7 @@ fn rereg_access(rig: &Rig) -> TestResult {
         status::REM_ACCESS_ERR,
         "after"
     );
-    ensure_eq!(mr.buf.read(0, 1), [2], "the byte behind a refused WRITE");
+    ensure_eq!(mr.buf.read(0, 1), [2], "the byte after a refused WRITE");
     drop(rig.expect_event(EventType::QP_ACCESS_ERR, pair.b.qp.element())?);
     rig.expect_no_event(QUIET)
 }
@@ -346,7 +346,7 @@ fn rereg_memory(rig: &Rig) -> TestResult {
     ensure_eq!(
         write_to(&pair, 4, mr.buf.addr(), keys.1)?,
         status::SUCCESS,
-        "into what was pinned for reading"
+        "a WRITE to memory that was pinned for reading"
     );
     ensure_eq!(mr.buf.read(0, 1), [4], "the byte");
     let other = Arc::new(Buf::new(3 << 20)?);
@@ -423,7 +423,7 @@ fn rereg_refused(rig: &Rig) -> TestResult {
     let gone = Arc::new(Buf::new(8192)?);
     gone.forbid();
     let refused = mr.change(Some(&gone), None, None);
-    ensure!(refused.is_err(), "memory that is not there was registered");
+    ensure!(refused.is_err(), "unmapped memory was registered");
     ensure_eq!(
         mr.change(None, None, Some(access::REMOTE_WRITE)),
         Err(Errno::EINVAL),

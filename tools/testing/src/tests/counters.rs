@@ -19,7 +19,7 @@ pub static TESTS: &[Test] = &[
         .limit(120)
         .alone(),
     Test::new("ops/counters-of-queue-pairs", queue_pairs).alone(),
-    Test::new("ops/counters-of-queue-pairs-that-nobody-reads", unread).alone(),
+    Test::new("ops/counters-of-queue-pairs-without-reads", unread).alone(),
     Test::new("ops/counters-of-each-type", automatic).alone(),
     Test::new("ops/counters-are-read-once-for-all-values", few_commands).alone(),
 ];
@@ -36,7 +36,7 @@ fn link() -> String {
 /// Returns the counters that sysfs has in a folder of the port.
 pub(super) fn sysfs(folder: &str) -> Result<Values, Fail> {
     if lossy() {
-        return Err(Fail::Skipped("what is sent again counts again".into()));
+        return Err(Fail::Skipped("lost packets change the counters".into()));
     }
     std::thread::sleep(FRESH);
     let path = format!("/sys/class/infiniband/{}/ports/1/{folder}", env().device);
@@ -185,7 +185,7 @@ fn directions(rig: &Rig) -> TestResult {
         ok(&wait_one(&p.a.scq, "a datagram")?, wr_id, wc::SEND)?;
     }
     let want = [3, 0, 300, 0, 0, 0, 3, 0, 0, 0];
-    ensure_eq!(moved(&own, &pma)?, want, "datagrams to nobody");
+    ensure_eq!(moved(&own, &pma)?, want, "datagrams to an unknown QPN");
     // The same holds for a connection with one retry.
     let end = rig.end(&PairOpts::default())?;
     let conn = Conn {
@@ -197,7 +197,7 @@ fn directions(rig: &Rig) -> TestResult {
     let (own, pma) = now()?;
     let wr = SendWr::new(op::SEND, 1, &[end.mr.sge(0, 100)]);
     end.qp.post_send(&[wr]).at("a SEND")?;
-    let ends = wait_one(&end.scq, "a SEND to nobody")?;
+    let ends = wait_one(&end.scq, "a SEND to an unknown QPN")?;
     err(&ends, 1, status::RETRY_EXC_ERR, &end.qp)?;
     // With a wire between the ends, the requester sends the request a few more times as probes.
     let sent = moved(&own, &pma)?;
@@ -206,7 +206,7 @@ fn directions(rig: &Rig) -> TestResult {
     ensure_eq!(
         sent,
         [n, 0, n * 100, 0, 0, 0, n, 0, 0, 0],
-        "a SEND to nobody"
+        "a SEND to an unknown QPN"
     );
     // A multicast datagram to two members is sent once and received twice.
     let (members, group) = ([datagram_end(rig)?, datagram_end(rig)?], group(5));
@@ -297,7 +297,11 @@ fn queue_pairs(rig: &Rig) -> TestResult {
     let (values, _) = only()?;
     ensure_eq!(values.get("posts"), Some(&5), "posts");
     ensure_eq!(values.get("tx_bytes"), Some(&500), "bytes sent");
-    ensure_eq!(values.get("rx_sends"), Some(&0), "SENDs of the other");
+    ensure_eq!(
+        values.get("rx_sends"),
+        Some(&0),
+        "SENDs of the other queue pair"
+    );
     // A QP that is bound already cannot be bound again.
     ensure!(bind(&["lqpn", &a]).is_err(), "bound twice");
     let id = values.get("cntn").ok_or("a counter without number")?;
@@ -307,7 +311,7 @@ fn queue_pairs(rig: &Rig) -> TestResult {
     let (values, qps) = only()?;
     ensure_eq!(qps.len(), 2, "queue pairs of the counter");
     ensure_eq!(values.get("posts"), Some(&7), "posts of both");
-    ensure_eq!(values.get("rx_sends"), Some(&2), "SENDs since");
+    ensure_eq!(values.get("rx_sends"), Some(&2), "SENDs after the bind");
     let sum = |want: u64| compare(&port, &sysfs("hw_counters")?, &[("posts", want)]);
     sum(10)?;
     let link = link();
@@ -315,8 +319,16 @@ fn queue_pairs(rig: &Rig) -> TestResult {
     rdma(&[&unbind[..], &["lqpn", &a]].concat())?;
     send(&p, 4)?;
     let (values, _) = only()?;
-    ensure_eq!(values.get("posts"), Some(&7), "posts of one unbound");
-    ensure_eq!(values.get("rx_sends"), Some(&6), "SENDs of the other");
+    ensure_eq!(
+        values.get("posts"),
+        Some(&7),
+        "posts after one queue pair was unbound"
+    );
+    ensure_eq!(
+        values.get("rx_sends"),
+        Some(&6),
+        "SENDs of the other queue pair"
+    );
     sum(14)?;
     drop(p);
     ensure_eq!(shown()?.len(), 0, "counters that are left");
@@ -360,8 +372,16 @@ fn unread(rig: &Rig) -> TestResult {
     rdma(&[&unbind[..], &["lqpn", &a]].concat())?;
     let (values, qps) = only()?;
     ensure_eq!(qps, vec![p.b.qp.qpn()], "queue pairs of the counter");
-    ensure_eq!(values.get("posts"), Some(&4), "posts of the one that went");
-    ensure_eq!(values.get("rx_sends"), Some(&4), "SENDs of the other");
+    ensure_eq!(
+        values.get("posts"),
+        Some(&4),
+        "posts of the destroyed queue pair"
+    );
+    ensure_eq!(
+        values.get("rx_sends"),
+        Some(&4),
+        "SENDs of the other queue pair"
+    );
     send(&p, 2)?;
     // The remaining QP is destroyed while it is bound.
     drop(p);
@@ -422,6 +442,9 @@ fn few_commands(rig: &Rig) -> TestResult {
     sysfs("hw_counters")?;
     let asked = u128::from(commands()? - before);
     let most = AT_ONCE * (start.elapsed().as_millis() / 10 + 2);
-    ensure!(asked <= most, "{asked} commands, where {most} are enough");
+    ensure!(
+        asked <= most,
+        "{asked} commands, at most {most} are necessary"
+    );
     Ok(())
 }

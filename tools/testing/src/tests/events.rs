@@ -16,12 +16,12 @@ use std::time::Duration;
 pub static TESTS: &[Test] = &[
     Test::new("4/cq-err-on-a-receive-cq", |r| cq_err(r, Side::Receive)),
     Test::new("4/cq-err-on-a-send-cq", |r| cq_err(r, Side::Send)),
-    Test::new("4/cq-err-leaves-others-undisturbed", cq_err_bystander).limit(120),
+    Test::new("4/cq-err-does-not-affect-others", cq_err_bystander).limit(120),
     Test::new("4/cq-err-flushes-to-the-healthy-cq-only", cq_err_healthy),
     Test::new("4/cq-err-recovery", cq_err_recovery).limit(90),
     Test::new("4/cq-exactly-full-is-no-error", cq_full),
     Test::new("4/polled-cq-never-overflows", cq_polled).limit(120),
-    Test::new("4/qp-fatal-when-its-cq-died", qp_fatal),
+    Test::new("4/qp-fatal-after-cq-err", qp_fatal),
     Test::new("4/qp-req-err", req_err),
     Test::new("4/qp-access-err", access_err),
     Test::new("4/destroy-qp-waits-for-the-ack", destroy_waits),
@@ -145,7 +145,7 @@ fn cq_err_healthy(rig: &Rig) -> TestResult {
         let wr = SendWr::new(op::SEND, 700 + i, &[v.b.mr.sge(0, 8)]).flags(0);
         v.b.qp
             .post_send(&[wr])
-            .at("posting a send at the dying QP")?;
+            .at("posting a send to the QP of the overflowing CQ")?;
     }
     take_events(rig, &v.dying, &[&v.b])?;
     // The sends of B (A has no receive) are flushed to the healthy CQ; the receives have no CQ to
@@ -156,7 +156,7 @@ fn cq_err_healthy(rig: &Rig) -> TestResult {
     expect_quiet(&v.b.scq, QUIET, "the healthy CQ")?;
     // The requester detects that its peer is silent, and each of its requests completes or is
     // flushed.
-    wait_state(&v.a.qp, state::ERR).at("the sender, whose peer died")?;
+    wait_state(&v.a.qp, state::ERR).at("the sender, whose peer is in ERR")?;
     let first = wait_one(&v.a.scq, "first failed send")?;
     ensure!(
         first.status != status::SUCCESS,
@@ -211,7 +211,7 @@ fn cq_err_bystander(rig: &Rig) -> TestResult {
         })();
         stop.store(true, Ordering::Relaxed);
         let rounds = load.join().map_err(|_| "the bystander panicked")??;
-        ensure!(rounds > 0, "the bystander got nothing done");
+        ensure!(rounds > 0, "the bystander completed no round");
         result
     })
 }
@@ -278,7 +278,7 @@ fn cq_full(rig: &Rig) -> TestResult {
     let wr = SendWr::new(op::WRITE, 800, &[v.a.mr.sge(0, 8)]).remote(v.b.mr.at(64), v.b.mr.rkey());
     v.a.qp.post_send(&[wr])?;
     ok(
-        &wait_one(&v.a.scq, "the write behind the sends")?,
+        &wait_one(&v.a.scq, "the write after the sends")?,
         800,
         wc::RDMA_WRITE,
     )?;

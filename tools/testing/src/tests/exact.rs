@@ -56,7 +56,7 @@ fn fill_and_empty(rig: &Rig, cap: QpCap, rounds: u64) -> TestResult {
             p.b.recv(first + u64::from(n), 0, 0).at(&at)?;
         }
         let more = p.b.qp.post_recv(&[RecvWr::new(0, &[])]);
-        refused(more, &format!("{at}: a receive more"))?;
+        refused(more, &format!("{at}: one receive more"))?;
         for n in 0..both {
             let wr = SendWr::new(op::SEND, first + u64::from(n), &[]);
             p.a.qp.post_send(&[wr]).at(&at)?;
@@ -68,7 +68,7 @@ fn fill_and_empty(rig: &Rig, cap: QpCap, rounds: u64) -> TestResult {
             p.a.qp.post_send(&[wr]).at(&at)?;
         }
         let more = p.a.qp.post_send(&[SendWr::new(op::SEND, 0, &[])]);
-        refused(more, &format!("{at}: a send more"))?;
+        refused(more, &format!("{at}: one send more"))?;
         let sent = wait(&p.a.scq, granted.0 as usize, &at)?;
         for (n, one) in sent.iter().enumerate() {
             let opcode = if n < both as usize {
@@ -166,7 +166,7 @@ fn sges(rig: &Rig) -> TestResult {
                 } else {
                     p.b.qp.post_recv(&[RecvWr::new(1, &list)])
                 };
-                ensure!(told.is_err(), "{at}: {count} elements were taken");
+                ensure!(told.is_err(), "{at}: {count} elements were accepted");
             }
             p.b.qp.post_recv(&[RecvWr::new(round, &to)]).at(&at)?;
             p.a.qp
@@ -236,17 +236,17 @@ fn srq(rig: &Rig) -> TestResult {
         for id in 0..u64::from(size) {
             srq.post(&[RecvWr::new(id, &[])]).at("a receive")?;
         }
-        refused(srq.post(&[RecvWr::new(0, &[])]), "a receive more")?;
+        refused(srq.post(&[RecvWr::new(0, &[])]), "one receive more")?;
         // All receives are waiting, so the limit is armed and not reached.
         srq.set_limit(size).at("a limit of all")?;
         ensure_eq!(srq.query()?.srq_limit, size, "the limit");
         let told = srq.set_limit(size + 1);
         ensure_eq!(told, Err(Errno::EINVAL), "a limit of more than all");
-        ensure_eq!(srq.query()?.srq_limit, size, "the limit behind a refusal");
+        ensure_eq!(srq.query()?.srq_limit, size, "the limit after a refusal");
         rig.expect_no_event(std::time::Duration::from_millis(20))?;
     }
     let told = Srq::new(&rig.pd, most + 1, 1).err();
-    ensure_eq!(told, Some(Errno::EINVAL), "more receives than there can be");
+    ensure_eq!(told, Some(Errno::EINVAL), "more receives than max_srq_wr");
     Ok(())
 }
 
@@ -283,7 +283,7 @@ fn fill<T>(
     ensure_eq!(there(rig, kind)?, most, "objects of kind {kind}");
     for _ in 0..3 {
         all.pop();
-        all.push(make().at(&format!("a {kind} in the place of another"))?);
+        all.push(make().at(&format!("a new {kind} after one was destroyed"))?);
         ensure_eq!(make().err(), Some(Errno::ENOMEM), "one {kind} more, again");
     }
     ensure_eq!(there(rig, kind)?, most, "objects of kind {kind}");

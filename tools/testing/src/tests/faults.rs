@@ -35,7 +35,7 @@ pub static TESTS: &[Test] = &[
     Test::new("4/device-fatal-by-function-reset", function_reset)
         .limit(90)
         .alone(),
-    Test::new("4/a-fault-of-nothing-is-refused", refused),
+    Test::new("4/an-invalid-fault-is-refused", refused),
     Test::new("4/hibernation-is-refused", no_hibernation).alone(),
 ];
 
@@ -47,7 +47,7 @@ const GENERAL_ERR: u32 = 21;
 /// Returns the PCI function of the tested device in sysfs, and its address.
 fn function() -> Result<(PathBuf, String), Fail> {
     if !env().device.starts_with("verbena") {
-        return Err(Fail::Skipped("the device takes no faults".into()));
+        return Err(Fail::Skipped("the device has no fault injection".into()));
     }
     let device = format!("/sys/class/infiniband/{}/device", env().device);
     let path = std::fs::canonicalize(device).at("the device in sysfs")?;
@@ -101,7 +101,7 @@ fn send_fails(rig: &Rig, want: u32) -> TestResult {
     )?;
     ensure_eq!(p.a.qp.state()?, state::ERR, "state");
     ensure_eq!(p.b.qp.state()?, state::RTS, "state of the peer");
-    expect_quiet(&p.a.scq, QUIET, "a completion too many")?;
+    expect_quiet(&p.a.scq, QUIET, "after the flushes")?;
     // The same QPs are connected again, with the same CQs.
     for end in [&p.a, &p.b] {
         set_state(&end.qp, state::RESET)?;
@@ -143,11 +143,15 @@ fn srq_err(rig: &Rig) -> TestResult {
             .at("a SEND")?;
         let mut kinds = Vec::new();
         for _ in 0..3 {
-            let event = rig.event("SRQ_ERR and what its queue pair says")?;
+            let event = rig.event("SRQ_ERR and the event of its queue pair")?;
             if event.kind() == EventType::SRQ_ERR {
                 ensure_eq!(event.element(), srq.element(), "object of SRQ_ERR");
             } else {
-                ensure_eq!(event.element(), p.b.qp.element(), "object of the other");
+                ensure_eq!(
+                    event.element(),
+                    p.b.qp.element(),
+                    "object of the other event"
+                );
             }
             kinds.push(event.kind());
         }
@@ -221,7 +225,11 @@ fn cq_unwritable(rig: &Rig) -> TestResult {
     for kind in [EventType::CQ_ERR, EventType::QP_FATAL] {
         ensure!(kinds.contains(&kind), "{kinds:?}");
     }
-    ok(&wait_one(&dying, "what was there")?, 1, wc::RDMA_WRITE)?;
+    ok(
+        &wait_one(&dying, "the completion before the error")?,
+        1,
+        wc::RDMA_WRITE,
+    )?;
     expect_quiet(&dying, QUIET, "an entry of a CQ in error")?;
     let flushed = wait_one(&a.rcq, "the receive")?;
     err(&flushed, 77, status::WR_FLUSH_ERR, &a.qp)?;
@@ -237,8 +245,8 @@ fn unbound(rig: &Rig) -> TestResult {
 
 fn removed(rig: &Rig) -> TestResult {
     let (path, _) = function()?;
-    let end = || std::fs::write(path.join("remove"), "1").at("removing it");
-    let begin = || std::fs::write("/sys/bus/pci/rescan", "1").at("looking for it");
+    let end = || std::fs::write(path.join("remove"), "1").at("removing the device");
+    let begin = || std::fs::write("/sys/bus/pci/rescan", "1").at("the PCI rescan");
     device_fatal(rig, end, begin)
 }
 
@@ -246,7 +254,7 @@ fn removed(rig: &Rig) -> TestResult {
 /// has no response.
 pub(super) fn function_reset(rig: &Rig) -> TestResult {
     let (path, _) = function()?;
-    let end = || std::fs::write(path.join("reset"), "1").at("resetting it");
+    let end = || std::fs::write(path.join("reset"), "1").at("resetting the device");
     device_fatal(rig, end, || Ok(()))
 }
 
@@ -284,9 +292,9 @@ pub(super) fn device_fatal(
         buf: 1 << 17,
         ..PairOpts::default()
     };
-    checked_exchange(&new.pair(&opts)?, 3).at("in the next life")?;
+    checked_exchange(&new.pair(&opts)?, 3).at("after the device is back")?;
     drop(p);
-    checked_exchange(&new.pair(&opts)?, 4).at("when the old objects are gone")
+    checked_exchange(&new.pair(&opts)?, 4).at("after the old objects were destroyed")
 }
 
 /// The driver must refuse hibernation, because the device does not know the image that would be

@@ -253,12 +253,15 @@ fn bad_send_in_list(rig: &Rig) -> TestResult {
         Errno::EINVAL,
         2,
     )?;
-    for (i, w) in wait(&p.a.scq, 2, "what was before it")?.iter().enumerate() {
+    for (i, w) in wait(&p.a.scq, 2, "the requests before it")?
+        .iter()
+        .enumerate()
+    {
         ok(w, 1 + i as u64, wc::SEND)?;
     }
     wait(&p.b.rcq, 2, "receives")?;
-    expect_quiet(&p.a.scq, QUIET, "nothing from the bad one on")?;
-    expect_quiet(&p.b.rcq, QUIET, "nothing from the bad one on")?;
+    expect_quiet(&p.a.scq, QUIET, "after the requests before the bad one")?;
+    expect_quiet(&p.b.rcq, QUIET, "after the requests before the bad one")?;
     // The queue continues after the last valid request.
     p.a.qp.post_send(&[good(5).flags(flag::SIGNALED)])?;
     ok(&wait_one(&p.a.scq, "the next post")?, 5, wc::SEND)
@@ -297,7 +300,12 @@ fn full_in_list(rig: &Rig) -> TestResult {
     let list: Vec<RecvWr> = (0..max + 3)
         .map(|i| RecvWr::new(i as u64, &[p.b.mr.sge(0, 8)]))
         .collect();
-    refused("more than fit", p.b.qp.post_recv(&list), Errno::ENOMEM, max)?;
+    refused(
+        "more receives than the queue holds",
+        p.b.qp.post_recv(&list),
+        Errno::ENOMEM,
+        max,
+    )?;
     set_state(&p.b.qp, state::ERR)?;
     for (i, w) in wait(&p.b.rcq, max, "flushed receives")?.iter().enumerate() {
         err(w, i as u64, status::WR_FLUSH_ERR, &p.b.qp)?;

@@ -27,11 +27,11 @@ pub static TESTS: &[Test] = &[
     Test::new("res/rings-are-charged-to-the-cgroup", charged)
         .alone()
         .limit(120),
-    Test::new("res/refused-commands-mute-nobody-else", refusals)
+    Test::new("res/refused-commands-silence-no-other-process", refusals)
         .alone()
         .limit(120),
     Test::new("res/reserved-words-of-a-context-are-zero", reserved),
-    Test::new("res/version-is-the-one-agreed-on", version),
+    Test::new("res/version-is-the-negotiated-one", version),
 ];
 
 pub static ROLES: &[Role] = &[
@@ -93,7 +93,10 @@ fn all_contexts(rig: &Rig) -> TestResult {
     may_open_many()?;
     let mut open = Vec::new();
     let error = loop {
-        ensure!(open.len() < NUM_UARS as usize, "there is no limit");
+        ensure!(
+            open.len() < NUM_UARS as usize,
+            "the number of contexts has no limit"
+        );
         match Context::open(&rig.ctx.name) {
             Ok(context) => open.push(context),
             Err(error) => break error,
@@ -138,7 +141,10 @@ fn refused_contexts_hold_no_task(rig: &Rig) -> TestResult {
     for _ in 0..THREADS {
         let name = rig.ctx.name.clone();
         let refused = std::thread::spawn(move || Context::open(&name).is_err()).join();
-        ensure!(refused.unwrap_or(false), "a context too many");
+        ensure!(
+            refused.unwrap_or(false),
+            "a context beyond the limit was opened"
+        );
     }
     // A kernel with KASAN keeps freed memory in quarantine, where it still counts; kmemleak finds
     // leaks there.
@@ -155,7 +161,7 @@ fn refused_contexts_hold_no_task(rig: &Rig) -> TestResult {
         after = tasks()?;
     }
     Err(Fail::from(format!(
-        "{THREADS} threads that were refused a context have left {} tasks behind",
+        "{THREADS} threads that were refused a context have left {} tasks allocated",
         after - before
     )))
 }
@@ -222,7 +228,7 @@ fn charged(rig: &Rig) -> TestResult {
     group.add(peer.pid())?;
     peer.say("go")?;
     let numbers = peer.hear_numbers()?;
-    ensure!(numbers.len() == 2, "the peer said {numbers:?}");
+    ensure!(numbers.len() == 2, "the peer's numbers are {numbers:?}");
     // The process has other memory too, but that is less than half of the limit.
     ensure!(
         (GROUP / RING / 2..=GROUP / RING).contains(&(numbers[0] as usize)),
@@ -231,7 +237,7 @@ fn charged(rig: &Rig) -> TestResult {
     );
     ensure_eq!(numbers[1] as i32, Errno::ENOMEM.0, "errno");
     // Other processes can still create CQs.
-    drop(Cq::new(&rig.ctx, 16384).at("a queue of somebody else")?);
+    drop(Cq::new(&rig.ctx, 16384).at("a queue of another process")?);
     // The peer got an error and was not killed.
     peer.finish()
 }

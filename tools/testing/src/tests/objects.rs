@@ -27,7 +27,7 @@ pub static TESTS: &[Test] = &[
         .limit(180),
     Test::new("res/open-close", open_close).alone().limit(120),
     Test::new("res/rdma-resource-shows-our-objects", resource_shows).alone(),
-    Test::new("res/rdma-resource-is-fresh", resource_is_fresh),
+    Test::new("res/rdma-resource-is-current", resource_is_fresh),
     Test::new("res/rdma-resource-hides-keys", resource_hides_keys),
     Test::new("res/many-connected-qps", many_qps).limit(120),
     Test::new("res/threads-create-and-destroy", threads)
@@ -457,7 +457,7 @@ fn resource_hides_keys(rig: &Rig) -> TestResult {
         let text = String::from_utf8_lossy(&out.stdout);
         ensure!(text.contains("mrlen 4096"), "for user {uid}: {text}");
         let has_key = text.contains("key");
-        ensure_eq!(has_key, uid == 0, "whether user {uid} sees keys: {text}");
+        ensure_eq!(has_key, uid == 0, "user {uid} sees keys: {text}");
     }
     Ok(())
 }

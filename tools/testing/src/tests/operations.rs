@@ -19,7 +19,7 @@ pub static TESTS: &[Test] = &[
     Test::new("ops/odd-alignments", alignments).limit(120),
     Test::new("ops/multi-sge", multi_sge),
     Test::new("ops/inline", |rig| inline(rig, 64)),
-    Test::new("ops/inline-unasked", |rig| inline(rig, 0)),
+    Test::new("ops/inline-without-max-inline-data", |rig| inline(rig, 0)),
     Test::new("ops/zero-length", zero_length),
     Test::new("ops/fence", fence),
     Test::new("ops/write-then-send-is-ordered", ordered),
@@ -277,11 +277,11 @@ fn zero_length(rig: &Rig) -> TestResult {
     {
         p.b.recv(i as u64, 0, 64)?;
         p.a.qp.post_send(&[SendWr::new(opcode, i as u64, &[])])?;
-        let w = wait_one(&p.b.rcq, "receive of nothing")?;
+        let w = wait_one(&p.b.rcq, "receive of an empty message")?;
         ensure_eq!(status::name(w.status), "IBV_WC_SUCCESS", "receive {i}");
         ensure_eq!(w.byte_len, 0, "byte_len");
         ensure_eq!(
-            status::name(wait_one(&p.a.scq, "send of nothing")?.status),
+            status::name(wait_one(&p.a.scq, "send of an empty message")?.status),
             "IBV_WC_SUCCESS",
             "send"
         );

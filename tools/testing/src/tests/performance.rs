@@ -135,7 +135,7 @@ fn read(rig: &Rig) -> TestResult {
     ensure_eq!(status, 0, "status of ClassPortInfo");
     ensure_eq!((info[0], info[1]), (1, 1), "versions");
     ensure_eq!(number(&info, 2, 2), 0x300, "capabilities");
-    ensure!(info[7] & 0x1f > 0, "no time in which it answers");
+    ensure!(info[7] & 0x1f > 0, "RespTimeValue is 0");
     send(&rig.pair(&PairOpts::default())?, 5)?;
     for port in [1, ALL_PORTS] {
         let before = sysfs("counters")?;
@@ -190,7 +190,7 @@ fn clear(rig: &Rig) -> TestResult {
     );
     let few = |name: &str, value: u64, wanted: bool| {
         let is_few = value < 10;
-        ensure_eq!(is_few, wanted, "{name} is {value}: whether it was cleared");
+        ensure_eq!(is_few, wanted, "{name} is {value}: it was cleared");
         Ok::<(), Fail>(())
     };
     let of_sysfs = sysfs("counters")?;
@@ -287,7 +287,7 @@ fn each_bit(rig: &Rig) -> TestResult {
             ensure_eq!(
                 *is < few,
                 is_cleared,
-                "attribute {attribute:#x}, bit {bit}: {name} was {was} and is {is}, whether it was cleared"
+                "attribute {attribute:#x}, bit {bit}: {name} was {was} and is {is}: it was cleared"
             );
         }
     }

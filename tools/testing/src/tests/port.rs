@@ -50,7 +50,7 @@ pub(super) fn until(rig: &Rig, kind: EventType) -> TestResult {
     while let Some(event) = rig.ctx.async_event(QUIET.as_millis() as i32) {
         count += u32::from(event.kind() == kind);
     }
-    ensure_eq!(count, 1, "{kind:?} came so often");
+    ensure_eq!(count, 1, "number of events {kind:?}");
     Ok(())
 }
 
@@ -108,7 +108,7 @@ fn gids(rig: &Rig) -> Vec<[u8; 16]> {
 fn address(rig: &Rig) -> TestResult {
     const GID: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 10, 77, 0, 1];
     let netdev = netdev()?;
-    ensure!(!gids(rig).contains(&GID), "the address is there already");
+    ensure!(!gids(rig).contains(&GID), "the address exists already");
     ip(&["address", "add", "10.77.0.1/24", "dev", &netdev])?;
     let added = until(rig, EventType::GID_CHANGE).and_then(|()| {
         ensure!(gids(rig).contains(&GID), "no GID of the new address");

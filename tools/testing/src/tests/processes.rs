@@ -19,7 +19,7 @@ pub static TESTS: &[Test] = &[
     Test::new("res/killed-process-leaves-nothing", leaves_nothing)
         .alone()
         .limit(120),
-    Test::new("res/what-the-device-writes-is-read-only", read_only),
+    Test::new("res/memory-that-the-device-writes-is-read-only", read_only),
 ];
 
 pub static ROLES: &[Role] = &[
@@ -127,7 +127,7 @@ fn region(rig: &Rig, parent: &mut Parent) -> TestResult {
     while parent.hear()?.is_some() {}
     ensure!(
         mr.buf.read(0, 4096).iter().all(|&b| b == 0x33),
-        "another process wrote to us"
+        "another process has written to this one"
     );
     Ok(())
 }
@@ -167,7 +167,7 @@ fn forked(rig: &Rig) -> TestResult {
 fn connect_echo(rig: &Rig, conn: &Conn) -> Result<(Peer, End, u64, u32), Fail> {
     let mut peer = Peer::start("echo")?;
     let n = peer.hear_numbers()?;
-    ensure!(n.len() == 3, "the peer said {n:?}");
+    ensure!(n.len() == 3, "the peer's numbers are {n:?}");
     let e = rig.end(&PairOpts {
         buf: 1 << 20,
         ..PairOpts::default()

@@ -50,7 +50,7 @@ fn no_stale(rig: &Rig) -> TestResult {
         reconnect(rig, &p)?;
         // After the reset, no completion from before the reset may appear.
         expect_quiet(&cq, QUIET, &format!("round {round}, after RESET"))?;
-        checked_exchange(&p, round).at(&format!("round {round}, new life"))?;
+        checked_exchange(&p, round).at(&format!("round {round}, after the reset"))?;
         expect_quiet(&cq, QUIET, &format!("round {round}, after the exchange"))?;
     }
     Ok(())
@@ -69,7 +69,7 @@ fn all_completed(p: &Pair, round: u64) -> TestResult {
     wait_for("the data of the READ", || {
         Ok(p.a.mr.buf.read(MARK, 8) == mark.to_le_bytes())
     })?;
-    ensure_eq!(p.a.qp.state()?, state::RTS, "state behind the READ");
+    ensure_eq!(p.a.qp.state()?, state::RTS, "state after the READ");
     Ok(())
 }
 

@@ -12,10 +12,10 @@ use std::sync::Arc;
 
 pub static TESTS: &[Test] = &[
     Test::new("7/zero-based", zero_based),
-    Test::new("7/no-bytes", no_bytes),
+    Test::new("7/regions-of-no-bytes", no_bytes),
     Test::new("7/huge-pages", huge_pages).alone(),
     Test::new("7/failed-registration-pins-nothing", pins_nothing),
-    Test::new("7/answer-before-the-region", answered_first).alone(),
+    Test::new("7/no-region-without-a-response", answered_first).alone(),
     Test::new("7/deregistered-memory-stays-untouched", untouched),
 ];
 
@@ -33,10 +33,17 @@ fn answered_first(rig: &Rig) -> TestResult {
     let buf = Buf::new(4096)?;
     let before = commands()?;
     let registered = register_unheard(&rig.pd, &buf);
-    ensure_eq!(registered, Err(Errno::EFAULT), "an answer to nowhere");
+    ensure_eq!(
+        registered,
+        Err(Errno::EFAULT),
+        "a response that cannot be written"
+    );
     ensure_eq!(commands()?, before, "commands to the device");
     drop(Mr::new(&rig.pd, 4096, access::ALL)?);
-    ensure!(commands()? > before, "a region that is heard of costs none");
+    ensure!(
+        commands()? > before,
+        "a region with a response caused no command"
+    );
     Ok(())
 }
 
@@ -58,12 +65,12 @@ fn zero_based(rig: &Rig) -> TestResult {
     };
     let wr = SendWr::new(op::WRITE, 1, &[sge(0, len)]);
     p.a.qp.post_send(&[wr.remote(0, target.rkey())])?;
-    ok(&wait_one(&p.a.scq, "all of it")?, 1, wc::RDMA_WRITE)?;
+    ok(&wait_one(&p.a.scq, "the whole region")?, 1, wc::RDMA_WRITE)?;
     ensure!(buf.read(200, len) == bytes, "the bytes of a WRITE");
     ensure!(buf.read(0, 200).iter().all(|b| *b == 0), "bytes before it");
     ensure!(
         buf.read(200 + len, 100).iter().all(|b| *b == 0),
-        "bytes behind it"
+        "bytes after it"
     );
     source.buf.write(0, &vec![0; len]);
     let wr = SendWr::new(op::READ, 2, &[sge(5000, 1000)]);
@@ -103,7 +110,7 @@ fn no_bytes(rig: &Rig) -> TestResult {
         {
             let wr = SendWr::new(opcode, wr_id, &[sge]);
             p.a.qp.post_send(&[wr.remote(at, mr.rkey())])?;
-            ok(&wait_one(&p.a.scq, "of no bytes")?, wr_id, told)?;
+            ok(&wait_one(&p.a.scq, "a message of no bytes")?, wr_id, told)?;
         }
         let source = Mr::new(&rig.pd, 8, access::ALL)?;
         let wr = SendWr::new(op::WRITE, 3, &[source.sge(0, 1)]);
@@ -116,7 +123,7 @@ fn no_bytes(rig: &Rig) -> TestResult {
         let wr = SendWr::new(op::WRITE, 4, &[sge]);
         q.a.qp
             .post_send(&[wr.remote(source.buf.addr(), source.rkey())])?;
-        let refused = wait_one(&q.a.scq, "from nowhere")?;
+        let refused = wait_one(&q.a.scq, "a byte of a region without bytes")?;
         err(&refused, 4, status::LOC_PROT_ERR, &q.a.qp)?;
     }
     Ok(())
@@ -140,15 +147,19 @@ fn pins_nothing(rig: &Rig) -> TestResult {
         ensure!(wraps.is_err(), "a region whose addresses wrap");
         ensure_eq!(pinned()?, before, "pinned after addresses that wrap");
     }
-    let good = Mr::of(&rig.pd, &buf, 0, buf.len(), access::ALL).at("all of it")?;
+    let good = Mr::of(&rig.pd, &buf, 0, buf.len(), access::ALL).at("the whole region")?;
     ensure_eq!(pinned()?, before + 64 * 4, "pinned with a region");
     drop(good);
     ensure_eq!(pinned()?, before, "pinned without it");
     buf.forbid_from(40 * 4096);
     for _ in 0..20 {
         let ends = Mr::of(&rig.pd, &buf, 0, buf.len(), access::ALL);
-        ensure!(ends.is_err(), "a region of which a part is not there");
-        ensure_eq!(pinned()?, before, "pinned after memory that ends");
+        ensure!(ends.is_err(), "a region of which a part is not mapped");
+        ensure_eq!(
+            pinned()?,
+            before,
+            "pinned after memory that is partly unmapped"
+        );
     }
     Ok(())
 }
@@ -187,7 +198,7 @@ fn untouched(rig: &Rig) -> TestResult {
 fn huge_pages(rig: &Rig) -> TestResult {
     const HUGE: usize = 2 << 20;
     const COUNT: &str = "/proc/sys/vm/nr_hugepages";
-    std::fs::write(COUNT, "4").at("asking for huge pages")?;
+    std::fs::write(COUNT, "4").at("reserving huge pages")?;
     let run = || -> TestResult {
         let buf = Arc::new(Buf::huge(3 * HUGE).at("three huge pages")?);
         let p = rig.pair(&PairOpts::default())?;
@@ -210,6 +221,6 @@ fn huge_pages(rig: &Rig) -> TestResult {
         Ok(())
     };
     let ran = run();
-    std::fs::write(COUNT, "0").at("giving them back")?;
+    std::fs::write(COUNT, "0").at("releasing the huge pages")?;
     ran
 }

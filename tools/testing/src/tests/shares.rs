@@ -19,7 +19,7 @@ use verbena_abi::cqe::CQE_SIZE;
 use verbena_abi::regs::NUM_UARS;
 
 pub static TESTS: &[Test] = &[
-    Test::new("res/a-process-pays-for-its-queues", one_process)
+    Test::new("res/queues-are-charged-to-their-process", one_process)
         .alone()
         .limit(120),
     Test::new("res/hogs-leave-room-for-others", some_hogs)
@@ -170,7 +170,7 @@ fn start(memlock: u64) -> Result<Peer, Fail> {
 /// Starts a hog of another user.
 fn start_as(uid: u32, memlock: u64) -> Result<Peer, Fail> {
     let mut peer = Peer::start_as("hog", Some(uid)).at("a hog")?;
-    ensure_eq!(peer.hear()?, "ready", "the hog's first word");
+    ensure_eq!(peer.hear()?, "ready", "the hog's first message");
     let (pid, memlock) = (
         peer.pid().to_string(),
         format!("--memlock={memlock}:{memlock}"),
@@ -306,17 +306,17 @@ fn hogs(rig: &Rig, count: usize, kinds: &[&str]) -> Result<Taken, Fail> {
     for (n, (peer, kind)) in (0..).zip(peers.iter_mut().zip(kinds.iter().cycle())) {
         peer.say(kind)?;
         if n % 20 == 3 {
-            others("while hogs begin")?;
+            others("while the hogs start")?;
         }
     }
-    others("while hogs take")?;
+    others("while the hogs allocate")?;
     let mut all = Taken::default();
     for peer in &mut peers {
         all.add(taken(peer)?);
     }
     all.show(&format!("{count} processes of one user"));
     for _ in 0..3 {
-        others("when hogs have all that they get")?;
+        others("after the hogs have reached their limits")?;
     }
     for peer in &mut peers {
         peer.kill();
@@ -329,7 +329,7 @@ fn hogs(rig: &Rig, count: usize, kinds: &[&str]) -> Result<Taken, Fail> {
     let had = taken(&mut again)?;
     had.show("one process without RLIMIT_MEMLOCK, afterwards");
     ensure!(had.bytes >= 8 * FREE, "only {} bytes afterwards", had.bytes);
-    others("beside the last one")?;
+    others("while the last hog runs")?;
     again.finish()?;
     Ok(all)
 }

@@ -56,7 +56,7 @@ fn keeps(rig: &Rig) -> TestResult {
             posted += 1;
         }
         srq.resize(size).at(&at)?;
-        ensure!(srq.query()?.max_wr >= size, "{at}: promised entries");
+        ensure!(srq.query()?.max_wr >= size, "{at}: max_wr");
         exchange(&pair, done, waiting).at(&at)?;
         done += waiting;
         // All entries of the new size can be used, and no more.
@@ -80,7 +80,7 @@ fn too_small(rig: &Rig) -> TestResult {
     let most = rig.ctx.query_device()?.max_srq_wr as u32;
     for size in [16, 0, most + 1, u32::MAX] {
         ensure_eq!(srq.resize(size), Err(Errno::EINVAL), "to {size}, 20 posted");
-        ensure_eq!(srq.query()?.max_wr, 64, "behind a refused resize");
+        ensure_eq!(srq.query()?.max_wr, 64, "max_wr after a refused resize");
     }
     exchange(&pair, 0, 20)
 }
@@ -96,7 +96,7 @@ fn with_limit(rig: &Rig) -> TestResult {
         let result = srq.modify(Some(max_wr), Some(limit));
         ensure_eq!(result, Err(Errno::EINVAL), "{max_wr} and {limit}");
         let now = srq.query()?;
-        ensure_eq!((now.max_wr, now.srq_limit), (64, 0), "behind a refusal");
+        ensure_eq!((now.max_wr, now.srq_limit), (64, 0), "after a refusal");
     }
     srq.modify(Some(256), Some(19)).at("256 and 19")?;
     let now = srq.query()?;

@@ -57,7 +57,7 @@ fn at_state(rig: &Rig, to: u32) -> Result<End, Fail> {
         move_to(&e.qp, s, rig.gid, e.qp.qpn(), &opts.conn_a)
             .at(&format!("to {}", state::NAMES[s as usize]))?;
     }
-    ensure_eq!(e.qp.state()?, to, "state after the legal way");
+    ensure_eq!(e.qp.state()?, to, "state after the valid transitions");
     Ok(e)
 }
 
@@ -73,7 +73,7 @@ fn refused(qp: &Qp, attr: &QpAttr, m: u32, at: u32, what: &str) -> TestResult {
     ensure_eq!(
         state::NAMES.get(qp.state()? as usize),
         state::NAMES.get(at as usize),
-        "state after the refused: {what}"
+        "state after the refused modify: {what}"
     );
     Ok(())
 }

@@ -117,12 +117,16 @@ fn tracepoints(rig: &Rig) -> TestResult {
     let events = of("verbena_event:");
     let kinds: Vec<&str> = events.iter().map(|line| value(line, "type")).collect();
     ensure_eq!(kinds, ["IBV_EVENT_QP_ACCESS_ERR"], "events");
-    ensure_eq!(value(events[0], "number"), b, "whose event");
+    ensure_eq!(
+        value(events[0], "number"),
+        b,
+        "number of the event's object"
+    );
     ensure!(value(events[0], "syndrome") != "0x0000", "{}", events[0]);
     // After the events are disabled, no lines are added.
     tracing.enable("0")?;
     let before = tracing.lines()?.len();
     drop(rig.pair(&PairOpts::default())?);
-    ensure_eq!(tracing.lines()?.len(), before, "lines when it is off");
+    ensure_eq!(tracing.lines()?.len(), before, "lines while tracing is off");
     Ok(())
 }

@@ -72,12 +72,14 @@ const VERBS: &[Verb] = &[
     ("create_cq of too many", |l| {
         Cq::new(&l.rig.ctx, l.most.max_cqe + 1).map(drop)
     }),
-    ("create_cq of no vector", |l| {
+    ("create_cq with an invalid vector", |l| {
         let channel = Channel::new(&l.rig.ctx)?;
         let vector = l.rig.ctx.num_comp_vectors();
         Cq::with_channel(&l.rig.ctx, 8, Some(&channel), vector).map(drop)
     }),
-    ("resize_cq to fewer than lie there", |l| l.cq.resize(2)),
+    ("resize_cq to fewer entries than completions", |l| {
+        l.cq.resize(2)
+    }),
     ("resize_cq to too many", |l| l.cq.resize(l.most.max_cqe + 1)),
     ("create_qp of too many sends", |l| {
         qp(l, |i| i.cap.max_send_wr = l.most.max_qp_wr as u32 + 1)
@@ -101,8 +103,10 @@ const VERBS: &[Verb] = &[
     ("create_srq of too many elements", |l| {
         Srq::new(&l.rig.pd, 8, l.most.max_srq_sge as u32 + 1).map(drop)
     }),
-    ("modify_srq to fewer than wait", |l| l.srq.resize(4)),
-    ("modify_srq to a limit above all", |l| {
+    ("modify_srq to fewer entries than receives", |l| {
+        l.srq.resize(4)
+    }),
+    ("modify_srq to a limit above the size", |l| {
         l.srq.set_limit(1 << 20)
     }),
     ("modify_srq of both, the limit too high", |l| {
@@ -111,13 +115,13 @@ const VERBS: &[Verb] = &[
     ("modify_srq of both, the size too small", |l| {
         l.srq.modify(Some(4), Some(3))
     }),
-    ("reg_mr of nothing that is there", |l| {
+    ("reg_mr of unmapped memory", |l| {
         Mr::of(&l.rig.pd, &l.gone, 0, 4096, access::ALL).map(drop)
     }),
     ("reg_mr with remote write alone", |l| {
         Mr::new(&l.rig.pd, 4096, access::REMOTE_WRITE).map(drop)
     }),
-    ("rereg_mr to nothing that is there", |l| {
+    ("rereg_mr to unmapped memory", |l| {
         l.p.b.mr.change(Some(&l.gone), None, None)
     }),
     ("rereg_mr of all, with remote write alone", |l| {
@@ -126,7 +130,7 @@ const VERBS: &[Verb] = &[
         let rights = Some(access::REMOTE_WRITE);
         l.p.b.mr.change(Some(&buf), Some(&pd), rights)
     }),
-    ("modify_qp to a state that is none", |l| {
+    ("modify_qp to an unknown state", |l| {
         modify(l, 200, mask::STATE, |_| ())
     }),
     ("modify_qp to RTR from RTS", |l| {
@@ -178,7 +182,7 @@ const VERBS: &[Verb] = &[
     ("detach_mcast from a group that it is not in", |l| {
         l.p.a.qp.detach_mcast(GROUP)
     }),
-    ("create_ah of no GID", |l| {
+    ("create_ah with an invalid GID", |l| {
         address(l, |a| {
             a.grh = GlobalRoute {
                 sgid_index: 255,
@@ -186,7 +190,9 @@ const VERBS: &[Verb] = &[
             }
         })
     }),
-    ("create_ah of no port", |l| address(l, |a| a.port_num = 2)),
+    ("create_ah with an invalid port", |l| {
+        address(l, |a| a.port_num = 2)
+    }),
     ("create_ah without GRH", |l| address(l, |a| a.is_global = 0)),
 ];
 
@@ -265,9 +271,9 @@ fn verbs(rig: &Rig) -> TestResult {
         while !order.is_empty() {
             let (name, verb) = order.swap_remove(rng.below(order.len() as u64) as usize);
             let at = format!("seed {seed}, round {round}, {name}");
-            ensure!(verb(&live).is_err(), "{at}: it did not fail");
+            ensure!(verb(&live).is_err(), "{at}: the verb has not failed");
             let now = told(&live).at(&at)?;
-            ensure_eq!(now, before, "{at}: what is told");
+            ensure_eq!(now, before, "{at}: results of the queries");
         }
         rig.expect_no_event(QUIET)?;
     }
@@ -283,7 +289,7 @@ fn verbs(rig: &Rig) -> TestResult {
         ok(&wait_one(&taker.a.scq, "a SEND")?, id, wc::SEND)?;
         ok(&wait_one(&taker.b.rcq, "a receive")?, id, wc::RECV)?;
     }
-    checked_exchange(&live.p, seed).at("behind all of them")
+    checked_exchange(&live.p, seed).at("after all verbs")
 }
 
 /// Sends of every kind and receives, single and in lists, must be accepted and flushed in order; an
@@ -354,9 +360,9 @@ fn dead(rig: &Rig) -> TestResult {
             .at("a receive of an SRQ")?;
     }
     let more = srq.post(&[RecvWr::new(8, &[])]).map_err(|e| e.errno);
-    ensure_eq!(more, Err(Errno::ENOMEM), "a receive more");
+    ensure_eq!(more, Err(Errno::ENOMEM), "one receive more");
     for cq in [&p.a.scq, &p.a.rcq, &taker.b.rcq] {
-        expect_quiet(cq, QUIET, "a completion too many")?;
+        expect_quiet(cq, QUIET, "after the flushes")?;
     }
     wait_for("the device is back", || {
         Ok(Rig::new().is_ok_and(|new| new.gid.raw != [0; 16]))

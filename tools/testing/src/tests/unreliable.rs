@@ -130,7 +130,7 @@ fn arrives(p: &Pair, to: &Option<Destination>, wr: &SendWr) -> Result<Wc, Fail> 
             std::thread::yield_now();
         }
     }
-    Err("nothing arrives".into())
+    Err("no message arrives".into())
 }
 
 /// Sends a few messages that succeed and do not arrive, and checks that the peer's receive does not
@@ -295,7 +295,7 @@ fn uc_drops(rig: &Rig) -> TestResult {
         let wr = SendWr::new(op::WRITE_IMM, 2, &[p.a.mr.sge(0, 8)]).imm(1);
         vanish(&p, &to, &wr.remote(addr, rkey), what)?;
     }
-    ensure_eq!(p.b.mr.buf.read(30_000, 8), [9; 8], "what was to be written");
+    ensure_eq!(p.b.mr.buf.read(30_000, 8), [9; 8], "the unchanged memory");
     vanish(&p, &to, &send(&p, 3, 3001), "longer than the receive")?;
     ok(&arrives(&p, &to, &send(&p, 4, 3000))?, 5, wc::RECV)?;
     rig.expect_no_event(QUIET)
@@ -346,12 +346,12 @@ fn abandoned(rig: &Rig) -> TestResult {
             // small message may be lost, too.
             let next = match lossy() {
                 true => arrives(&p, &None, &send(&p, 9, 8))?,
-                false => wait_one(&p.b.rcq, "the message behind it")?,
+                false => wait_one(&p.b.rcq, "the message after it")?,
             };
             ensure_eq!(
                 (next.status, next.byte_len),
                 (status::SUCCESS, 8),
-                "the message behind it"
+                "the message after it"
             );
             return Ok(());
         }
@@ -359,7 +359,7 @@ fn abandoned(rig: &Rig) -> TestResult {
         // Further completions do not matter. The receives that are left serve the next round.
         while !p.b.rcq.poll(4)?.is_empty() {}
     }
-    Err("no message was caught under way".into())
+    Err("in no round a message was in flight at the change".into())
 }
 
 const LONG: usize = 4 << 20;
@@ -409,7 +409,7 @@ fn used_again(rig: &Rig) -> TestResult {
             return Ok(());
         }
     }
-    Err("no message was caught under way".into())
+    Err("in no round a message was in flight at the change".into())
 }
 
 /// A receive cannot return to its SRQ, so it completes in error; the QP stays in RTS.
@@ -444,7 +444,7 @@ fn illegal_from_sqe(rig: &Rig) -> TestResult {
         for wanted in [mask_to(to), mask::STATE] {
             let got = p.a.qp.modify(&attr, wanted);
             ensure_eq!(got, Err(Errno::EINVAL), "SQE to state {to}");
-            ensure_eq!(p.a.qp.state()?, state::SQE, "state behind it");
+            ensure_eq!(p.a.qp.state()?, state::SQE, "state after it");
         }
     }
     for to in [state::ERR, state::RESET] {

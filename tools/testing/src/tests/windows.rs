@@ -17,7 +17,7 @@ pub static TESTS: &[Test] = &[
     Test::new("3.6/failed-remote-invalidate", remote_invalidate),
     Test::new("7/region-with-windows-is-busy", busy),
     Test::new("7/windows-churn", churn).limit(180),
-    Test::new("long/key-of-a-window-is-not-the-next-ones", not_again)
+    Test::new("long/a-window-never-gets-the-key-of-another", not_again)
         .limit(300)
         .long(),
 ];
@@ -265,7 +265,7 @@ fn bind_errors(rig: &Rig) -> TestResult {
         wait_state(&pair.b.qp, state::ERR).at(what)?;
         again(rig, &pair).at(what)?;
     }
-    ensure_eq!(causes.len(), 4, "causes told apart");
+    ensure_eq!(causes.len(), 4, "distinct causes");
     for (what, key) in [("an unbound window", mw.rkey()), ("a region", mr.rkey())] {
         let status = invalidate(&pair, key)?;
         ensure_eq!(
@@ -278,7 +278,7 @@ fn bind_errors(rig: &Rig) -> TestResult {
     ensure_eq!(
         bind(&pair, &mw, mw.rkey() + 1, whole(&mr, WRITE))?,
         status::SUCCESS,
-        "behind all of them"
+        "after all errors"
     );
     rig.expect_no_event(QUIET)
 }
@@ -329,7 +329,7 @@ fn busy(rig: &Rig) -> TestResult {
     ensure_eq!(
         write(rig, &pair, at, key)?,
         status::REM_ACCESS_ERR,
-        "the window is gone"
+        "the key of a deallocated window"
     );
     mr.destroy()
         .map_err(|e| e.0)
@@ -354,11 +354,11 @@ fn not_again(rig: &Rig) -> TestResult {
         let new = mw.rkey();
         mw.destroy().map_err(|e| e.0).at("a window")?;
         if new >> 8 == key >> 8 {
-            ensure!(new != key, "{key:#x} is another window's now");
+            ensure!(new != key, "another window has got the key {key:#x}");
             return Ok(());
         }
     }
-    Err("its index does not come again".into())
+    Err("no other window has got the index".into())
 }
 
 /// Two threads, each with QPs of its own, allocate, bind, use, invalidate and deallocate windows

@@ -19,7 +19,7 @@ pub static TESTS: &[Test] = &[
     Test::new("8/xrc-target-of-two-openers", two_openers),
     Test::new("3/xrc-no-such-queue", no_such_queue),
     Test::new("3/xrc-post-to-a-target", post_to_target),
-    Test::new("3/xrc-move-nowhere", move_nowhere),
+    Test::new("3/xrc-modify-without-a-state", move_nowhere),
     Test::new("8/xrc-churn", churn).limit(180),
 ];
 
@@ -119,7 +119,7 @@ fn two_queues(rig: &Rig) -> TestResult {
             ok(&wait_one(&x.scq, "a SEND")?, 1000 + id, wc::SEND)?;
             let done = wait_one(cq, "a receive")?;
             ok(&done, id, wc::RECV)?;
-            ensure_eq!(done.qp_num, x.tgt.qpn(), "whose completion it is");
+            ensure_eq!(done.qp_num, x.tgt.qpn(), "QPN of the completion");
             ensure_eq!(done.byte_len, 64, "bytes");
         }
     }

@@ -32,15 +32,18 @@ impl World<'_> {
                 self.cqe = self.cq.cqe();
                 ensure!(
                     self.cqe >= wanted.max(least) as usize,
-                    "to {wanted}, {least} lie there: {}",
+                    "to {wanted} with {least} entries in the CQ: {}",
                     self.cqe
                 );
             }
             Err(errno) => {
                 ensure_eq!(errno, Errno::EINVAL, "to {wanted}");
                 let never = wanted < 1 || wanted > most || wanted < least;
-                ensure!(never, "to {wanted} was refused, {least} lie there");
-                ensure_eq!(self.cq.cqe(), before, "entries behind a refusal");
+                ensure!(
+                    never,
+                    "to {wanted} was refused with {least} entries in the CQ"
+                );
+                ensure_eq!(self.cq.cqe(), before, "entries after a refusal");
             }
         }
         Ok(())
@@ -177,7 +180,10 @@ impl World<'_> {
             Err(errno) => {
                 ensure_eq!(errno, Errno::EINVAL, "{size:?} and {limit:?}");
                 let right = is_size && is_limit && fits;
-                ensure!(!right, "{size:?} and {limit:?} were refused, {posted} wait");
+                ensure!(
+                    !right,
+                    "{size:?} and {limit:?} were refused with {posted} receives"
+                );
             }
         }
         Ok(())
@@ -231,7 +237,11 @@ impl World<'_> {
             let one = wait_one(&self.b.rcq, "a receive")?;
             ok(&one, receive, wc::RECV)?;
             let at = MESSAGES + 8 * (receive as usize % 1024);
-            ensure_eq!(self.b.mr.buf.read(at, 8), id.to_le_bytes(), "what was sent");
+            ensure_eq!(
+                self.b.mr.buf.read(at, 8),
+                id.to_le_bytes(),
+                "the received bytes"
+            );
             self.look_at_limit();
         }
         Ok(())

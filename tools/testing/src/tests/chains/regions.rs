@@ -102,7 +102,7 @@ impl World<'_> {
             ensure_eq!(
                 there.read(at, 8),
                 expected.to_le_bytes(),
-                "memory behind {what}"
+                "memory after {what}"
             );
             if want == status::SUCCESS && opcode != op::WRITE {
                 ensure_eq!(self.a.mr.buf.read(0, 8), before, "what {what} brought");

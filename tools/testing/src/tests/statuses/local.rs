@@ -55,7 +55,7 @@ pub(super) fn local(rig: &Rig, sge: impl FnOnce(&Pair) -> Result<Sge, Fail>) -> 
     ensure_eq!(
         p.b.qp.state()?,
         state::RTS,
-        "state of the peer, which saw nothing"
+        "state of the peer, which received nothing"
     );
     Ok(v)
 }

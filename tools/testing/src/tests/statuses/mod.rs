@@ -37,7 +37,7 @@ pub static TESTS: &[Test] = &[
     Test::new("3.4/distinct-vendor-err-per-cause", distinct_local),
     Test::new("3.5/flush-both-queues-in-order", flush_both),
     Test::new("3.5/posts-after-err-flush-too", flush_later),
-    Test::new("3.5/flush-behind-a-failed-send", flush_behind),
+    Test::new("3.5/flush-after-a-failed-send", flush_behind),
     Test::new("3.5/err-from-init-flushes-receives", flush_from_init),
     Test::new("3.9/write-not-enabled", write_not_enabled),
     Test::new("3.9/read-not-enabled", read_not_enabled),
@@ -106,7 +106,7 @@ fn fails(p: &Pair, wr: SendWr, want: u32) -> Result<u32, Fail> {
             ..after
         },
     ])?;
-    let w = wait(&p.a.scq, 3, "the failing request and two behind it")?;
+    let w = wait(&p.a.scq, 3, "the failing request and two after it")?;
     let vendor_err = err(&w[0], wr_id, want, &p.a.qp)?;
     err(&w[1], 301, status::WR_FLUSH_ERR, &p.a.qp)?;
     err(&w[2], 302, status::WR_FLUSH_ERR, &p.a.qp)?;
