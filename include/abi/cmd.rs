@@ -2,30 +2,31 @@
 
 //! The command queue. Device specification, "Commands".
 //!
-//! The queue is an array of slots in coherent memory of the driver, each with a request and a reply. The driver owns a
-//! slot until it writes the slot's index to [`super::regs::CMDQ_DOORBELL`], the device until it has stored the
-//! request's token in the reply. Slots are independent of each other; the device executes them in the order of their
-//! doorbells and raises vector 0 after each.
+//! The queue is an array of slots in coherent memory of the driver. Each slot has a request and a
+//! reply. The driver owns a slot until it writes the slot's index to
+//! [`super::regs::CMDQ_DOORBELL`]. After that the device owns the slot until it has stored the
+//! request's token in the reply. Slots are independent of each other. The device executes their
+//! commands in the order of their doorbells, and raises vector 0 after each.
 //!
-//! | file | what it defines |
+//! | file | definitions |
 //! | --- | --- |
-//! | `opcode` | the numbers of commands, how they end |
-//! | `frame` | slots, headers, replies that several commands share |
+//! | `opcode` | opcodes and statuses of commands |
+//! | `frame` | slots, headers, common replies |
 //! | `device` | identity, capabilities, context tables |
 //! | `port` | counters, GIDs, port attributes, management datagrams, multicast |
 //! | `queue` | doorbell areas, event queues, completion queues, shared receive queues |
-//! | `memory` | memory regions, memory of the device, page faults |
+//! | `memory` | memory regions, device memory, page faults |
 //! | `qp` | queue pairs |
-//! | `fault` | faults on demand |
+//! | `fault` | fault injection |
 
 use super::{Fields, Layout, Le16, Le32, Le64, VisitCode, VisitStruct};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// A command: its request type carries the opcode and names its reply type.
+/// The request of a command, with its opcode and the type of its reply.
 pub trait Command: FromBytes + IntoBytes + Immutable + KnownLayout + Copy {
-    /// The command's opcode.
+    /// Opcode of the command.
     const OPCODE: Opcode;
-    /// What a successful reply holds.
+    /// Payload of a successful reply.
     type Reply: FromBytes + IntoBytes + Immutable + KnownLayout + Copy + Default;
 }
 
@@ -45,7 +46,7 @@ macro_rules! object_command {
         layout! {
             $(#[$doc])*
             pub struct $request: 8 {
-                /// The object's number.
+                /// Number of the object.
                 0 => id: Le32,
                 4 => reserved: Le32,
             }

@@ -2,16 +2,18 @@
 
 //! Completion queue entries. Device specification, "Completion queues".
 //!
-//! Entry `i` of the free-running index lies at `i % size`. Its last word carries the phase: the device writes the rest
-//! of the entry, then this word with release order; the consumer loads it with acquire order and takes the entry when
-//! [`Tail::unpack`] finds the phase of its pass in it ([`phase`]). Rings start zeroed and the first pass has phase 1.
+//! The entry with the free-running index `i` lies at `i % size`. Its last word contains the phase.
+//! The device writes the rest of the entry, then this word with release order. The consumer loads
+//! the word with acquire order, and takes the entry if [`Tail::unpack`] finds in it the phase of
+//! the present pass over the ring ([`phase`]). A new ring is zeroed, and the first pass has phase
+//! 1.
 
 use super::{Le16, Le32, Le64};
 
 codes! {
     /// Completion statuses, with the numbers of `enum ib_wc_status`.
     pub enum WcStatus: u8 {
-        /// The operation is done.
+        /// Success.
         Success = 0,
         /// Local length error.
         LocLenErr = 1,
@@ -59,7 +61,7 @@ codes! {
 }
 
 impl WcStatus {
-    /// The name that programs know it by: that of `enum ibv_wc_status`.
+    /// Returns the name in `enum ibv_wc_status`.
     pub const fn verbs_name(self) -> &'static str {
         match self {
             Self::Success => "IBV_WC_SUCCESS",
@@ -89,7 +91,7 @@ impl WcStatus {
 }
 
 codes! {
-    /// What completed, with the numbers of `enum ibv_wc_opcode`.
+    /// Completed operations, with the numbers of `enum ibv_wc_opcode`.
     pub enum WcOpcode: u8 {
         /// SEND of any kind.
         Send = 0,
@@ -113,17 +115,17 @@ codes! {
         AtomicWrite = 9,
         /// Receive.
         Recv = 128,
-        /// Receive that an RDMA WRITE with immediate took.
+        /// Receive that an RDMA WRITE with immediate data consumed.
         RecvRdmaWithImm = 129,
     }
 }
 
-/// The bit of [`WcOpcode`] that tells receives.
+/// Bit of [`WcOpcode`] that is set for receives only.
 pub const WC_OPCODE_RECV: u8 = 128;
 
 /// [`Cqe::wc_flags`], with the bits of `enum ibv_wc_flags`.
 pub mod wc_flags {
-    /// A GRH precedes the payload (UD).
+    /// The payload follows a GRH (UD).
     pub const GRH: u8 = 1 << 0;
     /// Immediate data is valid.
     pub const WITH_IMM: u8 = 1 << 1;
@@ -134,22 +136,23 @@ pub mod wc_flags {
 layout! {
     /// A completion.
     pub struct Cqe: 64 {
-        /// The WR's `wr_id`, echoed from the WQE. Not to be trusted by the kernel.
+        /// `wr_id` of the WQE. The kernel must not trust it.
         0 => wr_id: Le64,
-        /// Free-running index of the WQE in its ring; of an SRQ's WQE, in the SRQ's.
+        /// Free-running index of the WQE in its ring, which is that of the SRQ for receives from an
+        /// SRQ.
         8 => wqe_index: Le32,
-        /// Bytes of the message: received, read, or sent.
+        /// Length in bytes of the message that was received, read or sent.
         12 => byte_len: Le32,
-        /// Immediate data in network order, or the invalidated key (little endian).
+        /// Immediate data in network order, or the invalidated key in little endian.
         16 => imm: [u8; 4],
         20 => qpn: Le32,
         /// UD: QPN of the sender.
         24 => src_qp: Le32,
-        /// [`super::syndrome::Syndrome`]; 0 on success only.
+        /// [`super::syndrome::Syndrome`]; 0 only on success.
         28 => vendor_err: Le32,
-        /// When it completed, by the device clock, in nanoseconds ([`super::regs::DOORBELL_CLOCK`]).
+        /// Time of completion in nanoseconds of the device clock ([`super::regs::DOORBELL_CLOCK`]).
         32 => timestamp: Le64,
-        /// Queue pairs on an SRQ: the SRQN, else 0, which is no SRQ's.
+        /// SRQN, for receives from an SRQ; else 0, which no SRQ has.
         40 => srqn: Le32,
         44 => pkey_index: Le16,
         /// UD: MAC address of the sender.
@@ -159,12 +162,14 @@ layout! {
         54 => sl: u8,
         /// UD: [`network_type`].
         55 => network_type: u8,
-        /// InfiniBand only: LID of the sender, and the low bits of the LID that it sent to.
+        /// InfiniBand only: LID of the sender. The next field is the low bits of the LID that it
+        /// sent to.
         56 => slid: Le16,
         58 => dlid_path_bits: u8,
-        /// Special queue pairs: the port it came to, where there are several; else 0.
+        /// Special queue pairs of devices with several ports: port that received the datagram; else
+        /// 0.
         59 => port: u8,
-        /// Status, opcode, flags and phase in one word, see [`Tail`].
+        /// Status, opcode, flags and phase in one word; see [`Tail`].
         60 => tail: Le32,
     }
 }
@@ -182,15 +187,17 @@ pub const CQE_SIZE: usize = 64;
 /// Offset of [`Cqe::tail`].
 pub const TAIL_OFFSET: usize = 60;
 
-/// The last word of a CQE: status in bits 7:0, opcode in 15:8, `wc_flags` in 23:16, 1 in bit 30, [`phase`] in bit 31.
+/// Last word of a CQE: status in bits 7:0, opcode in bits 15:8, `wc_flags` in bits 23:16, 1 in bit
+/// 30, [`phase`] in bit 31.
 ///
-/// Bit 30 is never 0 in an entry: a ring whose mapping the kernel has replaced by the zero page (the process's context
-/// was disassociated) shows no entries, whatever phase is expected.
+/// Bit 30 is 1 in every entry. When the context of a process is disassociated, the kernel replaces
+/// the mapping of a ring by the zero page. Because of bit 30 the zero page contains no entry of
+/// either phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tail {
     /// [`WcStatus`].
     pub status: u8,
-    /// [`WcOpcode`]; of an error CQE too: which queue it came from must be known.
+    /// [`WcOpcode`], also for a CQE in error: it shows to which queue the WQE belongs.
     pub opcode: u8,
     /// [`wc_flags`].
     pub wc_flags: u8,
@@ -200,7 +207,7 @@ const TAIL_PHASE: u32 = 1 << 31;
 const TAIL_VALID: u32 = 1 << 30;
 
 impl Tail {
-    /// Packs the word of the entry with a free-running index, in a ring of 2^log_size entries.
+    /// Returns the word for the entry with a free-running index, in a ring of 2^log_size entries.
     #[inline]
     pub const fn pack(self, index: u32, log_size: u8) -> u32 {
         (self.status as u32)
@@ -210,14 +217,16 @@ impl Tail {
             | (phase(index, log_size) as u32) << 31
     }
 
-    /// Whether the word is one of the entry with this index: false while the entry was not written yet.
+    /// True if the word belongs to the entry with this index. False if the entry was not written
+    /// yet.
     #[inline]
     pub const fn is_valid(word: u32, index: u32, log_size: u8) -> bool {
         let expected = TAIL_VALID | (phase(index, log_size) as u32) << 31;
         word & (TAIL_PHASE | TAIL_VALID) == expected
     }
 
-    /// Unpacks the word, if it is one of the entry with this index: `None` while the entry was not written yet.
+    /// Unpacks the word if it belongs to the entry with this index. Returns `None` if the entry was
+    /// not written yet.
     #[inline]
     pub const fn unpack(word: u32, index: u32, log_size: u8) -> Option<Self> {
         if !Self::is_valid(word, index, log_size) {
@@ -231,7 +240,7 @@ impl Tail {
     }
 }
 
-/// The phase of the entry with a free-running index, in a ring of 2^log_size entries.
+/// Returns the phase of the entry with a free-running index, in a ring of 2^log_size entries.
 #[inline]
 pub const fn phase(index: u32, log_size: u8) -> bool {
     (index >> log_size) & 1 == 0

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Contexts: what an object is. Device specification, "Contexts".
+//! Contexts, which describe the objects of the device. Device specification, "Contexts".
 //!
-//! The device alone writes a context slot: on creation, on every change of state and when asked by a QUERY command,
-//! never after the reply to DESTROY. Each begins with a sequence counter: odd while an update is going on, so a reader
-//! takes a copy, and takes it again if the counter was odd or has changed.
+//! Only the device writes a context: when the object is created or changed, when its state changes,
+//! and on a QUERY command, but never after the reply to DESTROY. A context begins with a sequence
+//! counter, which is odd during an update. A reader copies the context, and repeats that if the
+//! counter was odd or has changed.
 
 use super::{Le16, Le32, Le64};
 
 /// Access rights of memory regions and queue pairs, with the bits of `enum ib_access_flags`.
 pub mod access {
-    /// Writes by the owner (receives, READ responses).
+    /// Writes by the owner: receives and READ responses.
     pub const LOCAL_WRITE: u32 = 1 << 0;
     /// RDMA WRITE by the peer.
     pub const REMOTE_WRITE: u32 = 1 << 1;
@@ -18,129 +19,138 @@ pub mod access {
     pub const REMOTE_READ: u32 = 1 << 2;
     /// Atomics by the peer.
     pub const REMOTE_ATOMIC: u32 = 1 << 3;
-    /// Memory windows may be bound to it.
+    /// Memory windows may be bound to the region.
     pub const MW_BIND: u32 = 1 << 4;
-    /// Addresses begin at 0.
+    /// Addresses of the region or window begin at 0.
     pub const ZERO_BASED: u32 = 1 << 5;
     /// FLUSH to global visibility by the peer.
     pub const FLUSH_GLOBAL: u32 = 1 << 8;
-    /// FLUSH to persistence by the peer. A queue pair may have it; no memory region does.
+    /// FLUSH to persistence by the peer. Queue pairs may have this right, memory regions may not.
     pub const FLUSH_PERSISTENT: u32 = 1 << 9;
-    /// All bits that the device knows of memory regions.
+    /// All bits that the device knows for memory regions.
     pub const ALL: u32 = 0x13f;
-    /// All bits that the device knows of queue pairs.
+    /// All bits that the device knows for queue pairs.
     pub const QP_ALL: u32 = ALL | FLUSH_PERSISTENT;
 }
 
-/// [`super::cmd::CreateMr::flags`].
+/// Flags in [`super::cmd::CreateMr::flags`].
 pub mod mr_flags {
-    /// The key can be registered by fast registration; until then it is free and nothing can use it.
+    /// The key is for fast registration. Before that it is free, and no work request can use it.
     pub const FAST_REG: u32 = 1 << 0;
-    /// Only privileged queue pairs may use the key as a local one.
+    /// Only privileged queue pairs may use the key as a local key.
     pub const PRIVILEGED: u32 = 1 << 1;
-    /// The pages come and go: the low bits of a page address tell ([`super::PAGE_PRESENT`], [`super::PAGE_WRITABLE`]).
+    /// Pages can become present and absent. The low bits of a page address are
+    /// [`super::PAGE_PRESENT`] and [`super::PAGE_WRITABLE`].
     pub const ON_DEMAND: u32 = 1 << 2;
-    /// The pages are memory of the device: their addresses are offsets in it.
+    /// The pages are device memory, and their addresses are offsets in it.
     pub const DEVICE_MEMORY: u32 = 1 << 3;
-    /// A memory window of type 1: a bind gives it memory, rights and a new tag, and may do so again.
+    /// A memory window of type 1. A bind gives it memory, rights and a new tag, and may be
+    /// repeated.
     pub const WINDOW_1: u32 = 1 << 4;
-    /// A memory window of type 2B: a bind gives it to its queue pair, until it is invalidated.
+    /// A memory window of type 2B. After a bind it belongs to that queue pair until it is
+    /// invalidated.
     pub const WINDOW_2: u32 = 1 << 5;
-    /// Either.
+    /// A memory window of either type.
     pub const WINDOW: u32 = WINDOW_1 | WINDOW_2;
 }
 
 layout! {
-    /// Where the pages of a ring or a memory region are.
+    /// The pages of a ring or a memory region.
     ///
-    /// `levels` 0: `addr` is the DMA address of contiguous memory. 1: of a table of page addresses ([`Le64`] each, in
-    /// order). 2: of a table of the addresses of such tables, each of which has 512 entries (4096 bytes, aligned).
-    /// `addr` of a table is aligned to 8, and page addresses to the page size.
+    /// If `levels` is 0, `addr` is the DMA address of contiguous memory. If `levels` is 1, `addr`
+    /// is that of a table of page addresses, in order, each a [`Le64`]. If `levels` is 2, `addr` is
+    /// that of a table of the addresses of such tables, each of which has 512 entries (4096 bytes,
+    /// aligned to 4096). `addr` of a table is aligned to 8, and page addresses are aligned to the
+    /// page size.
     pub struct Translation: 16 {
         0 => addr: Le64,
-        /// Number of pages of 2^log_page_size bytes; 1 when `levels` is 0.
+        /// Number of pages of 2^log_page_size bytes; 1 if `levels` is 0.
         8 => num_pages: Le32,
-        /// 12 to 30; with `levels` 0 or [`TRANSLATION_ELEMENTS`] it is ignored.
+        /// 12 to 30. The device ignores it if `levels` is 0 or [`TRANSLATION_ELEMENTS`].
         12 => log_page_size: u8,
         13 => levels: u8,
         14 => reserved: Le16,
     }
 }
 
-/// Bits of a page address in a region with [`mr_flags::ON_DEMAND`]; in all others bits 11:0 are 0. The page is there.
+/// Bit of a page address in a region with [`mr_flags::ON_DEMAND`]: the page is present. In other
+/// regions bits 11:0 of a page address are 0.
 pub const PAGE_PRESENT: u64 = 1 << 0;
-/// The page may be written.
+/// Bit of a page address in a region with [`mr_flags::ON_DEMAND`]: the page may be written.
 pub const PAGE_WRITABLE: u64 = 1 << 1;
 
-/// Entries of a table of the last level when there are two.
+/// Number of entries of a table of the last level if there are two levels.
 pub const TRANSLATION_LEAF: usize = 512;
 
-/// [`Translation::levels`] of a region with gaps, which fast registration alone makes: `addr`, aligned to 8, is that of a list of
-/// `num_pages` [`Element`]s.
+/// [`Translation::levels`] of a region with gaps, which only fast registration creates. `addr` is
+/// the address of a list of `num_pages` [`Element`]s, aligned to 8.
 pub const TRANSLATION_ELEMENTS: u8 = 0x80;
 
 layout! {
-    /// An element of a region with gaps: contiguous memory, which begins and ends anywhere. It may have no bytes.
+    /// An element of a region with gaps: contiguous memory of any address and length, also of
+    /// length 0.
     pub struct Element: 16 {
         /// DMA address of the first byte.
         0 => addr: Le64,
-        /// Position in the region behind the last byte: how many bytes all elements up to this one have.
+        /// Offset in the region of the byte after the element: the number of bytes of all elements
+        /// up to this one.
         8 => end: Le64,
     }
 }
 
 layout! {
-    /// Address vector: of a connected queue pair, or in the WQE of a datagram.
+    /// Address vector of a connected queue pair, or in the WQE of a datagram.
     pub struct AddressVector: 48 {
-        /// Destination GID in network order; RoCE v2 over IPv4 when it is ::ffff:a.b.c.d.
+        /// Destination GID in network order. Packets to ::ffff:a.b.c.d are RoCE v2 over IPv4.
         0 => dgid: [u8; 16],
         /// Destination MAC address.
         16 => dmac: [u8; 6],
         /// Index of the source GID in the device's table.
         22 => sgid_index: Le16,
-        /// 20 bits.
+        /// Flow label, 20 bits.
         24 => flow_label: Le32,
         28 => hop_limit: u8,
         29 => traffic_class: u8,
         30 => sl: u8,
         31 => port_num: u8,
-        /// Datagrams only: destination QPN, Q_Key, and the PD of the address handle.
+        /// Datagrams only: destination QPN. The next two fields are the Q_Key, and the PD of the
+        /// address handle.
         32 => dest_qpn: Le32,
         36 => qkey: Le32,
         40 => pdn: Le32,
         /// InfiniBand only: destination LID.
         44 => dlid: Le16,
-        /// `enum ib_rate`; 0: that of the port.
+        /// `enum ib_rate`; 0 for the rate of the port.
         46 => static_rate: u8,
         /// Bits 6:0, InfiniBand only: source path bits. Bit 7: [`AV_GRH`].
         47 => path_bits: u8,
     }
 }
 
-/// [`AddressVector::path_bits`]: packets have a global route header, as they always do in RoCE.
+/// [`AddressVector::path_bits`]: packets have a global route header. RoCE packets always have one.
 pub const AV_GRH: u8 = 1 << 7;
 
 codes! {
     /// States of a queue pair, with the numbers of `enum ib_qp_state`.
     pub enum QpState: u8 {
-        /// Nothing is posted or processed.
+        /// No work requests can be posted, and none are processed.
         Reset = 0,
-        /// Receives are posted, nothing is processed.
+        /// Receives can be posted, and no work requests are processed.
         Init = 1,
         /// Ready to receive.
         Rtr = 2,
         /// Ready to send.
         Rts = 3,
-        /// Sends drained: those posted wait.
+        /// Send queue drained: posted sends wait.
         Sqd = 4,
-        /// Send queue error (UC, UD): sends flush, receives go on.
+        /// Send queue error (UC, UD): sends are flushed, receives continue.
         Sqe = 5,
-        /// Error: everything flushes.
+        /// Error: all work requests are flushed.
         Err = 6,
     }
 }
 
-/// Bits of [`super::cmd::ModifyQp::mask`], those of `enum ib_qp_attr_mask`.
+/// Bits of [`super::cmd::ModifyQp::mask`], which are those of `enum ib_qp_attr_mask`.
 pub mod qp_mask {
     #![allow(missing_docs)]
     pub const STATE: u32 = 1 << 0;
@@ -168,7 +178,7 @@ pub mod qp_mask {
 }
 
 layout! {
-    /// Attributes of a queue pair, named and coded as in `struct ib_qp_attr`.
+    /// Attributes of a queue pair, with the names and values of `struct ib_qp_attr`.
     pub struct QpAttr: 80 {
         /// [`QpState`].
         0 => qp_state: u8,
@@ -178,19 +188,19 @@ layout! {
         2 => path_mtu: u8,
         3 => en_sqd_async_notify: u8,
         4 => qkey: Le32,
-        /// First PSN expected, 24 bits.
+        /// First expected PSN, 24 bits.
         8 => rq_psn: Le32,
-        /// First PSN sent, 24 bits.
+        /// First PSN to send, 24 bits.
         12 => sq_psn: Le32,
         16 => dest_qpn: Le32,
-        /// [`access`]: what the peer may do.
+        /// [`access`]: rights of the peer.
         20 => qp_access_flags: Le32,
         24 => pkey_index: Le16,
         26 => max_rd_atomic: u8,
         27 => max_dest_rd_atomic: u8,
         /// Code of the RNR NAK timer, 5 bits (IBTA table 45).
         28 => min_rnr_timer: u8,
-        /// Local ACK timeout: 4.096 us * 2^timeout; 0: none.
+        /// Local ACK timeout of 4.096 us * 2^timeout; 0 for no timeout.
         29 => timeout: u8,
         30 => retry_cnt: u8,
         31 => rnr_retry: u8,
@@ -214,13 +224,14 @@ layout! {
         4 => qpn: Le32,
         /// [`super::cmd::QpType`].
         8 => qp_type: u8,
-        /// `QP_*` of [`super::cmd::CreateQp`].
+        /// [`super::cmd::CreateQp::flags`].
         9 => flags: u8,
-        /// 1 while the context belongs to a live object.
+        /// 1 while the queue pair exists, else 0.
         10 => valid: u8,
-        /// 1 while sends drain (SQD entered, last send not done).
+        /// 1 while the send queue drains: the queue pair is in SQD, and its last send is not
+        /// complete.
         11 => sq_draining: u8,
-        /// [`super::syndrome::Syndrome`] of what brought the queue pair to ERR or SQE, else 0.
+        /// [`super::syndrome::Syndrome`] of the cause of ERR or SQE, else 0.
         12 => syndrome: Le32,
         16 => attr: QpAttr,
         96 => av: AddressVector,
@@ -232,19 +243,21 @@ layout! {
         164 => slot: Le16,
         166 => log_sq_size: u8,
         167 => log_rq_size: u8,
-        /// Producer index as last seen, WQEs started, WQEs completed.
+        /// Send queue: producer index as last read. The next two fields are the number of started
+        /// WQEs, and the number of completed WQEs.
         168 => sq_pi: Le32,
         172 => sq_next: Le32,
         176 => sq_ci: Le32,
         180 => rq_pi: Le32,
         184 => rq_ci: Le32,
-        /// Next PSN to send, oldest PSN not acknowledged, PSN expected; 24 bits each.
+        /// Next PSN to send. The next two fields are the oldest unacknowledged PSN and the expected
+        /// PSN. Each has 24 bits.
         188 => next_psn: Le32,
         192 => una_psn: Le32,
         196 => expected_psn: Le32,
         /// Message sequence number of the responder, 24 bits.
         200 => msn: Le32,
-        /// Retries left.
+        /// Remaining retries of retry_cnt. The next field is those of rnr_retry.
         204 => retry_left: u8,
         205 => rnr_left: u8,
         206 => reserved0: Le16,
@@ -255,13 +268,15 @@ layout! {
         244 => create_flags: Le32,
         /// Alternate path.
         248 => alt_av: AddressVector,
-        /// Smoothed round trip time and its deviation, nanoseconds; 0: not measured.
+        /// Smoothed RTT in nanoseconds, and its variation; 0 if they are not measured. The device
+        /// does not report these and the next three fields yet: they are 0.
         296 => srtt: Le32,
         300 => rttvar: Le32,
-        /// Packets that may be under way, and that are.
+        /// Congestion window in packets.
         304 => window: Le32,
+        /// Number of packets in flight.
         308 => in_flight: Le32,
-        /// Bytes that the NIC keeps to send them once more.
+        /// Bytes that the NIC keeps for retransmission.
         312 => stored: Le64,
         320 => reserved1: [Le64; 24],
     }
@@ -270,11 +285,11 @@ layout! {
 codes! {
     /// States of a completion queue, shared receive queue or event queue.
     pub enum QueueState: u8 {
-        /// No such object.
+        /// The queue does not exist.
         Free = 0,
-        /// Works.
+        /// The queue works.
         Ok = 1,
-        /// Latched in error until it is destroyed.
+        /// The queue is in error until it is destroyed.
         Err = 2,
     }
 }
@@ -289,22 +304,23 @@ layout! {
         8 => state: u8,
         9 => log_size: u8,
         10 => slot: Le16,
-        /// [`super::syndrome::Syndrome`] of what brought it to ERR, else 0.
+        /// [`super::syndrome::Syndrome`] of the cause of ERR, else 0.
         12 => syndrome: Le32,
         16 => uar: Le32,
         20 => eqn: Le32,
         24 => producer_index: Le32,
-        /// As last read.
+        /// Consumer index as last read.
         28 => consumer_index: Le32,
         /// Arm word as last read.
         32 => arm: Le64,
-        /// Producer index when it notified last, and the arm sequence that this served.
+        /// Producer index at the last notification. The next field is the sequence number of the
+        /// arm that it served.
         40 => notified_index: Le32,
         44 => served_seq: Le32,
         48 => ring: Translation,
         64 => moderation_count: Le16,
         66 => moderation_period: Le16,
-        /// Queue pairs that use it.
+        /// Number of queue pairs that use the CQ.
         68 => users: Le32,
         72 => reserved: [Le64; 7],
     }
@@ -325,7 +341,7 @@ layout! {
         20 => pdn: Le32,
         24 => producer_index: Le32,
         28 => consumer_index: Le32,
-        /// Armed limit; 0: not armed.
+        /// Armed limit; 0 if it is not armed.
         32 => limit: Le32,
         36 => users: Le32,
         40 => log_stride: u8,
@@ -333,7 +349,7 @@ layout! {
         42 => reserved1: Le16,
         44 => reserved2: Le32,
         48 => ring: Translation,
-        /// For extended connections: the CQ of its receives, and its domain; else 0.
+        /// XRC SRQs: CQ of the receives; else 0. The next field is the XRC domain, or 0.
         64 => cqn: Le32,
         68 => xrcdn: Le32,
         72 => reserved3: [Le64; 7],
@@ -347,17 +363,17 @@ codes! {
         Free = 0,
         /// The key can be used.
         Valid = 1,
-        /// Invalidated; fast registration makes it valid again.
+        /// The key was invalidated. Fast registration or a bind makes it valid again.
         Invalid = 2,
     }
 }
 
 layout! {
-    /// Memory entry.
+    /// Memory entry, which is the context of a memory region or window.
     pub struct MemoryEntry: 128 {
         /// Sequence counter, odd during an update.
         0 => seq: Le32,
-        /// The full key with the present tag.
+        /// Key with its present tag.
         4 => key: Le32,
         /// [`MrState`].
         8 => state: u8,
@@ -370,11 +386,11 @@ layout! {
         32 => length: Le64,
         40 => page_offset: Le64,
         48 => pages: Translation,
-        /// Of a window that is bound: the region's key.
+        /// Bound windows: key of the region.
         64 => region: Le32,
-        /// Of a window of type 2 that is bound: the queue pair's number.
+        /// Bound windows of type 2: QPN of their queue pair.
         68 => qpn: Le32,
-        /// Of a region: windows that are bound to it.
+        /// Regions: number of windows that are bound to them.
         72 => windows: Le32,
         76 => reserved2: Le32,
         80 => reserved3: [Le64; 6],
@@ -393,7 +409,7 @@ layout! {
         10 => vector: Le16,
         12 => producer_index: Le32,
         16 => consumer_index: Le32,
-        /// Events that wait in the device for room in the ring.
+        /// Number of events that wait in the device for room in the ring.
         20 => waiting: Le32,
         24 => ring: Translation,
         40 => ci_addr: Le64,

@@ -1,51 +1,56 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Doorbell areas, and the protocol by which posts are noticed. Device specification, "Doorbells".
+//! Doorbell areas, and the protocol by which the device notices posts. Device specification,
+//! "Doorbell areas".
 //!
-//! A doorbell area is [`AREA_SIZE`] bytes of guest memory that belong to one context (a process's, or the kernel's) and
-//! that the device polls while it is awake. It has slots for [`AREA_SLOTS`] queue pairs (SRQs use the same slots) and
-//! as many CQs. **Every word has exactly one side that writes it.** The device also has one trapped page for each area
-//! in the doorbell BAR; a write to it is needed only when the device sleeps.
+//! A doorbell area is [`AREA_SIZE`] bytes of guest memory that belong to one context of a process
+//! or of the kernel. The device polls the area while it is awake for this area. The area has slots
+//! for [`AREA_SLOTS`] queue pairs and SRQs, and as many slots for CQs. **Exactly one side writes
+//! each word.** The doorbell BAR has one trapped page for each area. The guest writes to this page
+//! only if the device is asleep for the area.
 //!
 //! | offset | words | writer | meaning |
 //! | --- | --- | --- | --- |
-//! | [`SLEEP`] | 1 x 32 | device | even: awake; odd: asleep, ring to be noticed |
-//! | [`ALIVE`] | 1 x 32 | device | 1 while the device serves the area, see below |
-//! | [`RUNG`] | 1 x 32 | guest | the odd sleep word that was rung for last |
-//! | [`qp_generation`] | 2 x 32 | guest | counts posts to a group of [`GROUP_SLOTS`] queue pair slots |
-//! | [`cq_generation`] | 2 x 32 | guest | counts arms of a group of CQ slots |
-//! | [`qp_error`] | 128 x 32 | device | 1 while the queue pair is in ERR: posted receives must be noticed, to be flushed |
-//! | [`srq_consumer`] | 128 x 32 | device | SRQ: entries taken; those before it may be written again |
-//! | [`cq_served`] | 128 x 32 | device | sequence number of the last arm that was served with an event |
+//! | [`SLEEP`] | 1 x 32 | device | even: awake; odd: asleep, notices posts only after a doorbell |
+//! | [`ALIVE`] | 1 x 32 | device | 1 while the device serves the area; see below |
+//! | [`RUNG`] | 1 x 32 | guest | the odd sleep word for which the guest has last rung the doorbell |
+//! | [`qp_generation`] | 2 x 32 | guest | number of posts to a group of [`GROUP_SLOTS`] queue pair slots |
+//! | [`cq_generation`] | 2 x 32 | guest | number of arms of a group of CQ slots |
+//! | [`qp_error`] | 128 x 32 | device | 1 while the queue pair is in ERR: the device must notice posted receives to flush them |
+//! | [`srq_consumer`] | 128 x 32 | device | number of entries taken from the SRQ, which the guest may write again |
+//! | [`cq_served`] | 128 x 32 | device | sequence number of the last arm that was served by an event |
 //! | [`sq_producer`] | 128 x 32 | guest | producer index of the send queue |
 //! | [`rq_producer`] | 128 x 32 | guest | producer index of the receive queue or SRQ |
 //! | [`cq_consumer`] | 128 x 32 | guest | consumer index of the CQ |
-//! | [`cq_arm`] | 128 x 64 | guest | arm word, see [`Arm`] |
+//! | [`cq_arm`] | 128 x 64 | guest | arm word; see [`Arm`] |
 //!
-//! The device's words are in a part of their own, which processes map for reading only. When a context is disassociated
-//! the kernel replaces the mappings: read-only ones by the zero page, all writable ones of the process by one common page.
-//! So [`ALIVE`] reads 0 from then on, whereas what is read through a writable mapping means nothing any more. After a fatal
-//! error the device was stopped before, and the driver, its only heir, has stored 0 in [`ALIVE`]; where a device that works is
-//! unbound, the queues that the area's words are about were destroyed before.
+//! The words of the device have a part of their own, which processes map for reading only. When a
+//! context is disassociated, the kernel replaces the read-only mappings by the zero page, and all
+//! writable mappings of the process by one common page. After that, [`ALIVE`] reads as 0, and
+//! values read through a writable mapping have no meaning. After a fatal error the driver first
+//! stops the device, then stores 0 in [`ALIVE`] itself, then revokes the mappings. If a working
+//! device is unbound, the driver destroys the queues of the area before it revokes the mappings.
 //!
-//! Posting is [`post_send`]: publish the index, count the generation, full fence, read the sleep word, ring if need be. The
-//! device sleeps by [`fall_asleep`] and wakes by [`wake_up`], and must scan the area after either. The fences pair:
-//! either the guest sees the odd word and rings, or the device's last scan sees the generation. Both sides run this
-//! very code, and a loom model checks it.
+//! [`post_send`] publishes the producer index, increments the generation, executes a full fence,
+//! reads the sleep word, and rings the doorbell if necessary. The device falls asleep with
+//! [`fall_asleep`] and wakes up with [`wake_up`], and must scan the area after each of these.
+//! Because of the fences, either the guest sees the odd sleep word and rings, or the device sees
+//! the generation in its last scan. Both sides run this code, and a loom model checks it.
 
 /// Size of an area in bytes; its DMA address is aligned to 4096.
 pub const AREA_SIZE: usize = 0x2000;
-/// Offset of the part that the device writes, and that processes map for reading only; [`PART_SIZE`] bytes.
+/// Offset of the part of [`PART_SIZE`] bytes that the device writes, and that processes map for
+/// reading only.
 pub const DEVICE_PART: usize = 0x0000;
-/// Offset of the part that the guest writes; [`PART_SIZE`] bytes.
+/// Offset of the part of [`PART_SIZE`] bytes that the guest writes.
 pub const GUEST_PART: usize = 0x1000;
-/// Size of either part in bytes.
+/// Size of each of the two parts in bytes.
 pub const PART_SIZE: usize = 0x1000;
-/// Slots for queue pairs, and slots for CQs, in an area.
+/// Number of slots for queue pairs and SRQs, and number of slots for CQs, in an area.
 pub const AREA_SLOTS: usize = 128;
-/// Slots that share a generation counter.
+/// Number of slots that share a generation counter.
 pub const GROUP_SLOTS: usize = 64;
-/// Generation counters of each kind in an area.
+/// Number of generation counters of each kind in an area.
 pub const GROUPS: usize = AREA_SLOTS / GROUP_SLOTS;
 
 /// Offset of the sleep word.
@@ -66,64 +71,65 @@ const CQ_SERVED: usize = DEVICE_PART + 0x0400;
 const SRQ_CONSUMERS: usize = DEVICE_PART + 0x0600;
 const LINE: usize = 64;
 
-/// Offset of the generation counter of a group of queue pair slots (each on a cache line of its own).
+/// Returns the offset of the generation counter of a group of queue pair slots. Each counter has
+/// its own cache line.
 #[inline]
 pub const fn qp_generation(group: usize) -> usize {
     QP_GENERATIONS + (group % GROUPS) * LINE
 }
 
-/// Offset of the generation counter of a group of CQ slots.
+/// Returns the offset of the generation counter of a group of CQ slots.
 #[inline]
 pub const fn cq_generation(group: usize) -> usize {
     CQ_GENERATIONS + (group % GROUPS) * LINE
 }
 
-/// Offset of the error word of a queue pair slot.
+/// Returns the offset of the error word of a queue pair slot.
 #[inline]
 pub const fn qp_error(slot: usize) -> usize {
     QP_ERRORS + (slot % AREA_SLOTS) * 4
 }
 
-/// Offset of the consumer index of an SRQ.
+/// Returns the offset of the consumer index of an SRQ.
 #[inline]
 pub const fn srq_consumer(slot: usize) -> usize {
     SRQ_CONSUMERS + (slot % AREA_SLOTS) * 4
 }
 
-/// Offset of the served word of a CQ slot.
+/// Returns the offset of the served word of a CQ slot.
 #[inline]
 pub const fn cq_served(slot: usize) -> usize {
     CQ_SERVED + (slot % AREA_SLOTS) * 4
 }
 
-/// Offset of the producer index of a send queue.
+/// Returns the offset of the producer index of a send queue.
 #[inline]
 pub const fn sq_producer(slot: usize) -> usize {
     SQ_PRODUCERS + (slot % AREA_SLOTS) * 4
 }
 
-/// Offset of the producer index of a receive queue or SRQ.
+/// Returns the offset of the producer index of a receive queue or SRQ.
 #[inline]
 pub const fn rq_producer(slot: usize) -> usize {
     RQ_PRODUCERS + (slot % AREA_SLOTS) * 4
 }
 
-/// Offset of the consumer index of a CQ.
+/// Returns the offset of the consumer index of a CQ.
 #[inline]
 pub const fn cq_consumer(slot: usize) -> usize {
     CQ_CONSUMERS + (slot % AREA_SLOTS) * 4
 }
 
-/// Offset of the arm word of a CQ (64 bits).
+/// Returns the offset of the arm word of a CQ, which has 64 bits.
 #[inline]
 pub const fn cq_arm(slot: usize) -> usize {
     CQ_ARMS + (slot % AREA_SLOTS) * 8
 }
 
-/// What an arm asks for.
+/// The CQEs for which an arm requests an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ArmMode {
-    /// Nothing: the CQ was never armed.
+    /// None: the CQ was never armed.
     None,
     /// The next CQE that is solicited or in error.
     Solicited,
@@ -131,26 +137,28 @@ pub enum ArmMode {
     Next,
 }
 
-/// The arm word: one 64-bit store of the guest, so that the device never sees half of an arm.
+/// The arm word. The guest stores it with one access of 64 bits, so that the device never sees half
+/// of an arm.
 ///
-/// Bits 31:0 consumer index that the program had seen, 61:32 sequence number, 63:62 mode. The device serves each
-/// sequence number at most once: it raises an event when a CQE that the mode asks for lies at or beyond both the arm's
-/// index and the index of its last notification, and then stores the sequence number in [`cq_served`].
+/// Bits 31:0 are the consumer index up to which the program has polled, bits 61:32 the sequence
+/// number, and bits 63:62 the mode. The device serves each sequence number at most once. It raises
+/// an event if the CQ has a CQE that the mode requests, at or after both the arm's index and the
+/// producer index of the last notification. Then it stores the sequence number in [`cq_served`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arm {
-    /// Consumer index that the program had seen.
+    /// Consumer index up to which the program has polled.
     pub index: u32,
-    /// Sequence number, 30 bits, never 0 in an arm.
+    /// Sequence number of 30 bits, which is never 0 in an arm.
     pub seq: u32,
-    /// What it asks for.
+    /// The requested CQEs.
     pub mode: ArmMode,
 }
 
-/// The bits of [`Arm::seq`].
+/// Mask of the bits of [`Arm::seq`].
 pub const ARM_SEQ_MASK: u32 = 0x3fff_ffff;
 
 impl Arm {
-    /// Packs the word.
+    /// Returns the arm word.
     #[inline]
     pub const fn pack(self) -> u64 {
         let mode = match self.mode {
@@ -161,7 +169,7 @@ impl Arm {
         self.index as u64 | ((self.seq & ARM_SEQ_MASK) as u64) << 32 | mode << 62
     }
 
-    /// Unpacks the word. An unknown mode is taken for [`ArmMode::Next`].
+    /// Unpacks an arm word. An unknown mode becomes [`ArmMode::Next`].
     #[inline]
     pub const fn unpack(word: u64) -> Self {
         Self {
@@ -175,9 +183,9 @@ impl Arm {
         }
     }
 
-    /// The arm that follows this one, when the device has served `served`.
+    /// Returns the arm that follows this one. `served` is the sequence number in [`cq_served`].
     ///
-    /// A solicited arm never weakens a full arm that is still pending (semantics: 1.7).
+    /// A solicited arm does not weaken a pending arm for the next CQE (IBTA C11-31, C11-32).
     #[inline]
     pub const fn next(self, served: u32, index: u32, mode: ArmMode) -> Self {
         let pending = self.seq != served && matches!(self.mode, ArmMode::Next);
@@ -190,9 +198,10 @@ impl Arm {
     }
 }
 
-/// The words of an area as one side sees them. Offsets are those above; an implementation bounds-checks them.
+/// Access of one side to the words of an area. Offsets are those of this module. An implementation
+/// checks that they are within the area.
 ///
-/// Words are in the machine's order on little-endian machines, which is all that the contract supports today.
+/// Words have the byte order of the machine. The contract supports only little-endian machines.
 pub trait Words {
     /// Relaxed load.
     fn load(&self, offset: usize) -> u32;
@@ -202,20 +211,23 @@ pub trait Words {
     fn store(&self, offset: usize, value: u32);
     /// Store with release order.
     fn store_release(&self, offset: usize, value: u32);
-    /// Store of 64 bits at once, with release order.
+    /// Store of 64 bits with one access, with release order.
     fn store64_release(&self, offset: usize, value: u64);
-    /// Load of 64 bits at once, with acquire order.
+    /// Load of 64 bits with one access, with acquire order.
     fn load64_acquire(&self, offset: usize) -> u64;
-    /// Atomically adds 1; only ever on words that this side alone writes (from several threads).
+    /// Adds 1 atomically, because several threads of this side may do so. Only for words that this
+    /// side writes.
     fn increment(&self, offset: usize);
-    /// Full fence: orders all earlier accesses before all later ones, stores before loads included.
+    /// Full fence: orders all earlier accesses before all later ones, also earlier stores before
+    /// later loads.
     fn fence(&self);
 }
 
-/// Guest: makes sure that the device notices what was stored before, in the group whose counter is at `generation`.
-/// `ring` writes to the area's page in the doorbell BAR.
+/// Guest: announces earlier stores to the device, for the group whose generation counter has the
+/// offset `generation`. `ring` writes to the page of the area in the doorbell BAR.
 ///
-/// First ring, then mark: a thread that is preempted or killed between the two must not silence the others.
+/// The doorbell is rung before the rung word is stored. Otherwise a thread that is preempted or
+/// killed between the two would suppress the doorbells of other threads.
 #[inline]
 pub fn notify<W: Words + ?Sized>(words: &W, generation: usize, ring: impl FnOnce()) {
     words.increment(generation);
@@ -227,15 +239,16 @@ pub fn notify<W: Words + ?Sized>(words: &W, generation: usize, ring: impl FnOnce
     }
 }
 
-/// Guest: publishes the producer index of a send queue after its WQEs were written.
+/// Guest: publishes the producer index of a send queue. The caller has written the WQEs.
 #[inline]
 pub fn post_send<W: Words + ?Sized>(words: &W, slot: usize, producer: u32, ring: impl FnOnce()) {
     words.store_release(sq_producer(slot), producer);
     notify(words, qp_generation(slot / GROUP_SLOTS), ring);
 }
 
-/// Guest: publishes the producer index of a receive queue after its WQEs were written. The device reads it when a
-/// packet needs a receive; only a queue pair in ERR has to be noticed, because its receives are to be flushed.
+/// Guest: publishes the producer index of a receive queue. The caller has written the WQEs. The
+/// device reads the index when a packet needs a receive. Only for a queue pair in ERR the post is
+/// announced, because the device has to flush its receives.
 #[inline]
 pub fn post_recv<W: Words + ?Sized>(words: &W, slot: usize, producer: u32, ring: impl FnOnce()) {
     words.store_release(rq_producer(slot), producer);
@@ -245,7 +258,7 @@ pub fn post_recv<W: Words + ?Sized>(words: &W, slot: usize, producer: u32, ring:
     }
 }
 
-/// Guest: arms a CQ. `last` is the arm before this one.
+/// Guest: arms a CQ. `last` is the previous arm, which is replaced by the new one.
 #[inline]
 pub fn arm_cq<W: Words + ?Sized>(
     words: &W,
@@ -260,8 +273,8 @@ pub fn arm_cq<W: Words + ?Sized>(
     notify(words, cq_generation(slot / GROUP_SLOTS), ring);
 }
 
-/// Device: declares itself asleep for this area. The caller scans the area once more afterwards, and wakes up if it
-/// finds anything.
+/// Device: declares itself asleep for this area. After that, the caller must scan the area once
+/// more, and wake up if it finds work.
 #[inline]
 pub fn fall_asleep<W: Words + ?Sized>(words: &W, sleep: &mut u32) {
     *sleep = sleep.wrapping_add(1) | 1;
@@ -269,7 +282,7 @@ pub fn fall_asleep<W: Words + ?Sized>(words: &W, sleep: &mut u32) {
     words.fence();
 }
 
-/// Device: declares itself awake for this area. The caller scans the area afterwards.
+/// Device: declares itself awake for this area. After that, the caller must scan the area.
 #[inline]
 pub fn wake_up<W: Words + ?Sized>(words: &W, sleep: &mut u32) {
     *sleep = sleep.wrapping_add(1) & !1;
@@ -277,7 +290,7 @@ pub fn wake_up<W: Words + ?Sized>(words: &W, sleep: &mut u32) {
     words.fence();
 }
 
-/// The words of an area by name, offset and size, for the layout table.
+/// Name, offset and size in bytes of the words of an area, for the layout table.
 pub const AREA: &[(&str, usize, usize)] = &[
     ("sleep", SLEEP, 4),
     ("alive", ALIVE, 4),

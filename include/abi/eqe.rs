@@ -2,44 +2,50 @@
 
 //! Event queue entries. Device specification, "Event queues".
 //!
-//! The ring works as that of CQEs does (phase in the last word, [`super::cqe::phase`]). The driver takes an entry,
-//! stores its consumer index, executes a full fence, and only then handles the entry: the device, which looks at the
-//! consumer index after a full fence, may thus drop an event of a CQ that is still waiting in the ring, because its
-//! handler has yet to run; and it raises the interrupt only when the driver had consumed all earlier entries.
+//! The ring works like the ring of a CQ: the last word of an entry contains the phase
+//! ([`super::cqe::phase`]). The driver takes an entry, stores its consumer index, executes a full
+//! fence, and then handles the entry. The device executes a full fence before it reads the consumer
+//! index. Therefore it can do the following:
+//!
+//! * It merges a further event of a CQ into one that the driver has not taken from the ring: the
+//!   handler of that one runs later.
+//! * It raises the interrupt only if the driver has taken all earlier entries.
 
 use super::Le32;
 
 codes! {
-    /// What happened, and to which kind of object [`Eqe::number`] belongs.
+    /// Type of an event. The abbreviation in brackets is the kind of object that [`Eqe::number`]
+    /// names.
     pub enum EventType: u8 {
-        /// A CQ that was armed has something to poll (CQN).
+        /// A CQ has an entry for which it was armed (CQN).
         Completion = 1,
-        /// A CQ overflowed or its memory cannot be written (CQN).
+        /// A CQ overflowed, or its ring cannot be written (CQN).
         CqErr = 2,
-        /// A queue pair went to ERR for no WR's fault (QPN).
+        /// A queue pair went to ERR because its CQ or SRQ is in error, or a ring or index of it is
+        /// corrupt (QPN).
         QpFatal = 3,
-        /// The peer asked for what the queue pair cannot do (QPN).
+        /// The peer sent an invalid request (QPN).
         QpReqErr = 4,
-        /// The peer accessed what it may not (QPN).
+        /// The peer accessed memory that it may not access (QPN).
         QpAccessErr = 5,
-        /// A packet came while the queue pair was in RTR (QPN).
+        /// A packet arrived while the queue pair was in RTR (QPN).
         CommEst = 6,
-        /// SQD is reached (QPN).
+        /// The send queue of a queue pair in SQD is drained (QPN).
         SqDrained = 7,
         /// A queue pair on an SRQ is in ERR and has taken its last WQE (QPN).
         QpLastWqeReached = 8,
-        /// Receives fell below the armed limit (SRQN).
+        /// The number of receives in an SRQ fell below the armed limit (SRQN).
         SrqLimitReached = 9,
-        /// An SRQ cannot be read (SRQN).
+        /// An SRQ is in error, for example because its ring cannot be read (SRQN).
         SrqErr = 10,
-        /// The device is dead until reset.
+        /// The device has failed, until it is reset (number 0).
         DeviceFatal = 11,
     }
 }
 
 impl EventType {
-    /// The name that programs know it by: that of `enum ibv_event_type`. A completion is no asynchronous event of verbs, so it has a
-    /// name of ours.
+    /// Returns the name in `enum ibv_event_type`. Verbs have no asynchronous event for completions,
+    /// so `COMPLETION` is a name of this contract.
     pub const fn verbs_name(self) -> &'static str {
         match self {
             Self::Completion => "COMPLETION",
@@ -60,11 +66,11 @@ impl EventType {
 layout! {
     /// An event.
     pub struct Eqe: 16 {
-        /// CQN, QPN or SRQN, as the type says.
+        /// CQN, QPN or SRQN, depending on the type.
         0 => number: Le32,
-        /// [`super::syndrome::Syndrome`], where there is one.
+        /// [`super::syndrome::Syndrome`] of the cause, or 0.
         4 => syndrome: Le32,
-        /// The port of an event that is one's; else 0.
+        /// Port, for events of a port; else 0.
         8 => port: u8,
         9 => reserved: [u8; 3],
         /// [`EventType`] in bits 7:0, phase in bit 31. Written last, with release order.
@@ -74,12 +80,12 @@ layout! {
 
 /// Size of an entry in bytes.
 pub const EQE_SIZE: usize = 1 << LOG_EQE_SIZE;
-/// The same as a power of two.
+/// Binary logarithm of [`EQE_SIZE`].
 pub const LOG_EQE_SIZE: u8 = 4;
 /// Offset of [`Eqe::tail`].
 pub const TAIL_OFFSET: usize = 12;
 
-/// Packs [`Eqe::tail`].
+/// Returns the value of [`Eqe::tail`].
 #[inline]
 pub const fn pack_tail(event: EventType, phase: bool) -> u32 {
     event as u32 | (phase as u32) << 31

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Little-endian integers of natural alignment.
+//! Little-endian integers with natural alignment.
 //!
-//! Natural alignment matters: an owner word must be one load, which it could not be if these were arrays of bytes.
+//! Arrays of bytes would not be aligned. The alignment is needed because the words that pass an
+//! entry from one side to the other are read and written with one access each.
 
 use zerocopy_derive::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -16,25 +17,25 @@ macro_rules! le {
         pub struct $name($int);
 
         impl $name {
-            /// Wraps a number in the machine's order.
+            /// Converts a number from the byte order of the machine.
             #[inline]
             pub const fn new(value: $int) -> Self {
                 Self(value.to_le())
             }
 
-            /// The number in the machine's order.
+            /// Returns the number in the byte order of the machine.
             #[inline]
             pub const fn get(self) -> $int {
                 <$int>::from_le(self.0)
             }
 
-            /// Wraps what one load of the shared word returned.
+            /// Wraps the value that a load of the shared word returned.
             #[inline]
             pub const fn from_raw(raw: $int) -> Self {
                 Self(raw)
             }
 
-            /// The word as one store has to write it.
+            /// Returns the value for a store to the shared word.
             #[inline]
             pub const fn to_raw(self) -> $int {
                 self.0

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The two forms in which the contract is written down.
+//! The macros that define the structures and codes of the contract.
 
-/// Defines a shared structure with every offset spelled out and asserted.
+/// Defines a shared structure. The definition contains the offset of every field and the size,
+/// which are asserted at compile time.
 macro_rules! layout {
     (
         $(#[$meta:meta])*
@@ -48,7 +49,8 @@ macro_rules! layout {
     };
 }
 
-/// Defines the numbers that a field can hold, each with the sentence that explains it.
+/// Defines the codes of a field. The doc comment of each code is also the text that
+/// [`explain`](Self::explain) returns, which programs print.
 macro_rules! codes {
     (
         $(#[$meta:meta])*
@@ -67,7 +69,7 @@ macro_rules! codes {
             /// All codes, in the order of their definition.
             pub const ALL: &'static [Self] = &[ $( Self::$variant ),* ];
 
-            /// The code of a raw number, if there is one.
+            /// Returns the code with a raw number. None if there is no such code.
             #[inline]
             #[allow(non_upper_case_globals)]
             pub const fn from_raw(raw: $int) -> Option<Self> {
@@ -78,20 +80,20 @@ macro_rules! codes {
                 }
             }
 
-            /// The raw number.
+            /// Returns the raw number.
             #[inline]
             pub const fn to_raw(self) -> $int {
                 self as $int
             }
 
-            /// The code's name.
+            /// Returns the name of the code.
             pub const fn name(self) -> &'static str {
                 match self {
                     $( Self::$variant => stringify!($variant), )*
                 }
             }
 
-            /// The sentence that explains it.
+            /// Returns the text that explains the code, which begins with a space.
             pub const fn explain(self) -> &'static str {
                 match self {
                     $( Self::$variant => concat!($($doc),+), )*
@@ -101,7 +103,7 @@ macro_rules! codes {
     };
 }
 
-/// Defines `layouts()`, which reports a file's structures and codes.
+/// Defines `layouts()`, which passes the structures and codes of a file to callbacks.
 macro_rules! layouts {
     (structs: [$($st:ident),* $(,)?], codes: [$($code:ident),* $(,)?]) => {
         pub(super) fn layouts(

@@ -2,24 +2,26 @@
 
 //! The contract between driver, device and provider.
 //!
-//! Three programs meet in this folder: the kernel module (built by Kbuild, which pulls this file in by path), the NIC
-//! and the libibverbs provider (built by Cargo through the crate `verbena-abi`). Whatever two of them both see in
-//! memory or in a register is defined here and nowhere else; `Documentation/device.md` is the prose to it.
+//! Three programs use this folder: the kernel module (built by Kbuild, which includes this file by
+//! path), and the NIC and the libibverbs provider (built by Cargo with the crate `verbena-abi`).
+//! Everything in memory or in a register that two of these programs share is defined here and
+//! nowhere else. `Documentation/device.md` describes its use.
 //!
-//! | file | what it defines |
+//! | file | definitions |
 //! | --- | --- |
-//! | [`regs`] | registers of BAR 0, the doorbell BAR |
+//! | [`regs`] | registers of BAR 0; the doorbell BAR |
 //! | [`cmd`] | command queue: slots, opcodes, requests and replies |
 //! | [`ctx`] | contexts that the device publishes (QPC, CQC, SRQC, EQC, memory entries), translations, address vectors |
 //! | [`wqe`], [`cqe`], [`eqe`] | entries of the rings |
-//! | [`doorbell`] | doorbell areas and the sleep and wake protocol over them, as code that both sides run |
-//! | [`syndrome`] | one code for each distinct cause of an error, with the sentence that explains it |
+//! | [`doorbell`] | doorbell areas, and the protocol of sleep and wake-up as code that both sides run |
+//! | [`syndrome`] | one code for each cause of an error, with a sentence that explains it |
 //! | [`stats`] | the port's counters |
-//! | [`uverbs`] | what the provider exchanges with the module through uverbs |
+//! | [`uverbs`] | requests and responses of provider and module in uverbs |
 //!
-//! Everything is little endian unless said otherwise, of natural alignment, without implicit padding: the `layout!`
-//! macro asserts every offset and size when it is compiled, and feeds `Documentation/layout.txt`. Reserved fields are
-//! written as zero and ignored by readers unless a rule says that they are checked.
+//! Fields are little endian unless their comment says otherwise. They are naturally aligned, and
+//! structures have no implicit padding. The `layout!` macro asserts every offset and size at
+//! compile time, and is the source of `Documentation/layout.txt`. A writer sets reserved fields to
+//! zero. A reader ignores them unless a rule says that it checks them.
 
 #[macro_use]
 mod macros;
@@ -38,32 +40,32 @@ pub mod wqe;
 
 pub use le::{Le16, Le32, Le64};
 
-/// Version of this contract. It changes whenever `Documentation/layout.txt` does.
+/// Version of this contract. It changes with each change of `Documentation/layout.txt`.
 pub const ABI_VERSION: u16 = 12;
 
-/// The oldest version that this side still speaks.
+/// Oldest version that programs with this source still support.
 pub const ABI_VERSION_MIN: u16 = 9;
 
-/// A structure's name, size and fields, for the layout table.
+/// Name, size and fields of a structure, for the layout table.
 pub trait Layout {
-    /// The structure's name.
+    /// Name of the structure.
     const NAME: &'static str;
-    /// Its size in bytes.
+    /// Size of the structure in bytes.
     const SIZE: usize;
-    /// Name, offset and size of each field, in bytes.
+    /// Name of each field, and its offset and size in bytes.
     const FIELDS: Fields;
 }
 
-/// Name, offset and size of each field of a structure.
+/// Name of each field of a structure, and its offset and size in bytes.
 pub type Fields = &'static [(&'static str, usize, usize)];
 
-/// Is told each structure's name, size and fields.
+/// Callback that receives the name, size in bytes, and fields of a structure.
 pub type VisitStruct<'a> = dyn FnMut(&'static str, usize, Fields) + 'a;
 
-/// Is told the name of each set of codes, each code's name and its number.
+/// Callback that receives the name of a set of codes, and the name and number of one code.
 pub type VisitCode<'a> = dyn FnMut(&'static str, &'static str, u32) + 'a;
 
-/// Reports every structure and code to `visit`, in the order of the files.
+/// Passes every structure to `structure` and every code to `code`, in the order of the files.
 pub fn for_each_layout(structure: &mut VisitStruct<'_>, code: &mut VisitCode<'_>) {
     regs::layouts(structure, code);
     cmd::layouts(structure, code);

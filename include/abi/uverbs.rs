@@ -1,26 +1,30 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What provider and module exchange through uverbs: the driver's part of requests (`*Req`) and responses (`*Resp`).
+//! The driver's part of the requests (`*Req`) and responses (`*Resp`) between provider and module
+//! in uverbs.
 //!
-//! Offsets for `mmap(2)` are those that the RDMA core handed out; each mapping is used with the length given beside it.
-//! Sizes are multiples of 8; requests may be longer than the module knows if the rest is zero.
+//! Offsets for `mmap(2)` come from the RDMA core. A mapping has the length that its comment or the
+//! next field gives. Sizes of structures are multiples of 8. A request may be longer than the
+//! structure of the module if the rest is zero.
 
 use super::{Le16, Le32, Le64};
 
-/// Version of the user ABI, as `uverbs_abi_ver`.
+/// Version of the user ABI (`uverbs_abi_ver`).
 pub const UVERBS_ABI_VERSION: u32 = 1;
 
 layout! {
-    /// How to map a doorbell area.
+    /// Offsets with which a process maps a doorbell area.
     pub struct AreaInfo: 32 {
-        /// Index of the area (UAR); the same index is the same area, and is mapped once.
+        /// Index of the area (UAR). A provider maps an area once, and recognizes it by its index.
         0 => uar: Le32,
         4 => reserved: Le32,
-        /// The part of the area that the device writes: [`super::doorbell::PART_SIZE`] bytes, for reading only.
+        /// Part of the area that the device writes: [`super::doorbell::PART_SIZE`] bytes, mapped
+        /// for reading only.
         8 => device_offset: Le64,
-        /// The part that the guest writes: as many bytes, for reading and writing.
+        /// Part that the guest writes: as many bytes, mapped for reading and writing.
         16 => guest_offset: Le64,
-        /// The area's page in the doorbell BAR: one page. It is written to ring, and holds the clock.
+        /// Page of the area in the doorbell BAR. A write rings the doorbell, and a read at
+        /// [`super::regs::DOORBELL_CLOCK`] returns the clock.
         24 => ring_offset: Le64,
     }
 }
@@ -28,7 +32,8 @@ layout! {
 layout! {
     /// Request of alloc_ucontext.
     pub struct AllocUcontextReq: 8 {
-        /// The provider's [`super::ABI_VERSION`] and the oldest that it speaks.
+        /// [`super::ABI_VERSION`] of the provider. The next field is the oldest version that it
+        /// supports.
         0 => abi_version: Le16,
         2 => abi_version_min: Le16,
         4 => reserved: Le32,
@@ -38,11 +43,11 @@ layout! {
 layout! {
     /// Response of alloc_ucontext.
     pub struct AllocUcontextResp: 72 {
-        /// The version that is spoken from here on.
+        /// Version that provider and module use from now on.
         0 => abi_version: Le16,
         2 => reserved0: Le16,
         4 => max_inline_data: Le32,
-        /// The context's first area.
+        /// First area of the context.
         8 => area: AreaInfo,
         40 => max_send_sge: Le32,
         44 => max_recv_sge: Le32,
@@ -70,7 +75,7 @@ layout! {
         6 => log_size: u8,
         7 => reserved0: u8,
         8 => area: AreaInfo,
-        /// The ring, for reading only.
+        /// Ring, mapped for reading only.
         40 => ring_offset: Le64,
         48 => ring_length: Le64,
         56 => reserved1: Le64,
@@ -78,9 +83,11 @@ layout! {
 }
 
 layout! {
-    /// Request of resize_cq, which takes two steps, so that a provider that cannot map the new ring still has the old one.
+    /// Request of resize_cq, which has two steps. Therefore a provider that cannot map the new ring
+    /// keeps the old one.
     pub struct ResizeCqReq: 8 {
-        /// 0: makes a new ring, in place of one that was made before. 1: moves the entries to it.
+        /// [`RESIZE_PREPARE`] creates a new ring, and drops one that was created before and not
+        /// used. [`RESIZE_MOVE`] moves the entries to it.
         0 => step: u8,
         1 => reserved0: u8,
         2 => reserved1: Le16,
@@ -88,13 +95,14 @@ layout! {
     }
 }
 
-/// [`ResizeCqReq::step`]: make a new ring.
+/// [`ResizeCqReq::step`]: create a new ring.
 pub const RESIZE_PREPARE: u8 = 0;
-/// [`ResizeCqReq::step`]: move to the new ring.
+/// [`ResizeCqReq::step`]: move the entries to the new ring.
 pub const RESIZE_MOVE: u8 = 1;
 
 layout! {
-    /// Response of both steps of resize_cq: the new ring. The old one stays mapped until the provider unmaps it.
+    /// Response of both steps of resize_cq: the new ring. The old ring stays mapped until the
+    /// provider unmaps it.
     pub struct ResizeCqResp: 24 {
         0 => ring_offset: Le64,
         8 => ring_length: Le64,
@@ -106,24 +114,27 @@ layout! {
 }
 
 layout! {
-    /// Request of modify_srq for another number of work requests, in the same two steps.
+    /// Request of modify_srq that changes the number of work requests. It has the same two steps as
+    /// resize_cq.
     pub struct ResizeSrqReq: 16 {
-        /// As [`ResizeCqReq::step`]. The provider copies the entries that the device has not taken between the two.
+        /// As [`ResizeCqReq::step`]. Between the two steps, the provider copies the entries that
+        /// the device has not taken.
         0 => step: u8,
         1 => reserved0: u8,
         2 => reserved1: Le16,
         4 => reserved2: Le32,
-        /// First step: where the process wants its [`ResizeSrqResp`], since the core's verb has no response.
+        /// First step: address in the process at which the module writes [`ResizeSrqResp`], because
+        /// the core's verb has no response.
         8 => response: Le64,
     }
 }
 
 layout! {
-    /// What the process is told in the first step of modify_srq.
+    /// Result of the first step of modify_srq.
     pub struct ResizeSrqResp: 24 {
         0 => ring_offset: Le64,
         8 => ring_length: Le64,
-        /// Work requests of the new ring.
+        /// Number of work requests that the new ring can hold.
         16 => max_wr: Le32,
         20 => log_size: u8,
         21 => reserved0: u8,
@@ -139,7 +150,7 @@ layout! {
         6 => log_size: u8,
         7 => log_stride: u8,
         8 => area: AreaInfo,
-        /// The ring.
+        /// Ring, mapped for reading and writing.
         40 => ring_offset: Le64,
         48 => ring_length: Le64,
         56 => reserved: Le64,
@@ -147,7 +158,7 @@ layout! {
 }
 
 layout! {
-    /// Response of create_qp. Capabilities come back in the core's part.
+    /// Response of create_qp. The core's part of the response contains the capabilities.
     pub struct CreateQpResp: 88 {
         0 => qpn: Le32,
         4 => slot: Le16,
@@ -158,10 +169,10 @@ layout! {
         11 => log_rq_stride: u8,
         12 => reserved1: Le32,
         16 => area: AreaInfo,
-        /// The send ring.
+        /// Send ring.
         48 => sq_offset: Le64,
         56 => sq_length: Le64,
-        /// The receive ring; length 0 when there is none.
+        /// Receive ring. The length is 0 if there is none.
         64 => rq_offset: Le64,
         72 => rq_length: Le64,
         80 => reserved2: Le64,
@@ -169,7 +180,9 @@ layout! {
 }
 
 layout! {
-    /// Response of create_ah: what only the kernel could resolve, or knows of a protection domain that was imported.
+    /// Response of create_ah: the destination MAC address, which only the kernel can resolve, and
+    /// the number of the protection domain, which a process that has imported the domain does not
+    /// know.
     pub struct CreateAhResp: 16 {
         0 => dmac: [u8; 6],
         6 => reserved0: Le16,

@@ -2,12 +2,14 @@
 
 //! Work queue entries. Device specification, "Work queues".
 //!
-//! Rings have 2^n entries of a fixed stride that is a power of two. Producer indexes are free-running 32-bit numbers;
-//! entry `i` lies at `(i % size) * stride`. The producer may overwrite an entry once its completion, or a later one of
-//! the same queue, was polled.
+//! Rings have 2^n entries. The stride of a ring is a power of two. Producer indexes are
+//! free-running 32-bit numbers, and entry `i` lies at `(i % size) * stride`. The producer may
+//! overwrite an entry after it has polled the completion of this entry, or of a later one of the
+//! same queue.
 //!
-//! A send WQE is a [`SendWqe`] header, an [`AtomicSegment`] or [`AddressVector`] if the operation or the queue pair's
-//! type needs one, then SGEs or inline data. A receive WQE is a [`RecvWqe`] header, then SGEs.
+//! A send WQE consists of a [`SendWqe`] header, then an [`AtomicSegment`] or [`AddressVector`] if
+//! the operation or the type of the queue pair needs one, then SGEs or inline data. Some operations
+//! have another segment instead. A receive WQE consists of a [`RecvWqe`] header, then SGEs.
 
 use super::{ctx::AddressVector, Le16, Le32, Le64};
 use core::mem::size_of;
@@ -17,11 +19,11 @@ codes! {
     pub enum WqeOpcode: u8 {
         /// RDMA WRITE.
         RdmaWrite = 0,
-        /// RDMA WRITE with immediate.
+        /// RDMA WRITE with immediate data.
         RdmaWriteImm = 1,
         /// SEND.
         Send = 2,
-        /// SEND with immediate.
+        /// SEND with immediate data.
         SendImm = 3,
         /// RDMA READ.
         RdmaRead = 4,
@@ -29,33 +31,34 @@ codes! {
         CompareSwap = 5,
         /// Fetch and add.
         FetchAdd = 6,
-        /// Local invalidate of [`SendWqe::imm`] as a key.
+        /// Local invalidate of the key in [`SendWqe::imm`].
         LocalInv = 7,
-        /// SEND with invalidate of [`SendWqe::imm`] as a key.
+        /// SEND with invalidate of the key in [`SendWqe::imm`].
         SendInv = 8,
         /// Fast registration: a [`FastRegSegment`] follows the header.
         FastReg = 9,
-        /// Bind of a memory window: [`SendWqe::rkey`] is the window's key with the tag that it is to have,
-        /// [`SendWqe::remote_addr`] its first address in the memory region that the [`BindSegment`] behind the header names.
+        /// Bind of a memory window. [`SendWqe::rkey`] is the window's key with its new tag. A
+        /// [`BindSegment`] follows the header and names a memory region. [`SendWqe::remote_addr`]
+        /// is the window's first address in that region.
         BindMw = 10,
         /// ATOMIC WRITE of 8 bytes.
         AtomicWrite = 11,
-        /// FLUSH: a [`FlushSegment`] follows the header; it has no data.
+        /// FLUSH, which has no data: a [`FlushSegment`] follows the header.
         Flush = 12,
     }
 }
 
-/// [`SendWqe::flags`]: with the bits of `enum ib_send_flags`.
+/// Flags in [`SendWqe::flags`].
 pub mod send_flags {
-    /// Waits until earlier READs and atomics are done.
+    /// The operation begins after earlier READs and atomics are complete.
     pub const FENCE: u8 = 1 << 0;
-    /// Completes with a CQE.
+    /// A successful completion writes a CQE.
     pub const SIGNALED: u8 = 1 << 1;
-    /// The receiver's CQE counts as solicited.
+    /// The receiver's CQE is solicited.
     pub const SOLICITED: u8 = 1 << 2;
     /// The payload follows in the WQE.
     pub const INLINE: u8 = 1 << 3;
-    /// All bits that the device knows; others are a malformed WQE.
+    /// All bits that the device knows. A WQE with others is malformed.
     pub const ALL: u8 = 0xf;
 }
 
@@ -66,19 +69,20 @@ layout! {
         0 => opcode: u8,
         /// [`send_flags`].
         1 => flags: u8,
-        /// Number of SGEs; 0 when inline.
+        /// Number of SGEs; 0 with inline data.
         2 => num_sge: u8,
-        /// Special queue pairs: port to send from, where there are several; 0: the queue pair's.
+        /// Special queue pairs of devices with several ports: port that sends the datagram; 0 for
+        /// the queue pair's port.
         3 => port: u8,
-        /// Bytes of inline data.
+        /// Number of bytes of inline data.
         4 => inline_length: Le32,
-        /// Comes back in the CQE.
+        /// The CQE contains this value.
         8 => wr_id: Le64,
-        /// Immediate data in network order, or the key to invalidate (little endian).
+        /// Immediate data in network order, or the key to invalidate in little endian.
         16 => imm: [u8; 4],
-        /// XRC: SRQN at the peer.
+        /// XRC: SRQN of the peer.
         20 => remote_srqn: Le32,
-        /// RDMA and atomics: address at the peer.
+        /// RDMA and atomics: address in the peer's memory.
         24 => remote_addr: Le64,
         32 => rkey: Le32,
         /// GSI: index of the P_Key.
@@ -98,7 +102,8 @@ layout! {
 }
 
 layout! {
-    /// Operands of an atomic. Those of 16 bytes go on in `*_high`, where masked atomics have their masks.
+    /// Operands of an atomic. The `*_high` fields are for operands of 16 bytes, or for the masks of
+    /// masked atomics.
     pub struct AtomicSegment: 32 {
         0 => compare_add: Le64,
         8 => compare_add_high: Le64,
@@ -108,7 +113,7 @@ layout! {
 }
 
 layout! {
-    /// Operands of a fast registration: what [`super::cmd::CreateMr`] says of a region.
+    /// Operands of a fast registration, with the fields of [`super::cmd::CreateMr`].
     pub struct FastRegSegment: 48 {
         0 => key: Le32,
         4 => access: Le32,
@@ -120,21 +125,22 @@ layout! {
 }
 
 layout! {
-    /// Which part of which memory region a memory window is bound to.
+    /// Memory to which a memory window is bound.
     pub struct BindSegment: 16 {
-        /// Bytes; 0 takes the binding of a window of type 1 away.
+        /// Length in bytes. 0 unbinds a window of type 1.
         0 => length: Le64,
-        /// The region's key; ignored where there are no bytes.
+        /// Key of the memory region. The device ignores it if the length is 0.
         8 => region: Le32,
-        /// [`super::ctx::access`]: what the peer may do; `ZERO_BASED` of type 2 only.
+        /// [`super::ctx::access`]: rights of the peer. `ZERO_BASED` is allowed for windows of type
+        /// 2 only.
         12 => access: Le32,
     }
 }
 
 layout! {
-    /// What a FLUSH asks for; [`SendWqe::remote_addr`] is its first address.
+    /// Operands of a FLUSH. [`SendWqe::remote_addr`] is the first address.
     pub struct FlushSegment: 16 {
-        /// Bytes; of a whole region nothing.
+        /// Length in bytes. It has no meaning for a whole region.
         0 => length: Le32,
         /// [`flush_placement`].
         4 => placement: u8,
@@ -145,17 +151,19 @@ layout! {
     }
 }
 
-/// [`FlushSegment::placement`], with the bits of `enum ib_placement_type`: how far earlier writes have come.
+/// Bits of [`FlushSegment::placement`], which are those of `enum ib_placement_type`: properties of
+/// earlier writes after the FLUSH.
 pub mod flush_placement {
-    /// Everybody who reads the memory sees them.
+    /// Every reader of the memory sees the writes.
     pub const GLOBAL: u8 = 1 << 0;
-    /// They survive a loss of power.
+    /// The writes survive a loss of power.
     pub const PERSISTENT: u8 = 1 << 1;
-    /// All bits that there are.
+    /// All defined bits.
     pub const ALL: u8 = 0x3;
 }
 
-/// [`FlushSegment::level`], with the numbers of `enum ib_selectivity_level`: which memory.
+/// Values of [`FlushSegment::level`], which are those of `enum ib_selectivity_level`: the memory
+/// that is flushed.
 pub mod flush_level {
     /// A range of a memory region.
     pub const RANGE: u8 = 0;
@@ -166,7 +174,7 @@ pub mod flush_level {
 layout! {
     /// Header of a receive WQE.
     pub struct RecvWqe: 16 {
-        /// Comes back in the CQE.
+        /// The CQE contains this value.
         0 => wr_id: Le64,
         8 => num_sge: u8,
         9 => reserved0: u8,
@@ -177,33 +185,34 @@ layout! {
 
 /// Offset of SGEs or inline data in the WQE of a connected queue pair, in bytes.
 pub const DATA_OFFSET: usize = size_of::<SendWqe>();
-/// The same where an [`AtomicSegment`] comes first.
+/// Offset of SGEs in a WQE with an [`AtomicSegment`], in bytes.
 pub const DATA_OFFSET_ATOMIC: usize = DATA_OFFSET + size_of::<AtomicSegment>();
-/// The same where an [`AddressVector`] comes first.
+/// Offset of SGEs or inline data in a WQE with an [`AddressVector`], in bytes.
 pub const DATA_OFFSET_UD: usize = DATA_OFFSET + size_of::<AddressVector>();
-/// Offset of the [`FastRegSegment`].
+/// Offset of the [`FastRegSegment`] in bytes.
 pub const FAST_REG_OFFSET: usize = DATA_OFFSET;
 
-/// Offset of the [`BindSegment`].
+/// Offset of the [`BindSegment`] in bytes.
 pub const BIND_OFFSET: usize = DATA_OFFSET;
 
-/// Offset of the [`FlushSegment`].
+/// Offset of the [`FlushSegment`] in bytes.
 pub const FLUSH_OFFSET: usize = DATA_OFFSET;
 
-/// Bytes of an ATOMIC WRITE. They may be inline whatever the queue was created for.
+/// Length of an ATOMIC WRITE in bytes. Its data may be inline regardless of the queue's limit of
+/// inline data.
 pub const ATOMIC_WRITE_SIZE: usize = 8;
 
-/// Smallest and largest stride of a send ring, as powers of two.
+/// Binary logarithms of the smallest and largest stride of a send ring.
 pub const LOG_SQ_STRIDE: (u8, u8) = (6, 10);
-/// Smallest and largest stride of a receive ring, as powers of two.
+/// Binary logarithms of the smallest and largest stride of a receive ring.
 pub const LOG_RQ_STRIDE: (u8, u8) = (5, 10);
 
-/// Most SGEs of a WQE.
+/// Largest number of SGEs of a WQE.
 pub const MAX_SGE: u32 = 32;
-/// Most bytes of inline data.
+/// Largest number of bytes of inline data of a WQE.
 pub const MAX_INLINE: u32 = 512;
 
-/// Offset of SGEs or inline data in a send WQE.
+/// Returns the offset of SGEs or inline data in a send WQE, in bytes.
 pub const fn data_offset(datagram: bool, atomic: bool) -> usize {
     if datagram {
         DATA_OFFSET_UD
@@ -214,8 +223,8 @@ pub const fn data_offset(datagram: bool, atomic: bool) -> usize {
     }
 }
 
-/// The stride (as a power of two) of a send ring for so many SGEs and so many bytes of inline data. The SGEs of an
-/// atomic and a fast registration fit too.
+/// Returns the binary logarithm of the stride of a send ring with these limits of SGEs and bytes of
+/// inline data. An atomic with that many SGEs and a fast registration fit too.
 pub const fn log_sq_stride(datagram: bool, max_sge: u32, max_inline: u32) -> u8 {
     let sges = max_sge as usize * size_of::<Sge>();
     let data = if sges > max_inline as usize {
@@ -241,14 +250,15 @@ const _: () = {
     }
 };
 
-/// The bytes of inline data that a send ring of this stride (as a power of two) has room for, which may be more than it was
-/// made for: programs that ask for none send what would fit in the place of an SGE.
+/// Returns the number of bytes of inline data for which a send ring with this binary logarithm of
+/// its stride has room. It may be more than the requested number: programs that request no inline
+/// data send inline as much as fits in the place of an SGE.
 pub const fn inline_room(datagram: bool, log_sq_stride: u8) -> u32 {
-    // CAST: at most the largest stride.
+    // CAST: The number is less than the largest stride.
     ((1usize << log_sq_stride) - data_offset(datagram, false)) as u32
 }
 
-/// The stride (as a power of two) of a receive ring for so many SGEs.
+/// Returns the binary logarithm of the stride of a receive ring with this limit of SGEs.
 pub const fn log_rq_stride(max_sge: u32) -> u8 {
     log2_at_least(
         size_of::<RecvWqe>() + max_sge as usize * size_of::<Sge>(),

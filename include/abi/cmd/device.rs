@@ -5,37 +5,41 @@
 use super::{Command, Empty, Le16, Le32, Le64, Opcode, PAYLOAD_SIZE};
 
 layout! {
-    /// Asks for capabilities and identity.
+    /// Requests the capabilities and identity of the device.
     pub struct QueryDevice: 8 {
         0 => reserved: Le64,
     }
 }
 
 layout! {
-    /// Capabilities and identity. Counts are numbers of objects, not of bits.
+    /// Capabilities and identity of the device. Limits are numbers of objects unless their comment
+    /// gives another unit.
     pub struct DeviceCaps: 160 {
-        /// The port's MAC address; the driver pairs with the netdev that has the same. Bytes 6 and 7 are zero.
+        /// MAC address of the port. The driver uses the net device with the same address. Bytes 6
+        /// and 7 are zero.
         0 => mac: [u8; 8],
-        /// Node and system image GUID, in network order.
+        /// GUID of node and system image, in network order.
         8 => node_guid: [u8; 8],
-        /// Firmware version: major, minor and patch of the NIC, 16 bits each, the patch lowest.
+        /// Firmware version, which is the version of the NIC: patch in bits 15:0, minor in bits
+        /// 31:16, major in bits 47:32.
         16 => fw_ver: Le64,
         24 => max_mr_size: Le64,
-        /// Page sizes that translations may use, a bit each.
+        /// Page sizes that translations may use: bit n stands for 2^n bytes.
         32 => page_size_cap: Le64,
         /// `FEATURE_*`.
         40 => features: Le64,
-        /// QPNs are below this, and not below [`super::FIRST_QPN`] but for the special queue pairs.
+        /// QPNs are below this number, and at least [`super::FIRST_QPN`] except for special queue
+        /// pairs.
         48 => max_qp: Le32,
         52 => max_cq: Le32,
         56 => max_srq: Le32,
-        /// Key indexes are below this; index 0 is reserved.
+        /// Indexes of keys are below this number. Index 0 is reserved.
         60 => max_mr: Le32,
         64 => max_pd: Le32,
         68 => max_eq: Le32,
         72 => max_uar: Le32,
         76 => max_gid: Le32,
-        /// Work requests for each queue: a power of two.
+        /// Work requests of each queue: a power of two.
         80 => max_qp_wr: Le32,
         84 => max_srq_wr: Le32,
         /// Entries of a CQ: a power of two.
@@ -45,23 +49,24 @@ layout! {
         96 => max_send_sge: Le32,
         100 => max_recv_sge: Le32,
         104 => max_srq_sge: Le32,
-        /// Bytes.
+        /// Inline data in bytes.
         108 => max_inline_data: Le32,
         /// Largest message in bytes.
         112 => max_msg_size: Le32,
-        /// Outstanding READs and atomics, as requester.
+        /// Outstanding READs and atomics of a requester.
         116 => max_qp_init_rd_atom: Le32,
-        /// Outstanding READs and atomics, as responder.
+        /// Outstanding READs and atomics at a responder.
         120 => max_qp_rd_atom: Le32,
-        /// Completion vectors: event queues for completions may use MSI-X vectors 1 to this.
+        /// Number of completion vectors: event queues for completions may use MSI-X vectors 1 to
+        /// this number.
         124 => num_comp_vectors: Le32,
-        /// The key with which privileged queue pairs reach all DMA addresses.
+        /// Local key with which privileged queue pairs reach all DMA addresses.
         128 => local_dma_lkey: Le32,
-        /// Nanoseconds for each tick of the device's clock, times 2^16.
+        /// Nanoseconds of a tick of the device clock, times 2^16.
         132 => clock_ns_q16: Le32,
         /// Multicast groups that have members.
         136 => max_mcast_grp: Le32,
-        /// Ports are numbered from 1 to this.
+        /// Number of ports, which are numbered from 1.
         140 => num_ports: u8,
         141 => reserved0: [u8; 3],
         /// Members of a multicast group.
@@ -73,44 +78,45 @@ layout! {
 }
 command!(QueryDevice, QueryDevice, DeviceCaps);
 
-/// [`DeviceCaps::features`]: reliable connections.
+/// [`DeviceCaps::features`]: reliable connections (RC).
 pub const FEATURE_RC: u64 = 1 << 0;
-/// Unreliable connections.
+/// [`DeviceCaps::features`]: unreliable connections (UC).
 pub const FEATURE_UC: u64 = 1 << 1;
-/// Unreliable datagrams.
+/// [`DeviceCaps::features`]: unreliable datagrams (UD).
 pub const FEATURE_UD: u64 = 1 << 2;
-/// Shared receive queues.
+/// [`DeviceCaps::features`]: shared receive queues (SRQ).
 pub const FEATURE_SRQ: u64 = 1 << 3;
-/// 64-bit atomics.
+/// [`DeviceCaps::features`]: atomics of 64 bits.
 pub const FEATURE_ATOMIC: u64 = 1 << 4;
-/// Fast registration and local invalidate (kernel queue pairs).
+/// [`DeviceCaps::features`]: fast registration and local invalidate, for privileged queue pairs.
 pub const FEATURE_FAST_REG: u64 = 1 << 5;
-/// Moving a CQ to another ring.
+/// [`DeviceCaps::features`]: RESIZE_CQ.
 pub const FEATURE_RESIZE_CQ: u64 = 1 << 6;
-/// Moderation of completion events.
+/// [`DeviceCaps::features`]: moderation of completion events.
 pub const FEATURE_MODERATION: u64 = 1 << 7;
-/// Memory windows of types 1 and 2B, and local invalidate of the latter (all queue pairs).
+/// [`DeviceCaps::features`]: memory windows of types 1 and 2B, and local invalidate of type 2B, for
+/// all queue pairs.
 pub const FEATURE_MW: u64 = 1 << 9;
-/// Multicast.
+/// [`DeviceCaps::features`]: multicast.
 pub const FEATURE_MCAST: u64 = 1 << 8;
-/// Extended reliable connections.
+/// [`DeviceCaps::features`]: extended reliable connections (XRC, IBTA annex A14).
 pub const FEATURE_XRC: u64 = 1 << 12;
-/// Moving an SRQ to another ring.
+/// [`DeviceCaps::features`]: RESIZE_SRQ.
 pub const FEATURE_RESIZE_SRQ: u64 = 1 << 13;
-/// ATOMIC WRITE.
+/// [`DeviceCaps::features`]: ATOMIC WRITE.
 pub const FEATURE_ATOMIC_WRITE: u64 = 1 << 10;
-/// FLUSH to global visibility.
+/// [`DeviceCaps::features`]: FLUSH to global visibility.
 pub const FEATURE_FLUSH: u64 = 1 << 11;
-/// Faults on demand.
+/// [`DeviceCaps::features`]: INJECT_FAULT.
 pub const FEATURE_FAULTS: u64 = 1 << 14;
-/// Fast registration of regions with gaps.
+/// [`DeviceCaps::features`]: fast registration of regions with gaps.
 pub const FEATURE_GAPS: u64 = 1 << 15;
 
-/// Size of a chunk of a context table in bytes. The table grows by whole chunks.
+/// Size of a chunk of a context table in bytes. Tables grow in chunks.
 pub const TABLE_CHUNK_SIZE: usize = 0x1_0000;
 
 codes! {
-    /// The context tables.
+    /// Context tables.
     pub enum Table: u8 {
         /// Queue pair contexts, indexed by QPN.
         Qpc = 0,
@@ -126,8 +132,9 @@ codes! {
 }
 
 layout! {
-    /// Gives the device the memory for the contexts `chunk * n ..` of a table, where n is [`TABLE_CHUNK_SIZE`] over
-    /// the size of the table's context. A chunk stays until reset. Objects whose slot has no memory cannot be created.
+    /// Gives the device the memory of the contexts `chunk * n` to `chunk * n + n - 1` of a table. n
+    /// is [`TABLE_CHUNK_SIZE`] divided by the size of the table's contexts. The device uses a chunk
+    /// until reset. An object cannot be created if its context has no memory.
     pub struct SetTableChunk: 16 {
         /// [`Table`].
         0 => table: u8,

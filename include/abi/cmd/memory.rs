@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Memory regions, memory of the device, page faults.
+//! Memory regions, device memory, page faults.
 
 use super::super::ctx::Translation;
 use super::{Command, Empty, Le32, Le64, Opcode, PAYLOAD_SIZE};
@@ -8,14 +8,14 @@ use super::{Command, Empty, Le32, Le64, Opcode, PAYLOAD_SIZE};
 layout! {
     /// Creates a memory region.
     pub struct CreateMr: 56 {
-        /// The key: index in bits 31:8, tag in bits 7:0.
+        /// Key: index in bits 31:8, tag in bits 7:0.
         0 => key: Le32,
         4 => pdn: Le32,
         /// [`super::super::ctx::access`].
         8 => access: Le32,
         /// [`super::super::ctx::mr_flags`].
         12 => flags: Le32,
-        /// Virtual address of the first byte, as WRs name it.
+        /// Virtual address of the first byte, which work requests use.
         16 => iova: Le64,
         /// Length in bytes.
         24 => length: Le64,
@@ -26,12 +26,12 @@ layout! {
 }
 command!(CreateMr, CreateMr, Empty);
 object_command!(
-    /// Destroys a memory region; replies when the device has let go of its pages.
+    /// Destroys a memory region. The device replies after its last access to the pages.
     DestroyMr, DestroyMr, Empty
 );
 
 layout! {
-    /// Changes a memory region in one step: all fields as in [`CreateMr`].
+    /// Changes a memory region in one step. All fields are as in [`CreateMr`].
     pub struct ModifyMr: 56 {
         0 => key: Le32,
         4 => pdn: Le32,
@@ -46,12 +46,12 @@ layout! {
 command!(ModifyMr, ModifyMr, Empty);
 
 layout! {
-    /// The pages that a queue pair waits for are there, or never will be.
+    /// Ends a page fault: the pages for which a queue pair waits are present, or do not exist.
     pub struct ResumePageFault: 16 {
         0 => qpn: Le32,
-        /// The fault's number, as its event told.
+        /// Number of the fault, from its event.
         4 => fault: Le32,
-        /// 0: try again; 1: there is no such page.
+        /// 0: the queue pair tries again; 1: the pages do not exist.
         8 => failed: u8,
         9 => reserved: [u8; 7],
     }
@@ -59,29 +59,30 @@ layout! {
 command!(ResumePageFault, ResumePageFault, Empty);
 
 layout! {
-    /// Allocates memory of the device. A memory region with [`super::super::ctx::mr_flags::DEVICE_MEMORY`] makes it usable.
+    /// Allocates device memory. Work requests reach it by a memory region with
+    /// [`super::super::ctx::mr_flags::DEVICE_MEMORY`].
     pub struct AllocDm: 24 {
-        /// Its number.
+        /// Number of the allocation.
         0 => dmn: Le32,
-        /// Aligned to 2^log_align bytes.
+        /// The allocation is aligned to 2^log_align bytes.
         4 => log_align: u8,
         5 => reserved0: [u8; 3],
-        /// Bytes.
+        /// Length in bytes.
         8 => length: Le64,
         16 => reserved1: Le64,
     }
 }
 layout! {
-    /// Where memory of the device is.
+    /// Place of an allocation.
     pub struct DmPlace: 16 {
-        /// Offset in the memory of the device, which translations name.
+        /// Offset in the device memory, for use in translations.
         0 => offset: Le64,
         8 => reserved: Le64,
     }
 }
 command!(AllocDm, AllocDm, DmPlace);
 object_command!(
-    /// Frees memory of the device that no memory region uses.
+    /// Frees device memory that no memory region uses.
     FreeDm, FreeDm, Empty
 );
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The numbers of commands, and how commands end.
+//! Opcodes and statuses of commands.
 
 codes! {
-    /// What a command does.
+    /// Opcodes of commands.
     pub enum Opcode: u16 {
         /// Capabilities and identity.
         QueryDevice = 0x01,
@@ -13,7 +13,7 @@ codes! {
         QueryStats = 0x03,
         /// Sets or clears an entry of the GID table.
         SetGid = 0x04,
-        /// Tells the device what the port's netdev is like.
+        /// Sets the state and the MTU of the port's net device.
         SetPort = 0x05,
         /// Reads the attributes of a port.
         QueryPort = 0x06,
@@ -21,29 +21,29 @@ codes! {
         QueryPkey = 0x07,
         /// Changes the attributes of a port.
         ModifyPort = 0x08,
-        /// Hands a management datagram to the device's agents.
+        /// Passes a management datagram to the agents of the device.
         ProcessMad = 0x09,
         /// Injects a fault.
         InjectFault = 0x0a,
         /// Creates a doorbell area.
         CreateUar = 0x10,
-        /// Destroys a doorbell area that nothing uses.
+        /// Destroys an unused doorbell area.
         DestroyUar = 0x11,
         /// Creates an event queue.
         CreateEq = 0x20,
-        /// Destroys an event queue that nothing uses.
+        /// Destroys an unused event queue.
         DestroyEq = 0x21,
         /// Creates a memory region.
         CreateMr = 0x30,
-        /// Destroys a memory region; replies when the device has let go of its pages.
+        /// Destroys a memory region. The device replies after its last access to the pages.
         DestroyMr = 0x31,
         /// Changes translation, PD or access of a memory region in one step.
         ModifyMr = 0x32,
-        /// The pages that a queue pair waits for are there, or never will be.
+        /// Ends a page fault: the pages for which a queue pair waits are present, or do not exist.
         ResumePageFault = 0x33,
-        /// Allocates memory of the device.
+        /// Allocates device memory.
         AllocDm = 0x34,
-        /// Frees memory of the device that no memory region uses.
+        /// Frees device memory that no memory region uses.
         FreeDm = 0x35,
         /// Creates a completion queue.
         CreateCq = 0x40,
@@ -69,7 +69,7 @@ codes! {
         CreateQp = 0x60,
         /// Quiesces and destroys a queue pair.
         DestroyQp = 0x61,
-        /// Changes state or attributes of a queue pair.
+        /// Changes the state or attributes of a queue pair.
         ModifyQp = 0x62,
         /// Publishes a queue pair's context.
         QueryQp = 0x63,
@@ -81,27 +81,27 @@ codes! {
 }
 
 codes! {
-    /// How a command ended. A command that failed changed nothing.
+    /// Statuses of commands, with the errno of the driver. A command that fails changes nothing.
     pub enum CmdStatus: u32 {
-        /// Done.
+        /// Success.
         Ok = 0,
         /// A field of the request is out of range or contradicts another (EINVAL).
         Invalid = 1,
-        /// The object is still used by another (EBUSY).
+        /// Another object still uses the object (EBUSY).
         Busy = 2,
-        /// No such object (EINVAL).
+        /// The object does not exist (EINVAL).
         NotFound = 3,
-        /// The number is taken already (EEXIST).
+        /// The number or slot is in use already (EEXIST).
         Exists = 4,
-        /// The device has no room for it (ENOMEM).
+        /// The device lacks resources (ENOMEM).
         NoResources = 5,
         /// The device does not know this command or option (EOPNOTSUPP).
         Unsupported = 6,
-        /// Guest memory that the command names cannot be reached (EFAULT).
+        /// The device cannot reach guest memory that the command names (EFAULT).
         BadAddress = 7,
-        /// The device is in a fatal error (EIO).
+        /// The device has failed (EIO).
         Fatal = 8,
-        /// The host does not let this guest have what the command asks for; the syndrome names the rule (EACCES).
+        /// The host does not let this guest use a GID. The syndrome names the rule (EACCES).
         Denied = 9,
     }
 }

@@ -5,36 +5,36 @@
 use super::{Command, Empty, Le16, Le32, Le64, Opcode, PAYLOAD_SIZE};
 
 codes! {
-    /// Whose counters QUERY_STATS reads.
+    /// Sets of counters that QUERY_STATS reads.
     pub enum StatsKind: u8 {
-        /// A port's, indexed by [`super::super::stats::Counter`].
+        /// Counters of a port, indexed by [`super::super::stats::Counter`].
         Port = 0,
-        /// A queue pair's, numbered in the same way; those that no queue pair has are 0.
+        /// Counters of a queue pair, with the same indexes. Counters that only ports have are 0.
         Qp = 1,
     }
 }
 
 layout! {
-    /// Asks for counters. The device writes them, [`Le64`] each, before it replies: no more than it has, and no more than
-    /// there is room for.
+    /// Requests counters. The device writes them before it replies, each as a [`Le64`]. It writes
+    /// at most `count` counters, and at most as many as it has.
     pub struct QueryStats: 32 {
         /// [`StatsKind`].
         0 => kind: u8,
-        /// Of a port: its number.
+        /// [`StatsKind::Port`]: number of the port.
         1 => port: u8,
         2 => reserved0: Le16,
-        /// Of an object: its number.
+        /// [`StatsKind::Qp`]: QPN.
         4 => id: Le32,
-        /// DMA address of where they go, aligned to 8.
+        /// DMA address at which the device writes the counters, aligned to 8.
         8 => addr: Le64,
-        /// How many have room there.
+        /// Number of counters for which there is room.
         16 => count: Le32,
         20 => reserved1: Le32,
         24 => reserved2: Le64,
     }
 }
 layout! {
-    /// How many counters were written.
+    /// Number of counters that the device has written.
     pub struct Stats: 8 {
         0 => count: Le32,
         4 => reserved: Le32,
@@ -43,8 +43,8 @@ layout! {
 command!(QueryStats, QueryStats, Stats);
 
 layout! {
-    /// Sets or clears an entry of a port's GID table. The host may refuse an entry: [`super::CmdStatus::Denied`], before version
-    /// 12 [`super::CmdStatus::Invalid`].
+    /// Sets or clears an entry of a port's GID table. If the host refuses an entry, the status is
+    /// [`super::CmdStatus::Denied`], or [`super::CmdStatus::Invalid`] before version 12.
     pub struct SetGid: 32 {
         0 => index: Le16,
         /// 1: set, 0: clear.
@@ -52,9 +52,10 @@ layout! {
         3 => reserved0: u8,
         /// VLAN id, or [`NO_VLAN`].
         4 => vlan: Le16,
-        /// MAC address of the GID's net device: the source of what is sent from this GID.
+        /// MAC address of the GID's net device, which is the source address of frames from this
+        /// GID.
         6 => mac: [u8; 6],
-        /// The GID in network order (IPv4: ::ffff:a.b.c.d).
+        /// GID in network order. For IPv4 it is ::ffff:a.b.c.d.
         12 => gid: [u8; 16],
         28 => port: u8,
         /// `enum ib_gid_type`; only [`GID_TYPE_ROCE_V2`] (UDP encapsulation) is accepted.
@@ -70,9 +71,10 @@ pub const GID_TYPE_ROCE_V2: u8 = 2;
 pub const NO_VLAN: u16 = 0xffff;
 
 layout! {
-    /// Tells the device what a port's netdev is like.
+    /// Sets the state and the MTU of a port's net device.
     pub struct SetPort: 8 {
-        /// 1: the netdev is up with carrier. While it is down nothing leaves or enters the port, loopback included.
+        /// 1 if the net device is up and has carrier, else 0. While it is 0, no packet leaves or
+        /// enters the port, not even by loopback.
         0 => up: u8,
         /// Largest path MTU, as `enum ib_mtu` (1 to 5).
         1 => mtu: u8,
@@ -84,7 +86,8 @@ layout! {
 command!(SetPort, SetPort, Empty);
 
 layout! {
-    /// Asks for the attributes of a port. Ports whose netdev says all of it (RoCE) do not have the command.
+    /// Requests the attributes of a port. RoCE ports do not have the command, because their net
+    /// device has these attributes.
     pub struct QueryPort: 8 {
         0 => port: u8,
         1 => reserved: [u8; 7],
@@ -127,7 +130,7 @@ layout! {
 command!(QueryPort, QueryPort, PortAttr);
 
 layout! {
-    /// Asks for an entry of a port's P_Key table.
+    /// Requests an entry of a port's P_Key table.
     pub struct QueryPkey: 8 {
         0 => port: u8,
         1 => reserved0: u8,
@@ -138,7 +141,7 @@ layout! {
 layout! {
     /// An entry of a port's P_Key table.
     pub struct Pkey: 8 {
-        /// 0 where the entry is not valid.
+        /// P_Key, or 0 if the entry is not valid.
         0 => pkey: Le16,
         2 => reserved: [u8; 6],
     }
@@ -146,7 +149,7 @@ layout! {
 command!(QueryPkey, QueryPkey, Pkey);
 
 layout! {
-    /// Changes the attributes of a port, as `struct ib_port_modify` does.
+    /// Changes the attributes of a port, as `ib_modify_port` does with a `struct ib_port_modify`.
     pub struct ModifyPort: 24 {
         0 => port: u8,
         1 => init_type: u8,
@@ -160,12 +163,12 @@ layout! {
 }
 command!(ModifyPort, ModifyPort, Empty);
 
-/// Bytes of a management datagram (IBTA 13.4.2).
+/// Size of a management datagram in bytes (IBTA 13.4.2).
 pub const MAD_SIZE: usize = 256;
 
 layout! {
-    /// Hands a management datagram to the device's agents, with what is known of how it came. Works as soon as the
-    /// command queue runs.
+    /// Passes a management datagram, and the addresses with which it arrived, to the agents of the
+    /// device. The command works as soon as the command queue is enabled.
     pub struct ProcessMad: 64 {
         0 => port: u8,
         /// `enum ib_mad_flags`.
@@ -175,20 +178,20 @@ layout! {
         8 => slid: Le32,
         12 => sl: u8,
         13 => dlid_path_bits: u8,
-        /// 1: there is a GRH at [`Self::grh_addr`].
+        /// 1 if there is a GRH at [`Self::grh_addr`], else 0.
         14 => has_grh: u8,
         15 => reserved0: u8,
-        /// DMA address of the datagram, [`MAD_SIZE`] bytes.
+        /// DMA address of the datagram, which has [`MAD_SIZE`] bytes.
         16 => in_addr: Le64,
-        /// DMA address of where the answer goes, as many bytes.
+        /// DMA address at which the device writes the response, which has as many bytes.
         24 => out_addr: Le64,
-        /// DMA address of its GRH, 40 bytes.
+        /// DMA address of the datagram's GRH, which has 40 bytes.
         32 => grh_addr: Le64,
         40 => reserved1: [Le64; 3],
     }
 }
 layout! {
-    /// What became of a management datagram.
+    /// Result of a management datagram.
     pub struct MadResult: 8 {
         /// `enum ib_mad_result`.
         0 => result: Le32,
@@ -199,22 +202,22 @@ layout! {
 command!(ProcessMad, ProcessMad, MadResult);
 
 layout! {
-    /// Attaches a queue pair for datagrams to a multicast group; once more changes nothing. It leaves its groups when it is
-    /// destroyed.
+    /// Attaches a UD queue pair to a multicast group. If it is attached already, the command
+    /// succeeds without effect. A queue pair leaves its groups when it is destroyed.
     pub struct AttachMcast: 24 {
         0 => qpn: Le32,
-        /// InfiniBand only: the group's LID.
+        /// InfiniBand only: LID of the group.
         4 => mlid: Le16,
         6 => port: u8,
         7 => reserved: u8,
-        /// The group's GID in network order.
+        /// GID of the group in network order.
         8 => mgid: [u8; 16],
     }
 }
 command!(AttachMcast, AttachMcast, Empty);
 
 layout! {
-    /// Detaches a queue pair from a multicast group: all fields as in [`AttachMcast`].
+    /// Detaches a queue pair from a multicast group. All fields are as in [`AttachMcast`].
     pub struct DetachMcast: 24 {
         0 => qpn: Le32,
         4 => mlid: Le16,

@@ -10,23 +10,26 @@ layout! {
     pub struct CreateUar: 24 {
         /// Index of the area, which is the index of its page in the doorbell BAR.
         0 => uar: Le32,
-        /// The context whose area it is: 0 the kernel's, else a number that the areas of one process share.
+        /// Context of the area: 0 for the kernel, else a number that is the same for all areas of a
+        /// process.
         4 => context: Le32,
-        /// DMA address of the area: [`super::super::doorbell::AREA_SIZE`] zeroed bytes, aligned to 4096.
+        /// DMA address of the area: [`super::super::doorbell::AREA_SIZE`] zeroed bytes, aligned to
+        /// 4096.
         8 => addr: Le64,
         16 => reserved: Le64,
     }
 }
 command!(CreateUar, CreateUar, Empty);
 object_command!(
-    /// Destroys a doorbell area that nothing uses.
+    /// Destroys an unused doorbell area.
     DestroyUar, DestroyUar, Empty
 );
 
 codes! {
-    /// What an event queue tells of.
+    /// Kinds of event queues.
     pub enum EqKind: u8 {
-        /// Completions and what happens to objects: entries of [`super::super::eqe::EQE_SIZE`] bytes.
+        /// Completion events and asynchronous events. Entries have [`super::super::eqe::EQE_SIZE`]
+        /// bytes.
         Event = 0,
         /// Page faults.
         PageFault = 1,
@@ -37,14 +40,15 @@ layout! {
     /// Creates an event queue.
     pub struct CreateEq: 48 {
         0 => eqn: Le32,
-        /// MSI-X vector that it raises.
+        /// MSI-X vector that the event queue raises.
         4 => vector: Le16,
         /// The ring has 2^log_size entries.
         6 => log_size: u8,
         7 => reserved: u8,
         /// The ring, zeroed.
         8 => ring: Translation,
-        /// DMA address of the consumer index, a [`Le32`] that the driver writes before it handles an entry.
+        /// DMA address of the consumer index, a [`Le32`]. The driver stores it before it handles an
+        /// entry.
         24 => ci_addr: Le64,
         /// [`EqKind`].
         32 => kind: u8,
@@ -56,30 +60,33 @@ layout! {
 }
 command!(CreateEq, CreateEq, Empty);
 object_command!(
-    /// Destroys an event queue that nothing uses.
+    /// Destroys an unused event queue.
     DestroyEq, DestroyEq, Empty
 );
 
-/// The event queue of asynchronous events. It has to be created first.
+/// Number of the event queue for asynchronous events. The driver must create it first.
 pub const ASYNC_EQN: u32 = 0;
 
 layout! {
     /// Creates a completion queue.
     pub struct CreateCq: 48 {
         0 => cqn: Le32,
-        /// Event queue of its completion events.
+        /// Event queue for the completion events.
         4 => eqn: Le32,
-        /// Doorbell area, and slot in it, of consumer index and arm word.
+        /// Doorbell area of the consumer index and the arm word. The next field is their slot in
+        /// the area.
         8 => uar: Le32,
         12 => slot: Le16,
-        /// The ring has 2^log_size entries, and all of them can be used.
+        /// The ring has 2^log_size entries, all of which can be used.
         14 => log_size: u8,
         15 => reserved0: u8,
         /// The ring, zeroed.
         16 => ring: Translation,
-        /// Collapse events until this many completions ... (0 and 1: off)
+        /// Number of completions for which the device waits before it raises an event. 0 and 1
+        /// disable moderation.
         32 => moderation_count: Le16,
-        /// ... or this many microseconds after the first.
+        /// Longest time in microseconds, from the first of these completions, that the device
+        /// waits. 0 disables moderation.
         34 => moderation_period: Le16,
         /// [`cq_flags`].
         36 => flags: Le32,
@@ -88,9 +95,10 @@ layout! {
 }
 command!(CreateCq, CreateCq, Empty);
 
-/// [`CreateCq::flags`]; others are refused.
+/// Flags in [`CreateCq::flags`]. The device refuses others.
 pub mod cq_flags {
-    /// There is no overflow: whoever polls sees to it that there is always room. Entries that find none overwrite others.
+    /// The CQ cannot overflow: an entry without room overwrites the oldest entry, and the device
+    /// does not report that. The program must ensure that there is room.
     pub const IGNORE_OVERRUN: u32 = 1 << 0;
 }
 
@@ -115,9 +123,10 @@ layout! {
 command!(ModifyCq, ModifyCq, Empty);
 
 layout! {
-    /// Moves a completion queue to another ring, which is zeroed. Entries keep their indexes, and with them the consumer
-    /// index and arms. Entry `i` of the new ring lies where `i - base` lies in one of its size, and has the phase of that,
-    /// `base` being the consumer index when the command was issued: nothing is polled until the reply.
+    /// Moves a completion queue to another ring, which is zeroed. Entries, the consumer index and
+    /// arms keep their indexes. In the new ring, entry `i` lies at `i - base` mod the ring's size,
+    /// and has the phase of the index `i - base`. `base` is the consumer index when the command is
+    /// issued. The guest must not poll before the reply.
     pub struct ResizeCq: 32 {
         0 => cqn: Le32,
         4 => log_size: u8,
@@ -134,21 +143,21 @@ layout! {
     pub struct CreateSrq: 64 {
         0 => srqn: Le32,
         4 => pdn: Le32,
-        /// Doorbell area, and slot among those of queue pairs, of the producer index.
+        /// Doorbell area of the producer index. The next field is its slot in the area, which is
+        /// one of those for queue pairs.
         8 => uar: Le32,
         12 => slot: Le16,
-        /// The ring has 2^log_size entries ...
+        /// The ring has 2^log_size entries of 2^log_stride bytes.
         14 => log_size: u8,
-        /// ... of 2^log_stride bytes each.
         15 => log_stride: u8,
         16 => ring: Translation,
-        /// `enum ib_srq_type`: 0 is basic, 1 for extended connections.
+        /// `enum ib_srq_type`: 0 for basic SRQs, 1 for XRC SRQs.
         32 => srq_type: u8,
         33 => reserved0: u8,
         34 => reserved1: Le16,
-        /// Initial limit; 0: not armed.
+        /// Limit at creation; 0 if it is not armed.
         36 => limit: Le32,
-        /// XRC: the CQ of its receives, and its XRC domain; else 0.
+        /// XRC SRQs: CQ of the receives; else 0. The next field is the XRC domain, or 0.
         40 => cqn: Le32,
         44 => xrcdn: Le32,
         48 => reserved2: [Le64; 2],
@@ -156,7 +165,7 @@ layout! {
 }
 command!(CreateSrq, CreateSrq, Empty);
 object_command!(
-    /// Destroys a shared receive queue that no queue pair uses. Requests of extended connections do not keep it.
+    /// Destroys a shared receive queue that no queue pair uses. XRC targets do not count as users.
     DestroySrq, DestroySrq, Quiesced
 );
 object_command!(
@@ -175,8 +184,9 @@ layout! {
 command!(ModifySrq, ModifySrq, Empty);
 
 layout! {
-    /// Moves a shared receive queue to another ring, in which the entries that are not taken lie already: entry `i` at
-    /// `i` mod its size. Entries have the size that they had. Nothing is posted until the reply.
+    /// Moves a shared receive queue to another ring. The guest has already copied the entries that
+    /// the device has not taken: entry `i` lies at `i` mod the new ring's size. The size of an
+    /// entry does not change. The guest must not post before the reply.
     pub struct ResizeSrq: 32 {
         0 => srqn: Le32,
         4 => log_size: u8,
