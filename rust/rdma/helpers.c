@@ -214,7 +214,7 @@ static int refuse_hibernation(struct notifier_block *nb, unsigned long event, vo
 {
 	if (event != PM_HIBERNATION_PREPARE)
 		return NOTIFY_DONE;
-	pr_warn(KBUILD_MODNAME ": no hibernation with this module loaded: unload it first\n");
+	pr_warn(KBUILD_MODNAME ": hibernation is refused, because the device would lose its state: unload this module first\n");
 	return notifier_from_errno(-EBUSY);
 }
 
@@ -480,8 +480,8 @@ bool rdma_helper_may_exceed(void)
 
 void rdma_helper_say_refused(const char *what)
 {
-	pr_info_ratelimited(KBUILD_MODNAME ": %s[%d] of user %u gets no more of %s\n", current->comm,
-			    task_tgid_nr(current), rdma_helper_current_uid(), what);
+	pr_info_ratelimited(KBUILD_MODNAME ": %s[%d] of user %u has reached the limit of %s: the request is refused\n",
+			    current->comm, task_tgid_nr(current), rdma_helper_current_uid(), what);
 }
 
 struct mm_struct *rdma_helper_current_mm(void)

@@ -275,7 +275,7 @@ impl Drop for Entry {
     fn drop(&mut self) {
         let alive = self.shared.alive.lock();
         if !*alive {
-            pr_err!("an mmap entry outlived its context\n");
+            pr_err!("an mmap entry was in use when its context was destroyed: not removed\n");
             return;
         }
         // SAFETY: The context is alive, and the lock keeps it so. By the type invariant the entry

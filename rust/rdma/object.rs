@@ -400,7 +400,10 @@ impl<O: Object> Managed<O> {
         } else {
             // The device may still use the memory that it was given, so nothing is dropped.
             this.extra.fence();
-            pr_err!("cannot destroy a {} whose response failed\n", O::NAME);
+            pr_err!(
+                "cannot destroy a {} whose creation failed after the device had created it: never freed\n",
+                O::NAME
+            );
         }
     }
 

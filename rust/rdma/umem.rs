@@ -148,7 +148,9 @@ impl Drop for Umem {
             unsafe { bindings::ib_umem_release(self.raw.as_ptr()) }
         });
         if released.is_none() {
-            pr_err!("pinned memory of a process outlived the driver's binding\n");
+            pr_err!(
+                "memory of a process was in use when the driver was unbound: it stays pinned\n"
+            );
         }
     }
 }

@@ -29,7 +29,11 @@ impl Bars {
         let doorbells_len = usize::try_from(pdev.resource_len(regs::BAR_DOORBELL)?)?;
         let num_uars = u32::try_from(doorbells_len / regs::DOORBELL_STRIDE)?;
         if num_uars == 0 {
-            dev_err!(pdev, "the doorbell BAR has {doorbells_len} bytes\n");
+            dev_err!(
+                pdev,
+                "the doorbell BAR has {doorbells_len} bytes, and a doorbell area needs {}\n",
+                regs::DOORBELL_STRIDE
+            );
             return Err(ENODEV);
         }
         Ok(Self {

@@ -266,7 +266,7 @@ impl CommandQueue {
             }
             Err(Failure::Refused(..)) => self
                 .health
-                .declare_dead(Cause::Protocol("it refused to let go of an object")),
+                .declare_dead(Cause::Protocol("it refused to destroy an object")),
             Err(Failure::Dead) => {}
         }
         self.health.wait_end();
@@ -287,7 +287,7 @@ impl CommandQueue {
             Err(Failure::Refused(e, ..)) if e == EBUSY && is_known() => return Err(e),
             Err(Failure::Refused(..)) => {
                 self.health
-                    .declare_dead(Cause::Protocol("it refused to let go of an object"));
+                    .declare_dead(Cause::Protocol("it refused to destroy an object"));
                 self.health.wait_end();
             }
             Err(Failure::Dead) => self.health.wait_end(),
@@ -401,7 +401,7 @@ impl CommandQueue {
             self.slots.get(index as usize),
             tail.get_mut(..request.len()),
         ) else {
-            return Err(self.broken("a command has no room in its slot"));
+            return Err(self.broken("a request does not fit into its command slot"));
         };
         payload.copy_from_slice(request);
         if self
@@ -409,7 +409,7 @@ impl CommandQueue {
             .write_bytes(Self::request_offset(index), &bytes)
             .is_err()
         {
-            return Err(self.broken("a command has no slot"));
+            return Err(self.broken("a command slot does not exist"));
         }
 
         slot.done.reinit();
@@ -439,7 +439,7 @@ impl CommandQueue {
                 if !woken && self.health.may_log() {
                     dev_warn!(
                         self.health.pdev(),
-                        "command {} was answered, but no interrupt said so within {} ms\n",
+                        "the device replied to command {}, but raised no interrupt within {} ms\n",
                         opcode.name(),
                         LOOK_MS
                     );
@@ -474,7 +474,7 @@ impl CommandQueue {
             // The device is ready from the beginning of a life. Only a reset clears this bit.
             status if status & regs::STATUS_READY == 0 => self
                 .health
-                .declare_dead(Cause::Protocol("somebody else has reset it")),
+                .declare_dead(Cause::Protocol("it was reset, and not by this driver")),
             _ => {}
         }
     }
@@ -488,7 +488,7 @@ impl CommandQueue {
             self.memory
                 .read_bytes(offset + HEADER_SIZE, reply.as_mut_bytes()),
         ) else {
-            return Err(self.broken("a reply has no room in its slot"));
+            return Err(self.broken("a reply does not fit into its command slot"));
         };
         let syndrome = header.syndrome.get();
         let error = match CmdStatus::from_raw(header.status.get()) {
@@ -505,7 +505,7 @@ impl CommandQueue {
             Some(CmdStatus::Denied) => EACCES,
             Some(_) => EINVAL,
             // The driver does not know whether the device executed the command.
-            None => return Err(self.broken("it replied with an unknown status")),
+            None => return Err(self.broken("it replied to a command with an unknown status")),
         };
         if self.health.refusals.may_log() {
             dev_info!(

@@ -82,7 +82,7 @@ fn inject(live: &Arc<Live>, from: &mut UserSliceReader) -> Result {
     }
     dev_info!(
         live.pdev,
-        "a fault is asked for: kind {}, number {}, status {}\n",
+        "injecting a fault: kind {}, number {}, status {}\n",
         request.kind,
         request.number.get(),
         request.status

@@ -249,9 +249,9 @@ fn drain(hw: &Hw, reached: impl Fn() -> Reached, work: impl Fn()) {
             Reached::Some if hw.health.is_dead() => return,
             Reached::Some => work(),
             Reached::Nothing => {
-                return hw
-                    .health
-                    .declare_dead(Cause::Protocol("it told of events that are not there"));
+                return hw.health.declare_dead(Cause::Protocol(
+                    "it reported events that it has not written",
+                ));
             }
         }
         if !matches!(reached(), Reached::All) {
@@ -292,7 +292,7 @@ impl CompEq {
             // CAST: The type is the low byte.
             match EventType::from_raw(tail as u8) {
                 Some(EventType::Completion) => to.completion(eqe.number.get()),
-                _ => hw.complain("an unknown event on a completion event queue"),
+                _ => hw.complain("an unknown event in an event queue for completions"),
             }
         }
         true
@@ -453,7 +453,10 @@ impl Events {
             eqs.push(eq, GFP_KERNEL)?;
         }
         if eqs.is_empty() {
-            dev_err!(hw.pdev, "no vector for completions\n");
+            dev_err!(
+                hw.pdev,
+                "the device has no interrupt vector for completion events\n"
+            );
             return Err(ENODEV);
         }
         let works = Works {

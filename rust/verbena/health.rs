@@ -175,7 +175,7 @@ impl Health {
                 )
             }
             Cause::CommandTimeout => {
-                dev_err!(self.pdev, "the device does not answer: it is given up\n")
+                dev_err!(self.pdev, "the device is given up: it does not reply\n")
             }
             Cause::Gone => dev_err!(self.pdev, "the device is gone\n"),
             Cause::Protocol(what) => dev_err!(self.pdev, "the device is given up: {what}\n"),
@@ -196,7 +196,7 @@ impl Health {
         if end == End::Lost {
             dev_err!(
                 self.pdev,
-                "the device can be neither reset nor kept from DMA: what it was given is not freed\n"
+                "neither a reset nor the end of bus mastering is confirmed: memory of the device is never freed\n"
             );
         }
     }
@@ -220,7 +220,10 @@ impl Health {
     pub(crate) fn abandoned(&self, bytes: usize) {
         if !self.is_dead() {
             // The device has the address, and no command has made the device let go of it.
-            dev_err!(self.pdev, "{bytes} bytes were never taken back\n");
+            dev_err!(
+                self.pdev,
+                "no command has returned {bytes} bytes from the device: never freed\n"
+            );
         }
         self.abandoned.fetch_add(bytes, Relaxed);
     }

@@ -243,7 +243,11 @@ impl Hw {
             && caps.max_recv_sge.get() > 0
             && caps.page_size_cap.get() & kernel::page::PAGE_SIZE as u64 != 0;
         if !sane {
-            dev_err!(self.pdev, "the device announces senseless capabilities\n");
+            dev_err!(
+                self.pdev,
+                "the device announces invalid capabilities: a limit is too low or no power of two, or pages of {} bytes are not supported\n",
+                kernel::page::PAGE_SIZE
+            );
             return Err(ENODEV);
         }
         Ok(())
@@ -355,18 +359,23 @@ fn reset(pdev: &pci::Device, bars: &Bars, config: &Config) -> Result {
     if config.restore() {
         dev_warn!(
             pdev,
-            "its configuration space was lost, as when a snapshot of the VM is loaded: restored\n"
+            "configuration space was lost, as after loading a VM snapshot: restored\n"
         );
     }
-    if bars.read(regs::MAGIC) != regs::MAGIC_VALUE {
-        dev_err!(pdev, "the device is not there, or is none of ours\n");
+    let magic = bars.read(regs::MAGIC);
+    if magic != regs::MAGIC_VALUE {
+        dev_err!(
+            pdev,
+            "register MAGIC is {magic:#010x}, not {:#010x}: the device is gone, or is not supported\n",
+            regs::MAGIC_VALUE
+        );
         return Err(ENODEV);
     }
     bars.write(regs::CONTROL, regs::CONTROL_RESET);
     wait_status(bars, |status| {
         status & (regs::STATUS_RESETTING | regs::STATUS_READY) == 0
     })
-    .inspect_err(|_| dev_err!(pdev, "the device does not come out of reset\n"))
+    .inspect_err(|e| dev_err!(pdev, "the device did not complete its reset: {e:?}\n"))
 }
 
 fn wait_status(bars: &Bars, done: impl Fn(u32) -> bool) -> Result {
@@ -396,7 +405,7 @@ fn negotiate(pdev: &pci::Device, bars: &Bars) -> Result<u16> {
     if choice < oldest || choice < u32::from(ABI_VERSION_MIN) {
         dev_err!(
             pdev,
-            "the device speaks versions {oldest} to {newest}, the driver {ABI_VERSION_MIN} to {ABI_VERSION}\n"
+            "no common ABI version: the device supports {oldest} to {newest}, the driver {ABI_VERSION_MIN} to {ABI_VERSION}: update the older one\n"
         );
         return Err(ENODEV);
     }

@@ -76,7 +76,7 @@ impl Drop for Life {
         if abandoned != 0 {
             dev_err!(
                 live.pdev,
-                "{abandoned} bytes are left to the device for ever\n"
+                "{abandoned} bytes are never freed: the device may still access them\n"
             );
         }
     }

@@ -114,7 +114,7 @@ impl work::Handler for Teller {
         let is_event = self.port.is_event.xchg(false, Relaxed);
         let hw = &self.port.hw;
         if self.port.tell().is_err() && !hw.health.is_dead() {
-            hw.complain("it does not take the state of its port");
+            hw.complain("it refused the state of its port");
         }
         if is_event {
             self.device.report_port_state(&self.port.netdev);

@@ -143,7 +143,7 @@ impl Recovery {
         let Some(netdev) = Netdev::by_mac(&mac) else {
             dev_info!(
                 self.parts.pdev,
-                "no net device has the MAC address {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}: the RDMA device comes when there is one\n"
+                "no net device has the MAC address {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}: the RDMA device is registered when there is one\n"
             );
             return Ok(State::Waiting(Notifier::of_mac(
                 mac,
@@ -223,14 +223,17 @@ impl Recovery {
     /// Handles the failure of try number `tries`: logs it, and schedules the next one.
     fn failed(&self, tries: u32, why: fmt::Arguments<'_>) {
         let pause = if tries < MOST_TRIES {
-            dev_info!(self.parts.pdev, "try {tries} to revive it failed: {why}\n");
+            dev_info!(
+                self.parts.pdev,
+                "try {tries} to revive the device failed: {why}\n"
+            );
             PAUSE_MS << tries
         } else {
             // This is logged once, because the reason of each further failure is in the log anyway.
             if tries == MOST_TRIES {
                 dev_err!(
                     self.parts.pdev,
-                    "the device cannot be revived ({why}): it is tried again every {} s\n",
+                    "the device cannot be revived ({why}): the driver tries again every {} s\n",
                     SLOW_MS / 1000
                 );
             }
@@ -253,7 +256,7 @@ impl work::Handler for Recovery {
         }
         let tries = self.tries.load(Relaxed);
         if died_young {
-            return self.failed(tries, fmt!("it died again at once"));
+            return self.failed(tries, fmt!("the device failed again at once"));
         }
         let tries = tries.saturating_add(1);
         self.tries.store(tries, Relaxed);
@@ -317,7 +320,7 @@ impl bind::Driver for Driver {
             if PAGE_SIZE != SERVED_PAGE_SIZE {
                 dev_err!(
                     pdev,
-                    "this kernel has pages of {PAGE_SIZE} bytes, and the device serves kernels with pages of {SERVED_PAGE_SIZE} bytes only\n"
+                    "this kernel has pages of {PAGE_SIZE} bytes, and the device supports only kernels with pages of {SERVED_PAGE_SIZE} bytes\n"
                 );
                 return Err(ENODEV);
             }

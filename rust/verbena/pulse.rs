@@ -73,7 +73,7 @@ impl Handler for Pulse {
             return;
         }
         if live.events.stuck() {
-            live.complain("an event has no interrupt");
+            live.complain("it raised no interrupt for an event");
             live.events.look();
         }
         live.wake_stuck();

@@ -165,14 +165,14 @@ def loads_without_the_module(guest, _):
     save(guest, "unloaded")
     load(guest, "unloaded")
     guest.wait("works")
-    guest.wait_log("its addresses were lost")
+    guest.wait_log("the BAR addresses were lost")
 
 
 def loads_under_traffic(guest, _):
     load(guest, "traffic")
     seen = guest.wait("works")
     want("fatal\nworks" in seen, f"the guest has seen {seen.split()}")
-    guest.wait_log("its configuration space was lost")
+    guest.wait_log("configuration space was lost")
     guest.wait_log("the device lives again")
 
 

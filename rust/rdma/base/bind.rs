@@ -144,7 +144,10 @@ impl Binding {
         unsafe {
             if bindings::rdma_helper_pci_bars_lost(this.raw_pci()) {
                 bindings::rdma_helper_pci_give_bars(this.raw_pci());
-                dev_warn!(pdev, "its addresses were lost and are given back\n");
+                dev_warn!(
+                    pdev,
+                    "the BAR addresses were lost, as after loading a VM snapshot: restored\n"
+                );
             }
         }
         // SAFETY: The device is being bound. The caller promises that no other code uses its DMA.

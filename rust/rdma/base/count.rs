@@ -94,7 +94,9 @@ pub(crate) fn leak<T>(value: T) {
         // SAFETY: The box is an allocation of its own, which is never freed.
         Ok(kept) => unsafe { bindings::rdma_helper_not_leak(KBox::into_raw(kept).cast()) },
         // Without the box the leak detector reports the memory too.
-        Err(_) => pr_warn!("no memory to say what is left on purpose\n"),
+        Err(_) => {
+            pr_warn!("no memory: kmemleak may report memory that is never freed on purpose\n")
+        }
     }
 }
 

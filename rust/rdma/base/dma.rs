@@ -327,7 +327,7 @@ impl Drop for Chunk {
         });
         if freed.is_none() {
             pr_err!(
-                "{} bytes of DMA memory outlived the driver's binding\n",
+                "{} bytes of DMA memory were in use when the driver was unbound: never freed\n",
                 self.size
             );
         }

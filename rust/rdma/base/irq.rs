@@ -96,7 +96,7 @@ impl Drop for Inner {
             unsafe { kbindings::pci_free_irq_vectors(self.binding.raw_pci()) }
         });
         if freed.is_none() {
-            pr_err!("interrupt vectors outlived the driver's binding\n");
+            pr_err!("interrupt vectors were in use when the driver was unbound: never freed\n");
         }
     }
 }

@@ -345,7 +345,7 @@ impl QueueMemory {
         // SAFETY: The function only reads.
         let total = unsafe { bindings::rdma_helper_total_ram() } / 4;
         let taken = MEMORY.lock().take(user, bytes, total);
-        taken.map_err(|_| refuse(c"the memory for queues and tables"))?;
+        taken.map_err(|_| refuse(c"memory for queues and tables"))?;
         // The drop of `this` returns the bytes if an error follows.
         let mut this = Self {
             user,
@@ -354,7 +354,7 @@ impl QueueMemory {
         };
         if payer == Payer::Process {
             this._queues = Queues::take(bytes)
-                .map_err(|_| refuse(c"memory for queues by RLIMIT_MEMLOCK (ulimit -l)"))?;
+                .map_err(|_| refuse(c"memory for queues (RLIMIT_MEMLOCK, ulimit -l)"))?;
         }
         Ok(this)
     }

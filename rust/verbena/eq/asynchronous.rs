@@ -184,9 +184,9 @@ impl AsyncEq {
                 }
                 if matches!(reached, Reached::Nothing) {
                     drop(guard);
-                    return hw
-                        .health
-                        .declare_dead(Cause::Protocol("it told of events that are not there"));
+                    return hw.health.declare_dead(Cause::Protocol(
+                        "it reported events that it has not written",
+                    ));
                 }
                 if let Some(busy) = state.busy {
                     let is_me = busy.thread == kernel::current!().pid();
@@ -229,8 +229,10 @@ fn dispatch(hw: &Hw, to: &dyn Listener, eqe: &Eqe) {
     let (number, syndrome) = (eqe.number.get(), eqe.syndrome.get());
     trace::event(hw.health.name(), name, number, syndrome);
     match kind {
-        None => hw.complain("an unknown event"),
-        Some(EventType::Completion) => hw.complain("a completion event on the wrong queue"),
+        None => hw.complain("an unknown asynchronous event"),
+        Some(EventType::Completion) => {
+            hw.complain("a completion event in the event queue for asynchronous events")
+        }
         Some(EventType::DeviceFatal) => {
             hw.health.declare_dead(Cause::Device(syndrome));
         }

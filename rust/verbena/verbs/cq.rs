@@ -324,14 +324,16 @@ impl CqData {
         let Some(qp) = state.find(cqe.qpn.get(), side) else {
             return self
                 .live
-                .distrust("a completion of a queue pair that does not complete there");
+                .distrust("a CQ has a completion of a queue pair that does not use it");
         };
         let request = match (side, qp.srq()) {
             (Side::Recv, Some(srq)) => srq.complete(cqe.wr_id.get()),
             _ => qp.complete(side, cqe.wqe_index.get()),
         };
         let Some(request) = request else {
-            return self.live.distrust("a completion of nothing outstanding");
+            return self
+                .live
+                .distrust("a completion belongs to no outstanding request");
         };
         let mut status = WcStatus::from_raw(tail.status.into()).unwrap_or(WcStatus::GeneralErr);
         let opcode = match side {
@@ -348,7 +350,7 @@ impl CqData {
         {
             // The user would otherwise treat more bytes as received than the buffer has.
             self.live
-                .complain("a completion of more bytes than there was room for");
+                .complain("a completion has more bytes than its receive has room for");
             status = WcStatus::GeneralErr;
         }
         let wr_id = request.wr_id;

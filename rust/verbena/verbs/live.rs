@@ -143,7 +143,7 @@ impl Live {
     pub(crate) fn wake_stuck(&self) {
         self.cqs.for_each(|cq| {
             if cq.stuck() {
-                self.complain("a completion has no event");
+                self.complain("it raised no event for a completion");
                 cq.completion_event(cq);
             }
         });

@@ -282,7 +282,7 @@ impl QpData {
         if let (Some(srq), Some(quiesced)) = (qp.srq(), held) {
             if srq.complete(quiesced.recv_wr_id.get()).is_none() {
                 qp.live
-                    .distrust("a queue pair held a receive that is not outstanding");
+                    .distrust("a queue pair held a receive that is not outstanding in the SRQ");
             }
         }
     }
@@ -295,7 +295,7 @@ impl QpData {
         if !qp.moved.load(Acquire) {
             return qp
                 .live
-                .complain("an event of a queue pair that was never used");
+                .complain("an event of a queue pair that was never modified");
         }
         // A user that waits for this event waits once, and may count the events.
         let again = event == QpEvent::LastWqeReached && qp.last_wqe_reached.xchg(true, Full);

@@ -90,7 +90,7 @@ impl UserContext<Verbena> for UcontextData {
 fn dev_info_once(dev: &Device<Verbena>, newest: u16, oldest: u16) {
     if dev.live.health.refusals.may_log() {
         pr_info!(
-            "a provider speaks versions {oldest} to {newest}, module and device {ABI_VERSION_MIN} to {}\n",
+            "no common ABI version: a provider supports {oldest} to {newest}, module and device {ABI_VERSION_MIN} to {}: update the older one\n",
             dev.live.hw.abi_version
         );
     }

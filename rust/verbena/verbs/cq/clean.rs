@@ -92,7 +92,7 @@ impl CqData {
             if to != index && entries.move_to(&cqe, index, to).is_err() {
                 // The entry is no longer valid, so the device has changed it since.
                 self.live
-                    .distrust("an entry of a completion queue is no more");
+                    .distrust("it changed an entry of a CQ that it had completed");
             }
             hole.to = to;
         }
@@ -114,7 +114,7 @@ impl CqData {
         if let (true, Some(srq)) = (is_receive, qp.srq()) {
             if srq.complete(cqe.wr_id.get()).is_none() {
                 self.live
-                    .distrust("a completion of nothing outstanding, of a shared receive queue");
+                    .distrust("a completion belongs to no outstanding request of its SRQ");
             }
         }
     }

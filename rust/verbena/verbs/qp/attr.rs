@@ -66,9 +66,9 @@ impl QpData {
         }
         QpState::from_raw(state.into()).unwrap_or_else(|| {
             // A kernel user must be able to rely on its queue pair going to ERR.
-            self.live
-                .health
-                .declare_dead(Cause::Protocol("it publishes an unknown state"));
+            self.live.health.declare_dead(Cause::Protocol(
+                "it published an unknown state of a queue pair",
+            ));
             QpState::Err
         })
     }

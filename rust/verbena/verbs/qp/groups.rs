@@ -65,7 +65,7 @@ impl QpData {
         // receives packets of the group until it is destroyed.
         if left.is_err() {
             self.live
-                .complain("it lets no queue pair out of a multicast group");
+                .complain("it refused to detach a queue pair from a multicast group");
         }
         groups.remove(at).map(drop)?;
         Ok(())
