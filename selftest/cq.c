@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Completion queues: notifications, overflow; and queues that come and go, or are many.
+ * Completion queues: notification, overflow, creation and destruction, many queues.
  */
 #include <linux/completion.h>
 #include <linux/delay.h>
@@ -10,7 +10,7 @@
 
 #include "selftest.h"
 
-/* An arm notifies once, for what came after it. */
+/* An arm causes one notification, for a completion that arrives after the arm. */
 int t_notify(struct rig *rig)
 {
 	struct ib_wc wc[2];
@@ -20,23 +20,25 @@ int t_notify(struct rig *rig)
 	TRY(post_recv(rig, &rig->b, 1, 0, 64));
 	TRY(post_recv(rig, &rig->b, 2, 0, 64));
 	ret = ib_req_notify_cq(rig->b.cq, IB_CQ_NEXT_COMP | IB_CQ_REPORT_MISSED_EVENTS);
-	CHECK(ret == 0, "arm of an empty queue: %d", ret);
+	CHECK(ret == 0, "arm of an empty CQ: %d", ret);
 	TRY(post(rig, &rig->a, 3, IB_WR_SEND, 0, 0, 8, 0, 0));
 	TRY(wait_count(&rig->b.comp_events, 1));
 	TRY(post(rig, &rig->a, 4, IB_WR_SEND, IB_SEND_SIGNALED, 0, 8, 0, 0));
 	TRY(reap(&rig->a, wc, 1));
 	msleep(50);
-	CHECK(atomic_read(&rig->b.comp_events) == 1, "%d notifications of one arm",
+	CHECK(atomic_read(&rig->b.comp_events) == 1, "%d notifications after one arm",
 	      atomic_read(&rig->b.comp_events));
 	ret = ib_req_notify_cq(rig->b.cq, IB_CQ_NEXT_COMP | IB_CQ_REPORT_MISSED_EVENTS);
-	CHECK(ret == 1, "missed events not reported: %d", ret);
+	CHECK(ret == 1, "missed events are not reported: %d", ret);
 	TRY(reap(&rig->b, wc, 2));
 	EXPECT_WC(wc[0], 1, IB_WC_SUCCESS);
 	EXPECT_WC(wc[1], 2, IB_WC_SUCCESS);
 	return 0;
 }
 
-/* A solicited arm sleeps through an ordinary completion, and wakes for one in error. */
+/*
+ * A solicited arm ignores an ordinary completion, and notifies of a solicited one and one in error.
+ */
 int t_solicited(struct rig *rig)
 {
 	struct ib_wc wc[4];
@@ -49,7 +51,8 @@ int t_solicited(struct rig *rig)
 	TRY(post(rig, &rig->a, 10, IB_WR_SEND, IB_SEND_SIGNALED, 0, 8, 0, 0));
 	TRY(reap(&rig->a, wc, 1));
 	msleep(30);
-	CHECK(atomic_read(&rig->b.comp_events) == 0, "notified without solicitation");
+	CHECK(atomic_read(&rig->b.comp_events) == 0,
+	      "a completion that is not solicited was notified");
 	TRY(post(rig, &rig->a, 11, IB_WR_SEND, IB_SEND_SIGNALED | IB_SEND_SOLICITED, 0, 8, 0, 0));
 	TRY(wait_count(&rig->b.comp_events, 1));
 	TRY(reap(&rig->b, wc, 2));
@@ -59,7 +62,7 @@ int t_solicited(struct rig *rig)
 	return 0;
 }
 
-/* With moderation by two, the first completion waits for the second, or for the time. */
+/* With moderation by two completions, the event waits for the second one, or for the period. */
 int t_moderation(struct rig *rig)
 {
 	bool waited = false;
@@ -69,11 +72,11 @@ int t_moderation(struct rig *rig)
 	TRY(connect_ends(rig));
 	ret = rdma_set_cq_moderation(rig->b.cq, 2, 65535);
 	if (ret == -EOPNOTSUPP) {
-		strscpy(why, "skipped: no moderation", WHY_SIZE);
+		strscpy(why, "skipped: the device has no moderation", WHY_SIZE);
 		return 0;
 	}
 	TRY(ret);
-	/* On a busy machine the time may be over before anybody looks. */
+	/* On a busy machine the period may end before this thread reads the counter. */
 	for (i = 0; i < 20; i++) {
 		atomic_set(&rig->b.comp_events, 0);
 		TRY(post_recv(rig, &rig->b, 1, 0, 64));
@@ -88,20 +91,20 @@ int t_moderation(struct rig *rig)
 		TRY(wait_count(&rig->b.comp_events, 1));
 		TRY(reap(&rig->b, wc, 2));
 	}
-	CHECK(waited, "each completion notified at once");
+	CHECK(waited, "each completion was notified at once");
 	return 0;
 }
 
-/* One event, what is there stays pollable, the queue pair is in error. */
+/* A CQ overflow: one event. Earlier completions can be polled. The queue pair goes to ERR. */
 int t_cq_overflow(struct rig *rig)
 {
 	int i, n, room;
 	struct ib_wc wc;
 
-	/* The rig's first queue has been made for 4 entries; it may have some more. */
+	/* The rig has requested 4 entries for its first CQ, which may have more. */
 	room = rig->a.cq->cqe;
 	if (room >= DEPTH) {
-		strscpy(why, "skipped: the smallest queue is too deep");
+		strscpy(why, "skipped: the smallest CQ has too many entries");
 		return 0;
 	}
 	TRY(connect_ends(rig));
@@ -109,19 +112,21 @@ int t_cq_overflow(struct rig *rig)
 		TRY(post(rig, &rig->a, i, IB_WR_RDMA_WRITE, IB_SEND_SIGNALED, 0, 8, rig->b.dma,
 			 rig->pd->unsafe_global_rkey));
 	TRY(wait_count(&rig->a.cq_events, 1));
-	CHECK(rig->a.last_cq_event == IB_EVENT_CQ_ERR, "event %d", rig->a.last_cq_event);
+	CHECK(rig->a.last_cq_event == IB_EVENT_CQ_ERR, "CQ event %d", rig->a.last_cq_event);
 	for (n = 0; ib_poll_cq(rig->a.cq, 1, &wc) > 0; n++)
 		EXPECT_WC(wc, n, IB_WC_SUCCESS);
-	CHECK(n == room, "%d of %d completions", n, room);
+	CHECK(n == room, "%d of %d completions after the overflow", n, room);
 	msleep(100);
-	CHECK(atomic_read(&rig->a.cq_events) == 1, "%d events", atomic_read(&rig->a.cq_events));
-	CHECK(state_of(rig->a.qp) == IB_QPS_ERR, "queue pair in state %d", state_of(rig->a.qp));
+	CHECK(atomic_read(&rig->a.cq_events) == 1, "%d CQ events", atomic_read(&rig->a.cq_events));
+	CHECK(state_of(rig->a.qp) == IB_QPS_ERR,
+	      "queue pair in state %d, not in ERR", state_of(rig->a.qp));
 	CHECK(atomic_read(&rig->a.qp_events) == 1 && rig->a.last_qp_event == IB_EVENT_QP_FATAL,
-	      "%d events, last %d", atomic_read(&rig->a.qp_events), rig->a.last_qp_event);
+	      "%d queue pair events, last %d", atomic_read(&rig->a.qp_events),
+	      rig->a.last_qp_event);
 	return 0;
 }
 
-/* More queues at a time than one doorbell area, or whatever a device has like it, has room for. */
+/* More CQs at a time than one doorbell area, or a similar area of another device, has room for. */
 int t_many_cqs(struct rig *rig)
 {
 	struct ib_cq_init_attr cq_attr = { .cqe = 1 };
@@ -137,11 +142,11 @@ int t_many_cqs(struct rig *rig)
 	}
 	for (i = 0; i < n; i++)
 		ib_destroy_cq(cqs[i]);
-	CHECK(!ret, "create_cq %d: %d", n, ret);
+	CHECK(!ret, "ib_create_cq of CQ %d: %d", n, ret);
 	return 0;
 }
 
-/* Objects come and go; numbers may not run out. */
+/* Objects are created and destroyed many times. The driver must use their numbers again. */
 int t_churn(struct rig *rig)
 {
 	int i;
@@ -157,19 +162,19 @@ int t_churn(struct rig *rig)
 		struct ib_cq *cq = ib_create_cq(rig->ibdev, NULL, NULL, NULL, &cq_attr);
 		struct ib_qp *qp;
 
-		CHECK(!IS_ERR(cq), "create_cq %d: %ld", i, PTR_ERR(cq));
+		CHECK(!IS_ERR(cq), "ib_create_cq in round %d: %ld", i, PTR_ERR(cq));
 		attr.send_cq = cq;
 		attr.recv_cq = cq;
 		qp = ib_create_qp(rig->pd, &attr);
 		if (!IS_ERR(qp))
 			WARN_ON(ib_destroy_qp(qp));
 		ib_destroy_cq(cq);
-		CHECK(!IS_ERR(qp), "create_qp %d: %ld", i, PTR_ERR(qp));
+		CHECK(!IS_ERR(qp), "ib_create_qp in round %d: %ld", i, PTR_ERR(qp));
 	}
 	return 0;
 }
 
-/* A queue that the core polls in a work item, whose event is late. */
+/* Context of a CQ that the core polls in a work item, and whose event is late. */
 struct late {
 	struct completion polls, event;
 	bool in_time;
@@ -187,11 +192,11 @@ static void late_poll(struct work_struct *work)
 	struct late *late = container_of(work, struct ib_cq, work)->cq_context;
 
 	complete_all(&late->polls);
-	/* After a second or two the driver finds by itself that an interrupt is missing. */
+	/* Only after one to two seconds the driver notices a missing interrupt by itself. */
 	late->in_time = wait_for_completion_timeout(&late->event, msecs_to_jiffies(500));
 }
 
-/* Makes its event wait for an interrupt that does not come, and frees it. */
+/* Frees a CQ whose event is in the event queue while the interrupt is disabled. */
 static int free_late(struct rig *rig, struct ib_cq *cq, unsigned int irq)
 {
 	struct end e = { .cq = cq, .buf = rig->a.buf, .dma = rig->a.dma };
@@ -227,8 +232,9 @@ static int free_late(struct rig *rig, struct ib_cq *cq, unsigned int irq)
 }
 
 /*
- * An event that comes while its queue is freed. The core cancels the work that the completion handler queues, and frees it
- * with the queue: so the handler may only be called before that. The work waits for the call.
+ * An event arrives while its CQ is freed. The completion handler of the core queues a work item,
+ * which the core cancels and frees with the CQ. So the driver may call the handler only before
+ * that. In this test the work item waits for the call.
  */
 int t_late_event(struct rig *rig)
 {
@@ -238,7 +244,7 @@ int t_late_event(struct rig *rig)
 	int i, ret;
 
 	if (!parent || !dev_is_pci(parent)) {
-		strscpy(why, "skipped: no interrupts");
+		strscpy(why, "skipped: the device is no PCI device");
 		return 0;
 	}
 	for (i = 0; i < 10; i++) {
@@ -255,5 +261,5 @@ int t_late_event(struct rig *rig)
 		if (!ret && late.in_time)
 			return 0;
 	}
-	CHECK(false, "the handler was not called before the work was cancelled");
+	CHECK(false, "the completion handler was not called before the work was cancelled");
 }

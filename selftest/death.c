@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Drains by the core, with receives on its own CQ; and a device that dies.
+ * Drains by the core with receives on a CQ of the core, and a device that fails.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -10,7 +10,7 @@
 
 #include "selftest.h"
 
-/* Completions by the core's own CQ, whose `done` pointers come back untouched; drains end. */
+/* A request on a CQ of the core, which calls `done` of the request when it completes. */
 struct cqe_test {
 	struct ib_cqe cqe;
 	struct completion done;
@@ -27,7 +27,7 @@ static void cqe_done(struct ib_cq *cq, struct ib_wc *wc)
 
 #define DRAINED		4
 
-/* A queue pair on the core's own CQ, with receives that nothing fills. */
+/* A queue pair on a CQ of the core, with receives that no message uses. */
 struct drained {
 	struct end end;
 	struct cqe_test recv[DRAINED];
@@ -62,7 +62,10 @@ static int drained_open(struct rig *rig, struct drained *d, struct ib_cq *cq)
 	return ret;
 }
 
-/* Waits for ever if a flush is lost: then the kernel reports a hung task. */
+/*
+ * Drains and destroys. If a flush is lost, the drain does not end, and the kernel reports a hung
+ * task.
+ */
 static int drained_close(struct drained *d)
 {
 	int ret = 0, i;
@@ -74,7 +77,7 @@ static int drained_close(struct drained *d)
 		if (!try_wait_for_completion(&d->recv[i].done) ||
 		    d->recv[i].status != IB_WC_WR_FLUSH_ERR)
 			ret = -EIO;
-	/* In ERR already. */
+	/* A second drain, of a queue pair that is in ERR already. */
 	ib_drain_qp(d->end.qp);
 	WARN_ON(ib_destroy_qp(d->end.qp));
 	return ret;
@@ -103,25 +106,25 @@ int t_drain(struct rig *rig)
 	for (i = 0; i < ARRAY_SIZE(contexts); i++) {
 		struct ib_cq *cq = ib_alloc_cq(rig->ibdev, NULL, CQE, 0, contexts[i]);
 
-		CHECK(!IS_ERR(cq), "alloc_cq: %ld", PTR_ERR(cq));
+		CHECK(!IS_ERR(cq), "ib_alloc_cq: %ld", PTR_ERR(cq));
 		ret = drain_with(rig, cq);
 		ib_free_cq(cq);
-		CHECK(!ret, "context %d: %d", contexts[i], ret);
+		CHECK(!ret, "drain with poll context %d: %d", contexts[i], ret);
 	}
 	return 0;
 }
 
-/* How long a device may take to be found dead, and what is outstanding to be flushed. */
+/* Time limit for the driver to declare the device dead and to flush outstanding requests. */
 #define DEATH_MS	20000
 
-/* What is posted to a dead device while its queue is armed has the handler called. */
+/* A post to a dead device calls the completion handler if the CQ is armed. */
 static int armed_posts(struct rig *rig)
 {
 	struct end *ends[] = { &rig->b, &rig->a };
 	struct ib_wc wc;
 	int i, ret;
 
-	/* The driver looks after its queues by itself for half a second. */
+	/* For up to half a second after the failure, the driver flushes new posts by itself. */
 	msleep(1000);
 	for (i = 0; i < ARRAY_SIZE(ends); i++) {
 		struct end *e = ends[i];
@@ -135,7 +138,7 @@ static int armed_posts(struct rig *rig)
 			TRY(post(rig, e, 400, IB_WR_SEND, IB_SEND_SIGNALED, 0, 64, 0, 0));
 		TRY(wait_count(&e->comp_events, 1));
 		TRY(reap(e, &wc, 1));
-		/* A device that could not be silenced may have sent it. */
+		/* A device that could be neither reset nor stopped may have executed the send. */
 		if (e == &rig->a && wc.status == IB_WC_SUCCESS)
 			wc.status = IB_WC_WR_FLUSH_ERR;
 		EXPECT_WC(wc, 400, IB_WC_WR_FLUSH_ERR);
@@ -144,8 +147,9 @@ static int armed_posts(struct rig *rig)
 }
 
 /*
- * For `only=death`: the device dies while this test works on it, by no doing of its own. What is
- * outstanding is flushed once, in order; so is what is posted later; drain, RESET and destroy work.
+ * For `only=death`: the environment of this test makes the device fail while the test runs.
+ * Outstanding requests are flushed once and in order, and so are requests that are posted later.
+ * Drain, RESET and destroy work.
  */
 int t_death(struct rig *rig)
 {
@@ -161,18 +165,18 @@ int t_death(struct rig *rig)
 	cq = ib_alloc_cq(rig->ibdev, NULL, CQE, 0, IB_POLL_WORKQUEUE);
 	if (IS_ERR(cq)) {
 		kfree(d);
-		CHECK(false, "alloc_cq: %ld", PTR_ERR(cq));
+		CHECK(false, "ib_alloc_cq: %ld", PTR_ERR(cq));
 	}
 	ret = drained_open(rig, d, cq);
 	if (!ret)
 		ret = connect_ends(rig);
-	/* Its receives are in a queue of their own: they must stay. */
+	/* These receives are in another CQ, and must be outstanding until they are flushed. */
 	for (i = 0; i < 8 && !ret; i++)
 		ret = post_recv(rig, &rig->b, 200 + i, 0, 64);
 	if (!ret)
 		pr_info("death awaited\n");
 
-	/* Writes, one after the other, until one is flushed. */
+	/* WRITEs, one after the other, until one is flushed. */
 	last = jiffies;
 	while (!ret) {
 		ret = post(rig, &rig->a, id, IB_WR_RDMA_WRITE, IB_SEND_SIGNALED, 0, 4096,

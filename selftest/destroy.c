@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Destroying a queue pair: with many completions that nobody has polled, and while the handler of another one's event waits for it.
+ * Destruction of a queue pair that has many completions in the CQ, or while the event handler of
+ * another queue pair waits for it.
  */
 #include <linux/delay.h>
 #include <linux/kthread.h>
@@ -8,18 +9,18 @@
 
 #include "selftest.h"
 
-/* Completions of each of two queue pairs: more than a driver would look at with interrupts off. */
+/* Number of completions of each queue pair: more than a driver examines with interrupts off. */
 #define UNPOLLED	1500
 
 struct unpolled {
 	struct ib_cq *cq;
 	struct end e[2];
-	/* The number that is polled next of each. */
+	/* Number of the next expected completion of each queue pair. */
 	int next[2];
 	bool wrong;
 };
 
-/* Each queue pair's completions come once and in order. */
+/* Checks that the completions of each queue pair arrive once and in order. */
 static void note(struct unpolled *u, struct ib_wc *wc)
 {
 	int who = wc->wr_id >> 32 & 1, n = (u32)wc->wr_id;
@@ -52,7 +53,10 @@ static int poller(void *context)
 	return 0;
 }
 
-/* The first goes while both have completions there, mixed, and while @beside somebody polls. */
+/*
+ * Destroys the first queue pair while the CQ contains completions of both. With @beside, another
+ * thread polls at the same time.
+ */
 static int destroy_first(struct rig *rig, struct unpolled *u, bool beside)
 {
 	struct task_struct *task = NULL;
@@ -64,7 +68,7 @@ static int destroy_first(struct rig *rig, struct unpolled *u, bool beside)
 			TRY(post(rig, &u->e[who], (u64)who << 32 | i, IB_WR_RDMA_WRITE,
 				 IB_SEND_SIGNALED, 0, 8, rig->b.dma,
 				 rig->pd->unsafe_global_rkey));
-	/* What has not completed by then never does. */
+	/* After this time the device must have completed all requests. */
 	msleep(50);
 	if (beside) {
 		task = kthread_run(poller, u, "verbena_poller");
@@ -78,15 +82,16 @@ static int destroy_first(struct rig *rig, struct unpolled *u, bool beside)
 	who = u->next[0];
 	end = jiffies + msecs_to_jiffies(WAIT_MS);
 	while (u->next[1] < UNPOLLED && !u->wrong) {
-		CHECK(time_before(jiffies, end), "%d completions of the one that is left", u->next[1]);
+		CHECK(time_before(jiffies, end),
+		      "%d completions of the remaining queue pair", u->next[1]);
 		if (poll_some(u) <= 0)
 			usleep_range(20, 100);
 	}
 	if (u->wrong)
 		return -EINVAL;
-	CHECK(u->next[0] == who, "%d completions of one that is gone", u->next[0] - who);
-	CHECK(beside || !who, "%d completions of one that is gone", who);
-	CHECK(!poll_some(u), "a surplus completion");
+	CHECK(u->next[0] == who, "%d completions of a destroyed queue pair", u->next[0] - who);
+	CHECK(beside || !who, "%d completions of a destroyed queue pair", who);
+	CHECK(!poll_some(u), "an unexpected completion");
 	return 0;
 }
 
@@ -124,7 +129,10 @@ static int unpolled_round(struct rig *rig, bool beside)
 	return ret;
 }
 
-/* Completions that nobody has polled go with their queue pair; those of another one stay, in order, also for who polls meanwhile. */
+/*
+ * The destruction of a queue pair removes its completions from the CQ. Those of another queue pair
+ * stay and keep their order, also while another thread polls.
+ */
 int t_destroy_unpolled(struct rig *rig)
 {
 	int i;
@@ -135,7 +143,7 @@ int t_destroy_unpolled(struct rig *rig)
 	return 0;
 }
 
-/* A handler that waits until another queue pair is gone. */
+/* Context of a handler that waits until another queue pair is destroyed. */
 struct waits {
 	struct completion begun, gone, over;
 	bool in_time;
@@ -160,7 +168,7 @@ static void other_handler(struct ib_event *event, void *context)
 		atomic_inc(&w->late);
 }
 
-/* The peer does what the queue pair does not allow, which is an event of the queue pair. */
+/* The peer uses an invalid R_Key, which causes an event of the queue pair. */
 static int violate(struct rig *rig, struct end *peer)
 {
 	struct ib_wc wc;
@@ -173,22 +181,24 @@ static int violate(struct rig *rig, struct end *peer)
 }
 
 /*
- * The destruction of a queue pair waits for its own handler, not for that of another one, which may be waiting for just this; and
- * its events, which lie behind that other one's, never come when it is gone.
+ * The destruction of a queue pair waits for its own event handler, but not for that of another
+ * queue pair, which may wait for the destruction. Events of the destroyed queue pair that come
+ * after those of the other one are dropped.
  */
 static int destroy_beside(struct rig *rig, struct end e[4], struct waits *w)
 {
 	TRY(connect_two(rig, &e[0], &e[1]));
 	TRY(connect_two(rig, &e[2], &e[3]));
 	TRY(violate(rig, &e[0]));
-	CHECK(wait_for_completion_timeout(&w->begun, msecs_to_jiffies(WAIT_MS)), "no event");
+	CHECK(wait_for_completion_timeout(&w->begun, msecs_to_jiffies(WAIT_MS)),
+	      "the event did not arrive");
 	TRY(violate(rig, &e[2]));
 	WARN_ON(ib_destroy_qp(e[3].qp));
 	e[3].qp = NULL;
 	WRITE_ONCE(w->destroyed, true);
 	complete(&w->gone);
 	wait_for_completion(&w->over);
-	CHECK(w->in_time, "the destruction waited for another one's handler");
+	CHECK(w->in_time, "the destruction waited for the handler of another queue pair");
 	return 0;
 }
 
@@ -221,14 +231,14 @@ int t_destroy_in_handler(struct rig *rig)
 		if (e[i].qp)
 			WARN_ON(ib_destroy_qp(e[i].qp));
 	if (!ret && atomic_read(&w->late)) {
-		strscpy(why, "an event of one that is gone", WHY_SIZE);
+		strscpy(why, "an event of a destroyed queue pair", WHY_SIZE);
 		ret = -EINVAL;
 	}
 	kfree(w);
 	return ret;
 }
 
-/* A handler that takes its time. */
+/* Context of a slow handler. */
 struct slow {
 	struct completion begun;
 	bool over;
@@ -249,7 +259,8 @@ static int begin_slow(struct rig *rig, struct end e[2], struct slow *s)
 	reinit_completion(&s->begun);
 	TRY(connect_two(rig, &e[0], &e[1]));
 	TRY(violate(rig, &e[0]));
-	CHECK(wait_for_completion_timeout(&s->begun, msecs_to_jiffies(WAIT_MS)), "no event");
+	CHECK(wait_for_completion_timeout(&s->begun, msecs_to_jiffies(WAIT_MS)),
+	      "the event did not arrive");
 	return 0;
 }
 
@@ -257,16 +268,16 @@ static int slow_rounds(struct rig *rig, struct end e[2], struct slow *s)
 {
 	TRY(begin_slow(rig, e, s));
 	TRY(to_state(&e[1], IB_QPS_RESET));
-	CHECK(READ_ONCE(s->over), "reset while its handler runs");
+	CHECK(READ_ONCE(s->over), "RESET ended while the event handler ran");
 	TRY(to_state(&e[0], IB_QPS_RESET));
 	TRY(begin_slow(rig, e, s));
 	WARN_ON(ib_destroy_qp(e[1].qp));
 	e[1].qp = NULL;
-	CHECK(READ_ONCE(s->over), "destroyed while its handler runs");
+	CHECK(READ_ONCE(s->over), "the destruction ended while the event handler ran");
 	return 0;
 }
 
-/* No handler of a queue pair runs any more when it was reset or destroyed. */
+/* After RESET or the destruction of a queue pair, none of its event handlers runs. */
 int t_slow_handler(struct rig *rig)
 {
 	struct ib_qp_init_attr attr = {

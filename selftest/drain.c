@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Drains in every state, with the device alive or dead, and verbs that are called at the same time.
+ * Drains in every state of queue pairs, with a device that is alive or dead, and concurrent verbs.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -13,7 +13,7 @@
 
 #define QKEY	0x11111111
 
-/* What is drained: a queue pair with a shared receive queue, and one of datagrams. */
+/* Queue pairs that are drained: RC with an SRQ, and UD, in each state. */
 static const struct {
 	const char *name;
 	enum ib_qp_type type;
@@ -43,8 +43,9 @@ struct bench {
 	struct ib_cq *cq;
 	struct ib_srq *srq;
 	struct ib_qp *qps[ARRAY_SIZE(drained)];
-	/* Of each queue pair: LAST_WQE_REACHED events, and how many of DEPTH receives have come back. */
+	/* Number of LAST_WQE_REACHED events of each queue pair. */
 	atomic_t last_wqe[ARRAY_SIZE(drained)];
+	/* Number of completed receives of each UD queue pair. */
 	atomic_t recvs[ARRAY_SIZE(drained)];
 	struct recv {
 		struct ib_cqe cqe;
@@ -85,7 +86,7 @@ static void failing_done(struct ib_cq *cq, struct ib_wc *wc)
 	complete(&container_of(wc->wr_cqe, struct failing, cqe)->done);
 }
 
-/* A datagram from memory that is nobody's brings the queue pair to SQE. */
+/* A datagram with an invalid L_Key moves the queue pair to SQE. */
 static int to_sqe(struct bench *b, struct ib_qp *qp)
 {
 	struct rdma_ah_attr ah_attr = {};
@@ -108,7 +109,7 @@ static int to_sqe(struct bench *b, struct ib_qp *qp)
 	init_completion(&b->failing.done);
 	TRY(find_ah(&b->rig, &ah_attr));
 	wr.ah = rdma_create_ah(b->rig.pd, &ah_attr, RDMA_CREATE_AH_SLEEPABLE);
-	CHECK(!IS_ERR(wr.ah), "create_ah: %ld", PTR_ERR(wr.ah));
+	CHECK(!IS_ERR(wr.ah), "rdma_create_ah: %ld", PTR_ERR(wr.ah));
 	ret = ib_post_send(qp, &wr.wr, NULL);
 	if (!ret && !wait_for_completion_timeout(&b->failing.done, msecs_to_jiffies(WAIT_MS)))
 		ret = -ETIMEDOUT;
@@ -201,17 +202,17 @@ static int bench_fill(struct bench *b)
 	b->rig.pd = ib_alloc_pd(b->rig.ibdev, 0);
 	if (IS_ERR(b->rig.pd)) {
 		b->rig.pd = NULL;
-		CHECK(0, "alloc_pd");
+		CHECK(0, "ib_alloc_pd");
 	}
 	b->cq = ib_alloc_cq(b->rig.ibdev, NULL, 4 * CQE, 0, IB_POLL_WORKQUEUE);
 	if (IS_ERR(b->cq)) {
 		b->cq = NULL;
-		CHECK(0, "alloc_cq");
+		CHECK(0, "ib_alloc_cq");
 	}
 	b->srq = ib_create_srq(b->rig.pd, &attr);
 	if (IS_ERR(b->srq)) {
 		b->srq = NULL;
-		CHECK(0, "create_srq");
+		CHECK(0, "ib_create_srq");
 	}
 	recv->cqe.done = recv_done;
 	recv->count = &b->shared;
@@ -241,7 +242,10 @@ static struct bench *bench_open(struct ib_device *ibdev, int gid_index, int *ret
 	return NULL;
 }
 
-/* Each ends, and not because somebody lost patience: the core waits a minute for an event that does not come. */
+/*
+ * Checks that each drain ends without the core's timeout. The core waits one minute for
+ * LAST_WQE_REACHED.
+ */
 static int drain_all(struct bench *b)
 {
 	int i;
@@ -253,23 +257,26 @@ static int drain_all(struct bench *b)
 		CHECK(time_before(jiffies, start + msecs_to_jiffies(WAIT_MS)),
 		      "drain of %s from state %d took %u ms", drained[i].name, drained[i].state,
 		      jiffies_to_msecs(jiffies - start));
-		/* The core hears of the event before its owner does. */
+		/* The core handles the event before it calls the handler of the owner. */
 		if (drained[i].type == IB_QPT_RC)
 			TRY(wait_count(&b->last_wqe[i], 1));
 		else
-			CHECK(atomic_read(&b->recvs[i]) == 4, "%d of 4 receives from state %d",
+			CHECK(atomic_read(&b->recvs[i]) == 4,
+			      "%d of 4 receives completed from state %d",
 			      atomic_read(&b->recvs[i]), drained[i].state);
 	}
-	/* Nobody had taken those of the shared queue. */
-	CHECK(atomic_read(&b->shared) == 0, "%d receives of the shared queue", atomic_read(&b->shared));
+	/* No queue pair has taken a receive of the SRQ. */
+	CHECK(atomic_read(&b->shared) == 0,
+	      "%d receives of the SRQ completed", atomic_read(&b->shared));
 	msleep(50);
 	for (i = 0; i < ARRAY_SIZE(drained); i++)
-		CHECK(atomic_read(&b->last_wqe[i]) <= 1, "LAST_WQE_REACHED twice from state %d",
+		CHECK(atomic_read(&b->last_wqe[i]) <= 1,
+		      "more than one LAST_WQE_REACHED from state %d",
 		      drained[i].state);
 	return 0;
 }
 
-/* Another life of each, which ends before the queue pair could receive, ends with an event as well. */
+/* After RESET and INIT, a move to ERR causes another LAST_WQE_REACHED. */
 static int short_lives(struct bench *b)
 {
 	int i;
@@ -293,7 +300,7 @@ int t_drain_states(struct rig *rig)
 	int ret;
 
 	if (!rig->ibdev->attrs.max_srq) {
-		strscpy(why, "skipped: no shared receive queues", WHY_SIZE);
+		strscpy(why, "skipped: the device has no SRQs", WHY_SIZE);
 		return 0;
 	}
 	b = bench_open(rig->ibdev, rig->gid_index, &ret);
@@ -304,7 +311,7 @@ int t_drain_states(struct rig *rig)
 	return ret;
 }
 
-/* --- until the device goes ----------------------------------------------------------------- */
+/* --- queue pairs that are held until the device is removed --------------------------------- */
 
 static struct bench *held;
 
@@ -320,7 +327,7 @@ int hold_queues(struct ib_device *ibdev, int gid_index)
 	return ret;
 }
 
-/* What the device's owner does not wait for: it may be dead by now. */
+/* Drains the held queue pairs when the device is removed. The device may be dead. */
 void drain_held(void)
 {
 	struct bench *b = held;
@@ -338,16 +345,16 @@ void drain_held(void)
 		pr_info("ok drain-held\n");
 }
 
-/* --- at the same time ---------------------------------------------------------------------- */
+/* --- concurrent verbs ---------------------------------------------------------------------- */
 
 struct poster {
 	struct rig *rig;
 	struct task_struct *task;
-	/* Set by the mover: the poster stops to post, and says so. */
+	/* The mover sets `pause`. Then the poster stops posting and sets `paused`. */
 	bool pause, paused;
 };
 
-/* Posts receives whenever the queue pair takes them. */
+/* Posts receives all the time, also in states in which the queue pair refuses them. */
 static int post_on(void *data)
 {
 	struct poster *p = data;
@@ -381,13 +388,13 @@ static int pause_all(struct poster *posters, int n, bool pause)
 		WRITE_ONCE(posters[i].pause, pause);
 	for (i = 0; i < n; i++)
 		while (smp_load_acquire(&posters[i].paused) != pause) {
-			CHECK(time_before(jiffies, end), "a poster hangs");
+			CHECK(time_before(jiffies, end), "a poster does not react");
 			usleep_range(20, 50);
 		}
 	return 0;
 }
 
-/* What was accepted before a RESET is gone with it, and what is posted after it is refused. */
+/* RESET discards the receives posted before it, and receives posted after it are refused. */
 static int move_under_posts(struct rig *rig, struct poster *posters, int n)
 {
 	struct end *a = &rig->a;
@@ -425,7 +432,10 @@ static void move_to_reset(struct work_struct *work)
 	m->ret = to_state(m->e, IB_QPS_RESET);
 }
 
-/* Two move it at the same time: whoever was last, driver and device know the same state. */
+/*
+ * Two threads move the queue pair at the same time. After that, driver and device must agree on its
+ * state.
+ */
 static int move_twice(struct rig *rig)
 {
 	struct end *a = &rig->a;

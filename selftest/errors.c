@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Completion statuses, states and atomics as kernel users see them.
+ * Completion statuses, states and atomics of kernel users.
  */
 #include <linux/delay.h>
 #include <linux/scatterlist.h>
@@ -10,21 +10,21 @@
 
 #define WRONG_KEY 0xdead00
 
-/* One request of end a, and how it ends. */
+/* One request of end a, and its expected results. */
 struct request {
 	const char *name;
 	enum ib_wr_opcode opcode;
 	u32 len;
-	u32 lkey;	/* 0: that of the domain */
-	u32 rkey;	/* 0: that of the domain */
-	u64 offset;	/* of the remote address */
-	u32 recv_len;	/* of the receive that b posts; 0: none */
+	u32 lkey;	/* 0: local_dma_lkey of the PD */
+	u32 rkey;	/* 0: unsafe_global_rkey of the PD */
+	u64 offset;	/* offset of the remote address in the buffer of b */
+	u32 recv_len;	/* length of the receive that b posts; 0: b posts none */
 	u32 recv_lkey;
-	int access;	/* what b allows, if not 0 */
-	bool no_reads;	/* b accepts none */
+	int access;	/* access flags of b; 0: all */
+	bool no_reads;	/* max_dest_rd_atomic of b is 0 */
 	enum ib_wc_status sender;
 	enum ib_wc_status receiver;
-	enum ib_event_type event;	/* of b; -1: none */
+	enum ib_event_type event;	/* event of b; -1: none */
 };
 
 #define ALL_ACCESS (IB_ACCESS_LOCAL_WRITE | IB_ACCESS_REMOTE_READ | IB_ACCESS_REMOTE_WRITE | \
@@ -87,7 +87,10 @@ static int receive(struct rig *rig, const struct request *r)
 	return ib_post_recv(rig->b.qp, &wr, NULL);
 }
 
-/* The request fails though it is not signaled, what is behind it is flushed; each cause has a vendor_err of its own. */
+/*
+ * Checks that the request fails although it is not signaled, and that the request after it is
+ * flushed. Returns the vendor_err.
+ */
 static int fails(struct rig *rig, const struct request *r, u32 *vendor_err)
 {
 	struct request good = { .opcode = IB_WR_RDMA_WRITE, .len = 8 };
@@ -104,7 +107,8 @@ static int fails(struct rig *rig, const struct request *r, u32 *vendor_err)
 	TRY(reap(&rig->a, wc, 2));
 	CHECK(wc[0].wr_id == 1 && wc[0].status == r->sender, "%s: completion %llu status %d",
 	      r->name, wc[0].wr_id, wc[0].status);
-	CHECK(wc[1].wr_id == 2 && wc[1].status == IB_WC_WR_FLUSH_ERR, "%s: behind it status %d",
+	CHECK(wc[1].wr_id == 2 && wc[1].status == IB_WC_WR_FLUSH_ERR,
+	      "%s: the next request has status %d",
 	      r->name, wc[1].status);
 	*vendor_err = wc[0].vendor_err;
 	CHECK(state_of(rig->a.qp) == IB_QPS_ERR, "%s: state %d", r->name, state_of(rig->a.qp));
@@ -132,15 +136,17 @@ static int all_fail(struct rig *rig, const struct request *requests, int count)
 	CHECK(count <= 8, "%d requests", count);
 	for (i = 0; i < count; i++) {
 		TRY(fails(rig, &requests[i], &causes[i]));
-		CHECK(causes[i], "%s: no vendor_err", requests[i].name);
+		CHECK(causes[i], "%s: vendor_err is 0", requests[i].name);
 		for (j = 0; j < i; j++)
-			CHECK(causes[j] != causes[i], "%s and %s have vendor_err %x",
+			CHECK(causes[j] != causes[i], "%s and %s have the same vendor_err %x",
 			      requests[j].name, requests[i].name, causes[i]);
 	}
 	return 0;
 }
 
-/* What is wrong at the sender: nothing of it reaches the peer. */
+/*
+ * Errors at the sender: no part of the request reaches the peer. Each cause has its own vendor_err.
+ */
 int t_local_errors(struct rig *rig)
 {
 	struct ib_pd *other = ib_alloc_pd(rig->ibdev, IB_PD_UNSAFE_GLOBAL_RKEY);
@@ -156,7 +162,7 @@ int t_local_errors(struct rig *rig)
 			  .event = -1 },
 			{ "atomic of 4 bytes", IB_WR_ATOMIC_FETCH_AND_ADD, 4,
 			  .sender = IB_WC_LOC_LEN_ERR, .event = -1 },
-			{ "longer than any message", IB_WR_RDMA_WRITE, 0x80000001,
+			{ "longer than max_msg_sz", IB_WR_RDMA_WRITE, 0x80000001,
 			  .sender = IB_WC_LOC_LEN_ERR, .event = -1 },
 		};
 
@@ -166,7 +172,7 @@ int t_local_errors(struct rig *rig)
 	return ret;
 }
 
-/* What the peer refuses. */
+/* Requests that the peer refuses. */
 int t_remote_errors(struct rig *rig)
 {
 	struct ib_pd *other = ib_alloc_pd(rig->ibdev, IB_PD_UNSAFE_GLOBAL_RKEY);
@@ -181,7 +187,7 @@ int t_remote_errors(struct rig *rig)
 			  .recv_lkey = WRONG_KEY, .sender = IB_WC_REM_OP_ERR,
 			  .receiver = IB_WC_LOC_PROT_ERR, .event = -1 },
 		};
-		/* The sender hears the same of these as of others. */
+		/* The vendor_err of these is not compared: others get the same NAK. */
 		const struct request alike[] = {
 			{ "rkey of another domain", IB_WR_RDMA_WRITE, 8,
 			  .rkey = other->unsafe_global_rkey, .sender = IB_WC_REM_ACCESS_ERR,
@@ -192,9 +198,9 @@ int t_remote_errors(struct rig *rig)
 			{ "READ not enabled", IB_WR_RDMA_READ, 8,
 			  .access = IB_ACCESS_REMOTE_WRITE, .sender = IB_WC_REM_INV_REQ_ERR,
 			  .event = IB_EVENT_QP_REQ_ERR },
-			{ "READ where none is accepted", IB_WR_RDMA_READ, 8, .no_reads = true,
+			{ "READ with max_dest_rd_atomic 0", IB_WR_RDMA_READ, 8, .no_reads = true,
 			  .sender = IB_WC_REM_INV_REQ_ERR, .event = IB_EVENT_QP_REQ_ERR },
-			{ "WRITE that took a receive", IB_WR_RDMA_WRITE_WITH_IMM, 8,
+			{ "WRITE that consumed a receive", IB_WR_RDMA_WRITE_WITH_IMM, 8,
 			  .rkey = WRONG_KEY, .recv_len = 64, .sender = IB_WC_REM_ACCESS_ERR,
 			  .receiver = IB_WC_LOC_ACCESS_ERR, .event = -1 },
 			{ "SEND longer than the receive", IB_WR_SEND, 128, .recv_len = 64,
@@ -212,10 +218,10 @@ int t_remote_errors(struct rig *rig)
 	return ret;
 }
 
-/* Nobody answers: all retries are made, then it ends. */
+/* The peer does not respond: after all retries the request fails. */
 int t_peer_gone(struct rig *rig)
 {
-	struct request write = { "a peer that is gone", IB_WR_RDMA_WRITE, 8,
+	struct request write = { "peer that does not respond", IB_WR_RDMA_WRITE, 8,
 				 .sender = IB_WC_RETRY_EXC_ERR, .event = -1 };
 	struct ib_wc wc[1];
 
@@ -224,11 +230,11 @@ int t_peer_gone(struct rig *rig)
 	TRY(request(rig, 1, &write));
 	TRY(reap(&rig->a, wc, 1));
 	EXPECT_WC(wc[0], 1, IB_WC_RETRY_EXC_ERR);
-	CHECK(wc[0].vendor_err, "no vendor_err");
+	CHECK(wc[0].vendor_err, "vendor_err is 0");
 	return no_more(&rig->a);
 }
 
-/* A queue pair receives in RTR, and is told once that the connection is there; in SQD sends wait. */
+/* A queue pair in RTR receives, and gets one COMM_EST event. In SQD, sends wait. */
 int t_rtr_and_sqd(struct rig *rig)
 {
 	struct ib_qp_attr sqd = { .qp_state = IB_QPS_SQD, .en_sqd_async_notify = 1 };
@@ -269,7 +275,7 @@ int t_rtr_and_sqd(struct rig *rig)
 	return 0;
 }
 
-/* Registers end b's buffer; for atomics too, which the key of the domain does not allow. */
+/* Registers the buffer of end b, because the key of the PD allows no atomics. */
 static int register_for(struct rig *rig, struct ib_mr *mr, struct scatterlist *sg, int access)
 {
 	struct ib_reg_wr reg = {
@@ -279,7 +285,7 @@ static int register_for(struct rig *rig, struct ib_mr *mr, struct scatterlist *s
 	};
 	struct ib_wc wc[1];
 
-	CHECK(ib_map_mr_sg(mr, sg, 1, NULL, PAGE_SIZE) == 1, "map_mr_sg");
+	CHECK(ib_map_mr_sg(mr, sg, 1, NULL, PAGE_SIZE) == 1, "ib_map_mr_sg");
 	ib_update_fast_reg_key(mr, 0x5a);
 	reg.key = mr->rkey;
 	TRY(ib_post_send(rig->b.qp, &reg.wr, NULL));
@@ -310,13 +316,14 @@ static int with_atomics(struct rig *rig, struct ib_mr *mr)
 		 mr->iova, mr->rkey));
 	TRY(reap(&rig->a, wc, 1));
 	EXPECT_WC(wc[0], 100, IB_WC_SUCCESS);
-	CHECK(*counter == 11 && before[0] == 10 && before[1] == 11, "%llu, before %llu, read %llu",
+	CHECK(*counter == 11 && before[0] == 10 && before[1] == 11,
+	      "counter %llu, value before the last atomic %llu, value read %llu",
 	      *counter, before[0], before[1]);
 	TRY(no_more(&rig->a));
 	return fails(rig, &misaligned, &cause);
 }
 
-/* Runs @test with end b's buffer registered. */
+/* Runs @test while the buffer of end b is registered. */
 static int with_region(struct rig *rig, int access, int (*test)(struct rig *rig, struct ib_mr *mr))
 {
 	struct scatterlist sg;
@@ -335,11 +342,14 @@ static int with_region(struct rig *rig, int access, int (*test)(struct rig *rig,
 			ret = test(rig, mr);
 		ib_dma_unmap_sg(rig->ibdev, &sg, 1, DMA_BIDIRECTIONAL);
 	}
-	CHECK(!ib_dereg_mr(mr), "dereg_mr");
+	CHECK(!ib_dereg_mr(mr), "ib_dereg_mr");
 	return ret;
 }
 
-/* Atomics return what was there; more of them than may be outstanding wait; nothing needs no key. */
+/*
+ * Atomics return the value before them. Atomics beyond max_rd_atomic wait. A WRITE of length 0
+ * needs no key.
+ */
 int t_atomics(struct rig *rig)
 {
 	return with_region(rig, ALL_ACCESS, with_atomics);
@@ -357,13 +367,13 @@ static int into_read_only(struct rig *rig, struct ib_mr *mr)
 	return fails(rig, &r, &cause);
 }
 
-/* Memory that may only be read takes no message. */
+/* A receive into memory without the right LOCAL_WRITE fails. */
 int t_local_write(struct rig *rig)
 {
 	return with_region(rig, IB_ACCESS_REMOTE_READ, into_read_only);
 }
 
-/* Asks the driver for a fault, which it takes from a process. */
+/* Requests a fault from the driver by a file in debugfs. */
 static int inject(struct rig *rig, u32 qpn, enum ib_wc_status status)
 {
 	static char *env[] = { "PATH=/bin", NULL };
@@ -375,7 +385,10 @@ static int inject(struct rig *rig, u32 qpn, enum ib_wc_status status)
 	return call_usermodehelper(argv[0], argv, env, UMH_WAIT_PROC);
 }
 
-/* Statuses that only a device that fails has: the send completes with it, what is behind it is flushed. */
+/*
+ * Statuses that only a defective device reports: the send completes with the status, and the next
+ * one is flushed.
+ */
 int t_injected(struct rig *rig)
 {
 	static const enum ib_wc_status statuses[] = {
@@ -386,7 +399,7 @@ int t_injected(struct rig *rig)
 	int i;
 
 	if (strncmp(dev_name(&rig->ibdev->dev), "verbena", 7)) {
-		strscpy(why, "skipped: the device takes no faults", WHY_SIZE);
+		strscpy(why, "skipped: the device has no fault injection", WHY_SIZE);
 		return 0;
 	}
 	for (i = 0; i < ARRAY_SIZE(statuses); i++) {
@@ -399,15 +412,16 @@ int t_injected(struct rig *rig)
 		CHECK(wc[0].vendor_err, "status %d without a vendor_err", statuses[i]);
 		EXPECT_WC(wc[1], 2, IB_WC_WR_FLUSH_ERR);
 		CHECK(state_of(rig->a.qp) == IB_QPS_ERR, "state %d", state_of(rig->a.qp));
-		CHECK(state_of(rig->b.qp) == IB_QPS_RTS, "state %d of the peer", state_of(rig->b.qp));
+		CHECK(state_of(rig->b.qp) == IB_QPS_RTS,
+		      "state %d of the peer", state_of(rig->b.qp));
 		TRY(no_more(&rig->a));
 	}
 	return 0;
 }
 
 /*
- * An atomic with as many SGEs as the queue has. They take more room than those of other sends, and what waits in the queue
- * beside it must not suffer.
+ * An atomic with the largest number of SGEs. It takes more room in its entry than other sends, and
+ * must not overwrite the entries of sends that wait in the queue.
  */
 int t_atomic_sges(struct rig *rig)
 {
@@ -438,19 +452,21 @@ int t_atomic_sges(struct rig *rig)
 			.length = i ? 0 : 8,
 			.lkey = rig->pd->local_dma_lkey,
 		};
-	/* Its own queue pair, which the rig closes. */
+	/* The test replaces the queue pair of end a. rig_close() destroys the new one. */
 	WARN_ON(ib_destroy_qp(rig->a.qp));
 	rig->a.qp = NULL;
 	TRY(make_qp(rig, &rig->a, &attr));
 	TRY(connect_ends(rig));
-	/* In SQD all of them wait; the atomic is in the place before the oldest. */
+	/*
+	 * In SQD all sends wait. The entry of the atomic is the one before that of the oldest send.
+	 */
 	TRY(post(rig, &rig->a, 0, IB_WR_RDMA_WRITE, 0, 0, 8, rig->b.dma, atomic.rkey));
 	TRY(reap(&rig->a, &wc, 1));
 	TRY(to_state(&rig->a, IB_QPS_SQD));
 	for (i = 1; i < attr.cap.max_send_wr; i++)
 		TRY(post(rig, &rig->a, i, IB_WR_RDMA_WRITE, 0, 0, 8, rig->b.dma, atomic.rkey));
 	ret = ib_post_send(rig->a.qp, &atomic.wr, NULL);
-	CHECK(!ret || ret == -EINVAL, "post: %d", ret);
+	CHECK(!ret || ret == -EINVAL, "ib_post_send: %d", ret);
 	TRY(to_state(&rig->a, IB_QPS_RTS));
 	for (i = 1; i < attr.cap.max_send_wr; i++) {
 		TRY(reap(&rig->a, &wc, 1));

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * A completion queue of the core's that has overflowed: nothing completes there any more, nobody is told, and a drain waits without
- * an end for what it has posted.
+ * A CQ of the core (ib_alloc_cq()) that has overflowed. The device writes no more completions to
+ * it, and the core does not notice that. A drain waits without a timeout for the completions of the
+ * requests that it posts, so the driver has to flush them.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -12,7 +13,7 @@
 #include "selftest.h"
 
 #define RECVS	2
-/* Sends behind the one that overflows the queue. */
+/* Number of sends after the CQ has overflowed. */
 #define LATE	2
 
 struct lossy {
@@ -48,7 +49,7 @@ static void recv_done(struct ib_cq *cq, struct ib_wc *wc)
 	count(l, wc, &l->received);
 }
 
-/* Nothing is polled meanwhile. */
+/* While this handler waits, the core does not poll the CQ. */
 static void slow_done(struct ib_cq *cq, struct ib_wc *wc)
 {
 	struct lossy *l = container_of(wc->wr_cqe, struct lossy, slow);
@@ -85,7 +86,7 @@ static int wait_err(struct lossy *l)
 			return state;
 		usleep_range(100, 200);
 	} while (time_before(jiffies, end));
-	CHECK(0, "the queue pair is in state %d", state);
+	CHECK(0, "the queue pair is in state %d, not in ERR", state);
 }
 
 static int overflow(struct rig *rig, struct lossy *l)
@@ -102,7 +103,7 @@ static int overflow(struct rig *rig, struct lossy *l)
 	}
 	TRY(write_nothing(l, &l->slow));
 	CHECK(wait_for_completion_timeout(&l->begun, msecs_to_jiffies(WAIT_MS)),
-	      "nothing completes");
+	      "the first send did not complete");
 	for (i = 0; i <= l->cq->cqe; i++)
 		TRY(write_nothing(l, &l->send));
 	TRY(wait_err(l));
@@ -120,7 +121,10 @@ static int drain(void *data)
 	return 0;
 }
 
-/* Each request completes once, and the drain ends. Nothing can be freed if it does not. */
+/*
+ * Checks that the drain ends and that each request has completed once. If the drain does not end,
+ * the objects cannot be freed.
+ */
 static int end_drained(struct lossy *l)
 {
 	int room = l->cq->cqe;
@@ -130,13 +134,15 @@ static int end_drained(struct lossy *l)
 	CHECK(!IS_ERR(task), "kthread_run: %ld", PTR_ERR(task));
 	if (!wait_for_completion_timeout(&l->drained, msecs_to_jiffies(WAIT_MS)))
 		return -ETIMEDOUT;
-	/* What was polled, and what found room. */
-	CHECK(atomic_read(&l->good) == 1 + room, "%d of %d sends completed", atomic_read(&l->good), 1 + room);
+	/* The send that was polled before the overflow, and those for which the CQ had room. */
+	CHECK(atomic_read(&l->good) == 1 + room, "%d of %d sends completed",
+	      atomic_read(&l->good), 1 + room);
 	CHECK(atomic_read(&l->flushed) == l->sends - 1 - room, "%d of %d sends flushed",
 	      atomic_read(&l->flushed), l->sends - 1 - room);
 	CHECK(atomic_read(&l->received) == RECVS, "%d of %d receives flushed",
 	      atomic_read(&l->received), RECVS);
-	CHECK(!atomic_read(&l->other), "another status");
+	CHECK(!atomic_read(&l->other),
+	      "a completion with a status other than success and flush error");
 	return 0;
 }
 
@@ -164,7 +170,7 @@ int t_drain_lossy(struct rig *rig)
 	}
 	ret = 0;
 	if (l->cq->cqe > DEPTH) {
-		strscpy(why, "skipped: the smallest queue is too deep", WHY_SIZE);
+		strscpy(why, "skipped: the smallest CQ has too many entries", WHY_SIZE);
 		goto free_cq;
 	}
 	attr.send_cq = l->cq;
@@ -176,7 +182,7 @@ int t_drain_lossy(struct rig *rig)
 	complete_all(&l->go);
 	ret = ret ?: end_drained(l);
 	if (ret == -ETIMEDOUT) {
-		strscpy(why, "the drain of a queue that has overflowed does not end", WHY_SIZE);
+		strscpy(why, "the drain does not end after the CQ has overflowed", WHY_SIZE);
 		return ret;
 	}
 	ib_destroy_qp(l->end.qp);

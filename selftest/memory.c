@@ -7,21 +7,24 @@
 
 #include "selftest.h"
 
-/* Connects the ends and makes a region for fast registrations; none, and says so, where there are no such. */
+/*
+ * Connects the ends and creates a region for fast registration. If the device has no such regions,
+ * `*mr` is NULL.
+ */
 static int connect_with_region(struct rig *rig, struct ib_mr **mr)
 {
 	*mr = NULL;
 	if (!(rig->ibdev->attrs.device_cap_flags & IB_DEVICE_MEM_MGT_EXTENSIONS)) {
-		strscpy(why, "skipped: no memory management extensions");
+		strscpy(why, "skipped: the device has no memory management extensions");
 		return 0;
 	}
 	TRY(connect_ends(rig));
 	*mr = ib_alloc_mr(rig->pd, IB_MR_TYPE_MEM_REG, 8);
-	CHECK(!IS_ERR(*mr), "alloc_mr: %ld", PTR_ERR(*mr));
+	CHECK(!IS_ERR(*mr), "ib_alloc_mr: %ld", PTR_ERR(*mr));
 	return 0;
 }
 
-/* Fast registration: register, use, invalidate, fail. */
+/* Fast registration: a region is registered, used and invalidated. Then an access to it fails. */
 int t_fast_reg(struct rig *rig)
 {
 	struct scatterlist sg;
@@ -79,13 +82,13 @@ int t_fast_reg(struct rig *rig)
 			ret = -EIO;
 		ib_dma_unmap_sg(rig->ibdev, &sg, 1, DMA_BIDIRECTIONAL);
 	}
-	CHECK(!ib_dereg_mr(mr), "dereg_mr");
+	CHECK(!ib_dereg_mr(mr), "ib_dereg_mr");
 	CHECK(!ret, "%d", ret);
-	CHECK(mapped == 1, "map_mr_sg: %d", mapped);
+	CHECK(mapped == 1, "ib_map_mr_sg: %d", mapped);
 	return 0;
 }
 
-/* Elements of end b's buffer, none of which could be a page of a list of pages. */
+/* Elements in end b's buffer, which are no list of whole pages. */
 static const struct {
 	u32 offset, len;
 } elements[] = {
@@ -103,7 +106,7 @@ static void fill_gaps(u8 *at, u32 len, u8 seed)
 		at[i] = seed ^ i ^ (i >> 8) * 31;
 }
 
-/* Puts bytes of a region with gaps where they lie in end b's buffer. */
+/* Copies the bytes of a region with gaps to their places in end b's buffer. */
 static void scatter(u8 *buf, const u8 *from, u32 skip)
 {
 	int i;
@@ -149,7 +152,7 @@ static int invalidate(struct rig *rig, u32 key)
 	return wait_for(&rig->b, 2, IB_WC_SUCCESS);
 }
 
-/* End a writes a byte by a key. */
+/* End a writes a byte with a key. */
 static int write_by(struct rig *rig, u64 at, u32 key, u8 value)
 {
 	rig->a.buf[0] = value;
@@ -161,7 +164,7 @@ static int map_page(struct rig *rig, struct ib_mr *mr, u32 page)
 {
 	struct scatterlist sg;
 
-	/* An address of the device's, as end_open() mapped it. */
+	/* The DMA address that end_open() has mapped. */
 	sg_init_table(&sg, 1);
 	sg_dma_address(&sg) = rig->b.dma + page * SZ_4K;
 	sg_dma_len(&sg) = SZ_4K;
@@ -174,19 +177,20 @@ static int map_ahead(struct rig *rig, struct ib_mr *mr)
 	u32 page, old = 0;
 	u64 iova = 0;
 
-	CHECK(IS_ALIGNED((unsigned long)pages, SZ_4K), "end b's buffer has no whole pages");
+	CHECK(IS_ALIGNED((unsigned long)pages, SZ_4K), "end b's buffer is not aligned to a page");
 	for (page = 0; page < 3; page++) {
 		/*
-		 * The next page is mapped while the region still has the one before, after
-		 * one that nobody registers (rdma_rw maps, and may have to give up).
+		 * The next page is mapped while the previous one is still registered. Before that,
+		 * page 3 is mapped and not registered, as by rdma_rw after an error.
 		 */
 		TRY(map_page(rig, mr, 3));
 		TRY(map_page(rig, mr, page));
 		if (page) {
 			TRY(write_by(rig, iova, old, 2 * page));
-			CHECK(pages[(page - 1) * SZ_4K] == 2 * page, "page %u is not the region's", page - 1);
-			CHECK(pages[page * SZ_4K] == 0, "page %u is the region's already", page);
-			CHECK(pages[3 * SZ_4K] == 0, "page 3 is the region's");
+			CHECK(pages[(page - 1) * SZ_4K] == 2 * page,
+			      "page %u is no longer registered", page - 1);
+			CHECK(pages[page * SZ_4K] == 0, "page %u is registered too early", page);
+			CHECK(pages[3 * SZ_4K] == 0, "page 3 is registered");
 			TRY(invalidate(rig, old));
 		}
 		TRY(register_region(rig, mr));
@@ -198,7 +202,7 @@ static int map_ahead(struct rig *rig, struct ib_mr *mr)
 	return 0;
 }
 
-/* A region that still lives keeps its pages when its owner maps the next ones. */
+/* A registered region keeps its pages when its owner maps the next ones. */
 int t_map_ahead(struct rig *rig)
 {
 	struct ib_mr *mr;
@@ -209,7 +213,7 @@ int t_map_ahead(struct rig *rig)
 		return 0;
 	memset(rig->b.buf, 0, BUF_SIZE);
 	ret = map_ahead(rig, mr);
-	CHECK(!ib_dereg_mr(mr), "dereg_mr");
+	CHECK(!ib_dereg_mr(mr), "ib_dereg_mr");
 	return ret;
 }
 
@@ -235,7 +239,10 @@ static int write_gaps(struct rig *rig, struct ib_mr *mr, u32 to, u32 len, enum i
 	return wait_for(&rig->a, 5, status);
 }
 
-/* Moves every byte of a region that begins `skip` bytes into its first element, both ways. */
+/*
+ * Writes and reads each byte of a region that begins `skip` bytes after the start of its first
+ * element.
+ */
 static int move_gaps(struct rig *rig, struct ib_mr *mr, u32 skip, u8 *image, u8 *data)
 {
 	u32 len = mr->length;
@@ -247,15 +254,15 @@ static int move_gaps(struct rig *rig, struct ib_mr *mr, u32 skip, u8 *image, u8 
 	scatter(image, data, skip);
 	memcpy(rig->a.buf, data, len);
 	TRY(write_gaps(rig, mr, 0, len, IB_WC_SUCCESS));
-	CHECK(!memcmp(rig->b.buf, image, BUF_SIZE), "written elsewhere");
+	CHECK(!memcmp(rig->b.buf, image, BUF_SIZE), "the WRITE has changed other bytes");
 	memset(rig->a.buf, 0, BUF_SIZE);
 	TRY(post(rig, &rig->a, 6, IB_WR_RDMA_READ, IB_SEND_SIGNALED, 0, some, mr->iova + 20,
 		 mr->rkey));
 	TRY(wait_for(&rig->a, 6, IB_WC_SUCCESS));
-	CHECK(!memcmp(rig->a.buf, data + 20, some), "read from elsewhere");
+	CHECK(!memcmp(rig->a.buf, data + 20, some), "the READ has returned other bytes");
 	memset(rig->a.buf, 0, BUF_SIZE);
 	TRY(send_gaps(rig, mr, 31, some));
-	CHECK(!memcmp(rig->a.buf, data + 31, some), "sent from elsewhere");
+	CHECK(!memcmp(rig->a.buf, data + 31, some), "the SEND has sent other bytes");
 	return 0;
 }
 
@@ -271,44 +278,46 @@ static int use_gaps(struct rig *rig, struct ib_mr *mr, struct scatterlist *sg, u
 		unsigned int from = offset;
 
 		i = ib_map_mr_sg(mr, sg, ELEMENTS, &from, PAGE_SIZE);
-		CHECK(i == ELEMENTS && !from, "%d mapped, up to %u", i, from);
+		CHECK(i == ELEMENTS && !from,
+		      "%d elements mapped, the last one up to byte %u", i, from);
 		CHECK(mr->length == len - offset, "length %llu", mr->length);
 		TRY(register_region(rig, mr));
 		TRY(move_gaps(rig, mr, offset, image, data));
 		TRY(invalidate(rig, mr->rkey));
 	}
-	CHECK(ib_map_mr_sg(mr, sg, ELEMENTS, NULL, 0) == ELEMENTS, "map_mr_sg");
+	CHECK(ib_map_mr_sg(mr, sg, ELEMENTS, NULL, 0) == ELEMENTS, "ib_map_mr_sg");
 	TRY(register_region(rig, mr));
 	memcpy(image, rig->b.buf, BUF_SIZE);
 	TRY(write_gaps(rig, mr, len - 1, 2, IB_WC_REM_ACCESS_ERR));
 	TRY(to_state(&rig->a, IB_QPS_RESET));
 	TRY(to_state(&rig->b, IB_QPS_RESET));
 	TRY(connect_ends(rig));
-	CHECK(!memcmp(rig->b.buf, image, BUF_SIZE), "written beyond the end");
+	CHECK(!memcmp(rig->b.buf, image, BUF_SIZE), "a WRITE beyond the end has changed memory");
 	TRY(write_gaps(rig, mr, len - 1, 1, IB_WC_SUCCESS));
 	TRY(invalidate(rig, mr->rkey));
 	return write_gaps(rig, mr, 0, 1, IB_WC_REM_ACCESS_ERR);
 }
 
-/* Of a list that is too long its beginning is mapped. */
+/* If a list is too long, its beginning is mapped. */
 static int too_many(struct rig *rig, struct scatterlist *sg)
 {
 	struct ib_mr *mr = ib_alloc_mr(rig->pd, IB_MR_TYPE_SG_GAPS, ELEMENTS - 2);
 	u64 last = elements[ELEMENTS - 1].len + elements[ELEMENTS - 2].len, len = 0;
 	int i, mapped;
 
-	CHECK(!IS_ERR(mr), "alloc_mr: %ld", PTR_ERR(mr));
+	CHECK(!IS_ERR(mr), "ib_alloc_mr: %ld", PTR_ERR(mr));
 	mapped = ib_map_mr_sg(mr, sg, ELEMENTS, NULL, PAGE_SIZE);
 	for (i = 0; i < ELEMENTS; i++)
 		len += elements[i].len;
 	len -= mr->length;
-	CHECK(!ib_dereg_mr(mr), "dereg_mr");
-	CHECK(mapped == ELEMENTS - 2 && len == last, "%d mapped, without %llu", mapped, len);
+	CHECK(!ib_dereg_mr(mr), "ib_dereg_mr");
+	CHECK(mapped == ELEMENTS - 2 && len == last,
+	      "%d elements mapped, without the last %llu bytes", mapped, len);
 	mr = ib_alloc_mr(rig->pd, IB_MR_TYPE_SG_GAPS,
 			 rig->ibdev->attrs.max_fast_reg_page_list_len + 1);
 	if (!IS_ERR(mr))
 		ib_dereg_mr(mr);
-	CHECK(IS_ERR(mr), "more elements than there may be");
+	CHECK(IS_ERR(mr), "a region with too many elements was created");
 	return 0;
 }
 
@@ -335,16 +344,20 @@ static int invalidated_by_peer(struct rig *rig, struct ib_mr *mr)
 	EXPECT_WC(wc[0], 8, IB_WC_SUCCESS);
 	CHECK(wc[0].wc_flags & IB_WC_WITH_INVALIDATE && wc[0].ex.invalidate_rkey == mr->rkey,
 	      "flags %x, key %x instead of %x", wc[0].wc_flags, wc[0].ex.invalidate_rkey, mr->rkey);
-	/* There is nothing left to invalidate: the receive alone tells of it. */
+	/* The key is invalid already. Only the completion of the receive reports the error. */
 	TRY(send_inv(rig, mr->rkey));
 	TRY(wait_for(&rig->b, 8, IB_WC_MW_BIND_ERR));
 	CHECK(state_of(rig->b.qp) == IB_QPS_ERR, "state %d", state_of(rig->b.qp));
 	CHECK(state_of(rig->a.qp) == IB_QPS_RTS, "state %d of the sender", state_of(rig->a.qp));
-	CHECK(!atomic_read(&rig->b.qp_events), "an event");
+	CHECK(!atomic_read(&rig->b.qp_events),
+	      "%d queue pair events", atomic_read(&rig->b.qp_events));
 	return 0;
 }
 
-/* A SEND with invalidate names the key; where it fails, the sender does not hear of it. */
+/*
+ * The receive of a SEND with invalidate names the key. If the invalidation fails, the sender gets
+ * no error.
+ */
 int t_remote_inv(struct rig *rig)
 {
 	struct scatterlist sg;
@@ -352,12 +365,12 @@ int t_remote_inv(struct rig *rig)
 	int ret;
 
 	if (!(rig->ibdev->attrs.device_cap_flags & IB_DEVICE_MEM_MGT_EXTENSIONS)) {
-		strscpy(why, "skipped: no memory management extensions", WHY_SIZE);
+		strscpy(why, "skipped: the device has no memory management extensions", WHY_SIZE);
 		return 0;
 	}
 	TRY(connect_ends(rig));
 	mr = ib_alloc_mr(rig->pd, IB_MR_TYPE_MEM_REG, 8);
-	CHECK(!IS_ERR(mr), "alloc_mr: %ld", PTR_ERR(mr));
+	CHECK(!IS_ERR(mr), "ib_alloc_mr: %ld", PTR_ERR(mr));
 	sg_init_one(&sg, rig->b.buf, BUF_SIZE);
 	ret = ib_dma_map_sg(rig->ibdev, &sg, 1, DMA_BIDIRECTIONAL) == 1 ? 0 : -EIO;
 	if (!ret) {
@@ -365,33 +378,36 @@ int t_remote_inv(struct rig *rig)
 			invalidated_by_peer(rig, mr) : -EIO;
 		ib_dma_unmap_sg(rig->ibdev, &sg, 1, DMA_BIDIRECTIONAL);
 	}
-	CHECK(!ib_dereg_mr(mr), "dereg_mr");
+	CHECK(!ib_dereg_mr(mr), "ib_dereg_mr");
 	return ret;
 }
 
-/* A key that was given back is not handed out again soon. */
+/* The index of a freed key is not used again soon. */
 int t_stale_keys(struct rig *rig)
 {
 	struct ib_mr *mr = ib_alloc_mr(rig->pd, IB_MR_TYPE_MEM_REG, 8);
 	u32 stale;
 	int i;
 
-	CHECK(!IS_ERR(mr), "alloc_mr: %ld", PTR_ERR(mr));
+	CHECK(!IS_ERR(mr), "ib_alloc_mr: %ld", PTR_ERR(mr));
 	stale = mr->rkey;
-	CHECK(!ib_dereg_mr(mr), "dereg_mr");
+	CHECK(!ib_dereg_mr(mr), "ib_dereg_mr");
 	for (i = 0; i < 100; i++) {
 		u32 key;
 
 		mr = ib_alloc_mr(rig->pd, IB_MR_TYPE_MEM_REG, 8);
-		CHECK(!IS_ERR(mr), "alloc_mr: %ld", PTR_ERR(mr));
+		CHECK(!IS_ERR(mr), "ib_alloc_mr: %ld", PTR_ERR(mr));
 		key = mr->rkey;
-		CHECK(!ib_dereg_mr(mr), "dereg_mr");
-		CHECK(key >> 8 != stale >> 8, "index %x again after %d others", key >> 8, i);
+		CHECK(!ib_dereg_mr(mr), "ib_dereg_mr");
+		CHECK(key >> 8 != stale >> 8,
+		      "index %x is used again after %d others", key >> 8, i);
 	}
 	return 0;
 }
 
-/* Regions with gaps: elements of any address and length, every byte compared, both ways. */
+/*
+ * Regions with gaps: elements of any address and length. Each byte is written, read and compared.
+ */
 int t_gaps(struct rig *rig)
 {
 	struct scatterlist sg[ELEMENTS];
@@ -400,7 +416,7 @@ int t_gaps(struct rig *rig)
 	int i, ret;
 
 	if (!(rig->ibdev->attrs.kernel_cap_flags & IBK_SG_GAPS_REG)) {
-		strscpy(why, "skipped: no regions with gaps");
+		strscpy(why, "skipped: the device has no regions with gaps");
 		return 0;
 	}
 	TRY(connect_ends(rig));
@@ -409,7 +425,7 @@ int t_gaps(struct rig *rig)
 	mr = ib_alloc_mr(rig->pd, IB_MR_TYPE_SG_GAPS, ELEMENTS);
 	if (IS_ERR(mr))
 		kfree(bytes);
-	CHECK(!IS_ERR(mr), "alloc_mr: %ld", PTR_ERR(mr));
+	CHECK(!IS_ERR(mr), "ib_alloc_mr: %ld", PTR_ERR(mr));
 	sg_init_table(sg, ELEMENTS);
 	for (i = 0; i < ELEMENTS; i++)
 		sg_set_buf(&sg[i], rig->b.buf + elements[i].offset, elements[i].len);
@@ -418,7 +434,7 @@ int t_gaps(struct rig *rig)
 		ret = too_many(rig, sg) ?: use_gaps(rig, mr, sg, bytes, bytes + BUF_SIZE);
 		ib_dma_unmap_sg(rig->ibdev, sg, ELEMENTS, DMA_BIDIRECTIONAL);
 	}
-	CHECK(!ib_dereg_mr(mr), "dereg_mr");
+	CHECK(!ib_dereg_mr(mr), "ib_dereg_mr");
 	kfree(bytes);
 	CHECK(!ret, "%d", ret);
 	return 0;

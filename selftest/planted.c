@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Planted bugs: one for each checker of the debug kernel, so that a run without a report means that
- * nothing is wrong and not that nothing looked. Writing a name to the parameter `bug` commits it:
+ * Planted bugs, one for each checker of the debug kernel. They show that the checkers work, so that
+ * a run without a report means that nothing is wrong. A write of a name to the parameter `bug`
+ * executes the bug:
  *
  *   echo use-after-free > /sys/module/verbena_planted/parameters/bug
  *
- * scripts/guest/planted does so, `scripts/test planted` compares what is reported. It is built for
- * the debug kernel alone and nothing else loads it.
+ * scripts/guest/planted does this, and `scripts/test planted` compares the reports. The module is
+ * built for the debug kernel only, and no other script loads it.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -20,7 +21,7 @@
 
 static struct platform_device *pdev;
 
-/* KASAN. */
+/* KASAN: a read of freed memory. */
 static int use_after_free(void)
 {
 	char *p = kzalloc(64, GFP_KERNEL);
@@ -34,7 +35,7 @@ static int use_after_free(void)
 	return 0;
 }
 
-/* KASAN's other half: behind the end. */
+/* KASAN: a write after the end of an allocation. */
 static int out_of_bounds(void)
 {
 	char *p = kzalloc(60, GFP_KERNEL);
@@ -48,7 +49,7 @@ static int out_of_bounds(void)
 	return 0;
 }
 
-/* UBSAN. */
+/* UBSAN: a shift by more bits than the type has. */
 static int shift_too_far(void)
 {
 	int by = 40, one = 1;
@@ -59,7 +60,7 @@ static int shift_too_far(void)
 	return 0;
 }
 
-/* lockdep: no deadlock happens, the order alone is wrong. */
+/* lockdep: the order of the locks is wrong, although no deadlock occurs. */
 static DEFINE_MUTEX(first);
 static DEFINE_MUTEX(second);
 
@@ -76,7 +77,7 @@ static int lock_inversion(void)
 	return 0;
 }
 
-/* kmemleak. */
+/* kmemleak: memory without a pointer to it. */
 static int leak(void)
 {
 	char *p = kzalloc(100, GFP_KERNEL);
@@ -87,7 +88,7 @@ static int leak(void)
 	return 0;
 }
 
-/* DEBUG_ATOMIC_SLEEP. */
+/* DEBUG_ATOMIC_SLEEP: a sleep with a spinlock held. */
 static DEFINE_SPINLOCK(spin);
 
 static int sleep_in_atomic(void)
@@ -98,7 +99,7 @@ static int sleep_in_atomic(void)
 	return 0;
 }
 
-/* DMA_API_DEBUG: the device's turn is over, and the driver goes on as if it were not. */
+/* DMA_API_DEBUG: a mapping is synchronized after it was unmapped. */
 static int dma_after_unmap(void)
 {
 	struct device *dev = &pdev->dev;
@@ -117,8 +118,8 @@ static int dma_after_unmap(void)
 }
 
 /*
- * Fault injection and kmemleak: correct as long as memory lasts. With /proc/self/fail-nth the second
- * allocation fails, and the first is forgotten.
+ * Fault injection and kmemleak: the function is correct unless an allocation fails. With
+ * /proc/self/fail-nth the second allocation fails, and the first one leaks.
  */
 static int missing_error_path(void)
 {
@@ -160,7 +161,7 @@ static int bug_set(const char *val, const struct kernel_param *kp)
 
 static const struct kernel_param_ops bug_ops = { .set = bug_set };
 module_param_cb(bug, &bug_ops, NULL, 0200);
-MODULE_PARM_DESC(bug, "the bug to commit, now");
+MODULE_PARM_DESC(bug, "name of the bug to execute now");
 
 static int __init planted_init(void)
 {

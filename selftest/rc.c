@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Reliable connections: their states, their operations, and how they end.
+ * Reliable connections: states, operations and errors.
  */
 #include <linux/delay.h>
 #include <linux/netdevice.h>
@@ -9,35 +9,36 @@
 
 #include "selftest.h"
 
-/* Every illegal transition is refused and leaves the queue pair as it was. */
+/* Illegal transitions are refused, and do not change the queue pair. */
 int t_transitions(struct rig *rig)
 {
 	struct ib_qp_init_attr init;
 	struct ib_qp_attr attr;
 
-	CHECK(to_state(&rig->a, IB_QPS_RTR), "RESET to RTR");
-	CHECK(to_state(&rig->a, IB_QPS_RTS), "RESET to RTS");
-	CHECK(to_state(&rig->a, IB_QPS_INIT), "RESET to INIT without attributes");
+	CHECK(to_state(&rig->a, IB_QPS_RTR), "RESET to RTR is accepted");
+	CHECK(to_state(&rig->a, IB_QPS_RTS), "RESET to RTS is accepted");
+	CHECK(to_state(&rig->a, IB_QPS_INIT), "RESET to INIT without attributes is accepted");
 	TRY(ib_query_qp(rig->a.qp, &attr, IB_QP_STATE, &init));
 	CHECK(attr.qp_state == IB_QPS_RESET, "state %d", attr.qp_state);
 	TRY(to_init(&rig->a));
-	CHECK(to_state(&rig->a, IB_QPS_RTS), "INIT to RTS");
+	CHECK(to_state(&rig->a, IB_QPS_RTS), "INIT to RTS is accepted");
 	TRY(ib_query_qp(rig->a.qp, &attr, IB_QP_STATE, &init));
 	CHECK(attr.qp_state == IB_QPS_INIT, "state %d", attr.qp_state);
 	CHECK(attr.port_num == 1, "port %u", attr.port_num);
-	CHECK(init.cap.max_send_wr >= DEPTH && init.cap.max_recv_wr >= DEPTH, "capacities");
+	CHECK(init.cap.max_send_wr >= DEPTH && init.cap.max_recv_wr >= DEPTH,
+	      "the capacities are less than requested");
 	TRY(to_rtr(rig, &rig->a, &rig->b));
 	TRY(to_rts(&rig->a));
 	TRY(to_state(&rig->a, IB_QPS_SQD));
-	CHECK(to_init(&rig->a), "SQD to INIT");
-	CHECK(to_rtr(rig, &rig->a, &rig->b), "SQD to RTR");
-	CHECK(to_state(&rig->a, IB_QPS_SQE), "SQD to SQE");
+	CHECK(to_init(&rig->a), "SQD to INIT is accepted");
+	CHECK(to_rtr(rig, &rig->a, &rig->b), "SQD to RTR is accepted");
+	CHECK(to_state(&rig->a, IB_QPS_SQE), "SQD to SQE is accepted");
 	TRY(ib_query_qp(rig->a.qp, &attr, IB_QP_STATE, &init));
 	CHECK(attr.qp_state == IB_QPS_SQD, "state %d", attr.qp_state);
 	return to_state(&rig->a, IB_QPS_RTS);
 }
 
-/* What is wrong in itself is refused when it is posted, with the bad request named. */
+/* Wrong requests are refused when they are posted, and the verb names the first wrong one. */
 int t_immediate_errors(struct rig *rig)
 {
 	struct ib_sge sge[3] = {};
@@ -49,22 +50,30 @@ int t_immediate_errors(struct rig *rig)
 	const struct ib_send_wr *bad_send = NULL;
 	int i, n;
 
-	CHECK(ib_post_recv(rig->a.qp, &r1, &bad_recv) && bad_recv == &r1, "receive in RESET");
-	CHECK(ib_post_send(rig->a.qp, &s1, &bad_send) && bad_send == &s1, "send in RESET");
+	CHECK(ib_post_recv(rig->a.qp, &r1, &bad_recv) && bad_recv == &r1,
+	      "a receive in RESET is accepted");
+	CHECK(ib_post_send(rig->a.qp, &s1, &bad_send) && bad_send == &s1,
+	      "a send in RESET is accepted");
 	TRY(to_init(&rig->a));
-	CHECK(ib_post_send(rig->a.qp, &s1, &bad_send) && bad_send == &s1, "send in INIT");
+	CHECK(ib_post_send(rig->a.qp, &s1, &bad_send) && bad_send == &s1,
+	      "a send in INIT is accepted");
 	sge[0].lkey = rig->pd->local_dma_lkey;
 	sge[0].addr = rig->a.dma;
-	CHECK(ib_post_recv(rig->a.qp, &r1, &bad_recv) && bad_recv == &r2, "too many SGEs");
+	CHECK(ib_post_recv(rig->a.qp, &r1, &bad_recv) && bad_recv == &r2,
+	      "a receive with too many SGEs is accepted");
 	r1.next = NULL;
-	/* One is in already. A queue may be deeper than asked for, not without end. */
+	/*
+	 * One receive is posted already. A queue may have more entries than requested, but must
+	 * have a limit.
+	 */
 	for (i = 0, n = 0; i < 10000 && !n; i++)
 		n = ib_post_recv(rig->a.qp, &r1, &bad_recv);
-	CHECK(n && i >= DEPTH && bad_recv == &r1, "full: %d after %d", n, i);
+	CHECK(n && i >= DEPTH && bad_recv == &r1,
+	      "the receive queue returned %d after %d receives", n, i);
 	return 0;
 }
 
-/* What stands before a request that is refused is executed, without any further call. */
+/* The requests of a list that precede a refused one are executed. */
 int t_bad_in_a_chain(struct rig *rig)
 {
 	struct ib_sge to[3] = { { .addr = rig->b.dma, .length = 64, .lkey = rig->pd->local_dma_lkey } };
@@ -79,8 +88,10 @@ int t_bad_in_a_chain(struct rig *rig)
 	struct ib_wc wc;
 
 	TRY(connect_ends(rig));
-	CHECK(ib_post_recv(rig->b.qp, &r1, &bad_recv) == -EINVAL && bad_recv == &r2, "receives");
-	CHECK(ib_post_send(rig->a.qp, &s1, &bad_send) == -EINVAL && bad_send == &s2, "sends");
+	CHECK(ib_post_recv(rig->b.qp, &r1, &bad_recv) == -EINVAL && bad_recv == &r2,
+	      "the list is not refused at the wrong receive");
+	CHECK(ib_post_send(rig->a.qp, &s1, &bad_send) == -EINVAL && bad_send == &s2,
+	      "the list is not refused at the wrong send");
 	TRY(reap(&rig->b, &wc, 1));
 	EXPECT_WC(wc, 100, IB_WC_SUCCESS);
 	TRY(reap(&rig->a, &wc, 1));
@@ -102,11 +113,11 @@ int t_send(struct rig *rig)
 	      wc[0].opcode, wc[0].byte_len);
 	CHECK(wc[0].wc_flags & IB_WC_WITH_IMM && wc[0].ex.imm_data == cpu_to_be32(0x12345678),
 	      "immediate %x", be32_to_cpu(wc[0].ex.imm_data));
-	CHECK(wc[0].qp == rig->b.qp, "qp");
+	CHECK(wc[0].qp == rig->b.qp, "the completion names another queue pair");
 	TRY(reap(&rig->a, wc, 1));
 	EXPECT_WC(wc[0], 1, IB_WC_SUCCESS);
 	CHECK(wc[0].opcode == IB_WC_SEND && wc[0].qp == rig->a.qp, "opcode %d", wc[0].opcode);
-	CHECK(!memcmp(rig->a.buf, rig->b.buf, 3000), "data");
+	CHECK(!memcmp(rig->a.buf, rig->b.buf, 3000), "the received data is wrong");
 	return no_more(&rig->a);
 }
 
@@ -124,7 +135,7 @@ int t_inline(struct rig *rig)
 	TRY(reap(&rig->a, wc, 1));
 	EXPECT_WC(wc[0], 1, IB_WC_SUCCESS);
 	fill(&rig->a, 8, 32, 9);
-	CHECK(!memcmp(rig->a.buf + 8, rig->b.buf, 32), "data");
+	CHECK(!memcmp(rig->a.buf + 8, rig->b.buf, 32), "the received data is wrong");
 	return 0;
 }
 
@@ -141,24 +152,26 @@ int t_rdma(struct rig *rig)
 		 rkey));
 	TRY(reap(&rig->b, wc, 1));
 	EXPECT_WC(wc[0], 100, IB_WC_SUCCESS);
-	CHECK(wc[0].opcode == IB_WC_RECV_RDMA_WITH_IMM && wc[0].byte_len == 5, "opcode %d length %u",
+	CHECK(wc[0].opcode == IB_WC_RECV_RDMA_WITH_IMM && wc[0].byte_len == 5,
+	      "opcode %d length %u",
 	      wc[0].opcode, wc[0].byte_len);
 	TRY(reap(&rig->a, wc, 1));
 	EXPECT_WC(wc[0], 2, IB_WC_SUCCESS);
 	CHECK(wc[0].opcode == IB_WC_RDMA_WRITE, "opcode %d", wc[0].opcode);
-	CHECK(!memcmp(rig->a.buf, rig->b.buf, 8192), "data written");
-	CHECK(!memcmp(rig->a.buf, rig->b.buf + 8192, 5), "data written with immediate");
+	CHECK(!memcmp(rig->a.buf, rig->b.buf, 8192), "the written data is wrong");
+	CHECK(!memcmp(rig->a.buf, rig->b.buf + 8192, 5),
+	      "the data written with immediate data is wrong");
 
 	fill(&rig->b, 0, 6000, 77);
 	TRY(post(rig, &rig->a, 3, IB_WR_RDMA_READ, IB_SEND_SIGNALED, 100, 6000, rig->b.dma, rkey));
 	TRY(reap(&rig->a, wc, 1));
 	EXPECT_WC(wc[0], 3, IB_WC_SUCCESS);
 	CHECK(wc[0].opcode == IB_WC_RDMA_READ, "opcode %d", wc[0].opcode);
-	CHECK(!memcmp(rig->a.buf + 100, rig->b.buf, 6000), "data read");
+	CHECK(!memcmp(rig->a.buf + 100, rig->b.buf, 6000), "the read data is wrong");
 	return no_more(&rig->a);
 }
 
-/* A long run through both rings, which must wrap many times, in order. */
+/* A long run, in which both rings wrap many times. All completions arrive in order. */
 int t_stream(struct rig *rig)
 {
 	u64 sent = 0, recv_posted = 0, received = 0, done = 0;
@@ -183,20 +196,21 @@ int t_stream(struct rig *rig)
 		while (!progress) {
 			int n = ib_poll_cq(rig->b.cq, 4, wc);
 
-			CHECK(n >= 0, "poll %d", n);
+			CHECK(n >= 0, "ib_poll_cq: %d", n);
 			for (i = 0; i < n; i++, received++) {
 				EXPECT_WC(wc[i], received, IB_WC_SUCCESS);
 				CHECK(*(u64 *)(rig->b.buf + 64 * (received % DEPTH)) == received,
-				      "data of %llu", received);
+				      "the data of message %llu is wrong", received);
 				progress = true;
 			}
 			n = ib_poll_cq(rig->a.cq, 4, wc);
-			CHECK(n >= 0, "poll %d", n);
+			CHECK(n >= 0, "ib_poll_cq: %d", n);
 			for (i = 0; i < n; i++, done++) {
 				EXPECT_WC(wc[i], done, IB_WC_SUCCESS);
 				progress = true;
 			}
-			CHECK(time_before(jiffies, end), "stuck: %llu sent, %llu done, %llu received",
+			CHECK(time_before(jiffies, end),
+			      "no progress: %llu sent, %llu completed, %llu received",
 			      sent, done, received);
 			cond_resched();
 		}
@@ -204,7 +218,7 @@ int t_stream(struct rig *rig)
 	return 0;
 }
 
-/* Everything outstanding, and everything posted later, completes exactly once, in order. */
+/* Requests that are outstanding or posted later are flushed exactly once, in order. */
 int t_flush(struct rig *rig)
 {
 	struct ib_wc wc[16];
@@ -217,13 +231,13 @@ int t_flush(struct rig *rig)
 	TRY(reap(&rig->a, wc, 8));
 	for (i = 0; i < 8; i++)
 		EXPECT_WC(wc[i], 200 + i, IB_WC_WR_FLUSH_ERR);
-	CHECK(wc[0].qp == rig->a.qp && wc[0].vendor_err, "qp and vendor_err must be set");
+	CHECK(wc[0].qp == rig->a.qp && wc[0].vendor_err, "qp or vendor_err is not set");
 	for (i = 0; i < 4; i++)
 		TRY(post_recv(rig, &rig->a, 300 + i, 0, 64));
 	TRY(reap(&rig->a, wc, 4));
 	for (i = 0; i < 4; i++)
 		EXPECT_WC(wc[i], 300 + i, IB_WC_WR_FLUSH_ERR);
-	/* Unsignaled, and yet it completes. */
+	/* Unsignaled sends are flushed with completions, too. */
 	for (i = 0; i < 4; i++)
 		TRY(post(rig, &rig->a, 400 + i, IB_WR_SEND, 0, 0, 8, 0, 0));
 	TRY(reap(&rig->a, wc, 4));
@@ -232,7 +246,7 @@ int t_flush(struct rig *rig)
 	return no_more(&rig->a);
 }
 
-/* After RESET nothing of the old life shows, and the same CQ serves the new one. */
+/* RESET removes old completions. After that the queue pair works again with the same CQ. */
 int t_reset(struct rig *rig)
 {
 	struct ib_wc wc[1];
@@ -284,7 +298,7 @@ int t_rnr(struct rig *rig)
 	return 0;
 }
 
-/* A message has as many packets as the path MTU says, and the same bytes. */
+/* A message arrives unchanged with each path MTU. */
 int t_path_mtu(struct rig *rig)
 {
 	struct ib_qp_init_attr init;
@@ -306,7 +320,8 @@ int t_path_mtu(struct rig *rig)
 		EXPECT_WC(wc[0], 100, IB_WC_SUCCESS);
 		TRY(reap(&rig->a, wc, 1));
 		EXPECT_WC(wc[0], 1, IB_WC_SUCCESS);
-		CHECK(!memcmp(rig->a.buf, rig->b.buf, 4096), "data with path MTU %d", mtu);
+		CHECK(!memcmp(rig->a.buf, rig->b.buf, 4096),
+		      "the data is wrong with path MTU %d", mtu);
 	}
 	return 0;
 }
@@ -318,7 +333,7 @@ static int set_mtu(struct net_device *ndev, int mtu)
 	rtnl_lock();
 	ret = dev_set_mtu(ndev, mtu);
 	rtnl_unlock();
-	CHECK(!ret, "MTU %d: %d", mtu, ret);
+	CHECK(!ret, "dev_set_mtu to %d: %d", mtu, ret);
 	return 0;
 }
 
@@ -328,19 +343,23 @@ static int check_port_mtu(struct rig *rig, struct net_device *ndev)
 	struct ib_port_attr port;
 
 	TRY(ib_query_port(rig->ibdev, 1, &port));
-	CHECK(port.active_mtu == asked, "the port has %d, the connection manager asks for %d, at %d",
+	CHECK(port.active_mtu == asked,
+	      "the port has MTU %d, the connection manager %d, the net device %d",
 	      port.active_mtu, asked, ndev->mtu);
 	return 0;
 }
 
-/* The port has the path MTU that the connection manager asks for, whatever the net device's is. */
+/*
+ * The active MTU of the port is the path MTU that the connection manager derives from the net
+ * device.
+ */
 int t_port_mtu(struct rig *rig)
 {
 	static const int mtus[] = { 1500, 2143, 2144, 2155, 2156, 4191, 4192, 4200, 4203, 4204, 9000 };
 	struct net_device *ndev = ib_device_get_netdev(rig->ibdev, 1);
 	int i, before, ret = 0;
 
-	CHECK(ndev, "no net device");
+	CHECK(ndev, "the port has no net device");
 	before = ndev->mtu;
 	for (i = 0; !ret && i < ARRAY_SIZE(mtus); i++) {
 		ret = set_mtu(ndev, mtus[i]);
@@ -353,7 +372,7 @@ int t_port_mtu(struct rig *rig)
 	return ret;
 }
 
-/* Neither the lists nor the requests are aligned: ib_iser and ib_isert have theirs in packed structs. */
+/* Unaligned requests and lists of SGEs, as in the packed structs of ib_iser and ib_isert. */
 struct unaligned {
 	u32 before;
 	struct ib_sge sge;
@@ -369,7 +388,7 @@ static struct ib_sge *unaligned_sge(struct rig *rig, struct unaligned *at, u64 a
 	return (void *)at + offsetof(struct unaligned, sge);
 }
 
-/* Requests, and their lists, may lie anywhere. */
+/* Requests and their lists of SGEs may have any alignment. */
 int t_unaligned(struct rig *rig)
 {
 	static const struct {
@@ -407,7 +426,8 @@ int t_unaligned(struct rig *rig)
 		CHECK(wc[0].byte_len == 32, "length %u", wc[0].byte_len);
 		TRY(reap(&rig->a, wc, 1));
 		EXPECT_WC(wc[0], id, IB_WC_SUCCESS);
-		CHECK(!memcmp(rig->a.buf + 8, rig->b.buf, 32), "data of %llu", id);
+		CHECK(!memcmp(rig->a.buf + 8, rig->b.buf, 32),
+		      "the data of message %llu is wrong", id);
 	}
 	return 0;
 }

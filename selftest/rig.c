@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The rig: two ends and what connects them; posting and polling.
+ * The rig: its two ends, their connection, posting and polling.
  */
 #include <linux/delay.h>
 #include <linux/slab.h>
@@ -46,7 +46,7 @@ static void end_close(struct rig *rig, struct end *e)
 	memset(e, 0, sizeof(*e));
 }
 
-/* Gives an end its queue pair; on failure it has none. */
+/* Creates the queue pair of an end. After a failure the end has none. */
 int make_qp(struct rig *rig, struct end *e, struct ib_qp_init_attr *attr)
 {
 	struct ib_qp *qp = ib_create_qp(rig->pd, attr);
@@ -101,7 +101,7 @@ int to_state(struct end *e, enum ib_qp_state state)
 	return ib_modify_qp(e->qp, &attr, IB_QP_STATE);
 }
 
-/* The state of a queue pair, or an error. */
+/* Returns the state of a queue pair, or an error. */
 int state_of(struct ib_qp *qp)
 {
 	struct ib_qp_init_attr init;
@@ -124,7 +124,10 @@ int to_init(struct end *e)
 			    IB_QP_ACCESS_FLAGS);
 }
 
-/* The way to this very device, which is every peer here. Kernel users bring the destination's MAC along. */
+/*
+ * Sets the path to this device, which is the peer in all tests. Kernel users have to set the
+ * destination MAC address.
+ */
 int find_ah(struct rig *rig, struct rdma_ah_attr *ah_attr)
 {
 	const struct ib_gid_attr *gid;
@@ -218,7 +221,7 @@ int rig_open(struct rig *rig, int cqe)
 	return ret;
 }
 
-/* The first GID that is an IPv4 address over RoCEv2, or any. */
+/* Returns the index of the first RoCE v2 GID with an IPv4 address, or else of any RoCE v2 GID. */
 int find_gid(struct ib_device *ibdev)
 {
 	struct ib_port_attr port;
@@ -278,7 +281,7 @@ int post(struct rig *rig, struct end *e, u64 id, enum ib_wr_opcode opcode, int f
 	return ib_post_send(e->qp, &wr.wr, NULL);
 }
 
-/* Polls until @n completions are there, or time is over. */
+/* Polls until @n completions have arrived. Fails if they do not arrive in time. */
 int reap(struct end *e, struct ib_wc *wc, int n)
 {
 	unsigned long end = jiffies + msecs_to_jiffies(WAIT_MS);
@@ -286,10 +289,10 @@ int reap(struct end *e, struct ib_wc *wc, int n)
 
 	while (got < n) {
 		ret = ib_poll_cq(e->cq, n - got, wc + got);
-		CHECK(ret >= 0, "poll: %d", ret);
+		CHECK(ret >= 0, "ib_poll_cq: %d", ret);
 		got += ret;
 		if (!ret) {
-			CHECK(time_before(jiffies, end), "%d of %d completions", got, n);
+			CHECK(time_before(jiffies, end), "%d of %d completions arrived", got, n);
 			usleep_range(20, 100);
 		}
 	}
@@ -301,7 +304,7 @@ int no_more(struct end *e)
 	struct ib_wc wc;
 
 	msleep(20);
-	CHECK(ib_poll_cq(e->cq, 1, &wc) == 0, "surplus completion %llu status %d", wc.wr_id,
+	CHECK(ib_poll_cq(e->cq, 1, &wc) == 0, "unexpected completion %llu status %d", wc.wr_id,
 	      wc.status);
 	return 0;
 }
@@ -311,7 +314,7 @@ int wait_count(atomic_t *count, int n)
 	unsigned long end = jiffies + msecs_to_jiffies(WAIT_MS);
 
 	while (atomic_read(count) < n) {
-		CHECK(time_before(jiffies, end), "%d of %d events", atomic_read(count), n);
+		CHECK(time_before(jiffies, end), "%d of %d events arrived", atomic_read(count), n);
 		msleep(1);
 	}
 	return 0;

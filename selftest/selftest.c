@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * A self-test of kernel verbs: two RC queue pairs of one device, connected to each other, driven as
- * a kernel user drives them. Loading the module runs all tests on the device `dev` and prints one
- * line for each, "ok NAME" or "FAILED NAME: why". Any RDMA device will do; a test of something that
- * it does not offer says "skipped".
+ * A self-test of kernel verbs. A kernel user drives two RC queue pairs of one device that are
+ * connected to each other. When the module is loaded, it runs all tests on the device `dev` and
+ * prints one line for each, "ok NAME" or "FAILED NAME: why". The device may be any RDMA device. If
+ * it lacks a feature that a test needs, the line of that test contains "skipped".
  *
- * The path of one test: rig_open() makes two queue pairs on two completion queues and connects them;
- * the test posts, polls with reap(), and compares with what the specification says must come;
- * rig_close() takes everything down, which must always succeed.
+ * A test has these steps: rig_open() creates two queue pairs on two completion queues. The test
+ * connects them, posts, polls with reap(), and compares the completions with the specification.
+ * rig_close() destroys all objects, which must always succeed.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -24,17 +24,20 @@ MODULE_PARM_DESC(dev, "name of the device to test");
 
 static char *only = "";
 module_param(only, charp, 0444);
-MODULE_PARM_DESC(only, "run just the test of this name");
+MODULE_PARM_DESC(only, "name of the only test to run");
 
 static bool hold;
 module_param(hold, bool, 0444);
-MODULE_PARM_DESC(hold, "keep queue pairs in every state, and drain them when the device goes");
+MODULE_PARM_DESC(hold,
+		 "keep queue pairs in every state until the device is removed, and drain them");
 
 static const struct {
 	const char *name;
 	int (*run)(struct rig *rig);
 	int cqe;
-	/* Runs only if it is named: it needs somebody who does something to the device. */
+	/*
+	 * True if the test runs only if `only` names it, because the device has to fail meanwhile.
+	 */
 	bool named;
 } tests[] = {
 	{ "transitions", t_transitions, CQE },
@@ -89,7 +92,10 @@ static const struct {
 	{ "move-and-post", t_move_post, CQE },
 };
 
-/* The device, from when its tests are over until it goes; the lock keeps it. */
+/*
+ * The device, from the end of its tests until it is removed. While the lock is held, the device is
+ * not removed.
+ */
 static DEFINE_MUTEX(tested_lock);
 static struct ib_device *tested;
 
@@ -135,7 +141,7 @@ static int selftest_add(struct ib_device *ibdev)
 
 	if (strcmp(dev_name(&ibdev->dev), dev))
 		return -EOPNOTSUPP;
-	/* Once: a device that has died comes back under its old name. */
+	/* Tests run only once. A device that has failed is registered again with its old name. */
 	if (!done) {
 		done = true;
 		ret = run_tests(ibdev);
@@ -149,8 +155,9 @@ static int selftest_add(struct ib_device *ibdev)
 }
 
 /*
- * Writing to the parameter `connect` makes one of each object, connects the queue pairs and destroys
- * everything, and returns the error if that fails: for who lets allocations fail in between.
+ * A write to the parameter `connect` creates one object of each kind, connects the queue pairs and
+ * destroys all objects. It returns the error if a step fails. Fault injection uses it to let
+ * allocations fail.
  */
 static int make_all(struct rig *rig)
 {
@@ -204,9 +211,9 @@ static int connect_set(const char *val, const struct kernel_param *kp)
 
 static const struct kernel_param_ops connect_ops = { .set = connect_set };
 module_param_cb(connect, &connect_ops, NULL, 0200);
-MODULE_PARM_DESC(connect, "make, connect and destroy one of each object, now");
+MODULE_PARM_DESC(connect, "create, connect and destroy one object of each kind now");
 
-/* The device goes. With `hold`, it has queues of ours, in whatever state it is itself. */
+/* The device is removed. With `hold` the self-test still has queues, and the device may be dead. */
 static void selftest_remove(struct ib_device *ibdev, void *data)
 {
 	if (strcmp(dev_name(&ibdev->dev), dev))

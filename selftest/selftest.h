@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What the files of the self-test share: the rig, and checks that say what was wrong.
+ * Declarations that the files of the self-test share: the rig, and checks that report what failed.
  */
 #ifndef VERBENA_SELFTEST_H
 #define VERBENA_SELFTEST_H
@@ -22,7 +22,7 @@ struct end {
 	atomic_t comp_events;
 	atomic_t cq_events;
 	atomic_t qp_events;
-	bool no_reads;	/* it accepts none */
+	bool no_reads;	/* max_dest_rd_atomic is 0 */
 	enum ib_event_type last_cq_event, last_qp_event;
 };
 
@@ -31,10 +31,10 @@ struct rig {
 	struct ib_pd *pd;
 	struct end a, b;
 	int gid_index;
-	enum ib_mtu path_mtu;	/* 0: 1024 */
+	enum ib_mtu path_mtu;	/* 0 stands for IB_MTU_1024 */
 };
 
-/* What a test found wrong; the first complaint stays. */
+/* Reason why the present test failed or was skipped. */
 extern char why[WHY_SIZE];
 
 #define CHECK(cond, fmt, ...)						\
@@ -123,7 +123,7 @@ int t_stale_keys(struct rig *rig);
 int t_gaps(struct rig *rig);
 int t_map_ahead(struct rig *rig);
 
-/* Tests of drains by the core, and of the device's death (death.c). */
+/* Tests of drains by the core, and of a device that fails (death.c). */
 int t_drain(struct rig *rig);
 int t_death(struct rig *rig);
 
@@ -148,13 +148,13 @@ int t_no_timeout(struct rig *rig);
 int t_srq_order(struct rig *rig);
 int t_srq_storm(struct rig *rig);
 
-/* Tests of drains, and of what is called at the same time (drain.c). */
+/* Tests of drains, and of concurrent verbs (drain.c). */
 int t_drain_states(struct rig *rig);
 int t_move_post(struct rig *rig);
 int hold_queues(struct ib_device *ibdev, int gid_index);
 void drain_held(void);
 
-/* The drain of a queue that has overflowed (lossy.c). */
+/* Test of a drain after a CQ overflow (lossy.c). */
 int t_drain_lossy(struct rig *rig);
 
 #endif

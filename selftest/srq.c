@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Shared receive queues. Receives complete in any order, and some never, because the queue pair that
- * has taken them is reset or destroyed; yet a queue always takes as many as it was made for.
+ * Shared receive queues. Receives complete in any order. Some never complete, because the queue
+ * pair that has taken them is reset or destroyed. The SRQ must always accept max_wr outstanding
+ * receives.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -12,12 +13,12 @@
 
 #include "selftest.h"
 
-#define PIECE		(256 << 10)	/* of a long message; all pieces are the same memory */
+#define PIECE		(256 << 10)	/* bytes; all pieces of a message are the same memory */
 #define PIECES		8
 #define MAX_RECVS	256
 #define MAX_ENDS	4
 
-/* Receives of one queue, known by numbers: each comes back at most once. */
+/* Receives of one SRQ. Each has a number, which is in `out` from its post to its completion. */
 struct pool {
 	struct ib_srq *srq;
 	struct ib_cq *send_cq, *recv_cq[2];
@@ -26,7 +27,7 @@ struct pool {
 	int max_wr, pieces;
 	u64 posted, completed, flushed;
 	DECLARE_BITMAP(out, MAX_RECVS);
-	/* The ends that receive, and those that send to them. */
+	/* Ends that receive, and ends that send to them. */
 	struct end to[MAX_ENDS], from[MAX_ENDS];
 };
 
@@ -61,7 +62,7 @@ static struct ib_cq *make_cq(struct rig *rig)
 	return IS_ERR(cq) ? NULL : cq;
 }
 
-/* A pool of at least @max_wr receives. */
+/* Creates a pool with an SRQ of at least @max_wr receives. */
 static struct pool *pool_open(struct rig *rig, int max_wr)
 {
 	struct ib_srq_init_attr attr = {
@@ -101,7 +102,7 @@ fail:
 	return NULL;
 }
 
-/* Two ends, connected, of which @p's @i-th receives from its queue. */
+/* Connects the @i-th two ends of @p, of which one receives from the SRQ. */
 static int ends_open(struct rig *rig, struct pool *p, int i)
 {
 	struct end *to = &p->to[i], *from = &p->from[i];
@@ -135,7 +136,7 @@ static int sges_of(struct rig *rig, struct pool *p, struct ib_sge *sge, int piec
 	return pieces;
 }
 
-/* Posts a receive of any number that is free; what the verb returns. */
+/* Posts a receive with a free number. Returns the result of the verb. */
 static int fill_one(struct rig *rig, struct pool *p)
 {
 	int id = find_first_zero_bit(p->out, MAX_RECVS);
@@ -147,7 +148,10 @@ static int fill_one(struct rig *rig, struct pool *p)
 	};
 	int ret;
 
-	/* When the queue is full there is no number left that could be, and yet it has to be asked. */
+	/*
+	 * If all numbers are in use, the SRQ is full. The receive is posted all the same, because
+	 * the SRQ has to refuse it.
+	 */
 	ret = ib_post_srq_recv(p->srq, &wr, NULL);
 	if (!ret) {
 		set_bit(id, p->out);
@@ -156,7 +160,7 @@ static int fill_one(struct rig *rig, struct pool *p)
 	return ret;
 }
 
-/* Posts until it is full, which must be when @max_wr are there. */
+/* Posts until max_wr receives are outstanding, all of which the SRQ must accept. */
 static int fill_all(struct rig *rig, struct pool *p)
 {
 	int before = bitmap_weight(p->out, MAX_RECVS), n;
@@ -164,8 +168,9 @@ static int fill_all(struct rig *rig, struct pool *p)
 	for (n = before; n < p->max_wr; n++) {
 		int ret = fill_one(rig, p);
 
-		CHECK(!ret, "post refused (%d) with %d of %d, %d of them before; %llu posted", ret, n,
-		      p->max_wr, before, p->posted);
+		CHECK(!ret,
+		      "post refused (%d) with %d of %d receives, %d of them from before; %llu posted",
+		      ret, n, p->max_wr, before, p->posted);
 	}
 	return 0;
 }
@@ -183,7 +188,7 @@ static int send_one(struct rig *rig, struct pool *p, int i, int pieces)
 	return ib_post_send(p->from[i].qp, &wr, NULL);
 }
 
-/* Takes what completed on one of the receives' CQs. */
+/* Polls all completions of one receive CQ. Returns their number. */
 static int poll_recvs(struct pool *p, int cq)
 {
 	struct ib_wc wc[16];
@@ -192,7 +197,7 @@ static int poll_recvs(struct pool *p, int cq)
 	while ((n = ib_poll_cq(p->recv_cq[cq], ARRAY_SIZE(wc), wc)) > 0) {
 		for (i = 0; i < n; i++) {
 			CHECK(wc[i].wr_id < MAX_RECVS && test_and_clear_bit(wc[i].wr_id, p->out),
-			      "receive %llu completed that was not posted, status %d", wc[i].wr_id,
+			      "receive %llu completed without a post, status %d", wc[i].wr_id,
 			      wc[i].status);
 			CHECK(wc[i].status == IB_WC_SUCCESS || wc[i].status == IB_WC_WR_FLUSH_ERR,
 			      "receive %llu status %d", wc[i].wr_id, wc[i].status);
@@ -203,11 +208,11 @@ static int poll_recvs(struct pool *p, int cq)
 		}
 		all += n;
 	}
-	CHECK(n >= 0, "poll: %d", n);
+	CHECK(n >= 0, "ib_poll_cq: %d", n);
 	return all;
 }
 
-/* Takes completions of sends; how many of them. */
+/* Polls all completions of sends. Returns their number. */
 static int poll_sends(struct pool *p, enum ib_wc_status *last)
 {
 	struct ib_wc wc[16];
@@ -218,7 +223,7 @@ static int poll_sends(struct pool *p, enum ib_wc_status *last)
 		if (last)
 			*last = wc[n - 1].status;
 	}
-	CHECK(n >= 0, "poll: %d", n);
+	CHECK(n >= 0, "ib_poll_cq: %d", n);
 	return all;
 }
 
@@ -235,14 +240,14 @@ static int reap_sends(struct pool *p, int count, enum ib_wc_status *last)
 			return n;
 		got += n;
 		if (!n) {
-			CHECK(time_before(jiffies, end), "%d of %d sends", got, count);
+			CHECK(time_before(jiffies, end), "%d of %d sends completed", got, count);
 			usleep_range(20, 100);
 		}
 	}
 	return 0;
 }
 
-/* A full queue of which every other receive has completed takes half as many again. */
+/* After every second receive of a full SRQ has completed, the SRQ accepts max_wr / 2 new ones. */
 static int order(struct rig *rig, struct pool *p)
 {
 	int half = p->max_wr / 2, round, i, n;
@@ -251,17 +256,18 @@ static int order(struct rig *rig, struct pool *p)
 	TRY(ends_open(rig, p, 1));
 	for (round = 0; round < 8; round++) {
 		TRY(fill_all(rig, p));
-		CHECK(fill_one(rig, p) == -ENOMEM, "more than max_wr taken");
+		CHECK(fill_one(rig, p) == -ENOMEM, "the SRQ accepts more than max_wr receives");
 		for (i = 0; i < p->max_wr; i++) {
 			TRY(send_one(rig, p, i % 2, 0));
 			TRY(reap_sends(p, 1, NULL));
 		}
-		/* The first receive of all waits to be polled. */
+		/* The first receive is in the other CQ, and is not polled yet. */
 		n = poll_recvs(p, 1);
 		CHECK(n == half, "%d of %d completions", n, half);
 		for (i = 0; i < half; i++)
-			CHECK(!fill_one(rig, p), "post refused with %d of %d", half + i, p->max_wr);
-		CHECK(fill_one(rig, p) == -ENOMEM, "more than max_wr taken");
+			CHECK(!fill_one(rig, p),
+			      "post refused with %d of %d receives", half + i, p->max_wr);
+		CHECK(fill_one(rig, p) == -ENOMEM, "the SRQ accepts more than max_wr receives");
 		n = poll_recvs(p, 0);
 		CHECK(n == half, "%d of %d completions", n, half);
 	}
@@ -274,11 +280,11 @@ int t_srq_order(struct rig *rig)
 	int ret;
 
 	if (!rig->ibdev->attrs.max_srq) {
-		strscpy(why, "skipped: no shared receive queues", WHY_SIZE);
+		strscpy(why, "skipped: the device has no SRQs", WHY_SIZE);
 		return 0;
 	}
 	p = pool_open(rig, DEPTH);
-	CHECK(p, "no pool");
+	CHECK(p, "the SRQ and its CQs cannot be created");
 	ret = order(rig, p);
 	pool_close(rig, p);
 	return ret;
@@ -295,8 +301,8 @@ static int gone(struct end *e)
 }
 
 /*
- * All ends of one pair go, in one of several ways, in the middle of whatever they do: no completion of
- * theirs is to come afterwards.
+ * Resets or destroys both ends of a pair, in a way that @way selects, while they work. They must
+ * not complete anything after that.
  */
 static int end_pair(struct pool *p, int i, u32 way)
 {
@@ -318,25 +324,25 @@ static int end_pair(struct pool *p, int i, u32 way)
 	return 0;
 }
 
-/* Queue pairs that are gone complete nothing. */
+/* Checks that no completions of reset or destroyed queue pairs are left. */
 static int none_left(struct pool *p)
 {
 	int i, n;
 
 	for (i = 0; i < ARRAY_SIZE(p->recv_cq); i++) {
 		n = poll_recvs(p, i);
-		CHECK(n <= 0, "%d completions of queue pairs that are gone", n);
+		CHECK(n <= 0, "%d receive completions of reset or destroyed queue pairs", n);
 		if (n < 0)
 			return n;
 	}
 	n = poll_sends(p, NULL);
-	CHECK(n == 0, "%d completions of sends of queue pairs that are gone", n);
+	CHECK(n == 0, "%d send completions of reset or destroyed queue pairs", n);
 	return 0;
 }
 
 /*
- * Sends until the queue is empty and counts as lost what was posted and has not completed by then: a
- * queue pair had taken it. From then on nothing is outstanding.
+ * Sends until the SRQ is empty. Receives that were posted and have not completed by then count as
+ * lost, because a queue pair had taken them. After that no receive is outstanding.
  */
 static int sweep(struct rig *rig, struct pool *p, u64 *lost)
 {
@@ -351,7 +357,8 @@ static int sweep(struct rig *rig, struct pool *p, u64 *lost)
 		if (n < 0)
 			return n;
 	}
-	CHECK(status == IB_WC_RNR_RETRY_EXC_ERR, "the empty queue answers with status %d", status);
+	CHECK(status == IB_WC_RNR_RETRY_EXC_ERR,
+	      "a send to the empty SRQ completed with status %d", status);
 	TRY(to_state(&p->to[0], IB_QPS_RESET));
 	TRY(to_state(&p->from[0], IB_QPS_RESET));
 	TRY(none_left(p));
@@ -371,7 +378,7 @@ static int storm(struct rig *rig, struct pool *p, u64 *lost)
 		TRY(fill_all(rig, p));
 		for (i = 0; i < MAX_ENDS; i++)
 			TRY(ends_open(rig, p, i));
-		/* Short messages, in turns, with the queue kept full. */
+		/* Short messages from all ends, with a full SRQ. */
 		end = jiffies + 12 * msecs_to_jiffies(WAIT_MS);
 		while (done < 2000) {
 			for (i = 0; i < MAX_ENDS; i++)
@@ -388,10 +395,13 @@ static int storm(struct rig *rig, struct pool *p, u64 *lost)
 				done += n;
 				TRY(fill_all(rig, p));
 			}
-			CHECK(time_before(jiffies, end), "stuck at %d", done);
+			CHECK(time_before(jiffies, end), "no progress after %d receives", done);
 			cond_resched();
 		}
-		/* Long ones, so that the end comes in the middle of them. */
+		/*
+		 * Long messages, so that the queue pairs are reset or destroyed in the middle of
+		 * them.
+		 */
 		for (i = 0; i < MAX_ENDS; i++)
 			for (k = 0; k < 4; k++)
 				TRY(send_one(rig, p, i, p->pieces));
@@ -399,7 +409,7 @@ static int storm(struct rig *rig, struct pool *p, u64 *lost)
 			usleep_range(50, 400);
 		for (i = 0; i < MAX_ENDS; i++)
 			TRY(end_pair(p, i, get_random_u32()));
-		/* What completed before they went may have been polled by now, or is gone with them. */
+		/* Earlier completions were polled, or removed with their queue pairs. */
 		TRY(none_left(p));
 		TRY(fill_all(rig, p));
 		TRY(sweep(rig, p, lost));
@@ -407,7 +417,9 @@ static int storm(struct rig *rig, struct pool *p, u64 *lost)
 	return 0;
 }
 
-/* A hundred thousand receives, through queue pairs that go while they hold some. */
+/*
+ * A hundred thousand receives, with queue pairs that are reset or destroyed while they hold some.
+ */
 int t_srq_storm(struct rig *rig)
 {
 	struct pool *p;
@@ -415,14 +427,14 @@ int t_srq_storm(struct rig *rig)
 	int ret;
 
 	if (!rig->ibdev->attrs.max_srq) {
-		strscpy(why, "skipped: no shared receive queues", WHY_SIZE);
+		strscpy(why, "skipped: the device has no SRQs", WHY_SIZE);
 		return 0;
 	}
 	p = pool_open(rig, 128);
-	CHECK(p, "no pool");
+	CHECK(p, "the SRQ and its CQs cannot be created");
 	ret = storm(rig, p, &lost);
 	if (!ret)
-		snprintf(why, WHY_SIZE, "%llu receives, %llu taken and given back", p->completed, lost);
+		snprintf(why, WHY_SIZE, "%llu receives, %llu returned to the SRQ", p->completed, lost);
 	pool_close(rig, p);
 	return ret;
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Datagrams.
+ * Unreliable datagrams.
  */
 #include "selftest.h"
 
-/* A datagram to ourselves: 40 bytes of GRH, then the data, and where it came from. */
+/* A datagram to the same queue pair: 40 bytes of GRH, then the data, with the source QPN. */
 static int ud_with(struct rig *rig, struct ib_qp *qp)
 {
 	struct ib_qp_attr attr = { .qp_state = IB_QPS_INIT, .port_num = 1, .qkey = 0x11111111 };
@@ -39,7 +39,7 @@ static int ud_with(struct rig *rig, struct ib_qp *qp)
 
 	TRY(find_ah(rig, &ah_attr));
 	send.ah = rdma_create_ah(rig->pd, &ah_attr, RDMA_CREATE_AH_SLEEPABLE);
-	CHECK(!IS_ERR(send.ah), "create_ah: %ld", PTR_ERR(send.ah));
+	CHECK(!IS_ERR(send.ah), "rdma_create_ah: %ld", PTR_ERR(send.ah));
 
 	fill(a, 0, 100, 5);
 	ret = ib_post_recv(qp, &recv, NULL);
@@ -52,10 +52,10 @@ static int ud_with(struct rig *rig, struct ib_qp *qp)
 	r = wc[0].wr_id == 1 ? &wc[0] : &wc[1];
 	EXPECT_WC(*r, 1, IB_WC_SUCCESS);
 	CHECK(r->opcode == IB_WC_RECV && r->byte_len == 140 && r->src_qp == qp->qp_num,
-	      "opcode %d length %u from %u", r->opcode, r->byte_len, r->src_qp);
+	      "opcode %d, length %u, source QPN %u", r->opcode, r->byte_len, r->src_qp);
 	CHECK(r->wc_flags & IB_WC_GRH && r->wc_flags & IB_WC_WITH_IMM &&
 	      r->ex.imm_data == cpu_to_be32(0xabcd), "flags %x", r->wc_flags);
-	CHECK(!memcmp(a->buf, a->buf + 4096 + 40, 100), "data");
+	CHECK(!memcmp(a->buf, a->buf + 4096 + 40, 100), "the received data is wrong");
 	return 0;
 }
 
@@ -72,7 +72,7 @@ int t_ud(struct rig *rig)
 	struct ib_qp *qp = ib_create_qp(rig->pd, &attr);
 	int ret;
 
-	CHECK(!IS_ERR(qp), "create_qp: %ld", PTR_ERR(qp));
+	CHECK(!IS_ERR(qp), "ib_create_qp: %ld", PTR_ERR(qp));
 	ret = ud_with(rig, qp);
 	WARN_ON(ib_destroy_qp(qp));
 	return ret;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Datagrams and unreliable connections: what is dropped without a word, and SQE.
+ * Datagrams and unreliable connections: packets that are dropped without an error, and SQE.
  */
 #include <linux/delay.h>
 #include <rdma/ib_verbs.h>
@@ -9,12 +9,15 @@
 
 #define QKEY 0x11111111
 
-/* Two queue pairs of a kind on the rig's completion queues; of datagrams, the way from the first to the second. */
+/*
+ * Two queue pairs of one type on the rig's CQs. For UD, `ah` is the path from the first to the
+ * second.
+ */
 struct two {
 	struct rig *rig;
 	struct ib_qp *a, *b;
 	struct ib_ah *ah;
-	struct ib_srq *srq;	/* of b, if there is one */
+	struct ib_srq *srq;	/* SRQ of b, or NULL */
 };
 
 static int up_ud(struct ib_qp *qp)
@@ -90,7 +93,7 @@ static int datagram(struct two *t, u64 id, enum ib_wr_opcode opcode, struct ib_a
 	return ib_post_send(t->a, &wr.wr, NULL);
 }
 
-/* A datagram that arrives nowhere: it is sent all the same, and both stay up. */
+/* A datagram that is dropped: the send completes with success, and both queue pairs stay in RTS. */
 static int lost(struct two *t, u32 qpn, u32 qkey, u32 len)
 {
 	struct ib_wc wc[1];
@@ -122,16 +125,19 @@ static int with_drops(struct two *t)
 	TRY(lost(t, t->b->qp_num, QKEY, 24));		/* no receive */
 	TRY(receive(t, t->b, 7, 40 + 24));
 	TRY(lost(t, t->b->qp_num, QKEY + 1, 24));	/* another Q_Key */
-	TRY(lost(t, 0xfffff0, QKEY, 24));		/* nobody there */
+	TRY(lost(t, 0xfffff0, QKEY, 24));		/* no such queue pair */
 	TRY(lost(t, t->b->qp_num, QKEY, 25));		/* longer than the receive */
-	/* The receive is still there. */
+	/* The dropped datagrams have not consumed the receive. */
 	TRY(arrives(t, 2, 7));
 	TRY(receive(t, t->b, 8, 40 + 8192));
-	TRY(lost(t, t->b->qp_num, QKEY, 8192));		/* over the MTU: that receive would take it */
+	TRY(lost(t, t->b->qp_num, QKEY, 8192));		/* over the MTU, not the receive */
 	return arrives(t, 3, 8);
 }
 
-/* One request fails by itself, what is behind it is flushed, receives go on, and back in RTS all is as before. */
+/*
+ * One send fails, and the sends after it are flushed. Receives continue. After a move back to RTS
+ * the queue pair works as before.
+ */
 static int in_sqe(struct two *t, struct ib_ah *ah)
 {
 	struct ib_qp_attr attr = { .qp_state = IB_QPS_RTS, .cur_qp_state = IB_QPS_SQE };
@@ -146,16 +152,16 @@ static int in_sqe(struct two *t, struct ib_ah *ah)
 	EXPECT_WC(wc[0], 10, IB_WC_LOC_QP_OP_ERR);
 	EXPECT_WC(wc[1], 11, IB_WC_WR_FLUSH_ERR);
 	CHECK(state_of(t->a) == IB_QPS_SQE, "state %d", state_of(t->a));
-	/* Posting is accepted, and flushed. */
+	/* A send that is posted in SQE is accepted and flushed. */
 	TRY(datagram(t, 12, IB_WR_SEND, t->ah, t->b->qp_num, QKEY, 24));
 	TRY(reap(&t->rig->a, wc, 1));
 	EXPECT_WC(wc[0], 12, IB_WC_WR_FLUSH_ERR);
-	/* Neither end is told of anything else. */
+	/* Neither end gets another completion. */
 	TRY(no_more(&t->rig->a));
 	TRY(no_more(&t->rig->b));
 	TRY(ib_modify_qp(t->a, &attr, IB_QP_STATE | IB_QP_CUR_STATE));
 	TRY(arrives(t, 13, 60));
-	/* The receive that waited meanwhile takes a datagram. */
+	/* The receive that was posted before SQE receives a datagram. */
 	TRY(datagram(t, 14, IB_WR_SEND, t->ah, t->a->qp_num, QKEY, 24));
 	TRY(reap(&t->rig->a, wc, 2));
 	i = wc[0].wr_id == 14;
@@ -183,9 +189,12 @@ static int with_sqe(struct two *t)
 	}
 	ib_dealloc_pd(other);
 	TRY(ret);
-	/* An operation that datagrams have not is refused at once: its request has no place for an address handle. */
+	/*
+	 * An operation that UD lacks is refused when it is posted: its request has no address
+	 * handle.
+	 */
 	CHECK(datagram(t, 1, IB_WR_RDMA_WRITE, t->ah, t->b->qp_num, QKEY, 24) == -EINVAL,
-	      "a WRITE is posted");
+	      "a WRITE is accepted");
 	return no_more(&t->rig->a);
 }
 
@@ -227,7 +236,7 @@ static int with_uc(struct two *t)
 		EXPECT_WC(wc[0], id, IB_WC_SUCCESS);
 	}
 	TRY(no_more(&t->rig->b));
-	CHECK(*there == 42, "the WRITE left %llu", *there);
+	CHECK(*there == 42, "the memory contains %llu after the WRITE, not 42", *there);
 	CHECK(state_of(t->b) == IB_QPS_RTS, "state %d", state_of(t->b));
 	TRY(uc_post(t, 4, IB_WR_RDMA_READ, rkey));
 	TRY(reap(&t->rig->a, wc, 1));
@@ -264,7 +273,9 @@ static int connect_kind(struct two *t, enum ib_qp_type kind)
 	return 0;
 }
 
-/* Runs @test with two queue pairs of a kind; the second takes its receives from @srq, if there is one. */
+/*
+ * Runs @test with two queue pairs of a type. If @srq is not NULL, the second one receives from it.
+ */
 static int with_srq(struct rig *rig, enum ib_qp_type kind, struct ib_srq *srq,
 		    int (*test)(struct two *))
 {
@@ -303,7 +314,10 @@ static int with_two(struct rig *rig, enum ib_qp_type kind, int (*test)(struct tw
 	return with_srq(rig, kind, NULL, test);
 }
 
-/* The receive of a message that is too long cannot go back: it completes in error, and the queue pair stays up. */
+/*
+ * A datagram is longer than the receive from the SRQ. The receive cannot return to the SRQ, so it
+ * completes with an error, and the queue pair stays in RTS.
+ */
 static int with_too_long(struct two *t)
 {
 	struct ib_wc wc[1];
@@ -329,7 +343,7 @@ int t_srq_too_long(struct rig *rig)
 	int ret;
 
 	if (IS_ERR(srq) && PTR_ERR(srq) == -EOPNOTSUPP) {
-		strscpy(why, "skipped: no shared receive queues", WHY_SIZE);
+		strscpy(why, "skipped: the device has no SRQs", WHY_SIZE);
 		return 0;
 	}
 	TRY(PTR_ERR_OR_ZERO(srq));
@@ -353,7 +367,7 @@ int t_uc(struct rig *rig)
 	return with_two(rig, IB_QPT_UC, with_uc);
 }
 
-/* With timeout 0 a request waits for its peer as long as it takes. */
+/* With timeout 0 a request waits for its peer without a limit. */
 int t_no_timeout(struct rig *rig)
 {
 	struct ib_qp_attr attr = {
