@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-/* The host's address changes ($CHANGE is a command that does it), and with it the GID that connections are made with. */
+/*
+ * The address of the host changes, and with it the GID of new connections. $CHANGE is the command
+ * that changes the address.
+ */
 #include "../lib/verbs.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Takes the first GID of the same kind, which for an IPv4 address is the twelve bytes before it. */
+/*
+ * Selects the first GID of the same kind. GIDs of IPv4 addresses have the same first twelve bytes.
+ */
 static bool find_gid(struct device *device)
 {
 	static const union ibv_gid none;
@@ -23,7 +28,10 @@ static bool find_gid(struct device *device)
 	return false;
 }
 
-/* Half of the work, the change, and the rest over a new connection, as after a restart of the peer. */
+/*
+ * Does half of the work, changes the address, and does the rest over a new connection, as after a
+ * restart of the peer. With @look the program looks for a new GID first.
+ */
 static bool write_halves(struct device *device, bool look)
 {
 	const char *change = getenv("CHANGE");
@@ -38,11 +46,14 @@ static bool write_halves(struct device *device, bool look)
 	if (write_rest(&from, &to, &work))
 		return false;
 	if (change && system(change))
-		die("the address cannot be changed");
-	/* One event for the address that goes and one for that which comes; between them there may be none. */
+		die("the command in $CHANGE has failed: %s", change);
+	/*
+	 * There is one event for the removed address and one for the new one. Between them there
+	 * may be no GID.
+	 */
 	while (look && event_came(device, IBV_EVENT_GID_CHANGE, change ? 5000 : 0))
 		if (find_gid(device)) {
-			printf("IBV_EVENT_GID_CHANGE: GID %d is taken\n", device->gid_index);
+			printf("IBV_EVENT_GID_CHANGE: connections use GID %d now\n", device->gid_index);
 			break;
 		}
 	work = (struct work){ 0 };
@@ -52,13 +63,13 @@ static bool write_halves(struct device *device, bool look)
 	return write_rest(&from, &to, &work) == 0 && arrived(&from, &to) == PIECES;
 }
 
-/* Remembers a GID. */
+/* Uses the GID of the beginning for all connections. */
 static bool careless(struct device *device)
 {
 	return write_halves(device, false);
 }
 
-/* Looks for one when it is told that they have changed. */
+/* Looks for a GID after an event that reports a change of GIDs. */
 static bool careful(struct device *device)
 {
 	return write_halves(device, true);

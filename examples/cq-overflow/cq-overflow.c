@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-/* A CQ has no room for a completion: IBV_EVENT_CQ_ERR, and its queue pairs are in ERR. What would have completed there completes nowhere. */
+/*
+ * A CQ has no room for a completion. The program gets IBV_EVENT_CQ_ERR, the queue pairs of the CQ
+ * are in ERR, and the CQ gets no more completions.
+ */
 #include "../lib/verbs.h"
 
 #include <stdio.h>
 
-/* Waits for as many completions as it has posted work requests. */
+/* Waits for one completion of each work request. */
 static bool careless(struct device *device)
 {
 	struct work work = { 0 };
@@ -13,11 +16,14 @@ static bool careless(struct device *device)
 	ends_create(&from, &to, device, IBV_QPT_RC);
 	connect_ends(&from, &to, PATIENT);
 	if (write_rest(&from, &to, &work) < 0)
-		puts("completions do not come any more");
+		puts("no completion for five seconds");
 	return arrived(&from, &to) == PIECES && work.done[PIECES - 1];
 }
 
-/* Polls what is there, destroys what uses the CQ and then the CQ, creates a larger one, and writes what is not known to be done. */
+/*
+ * Polls the completions in the CQ, destroys the queue pair and then the CQ, creates a larger CQ,
+ * and repeats all work, because it does not know which WRITEs were executed.
+ */
 static bool careful(struct device *device)
 {
 	struct work work = { 0 };
@@ -35,7 +41,7 @@ static bool careful(struct device *device)
 		if (!event_came(device, IBV_EVENT_CQ_ERR, 0) || cqe > 4 * PIECES)
 			return false;
 		cqe *= 2;
-		printf("IBV_EVENT_CQ_ERR: a CQ of %d entries\n", cqe);
+		printf("IBV_EVENT_CQ_ERR: the new CQ has %d entries\n", cqe);
 		end_destroy(&from);
 		end_create(&from, device, IBV_QPT_RC, cqe, NULL);
 		prepare(&from, &to);

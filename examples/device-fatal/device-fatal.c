@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-/* The device dies, and its driver resets it. */
+/* The device has a fatal error, and its driver resets it. */
 #include "../lib/verbs.h"
 
 #include <stdio.h>
@@ -14,7 +14,7 @@ static int write_once(struct device *device, struct end *from, struct end *to)
 	return write_rest(from, to, &work);
 }
 
-/* Takes it for a queue pair in error. */
+/* Handles the failure as that of a queue pair. */
 static bool careless(struct device *device)
 {
 	struct work work = { 0 };
@@ -22,14 +22,17 @@ static bool careless(struct device *device)
 	int status = write_once(device, &from, &to);
 
 	if (status > 0) {
-		puts("flushed: both ends begin anew");
+		puts("flushed: both ends reconnect");
 		connect_ends(&from, &to, PATIENT);
 		status = write_rest(&from, &to, &work);
 	}
 	return status == 0 && arrived(&from, &to) == PIECES;
 }
 
-/* Asks whether it was the device. If so all that was made of it is destroyed, which works, and made anew when the device is back. */
+/*
+ * Checks for the event of a fatal error. If it came, the program destroys all objects, which
+ * succeeds, closes the device, and opens it when its driver has recovered it.
+ */
 static bool careful(struct device *device)
 {
 	struct end from, to;
@@ -39,13 +42,13 @@ static bool careful(struct device *device)
 		return arrived(&from, &to) == PIECES;
 	if (!event_came(device, IBV_EVENT_DEVICE_FATAL, 5000))
 		return false;
-	puts("IBV_EVENT_DEVICE_FATAL: opened again");
+	puts("IBV_EVENT_DEVICE_FATAL: the device is opened again");
 	end_destroy(&from);
 	end_destroy(&to);
 	device_close(device);
 	for (i = 0; !device_try(device); i++) {
 		if (i == 300)
-			die("the device does not come back");
+			die("the device cannot be opened again within 30 s");
 		usleep(100000);
 	}
 	return write_once(device, &from, &to) == 0 && arrived(&from, &to) == PIECES;

@@ -35,7 +35,7 @@ bool device_try(struct device *device)
 	int i;
 
 	if (!list)
-		die("no device list: %s", strerror(errno));
+		die("ibv_get_device_list: %s", strerror(errno));
 	for (i = 0; list[i] && name && strcmp(name, ibv_get_device_name(list[i])); i++)
 		;
 	device->context = list[i] ? ibv_open_device(list[i]) : NULL;
@@ -59,7 +59,7 @@ bool device_try(struct device *device)
 void device_open(struct device *device)
 {
 	if (!device_try(device))
-		die("no device with a GID can be opened ($DEVICE, $GID)");
+		die("no device with a GID can be opened: check $DEVICE and $GID");
 }
 
 void device_close(struct device *device)
@@ -82,13 +82,13 @@ void end_create(struct end *end, struct device *device, enum ibv_qp_type type, i
 	end->memory = aligned_alloc(4096, BYTES);
 	end->cq = ibv_create_cq(device->context, cqe, NULL, NULL, 0);
 	if (!end->memory || !end->cq)
-		die("no memory or no CQ: %s", strerror(errno));
+		die("the memory or the CQ cannot be created: %s", strerror(errno));
 	end->mr = ibv_reg_mr(device->pd, end->memory, BYTES,
 			     IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC);
 	attr.send_cq = attr.recv_cq = end->cq;
 	end->qp = ibv_create_qp(device->pd, &attr);
 	if (!end->mr || !end->qp)
-		die("no region or no queue pair: %s", strerror(errno));
+		die("the memory region or the queue pair cannot be created: %s", strerror(errno));
 }
 
 void ends_create(struct end *from, struct end *to, struct device *device, enum ibv_qp_type type)
@@ -288,6 +288,6 @@ int scenario(int argc, char **argv, bool (*careless)(struct device *), bool (*ca
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	device_open(&device);
 	well = (strcmp(argv[1], "careful") ? careless : careful)(&device);
-	puts(well ? "all is well" : "it has failed");
+	puts(well ? "all work is done" : "the work has failed");
 	return !well;
 }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT */
 /*
- * What the examples share: a device, two ends of a connection in one process, and work between them.
+ * Common parts of the examples: a device, two ends of a connection in one process, and the work
+ * between them.
  *
- * All that cannot be had ends the program with a line on standard error and status 2. What a scenario is about is never done here: it
- * is in the example's own file.
+ * If a resource cannot be created, the program ends with a line on standard error and status 2. The
+ * subject of a scenario is always in the file of the example, and never here.
  */
 #ifndef VERBS_H
 #define VERBS_H
@@ -12,7 +13,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* A device ($DEVICE, else the first), and the GID that connections use ($GID: its index, else the first that is there). */
+/*
+ * A device ($DEVICE, or the first one), and the GID of connections (the first valid GID from index
+ * $GID, or from index 0).
+ */
 struct device {
 	struct ibv_context *context;
 	struct ibv_pd *pd;
@@ -20,7 +24,9 @@ struct device {
 	union ibv_gid gid;
 };
 
-/* A queue pair with a CQ and memory of its own; its receives may come from an SRQ. */
+/*
+ * A queue pair with its own CQ and memory. If `srq` is not NULL, its receives come from that SRQ.
+ */
 struct end {
 	struct device *device;
 	struct ibv_cq *cq;
@@ -30,63 +36,80 @@ struct end {
 	char *memory;
 };
 
-/* How long an end waits for its peer: as ibv_modify_qp(3) has them. */
+/* Retry limits of a queue pair, in the encoding of ibv_modify_qp(3). */
 struct patience {
 	uint8_t timeout, retry_cnt, rnr_retry;
 };
 #define PATIENT ((struct patience){ .timeout = 16, .retry_cnt = 7, .rnr_retry = 7 })
 
-/* The work of most scenarios: so many pieces of so many bytes go from one end to the other. */
+/* The work of most scenarios: PIECES pieces of PIECE bytes go from one end to the other. */
 #define PIECES 64
 #define PIECE 4096
 #define BYTES (PIECES * PIECE)
 
+/* The pieces that have completed with success. */
 struct work {
 	bool done[PIECES];
 };
 
+/* Opens the device, or ends the program. */
 void device_open(struct device *device);
-/* The same, where it may not be there: whether it is. */
+/* Opens the device. Returns false if there is no device with a GID. */
 bool device_try(struct device *device);
 void device_close(struct device *device);
 
-/* Creates CQ, region of BYTES, and a queue pair (RC or UC) with room for PIECES work requests each way, in RESET. */
+/*
+ * Creates a CQ, a region of BYTES, and a queue pair (RC or UC) in RESET, with room for PIECES sends
+ * and PIECES receives.
+ */
 void end_create(struct end *end, struct device *device, enum ibv_qp_type type, int cqe, struct ibv_srq *srq);
 void end_destroy(struct end *end);
-/* Both ends with a CQ of PIECES entries each, what one is to write in its memory, and nothing in the other's. */
+/* Creates both ends, with a CQ of PIECES entries each, and prepares their memory. */
 void ends_create(struct end *from, struct end *to, struct device *device, enum ibv_qp_type type);
-/* From whatever state, through RESET, to RTS at both ends. */
+/* Moves both ends from any state through RESET to RTS. */
 void connect_ends(struct end *one, struct end *other, struct patience patience);
 
-/* Posts a piece of work as a WRITE or a SEND, or a receive for one; 0 or errno, as ibv_post_send. The wr_id is the number of the piece. */
+/*
+ * Posts a piece of the work as a WRITE or a SEND, or a receive for a piece. The wr_id is the number
+ * of the piece. Returns 0 or an errno, as ibv_post_send(3).
+ */
 int post_write(struct end *from, struct end *to, int piece);
 int post_send(struct end *from, int piece);
 int post_recv(struct end *to, int piece);
 
-/* The next completion, waited for at most so long; false: there was none. */
+/* Waits for the next completion for at most @milliseconds. Returns false if there was none. */
 bool next(struct ibv_cq *cq, struct ibv_wc *wc, int milliseconds);
-/* The next asynchronous event of a type, acknowledged, waited for at most so long; others are acknowledged and forgotten. */
+/*
+ * Waits for an asynchronous event of a type for at most @milliseconds. Returns false if there was
+ * none. Acknowledges all events, and ignores those of other types.
+ */
 bool event_came(struct device *device, enum ibv_event_type type, int milliseconds);
 
 /*
- * Writes what is not done, and notes what is, until all of it has completed, in whatever way; the status of the first that failed, or
- * IBV_WC_SUCCESS. -1: nothing completed for five seconds.
+ * Writes the pieces that are not done, waits until all of these WRITEs have completed with any
+ * status, and records those that succeeded. Returns the status of the first WRITE that failed, or
+ * IBV_WC_SUCCESS, or -1 if there was no completion for five seconds.
  */
 int write_rest(struct end *from, struct end *to, struct work *work);
 
 /*
- * All of the work, over connections of this patience: as often as it fails both ends begin anew, so many times at most. Each status is printed.
- * Whether all is there.
+ * Does all of the work. After each failure it prints the status and reconnects both ends. It
+ * connects at most @most times. Returns true if all pieces have arrived.
  */
 bool write_all(struct device *device, struct patience patience, int most);
 
-/* Fills the memory of one end, and clears that of the other; how many pieces are there. */
+/* Fills the memory of one end, and clears that of the other. */
 void prepare(struct end *from, struct end *to);
+/* Returns the number of pieces that have arrived completely. */
 int arrived(const struct end *from, const struct end *to);
 
+/* Prints a line on standard error and ends the program with status 2. */
 void die(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)));
 
-/* The program: `NAME careless` or `NAME careful`; status 0 if the function says that all was well. */
+/*
+ * The main function of an example: `NAME careless` or `NAME careful`. The exit status is 0 if the
+ * function of that form returns true, else 1.
+ */
 int scenario(int argc, char **argv, bool (*careless)(struct device *), bool (*careful)(struct device *));
 
 #endif

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-/* The link goes down, and comes back a little later. */
+/* The link goes down, and is up again a little later. */
 #include "../lib/verbs.h"
 
-/* Waits 4 ms, twice, because the network is a fast one. */
+/* Waits twice for 4 ms, because the network is fast. */
 static bool careless(struct device *device)
 {
 	return write_all(device, (struct patience){ .timeout = 10, .retry_cnt = 1, .rnr_retry = 7 }, 1);
 }
 
-/* Has a timeout that outlasts a link's coming back (more than two seconds), and begins anew if that was not enough. */
+/*
+ * Waits for more than two seconds, in which a link is usually up again, and reconnects both ends
+ * after that.
+ */
 static bool careful(struct device *device)
 {
 	return write_all(device, PATIENT, 10);

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-/* The acknowledgement of an atomic is lost until the requester gives up: it was executed, and nobody says so. */
+/*
+ * The responses to an atomic are lost until the requester gives up. The atomic was executed, but
+ * the requester does not know that.
+ */
 #include "../lib/verbs.h"
 
 #include <stdio.h>
@@ -8,7 +11,10 @@
 #define ADDS 10
 static const struct patience patience = { .timeout = 14, .retry_cnt = 3, .rnr_retry = 7 };
 
-/* One operation on the counter at the other end; its status. What was fetched is at the beginning of the memory. */
+/*
+ * Executes one operation on the counter of the other end, and returns its status. The fetched value
+ * is at the beginning of the memory.
+ */
 static int operate(struct end *from, struct end *to, enum ibv_wr_opcode opcode)
 {
 	struct ibv_sge sge = { (uintptr_t)from->memory, sizeof(uint64_t), from->mr->lkey };
@@ -24,7 +30,7 @@ static int operate(struct end *from, struct end *to, enum ibv_wr_opcode opcode)
 		wr.wr.atomic.compare_add = 1;
 	}
 	if (ibv_post_send(from->qp, &wr, &bad) || !next(from->cq, &wc, 10000))
-		die("an operation does not come back");
+		die("no completion of the operation for ten seconds");
 	return wc.status;
 }
 
@@ -51,23 +57,27 @@ static bool add(struct device *device, bool ask)
 			continue;
 		}
 		lives++;
-		printf("%s at number %d\n", ibv_wc_status_str(status), i);
+		printf("%s at addition %d\n", ibv_wc_status_str(status), i);
 		connect_ends(&from, &to, patience);
-		/* Nobody else adds to this counter. With others, each needs a word of its own, or CmpSwap and a value that tells whose it is. */
+		/*
+		 * The value shows whether the add was executed, because no other program adds to
+		 * this counter. If several programs add, use a word for each of them, or CmpSwap to
+		 * a value that identifies the program.
+		 */
 		if (ask && operate(&from, &to, IBV_WR_RDMA_READ) == IBV_WC_SUCCESS)
 			i = (int)value(&from);
 	}
-	printf("%d times one is %d\n", ADDS, (int)value(&to));
+	printf("%d additions of 1, and the counter is %d\n", ADDS, (int)value(&to));
 	return value(&to) == ADDS;
 }
 
-/* What has failed is done again. */
+/* Repeats an add that has failed. */
 static bool careless(struct device *device)
 {
 	return add(device, false);
 }
 
-/* What has failed may have been done: it looks. */
+/* Reads the counter after a failure, because the add may have been executed. */
 static bool careful(struct device *device)
 {
 	return add(device, true);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-/* Requests are answered by NAKs, sequence error after sequence error, as when a switch has begun to reorder packets. */
+/* The peer answers many requests by NAKs for a sequence error, as if a switch reordered packets. */
 #include "../lib/verbs.h"
 
 static bool write_by(struct device *device, int retry_cnt, int most)
@@ -7,13 +7,15 @@ static bool write_by(struct device *device, int retry_cnt, int most)
 	return write_all(device, (struct patience){ .timeout = 16, .retry_cnt = retry_cnt, .rnr_retry = 7 }, most);
 }
 
-/* A NAK is a retry (C9-138), and it has none: packets are not lost on this network. */
+/*
+ * Allows no retries, because this network loses no packets. But each NAK uses up a retry (C9-138).
+ */
 static bool careless(struct device *device)
 {
 	return write_by(device, 0, 1);
 }
 
-/* Seven at the same place are allowed, and after that both ends begin anew. */
+/* Allows seven retries without progress, and reconnects both ends after that. */
 static bool careful(struct device *device)
 {
 	return write_by(device, 7, 10);

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-/* A peer dies in the middle of a WRITE, and comes back: IBV_WC_RETRY_EXC_ERR for what was under way, flushes behind it. */
+/*
+ * A peer fails in the middle of a WRITE, and works again later. The WRITE completes with
+ * IBV_WC_RETRY_EXC_ERR, and the WRITEs after it are flushed.
+ */
 #include "../lib/verbs.h"
 
 #include <stdio.h>
 
 static const struct patience patience = { .timeout = 14, .retry_cnt = 3, .rnr_retry = 7 };
 
-/* Counts completions, and looks at none. */
+/* Counts completions, and does not check their statuses. */
 static bool careless(struct device *device)
 {
 	struct end from, to;
@@ -21,13 +24,14 @@ static bool careless(struct device *device)
 	for (i = 0; i < PIECES; i++)
 		if (!next(from.cq, &wc, 5000))
 			return false;
-	printf("%d completions, %d pieces are there\n", PIECES, arrived(&from, &to));
+	printf("%d completions, %d of %d pieces have arrived\n", PIECES, arrived(&from, &to), PIECES);
 	return arrived(&from, &to) == PIECES;
 }
 
 /*
- * Notes what has completed well. Once every work request has come back, nothing is under way any more, so that both ends can begin
- * anew, and what is not done is written again: a WRITE may be done twice.
+ * Records the WRITEs that have completed with success. After every work request has completed, none
+ * is pending. Then the program reconnects both ends and repeats the other WRITEs. Some of these may
+ * be executed twice.
  */
 static bool careful(struct device *device)
 {
@@ -40,7 +44,7 @@ static bool careful(struct device *device)
 		connect_ends(&from, &to, patience);
 		status = write_rest(&from, &to, &work);
 		if (status > 0)
-			printf("%s at piece %d: both ends begin anew\n", ibv_wc_status_str(status), arrived(&from, &to));
+			printf("%s at piece %d: both ends reconnect\n", ibv_wc_status_str(status), arrived(&from, &to));
 	} while (status > 0 && ++lives < 10);
 	return status == 0 && arrived(&from, &to) == PIECES;
 }

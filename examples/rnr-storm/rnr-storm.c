@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-/* A receiver that is not ready for a while: RNR NAKs, one after the other. */
+/* A receiver is not ready for a while, and answers with many RNR NAKs. */
 #include "../lib/verbs.h"
 
 #include <stdio.h>
@@ -27,13 +27,16 @@ static bool send_all(struct device *device, int rnr_retry)
 	return arrived(&from, &to) == PIECES;
 }
 
-/* Has receives posted in time, and so believes that there will be no RNR NAK. */
+/* Allows two retries, because it posts receives in time. */
 static bool careless(struct device *device)
 {
 	return send_all(device, 2);
 }
 
-/* 7: as often as it takes (C9-139). What is to end nevertheless needs a time limit of the program's own. */
+/*
+ * Allows any number of retries: 7 means no limit (C9-139). A program that must end needs its own
+ * time limit.
+ */
 static bool careful(struct device *device)
 {
 	return send_all(device, 7);

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-/* A receiver that does nothing at all for a while: its host is busy, or it is being moved. */
+/* A receiver does nothing for a while, because its host is busy or it moves to another host. */
 #include "../lib/verbs.h"
 
-/* 4 ms, twice: more than any receiver has ever needed. */
+/* Waits twice for 4 ms, because no receiver has ever needed more. */
 static bool careless(struct device *device)
 {
 	return write_all(device, (struct patience){ .timeout = 10, .retry_cnt = 1, .rnr_retry = 7 }, 1);
 }
 
-/* More than two seconds, and then both ends begin anew. */
+/* Waits for more than two seconds, and reconnects both ends after that. */
 static bool careful(struct device *device)
 {
 	return write_all(device, PATIENT, 10);

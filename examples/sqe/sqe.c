@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-/* A send of an unreliable queue pair fails: its send queue is in SQE, where all that is posted is flushed; receives go on. */
+/*
+ * A send of an unreliable queue pair fails. The queue pair is then in SQE: posted sends are
+ * flushed, and receives continue.
+ */
 #include "../lib/verbs.h"
 
 #include <stdio.h>
@@ -20,19 +23,19 @@ static bool write_unreliably(struct device *device, bool recover)
 			struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RTS, .cur_qp_state = IBV_QPS_SQE };
 
 			if (ibv_modify_qp(from.qp, &attr, IBV_QP_STATE | IBV_QP_CUR_STATE))
-				die("not from SQE to RTS");
+				die("the queue pair cannot go from SQE to RTS");
 		}
 	} while (status > 0 && ++turns < 5);
 	return status == 0;
 }
 
-/* Posts again what has failed. */
+/* Posts failed sends again. */
 static bool careless(struct device *device)
 {
 	return write_unreliably(device, false);
 }
 
-/* Once the last one has come back it says that it knows, and posts again. */
+/* After the last completion, moves the queue pair back to RTS, and posts failed sends again. */
 static bool careful(struct device *device)
 {
 	return write_unreliably(device, true);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-/* An SRQ runs dry while others send. No rule is needed: the receives are simply too few. */
+/* An SRQ has no receives left while a peer sends. No rule is needed, because too few are posted. */
 #include "../lib/verbs.h"
 
 #include <stdio.h>
@@ -17,16 +17,19 @@ static bool receive(struct device *device, bool refill)
 	int posted, sent = 0;
 
 	if (!srq)
-		die("no SRQ");
+		die("the SRQ cannot be created");
 	end_create(&from, device, IBV_QPT_RC, PIECES, NULL);
 	end_create(&to, device, IBV_QPT_RC, PIECES, srq);
 	prepare(&from, &to);
 	connect_ends(&from, &to, patience);
 	for (posted = 0; posted < AT_ONCE; posted++)
 		post_recv(&to, posted);
-	/* Below so many the device tells it, once; then it has to be armed again. */
+	/*
+	 * If fewer receives are left, the device reports it once. After that the limit has to be
+	 * armed again.
+	 */
 	if (refill && ibv_modify_srq(srq, &low, IBV_SRQ_LIMIT))
-		die("no limit");
+		die("the limit of the SRQ cannot be armed");
 	for (int i = 0; i < PIECES; i++)
 		if (post_send(&from, i))
 			return false;
@@ -35,7 +38,7 @@ static bool receive(struct device *device, bool refill)
 			for (int i = 0; i < AT_ONCE / 2 && posted < PIECES; i++)
 				post_recv(&to, posted++);
 			if (posted < PIECES && ibv_modify_srq(srq, &low, IBV_SRQ_LIMIT))
-				die("no limit");
+				die("the limit of the SRQ cannot be armed");
 		}
 		if (!next(from.cq, &wc, refill ? 1 : 5000)) {
 			if (!refill)
@@ -51,13 +54,13 @@ static bool receive(struct device *device, bool refill)
 	return arrived(&from, &to) == PIECES;
 }
 
-/* Posts receives when it has polled what is in the CQ, which may be too late. */
+/* Posts no receives while it waits for the completions of its sends. */
 static bool careless(struct device *device)
 {
 	return receive(device, false);
 }
 
-/* Has the device tell when receives become few, and posts more then. */
+/* Arms the limit of the SRQ, and posts receives when the device reports that few are left. */
 static bool careful(struct device *device)
 {
 	return receive(device, true);

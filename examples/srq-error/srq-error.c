@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-/* An SRQ is in error: IBV_EVENT_SRQ_ERR, and a queue pair that takes from it is in ERR. Its receives complete nowhere. */
+/*
+ * An SRQ is in error. The program gets IBV_EVENT_SRQ_ERR, a queue pair of the SRQ is in ERR, and
+ * the receives of the SRQ do not complete.
+ */
 #include "../lib/verbs.h"
 
 #include <stdio.h>
@@ -10,11 +13,14 @@ static struct ibv_srq *create(struct device *device)
 	struct ibv_srq *srq = ibv_create_srq(device->pd, &init);
 
 	if (!srq)
-		die("no SRQ");
+		die("the SRQ cannot be created");
 	return srq;
 }
 
-/* Sends all; the status of the first that failed, 0, or -1. */
+/*
+ * Sends all pieces. Returns the status of the first SEND that failed, 0, or -1 if a post fails or a
+ * completion is missing.
+ */
 static int send_all(struct end *from, struct end *to)
 {
 	struct ibv_wc wc;
@@ -46,7 +52,7 @@ static bool run(struct device *device, bool whole)
 	if (status > 0) {
 		puts(ibv_wc_status_str(status));
 		if (whole && event_came(device, IBV_EVENT_SRQ_ERR, 1000)) {
-			puts("IBV_EVENT_SRQ_ERR: queue pair and SRQ are made anew");
+			puts("IBV_EVENT_SRQ_ERR: queue pair and SRQ are created again");
 			end_destroy(&to);
 			if (ibv_destroy_srq(srq))
 				die("the SRQ cannot be destroyed");
@@ -60,13 +66,13 @@ static bool run(struct device *device, bool whole)
 	return status == 0 && arrived(&from, &to) == PIECES;
 }
 
-/* Takes it for a queue pair in error. */
+/* Handles the failure as that of a queue pair. */
 static bool careless(struct device *device)
 {
 	return run(device, false);
 }
 
-/* Knows that an SRQ in error stays there. */
+/* Creates the SRQ again, because an SRQ in error stays in error. */
 static bool careful(struct device *device)
 {
 	return run(device, true);

@@ -30,11 +30,11 @@ fn main() -> ExitCode {
     };
     match flow(recovers) {
         Ok(true) => {
-            println!("all is well");
+            println!("all work is done");
             ExitCode::SUCCESS
         }
         Ok(false) => {
-            println!("it has failed");
+            println!("the work has failed");
             ExitCode::from(1)
         }
         Err(refused) => {

@@ -77,8 +77,8 @@ impl Device {
     }
 }
 
-/// A queue pair with a CQ and memory of its own; it may take its receives from an SRQ. The queue
-/// pair is the first field, so that it is destroyed first.
+/// A queue pair with its own CQ and memory, whose receives may come from an SRQ. The queue pair is
+/// the first field, so that it is destroyed first.
 pub struct End {
     pub qp: Qp,
     pub cq: Arc<Cq>,
@@ -253,7 +253,7 @@ impl Work {
         let mut round = Round::Done;
         for _ in 0..posted {
             let Some(wc) = end.completion()? else {
-                println!("completions do not come any more");
+                println!("no completion for five seconds");
                 return Ok(Round::Silent);
             };
             if wc.status == status::SUCCESS {

@@ -28,7 +28,7 @@ pub fn run(recovers: bool) -> Result<bool> {
             return Ok(false);
         }
         cqe *= 2;
-        println!("IBV_EVENT_CQ_ERR: a CQ of {cqe} entries");
+        println!("IBV_EVENT_CQ_ERR: the new CQ has {cqe} entries");
         // The queue pair is destroyed first, and then its CQ.
         drop(from);
         from = End::new(&device, RC, cqe, None)?;

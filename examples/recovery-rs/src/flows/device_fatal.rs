@@ -18,7 +18,7 @@ fn again() -> Result<Device> {
         }
         sleep(Duration::from_millis(100));
     }
-    Err("the device does not come back".into())
+    Err("the device cannot be opened again within 30 s".into())
 }
 
 pub fn run(recovers: bool) -> Result<bool> {
@@ -33,7 +33,7 @@ pub fn run(recovers: bool) -> Result<bool> {
             return Ok(arrived(&from, &to) == PIECES);
         }
         if !recovers {
-            println!("flushed: both ends begin anew");
+            println!("flushed: both ends reconnect");
             connect(&device, [&from, &to], PATIENT)?;
             round = Work::default().write_rest(&from, &to)?;
             return Ok(round == Round::Done && arrived(&from, &to) == PIECES);
@@ -41,7 +41,7 @@ pub fn run(recovers: bool) -> Result<bool> {
         if life > 0 || !device.event_came(EventType::DEVICE_FATAL, Duration::from_secs(5)) {
             return Ok(false);
         }
-        println!("IBV_EVENT_DEVICE_FATAL: opened again");
+        println!("IBV_EVENT_DEVICE_FATAL: the device is opened again");
         // All objects of the device are destroyed before the device is opened again.
         drop((from, to, device));
         device = again()?;

@@ -29,6 +29,6 @@ pub fn run(recovers: bool) -> Result<bool> {
             Round::Silent => return Ok(false),
         }
     }
-    println!("{} pieces are there", arrived(&from, &to));
+    println!("{} of {PIECES} pieces have arrived", arrived(&from, &to));
     Ok(arrived(&from, &to) == PIECES)
 }

@@ -40,7 +40,7 @@ pub fn run(recovers: bool) -> Result<bool> {
     if matches!(round, Round::Failed(_)) {
         let is_dead = device.event_came(EventType::SRQ_ERR, Duration::from_secs(1));
         if recovers && is_dead {
-            println!("IBV_EVENT_SRQ_ERR: queue pair and SRQ are made anew");
+            println!("IBV_EVENT_SRQ_ERR: queue pair and SRQ are created again");
             // An SRQ cannot be destroyed while a queue pair uses it.
             drop(to);
             srq.destroy()
