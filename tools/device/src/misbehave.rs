@@ -184,13 +184,16 @@ pub fn parse(text: &str) -> Result<(Kind, u32), String> {
     let (name, number) = text.split_once('=').unwrap_or((text, "1"));
     let Some(&kind) = Kind::ALL.iter().find(|k| k.name() == name) else {
         let names: Vec<_> = Kind::ALL.iter().map(|k| k.name()).collect();
-        return Err(format!("{name:?} is none of {}", names.join(", ")));
+        return Err(format!(
+            "there is no kind {name:?}: the kinds are {}",
+            names.join(", ")
+        ));
     };
     let value = match number {
         "always" => ALWAYS,
         _ => number
             .parse()
-            .map_err(|_| format!("{number:?} is no number"))?,
+            .map_err(|_| format!("{number:?} is neither a 32-bit number nor \"always\""))?,
     };
     Ok((kind, value))
 }

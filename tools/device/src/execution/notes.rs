@@ -244,7 +244,7 @@ impl Shared {
         let (name, action) = (&rule.name, rule.action.name());
         let text = match on {
             On::Packet => format!("rule {name:?}: {action}"),
-            _ => format!("before it rule {name:?}: {action}"),
+            _ => format!("before this frame, rule {name:?}: {action}"),
         };
         self.remark(&text);
     }

@@ -172,7 +172,10 @@ impl Driver {
     pub fn alloc(&mut self, bytes: u64) -> u64 {
         let at = self.free;
         self.free += bytes.next_multiple_of(4096);
-        assert!(self.ram.contains(at, bytes), "the test needs more memory");
+        assert!(
+            self.ram.contains(at, bytes),
+            "the memory of the test is used up"
+        );
         at
     }
 
@@ -202,7 +205,10 @@ impl Driver {
             if self.device.next_claim().is_some() {
                 self.device.decide_claim(&self.ram, self.denies);
             }
-            assert!(next.busy || self.is_answered(0), "no reply");
+            assert!(
+                next.busy || self.is_answered(0),
+                "the device has no work, and has not replied to command {opcode:#x}"
+            );
         }
         let (status, syndrome) = self.answer(0);
         if status != CmdStatus::Ok {
@@ -211,7 +217,7 @@ impl Driver {
                 let changed = differences(&before, &self.objects());
                 assert!(
                     changed.is_empty(),
-                    "{opcode:#x} failed, and changed {changed}"
+                    "command {opcode:#x} failed, and has changed {changed}"
                 );
             }
             return Err(CmdError { status, syndrome });
@@ -432,7 +438,7 @@ impl Driver {
                 return;
             }
         }
-        panic!("the device does not come to rest");
+        panic!("the device still has work after 100000 slices");
     }
 
     /// Advances the clock by `nanoseconds`, and runs the device at each of its deadlines.
@@ -451,7 +457,7 @@ impl Driver {
                 }
             }
         }
-        panic!("the timers do not come to rest");
+        panic!("the device still has a deadline to meet after 100000 slices");
     }
 
     fn take_interrupts(&mut self) {

@@ -193,7 +193,7 @@ impl Cq {
         self.ci = self.ci.wrapping_add(count);
         assert!(
             !far && count <= FAR,
-            "one after the other would have been noticed"
+            "entries that are written one by one never leave the indexes this far apart"
         );
     }
 

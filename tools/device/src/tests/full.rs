@@ -406,7 +406,7 @@ fn a_recording_begins_with_a_reset_or_not_at_all() {
     let Fully::Ended(reason) = d.device.fully() else {
         panic!("{:?}", d.device.fully());
     };
-    assert!(reason.contains("rules from before"), "{reason}");
+    assert!(reason.contains("has rules already"), "{reason}");
     assert!(d.device.record_fully(file.wish()).is_err());
     d.device.clear_rules();
     assert!(matches!(

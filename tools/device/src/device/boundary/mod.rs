@@ -149,7 +149,7 @@ impl Device {
     /// why.
     pub fn record_fully(&mut self, wish: Wish) -> Result<Fully, String> {
         if self.boundary.full.is_some() || self.boundary.wish.is_some() {
-            return Err("a full recording is there already".into());
+            return Err("a full recording is on or requested already: end it first".into());
         }
         self.boundary.ended = None;
         if let Some(reason) = self.cannot_be_recorded() {
@@ -168,16 +168,16 @@ impl Device {
     fn cannot_be_recorded(&self) -> Option<&'static str> {
         let config = &self.shared.config;
         if config.neighbours {
-            return Some("packets go by reference between the guests of this NIC: --wire-local, or a NIC for each");
+            return Some("packets go by reference between the guests of this NIC: start it with --wire-local, or start one NIC for each guest");
         }
         if config.hostile.is_some() {
-            return Some("a NIC that lies is not recorded");
+            return Some("a NIC with --hostile cannot be recorded");
         }
         if self.shared.tap.as_ref().is_some_and(|tap| tap.is_watched()) {
-            return Some("a capture is going on, which reads memory too");
+            return Some("a capture is on, and reads guest memory too: end it first");
         }
         if self.shared.lab.is_some() {
-            return Some("there are rules from before: clear them, and add them when it has begun");
+            return Some("the device has rules already: clear them, and add them after the recording has begun");
         }
         None
     }

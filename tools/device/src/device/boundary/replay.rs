@@ -219,12 +219,12 @@ impl<'a> Player<'a> {
             Item::ClearRules {} => self.call(|device, _| device.clear_rules()),
             Item::Fail { syndrome } => {
                 let cause = Syndrome::from_raw(syndrome);
-                let cause = cause.ok_or_else(|| self.mem.differs(item, "no such syndrome"))?;
+                let cause = cause.ok_or_else(|| self.mem.differs(item, "an unknown syndrome"))?;
                 self.call(|device, mem| device.fail(mem, cause))
             }
             Item::Decided { status, syndrome } => {
                 let outcome = outcome(status, syndrome);
-                let outcome = outcome.ok_or_else(|| self.mem.differs(item, "no such status"))?;
+                let outcome = outcome.ok_or_else(|| self.mem.differs(item, "an unknown status"))?;
                 self.call(|device, mem| device.end_claim(mem, outcome))
             }
             Item::Raised { vectors } => {
@@ -290,7 +290,7 @@ impl<'a> Player<'a> {
     fn panicked(&self) -> Result<(), Stopped> {
         let came = Item::Panicked {};
         let expected = self.next(&came)?;
-        let told = || String::from("a panic of the model");
+        let told = || String::from("a panic of the device model");
         self.same(expected == came, &expected, told)
     }
 
@@ -316,8 +316,12 @@ impl<'a> Player<'a> {
                     between,
                     tail,
                 }) => frames.push(frame(head.0, between, tail.0)),
-                Some(other) => return Err(self.mem.differs(&other, "no frame")),
-                None => return Err(self.mem.differs(&Item::End { reason: "" }, "no frame")),
+                Some(other) => return Err(self.mem.differs(&other, "the next frame of the call")),
+                None => {
+                    return Err(self
+                        .mem
+                        .differs(&Item::End { reason: "" }, "the next frame of the call"))
+                }
             }
         }
         self.call(|device, mem| {

@@ -36,8 +36,11 @@ impl fmt::Display for Stopped {
                 entry,
                 expected,
                 came,
-            } => write!(f, "entry {entry}: recorded was {expected}; now came {came}"),
-            Self::Bad { entry, bad } => write!(f, "at entry {entry}: {bad}"),
+            } => write!(
+                f,
+                "entry {entry}: the recording has {expected}, and the replay has {came}"
+            ),
+            Self::Bad { entry, bad } => write!(f, "entry {entry}: {bad}"),
         }
     }
 }
@@ -130,7 +133,7 @@ impl<'a> Played<'a> {
         }
         match place.next() {
             Ok(Some(item)) => (item, place),
-            Ok(None) => stop(place.differs(&format_args!("the end"), came)),
+            Ok(None) => stop(place.differs(&format_args!("its end"), came)),
             Err(why) => stop(why),
         }
     }
@@ -155,7 +158,7 @@ macro_rules! recorded {
 
 impl GuestMemory for Played<'_> {
     fn contains(&self, addr: u64, length: u64) -> bool {
-        recorded!(self, format!("a question for {length} bytes at {addr:#x}"),
+        recorded!(self, format!("a check of {length} bytes at {addr:#x}"),
             Item::Contains { addr: a, length: l, yes } if (a, l) == (addr, length) => yes)
     }
 
@@ -215,7 +218,7 @@ impl GuestMemory for Played<'_> {
                     return value.ok_or(Unreachable);
                 }
                 Some(other) => stop(place.differs(&other, came())),
-                None => stop(place.differs(&format_args!("the end"), came())),
+                None => stop(place.differs(&format_args!("its end"), came())),
             }
         }
         place.left = place.left.saturating_sub(1);
@@ -223,7 +226,7 @@ impl GuestMemory for Played<'_> {
         let is_other = place.left == 0 && place.sum != place.wanted;
         match place.words.get(addr) {
             Some(value) if !is_other => Ok(value),
-            _ => stop(place.differs(&format_args!("loads of other words"), came())),
+            _ => stop(place.differs(&format_args!("loads at other addresses"), came())),
         }
     }
 
