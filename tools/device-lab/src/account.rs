@@ -64,7 +64,7 @@ impl Lab {
                     .position(|qp| qp.qpn == cqe.qpn.get() && qp.cqs[queue] == at)
                 else {
                     self.broken(&format!(
-                        "CQ {}: {seen:x?} is of no queue pair that uses it",
+                        "CQ {}: {seen:x?} names no QP that uses this CQ",
                         self.cqs[at].cqn
                     ));
                 };
@@ -91,13 +91,13 @@ impl Lab {
             .collect();
         for cqn in came {
             let Some(cq) = self.cqs.iter_mut().find(|cq| cq.cqn == cqn) else {
-                self.broken(&format!("an error of CQ {cqn}, which is none"));
+                self.broken(&format!("CQ_ERR for CQ {cqn}, which does not exist"));
             };
             let (again, room) = (cq.dead, cq.room());
             cq.dead = true;
             if again || room != 0 {
                 self.broken(&format!(
-                    "CQ {cqn}: an error, again {again}, with room for {room}"
+                    "CQ {cqn}: CQ_ERR with room for {room} entries; reported before: {again}"
                 ));
             }
             self.meet("a CQ overflows");
@@ -119,7 +119,10 @@ impl Lab {
             let context = self.context(self.qps[at].qpn);
             let state = QpState::from_raw(context.attr.qp_state);
             if context.seq.get() % 2 != 0 || context.valid != 1 {
-                self.broken(&format!("QP {}: a torn or dead context", self.qps[at].qpn));
+                self.broken(&format!(
+                    "QP {}: its context is odd or not valid",
+                    self.qps[at].qpn
+                ));
             }
             self.qps[at].real = state.expect("a state");
         }
@@ -275,7 +278,7 @@ impl Lab {
             }
             if srq.starved && taken != srq.pi {
                 self.broken(&format!(
-                    "SRQ {}: no receive for a message, and {} are there",
+                    "SRQ {}: a message found no receive, but {} are posted",
                     srq.srqn,
                     srq.pi - taken
                 ));
@@ -300,7 +303,7 @@ impl Lab {
             let qp = &self.qps[at];
             if qp.real != qp.state {
                 self.broken(&format!(
-                    "QP {}: in {:?}, and should be in {:?}",
+                    "QP {}: the state is {:?}, and has to be {:?}",
                     qp.qpn, qp.real, qp.state
                 ));
             }
@@ -358,7 +361,7 @@ impl Lab {
         for (at, bytes) in &self.graves {
             if self.d.bytes(*at, bytes.len()) != *bytes {
                 self.broken(&format!(
-                    "memory at {at:#x} was touched after it was given back"
+                    "memory at {at:#x} was changed after the device had released it"
                 ));
             }
         }

@@ -69,7 +69,7 @@ impl Lab {
         };
         // The device may have moved the QP to ERR already.
         if self.d.modify(qpn, mask, attr).is_ok() {
-            note!(self, "QP {qpn} is moved to SQD, to be told: {notify}");
+            note!(self, "QP {qpn} is moved to SQD, with SQ_DRAINED: {notify}");
             let qp = &mut self.qps[at];
             qp.attr.en_sqd_async_notify = notify.into();
             (qp.was, qp.state, qp.drains) = (QpState::Sqd, QpState::Sqd, notify);
@@ -100,7 +100,7 @@ impl Lab {
                 self.expect(EventType::SqDrained, qpn, Due::May);
                 self.qps[at].drains = false;
             } else if qp.sends.iter().all(|s| s.done) {
-                self.broken(&format!("QP {qpn}: it drains, and nothing is under way"));
+                self.broken(&format!("QP {qpn}: it drains although no send is pending"));
             }
         }
     }
@@ -181,7 +181,7 @@ impl Lab {
             let word = u32::from_le_bytes([bytes[60], bytes[61], bytes[62], bytes[63]]);
             let same = bytes[..63] == before[..63] && bytes[63] & 0x7f == before[63] & 0x7f;
             if !same || !Tail::is_valid(word, i as u32, log_size) {
-                self.broken(&format!("CQ {cqn}: entry {i} was not moved as it was"));
+                self.broken(&format!("CQ {cqn}: entry {i} has changed in the new ring"));
             }
             self.cqs[at].waiting[i] = bytes.try_into().expect("an entry");
         }
@@ -283,7 +283,7 @@ impl Lab {
             posted.retain(|r| (r.index, r.wr_id) != found);
             if posted.len() + 1 != before {
                 self.broken(&format!(
-                    "QP {qpn}: it held {found:x?}, which is not under way"
+                    "QP {qpn}: it reports the receive {found:x?}, which is not posted"
                 ));
             }
             self.meet("a receive is given back");
@@ -328,7 +328,7 @@ impl Lab {
         self.forget(at, &reply);
         let context = self.context(qpn);
         if context.valid != 0 || context.seq.get() % 2 != 0 {
-            self.broken(&format!("QP {qpn}: its context says that it lives"));
+            self.broken(&format!("QP {qpn}: its context is odd or still valid"));
         }
         self.bury_memory(&rings[0]);
         if !shared {
@@ -355,7 +355,7 @@ impl Lab {
         });
         if busy.map_err(|e| e.status) != Err(CmdStatus::Busy) {
             self.broken(&format!(
-                "CQ {}: in use, and destroyed: {busy:?}",
+                "CQ {}: DESTROY_CQ of a CQ in use returns {busy:?}, not Busy",
                 self.cqs[cq].cqn
             ));
         }

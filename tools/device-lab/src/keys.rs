@@ -191,7 +191,7 @@ impl Lab {
             wr.registers = Some(Box::new(new));
         }
         self.keys.all[found].busy = true;
-        self.meet("a key is to change");
+        self.meet("a request for a key");
         Some(wr)
     }
 
@@ -294,7 +294,7 @@ impl Lab {
         let index = wr.changes_key();
         let found = self.keys.all.iter_mut().find(|r| Some(r.key >> 8) == index);
         let Some(region) = found else {
-            self.broken("a key changes that is none");
+            self.broken("a request changes a key that does not exist");
         };
         match &wr.registers {
             Some(new) => *region = (**new).clone(),

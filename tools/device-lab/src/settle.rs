@@ -124,12 +124,12 @@ impl Lab {
             self.qps[at].sq_free = wr.index.wrapping_add(1 + crate::lab::WQ);
             self.meet(match verdict {
                 Verdict::Fine => "succeeds",
-                Verdict::Local(..) => "refused by its own side",
-                Verdict::Unstored(_) => "has no place for what it fetched",
-                Verdict::Refused(..) => "refused by its peer",
+                Verdict::Local(..) => "refused by the requester",
+                Verdict::Unstored(_) => "the response cannot be stored",
+                Verdict::Refused(..) => "refused by the responder",
                 Verdict::NotReady => "no receive",
-                Verdict::Gone => "nobody answers",
-                Verdict::Echo(_) => "a refusal is repeated",
+                Verdict::Gone => "no answer",
+                Verdict::Echo(_) => "a NAK is repeated",
             });
             if matches!(verdict, Verdict::NotReady) {
                 self.starve(at);
@@ -362,7 +362,10 @@ impl Lab {
             cqe.srqn.get(),
         );
         if found != (recv.wr_id, recv.index, qp.qpn, srqn) {
-            self.broken(&format!("QP {}: {seen:x?} is not of {recv:x?}", qp.qpn));
+            self.broken(&format!(
+                "QP {}: {seen:x?} does not belong to {recv:x?}",
+                qp.qpn
+            ));
         }
     }
 
@@ -489,7 +492,7 @@ impl Lab {
         for got in &qp.got {
             if let Some(seen) = got.front() {
                 self.broken(&format!(
-                    "QP {}: {seen:x?} is of nothing that was posted, or out of order",
+                    "QP {}: {seen:x?} belongs to no posted request, or is out of order",
                     qp.qpn
                 ));
             }
@@ -511,7 +514,7 @@ impl Lab {
         let ids = (cqe.wr_id.get(), cqe.wqe_index.get(), cqe.vendor_err.get());
         if ids != (wr_id, index, Syndrome::Flushed as u32) || seen.status != FLUSH {
             self.broken(&format!(
-                "QP {}: {seen:x?} for {index} of queue {queue}, which is to be flushed",
+                "QP {}: {seen:x?} for {index} of queue {queue}, which has to be flushed",
                 qp.qpn
             ));
         }

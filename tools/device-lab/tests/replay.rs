@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Programs of the laboratory, recorded in full, come again without memory or driver.
+//! Replays of full recordings of the laboratory's programs, without memory and without a driver.
 
 use std::sync::{Arc, Mutex};
 use verbena_device::{replay, Wish};
@@ -9,7 +9,7 @@ use verbena_device::{replay, Wish};
 const SEEDS: u64 = 60;
 
 #[test]
-fn what_a_seed_does_comes_again_from_its_recording() {
+fn a_replay_repeats_what_a_seed_did() {
     let mut work = 0;
     for seed in 0..SEEDS {
         let file = Arc::new(Mutex::new(Vec::new()));

@@ -16,7 +16,7 @@ fn no_seed_breaks_a_rule() {
         if seed >= SEEDS {
             return;
         }
-        // The rule that it breaks is printed before.
+        // The panic message names the rule that the seed breaks.
         let ran = std::panic::catch_unwind(|| verbena_device_lab::run(seed, None));
         assert!(ran.is_ok(), "seed {seed} breaks a rule");
     };
