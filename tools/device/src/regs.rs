@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reset_shows_resetting_until_the_engine_is_done() {
+    fn a_reset_shows_resetting_until_the_engine_has_reset_the_device() {
         let regs = Registers::default();
         regs.set_fatal(Syndrome::EngineFailure);
         assert_eq!(regs.write(CONTROL, CONTROL_RESET), Action::Reset);
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn each_register_is_read_and_written_as_it_is_specified() {
+    fn each_register_is_read_and_written_as_specified() {
         let regs = Registers::default();
         let written = [VERSION_SELECT, CMDQ_BASE_LO, CMDQ_BASE_HI, CMDQ_SLOTS];
         for (i, &at) in written.iter().enumerate() {
@@ -192,12 +192,12 @@ mod tests {
         ] {
             assert_eq!(regs.read(at), 0);
         }
-        // Life goes on: a driver that looks for a change sees one.
+        // A reset does not set the heartbeat back, so a driver that waits for a change sees one.
         assert_eq!(regs.read(HEARTBEAT), 1);
     }
 
     #[test]
-    fn versions_below_and_above_are_not_spoken() {
+    fn versions_below_and_above_are_not_supported() {
         let regs = Registers::default();
         let (min, max) = (u32::from(ABI_VERSION_MIN), u32::from(ABI_VERSION));
         for (version, spoken) in [

@@ -23,7 +23,7 @@ pub trait Held {
 /// makes one, and [`Slots::release`] takes it back. Therefore an object that is destroyed returns
 /// each of its references exactly once.
 #[derive(Debug)]
-#[must_use = "what is held cannot be destroyed"]
+#[must_use = "an object with a reference cannot be destroyed"]
 pub struct Ref<T> {
     number: u32,
     of: PhantomData<fn(&T)>,
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_stays_until_the_last_has_let_go() {
+    fn an_object_is_busy_until_its_last_reference_is_released() {
         let mut slots = Slots::new(4);
         slots.put(1, Box::new(Shelf(0)));
         assert!(slots.hold(2).is_none());
@@ -187,7 +187,7 @@ mod tests {
         assert_eq!(slots.get(2), Some(&20));
         assert_eq!((slots.get(1), slots.get(4)), (None, None));
         assert_eq!(slots.iter().collect::<Vec<_>>(), [(0, &0), (2, &20)]);
-        // Put back, it is the same one.
+        // An object that was taken can be put back, and replaced.
         let taken = slots.take(2).unwrap();
         assert_eq!((slots.count(), slots.take(2)), (1, None));
         slots.put(2, taken);

@@ -173,13 +173,13 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_is_bounded_in_frames_and_bytes_and_what_is_missed_is_counted() {
+    fn waiting_frames_are_bounded_and_missed_ones_are_counted() {
         let (tap, watch) = tap(3, 1000);
         (0..5).for_each(|_| tap.show(frame(10)));
         assert_eq!(watch.tally(), (5, 2));
         while watch.try_next().is_some() {}
         (0..5).for_each(|_| tap.show(frame(600)));
-        // Longer than all the room that there is.
+        // Longer than the limit of all waiting bytes.
         tap.show(frame(1000));
         assert_eq!(watch.tally(), (11, 7));
         assert!(watch.try_next().is_some() && watch.try_next().is_none());
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_goes_is_noticed_and_leaves_no_frame() {
+    fn a_closed_reader_is_noticed_and_gets_no_frame() {
         let (tap, watch) = tap(8, 1000);
         tap.show(frame(10));
         assert!(tap.is_watched());
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_waits_no_longer_than_it_says() {
+    fn a_reader_waits_no_longer_than_its_timeout() {
         let (tap, watch) = tap(8, 1000);
         assert_eq!(watch.next(Duration::ZERO), Ok(None));
         tap.show(frame(1));

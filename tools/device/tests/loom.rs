@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Model of two WRITEs, one after the other, and of a program that polls: in no interleaving, and with any reordering that the memory
-//! model allows, does it see a part of an end without all that lies before, nor anything of the second WRITE without all of the
-//! first. What runs here is `memory/order.rs` itself, over loom's atomics.
+//! Model of two WRITEs, one after the other, and of a program that polls. In each interleaving, and
+//! with each reordering that the memory model allows, a program that sees a part of the end of a
+//! WRITE also sees all bytes before that part, and a program that sees a byte of the second WRITE
+//! sees all of the first. The code that runs here is `memory/order.rs` itself, over loom's atomics.
 //!
-//! Run with `RUSTFLAGS="--cfg loom" cargo test -p verbena-device --test loom --target-dir build/cargo-loom`. The models without
-//! the fence, and with stores that order nothing, have to fail, which shows that they can.
+//! Run with `RUSTFLAGS="--cfg loom" cargo test -p verbena-device --test loom --target-dir
+//! build/cargo-loom`. The models without the fence, and with stores that order nothing, have to
+//! fail, which shows that the models can find errors.
 #![cfg(loom)]
 
 use loom::sync::atomic::{fence, AtomicU8, Ordering};
@@ -20,11 +22,11 @@ const LENGTH: usize = BULK + TAIL;
 /// A message's target: its bulk, and a cell for each store of its end, by offset.
 struct Target([AtomicU8; LENGTH]);
 
-/// A copy to it.
+/// A copy to a target.
 struct Copy {
     to: Arc<Target>,
     fences: bool,
-    /// With which order the end is stored.
+    /// Memory order of the stores of the end.
     end: Ordering,
 }
 
@@ -40,7 +42,7 @@ impl Payload for Copy {
         [1; TAIL]
     }
 
-    /// From behind, as a `memmove` may.
+    /// Copies in descending order, as `memmove` may.
     fn bulk(&self, count: usize) {
         assert_eq!(count, BULK);
         for cell in self.to.0[..count].iter().rev() {
@@ -54,7 +56,7 @@ impl Payload for Copy {
     }
 }
 
-/// Offsets at which the end of a target at this address is stored.
+/// Returns the offsets of the stores of the end, for a target at this address.
 fn stores(address: usize) -> &'static [usize] {
     match (address + LENGTH) % 8 {
         0 => &[BULK],
@@ -64,8 +66,9 @@ fn stores(address: usize) -> &'static [usize] {
     }
 }
 
-/// Two WRITEs to targets at such an address. The program looks at one cell of the second and, where that is new, at all that has to
-/// be there: the cells before it, and the whole first WRITE.
+/// Runs two WRITEs to targets at this address. The program looks at one cell of the second target.
+/// If that cell is new, the program checks all cells that have to be new then: the cells before it,
+/// and the whole first target.
 fn two_writes(address: usize, looked_at: usize, fences: bool, end: Ordering) {
     let new = || Arc::new(Target(std::array::from_fn(|_| AtomicU8::new(0))));
     let targets = [new(), new()];
@@ -93,7 +96,7 @@ fn two_writes(address: usize, looked_at: usize, fences: bool, end: Ordering) {
     device.join().unwrap();
 }
 
-/// Addresses at which the end is one word, two, three.
+/// Addresses for which the end takes one, two and three stores.
 const ADDRESSES: [usize; 3] = [6, 2, 0];
 
 #[test]

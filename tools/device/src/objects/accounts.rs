@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_peer_has_one_account_as_long_as_somebody_uses_it() {
+    fn a_peer_has_one_account_while_it_is_used() {
         let mut accounts = Accounts::default();
         let one = accounts.of_peer(&[1; 16]);
         assert!(Rc::ptr_eq(&one, &accounts.of_peer(&[1; 16])));
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn peers_that_are_gone_are_forgotten_and_the_others_stay() {
+    fn accounts_without_users_are_dropped() {
         let mut accounts = Accounts::default();
         let stays = accounts.of_peer(&[255; 16]);
         for n in 0..10_000u32 {

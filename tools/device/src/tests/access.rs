@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Keys: every way of using one, with every thing that can be wrong with it.
+//! Keys: each use of a key, with each error that the use can have.
 
 use super::Pair;
 use crate::config::LOCAL_DMA_LKEY;
@@ -12,20 +12,20 @@ use verbena_abi::eqe::EventType;
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::{self, WqeOpcode};
 
-/// What a key is used for.
+/// Use of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Use {
     /// Source of an RDMA WRITE.
     Gather,
-    /// Where the data of an RDMA READ go.
+    /// Target of an RDMA READ.
     Fetch,
-    /// A receive.
+    /// Buffer of a receive.
     Receive,
     /// Target of an RDMA WRITE.
     Write,
     /// Source of an RDMA READ.
     Read,
-    /// An atomic.
+    /// Word of an atomic.
     Atomic,
 }
 
@@ -39,7 +39,7 @@ const USES: [Use; 6] = [
 ];
 
 impl Use {
-    /// The one right that it needs.
+    /// Returns the access right that the use needs.
     fn right(self) -> u32 {
         match self {
             Use::Gather => 0,
@@ -55,18 +55,18 @@ impl Use {
     }
 }
 
-/// Every right there is for memory.
+/// All access rights that the uses need.
 const ALL_ACCESS: u32 =
     access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
 
-/// Bytes of the region, which begins so far into its pages.
+/// Length of the region, and offset of its first byte in its pages.
 const LENGTH: u32 = 1024;
 const OFFSET: u64 = 512;
-/// Its first address, and its key.
+/// First address and key of the region.
 const IOVA: u64 = 0x7000_0000;
 const KEY: u32 = 0x66 << 8 | 0x21;
 
-/// A pair with a region of these rights.
+/// A pair, pages for a region, and other memory with its key.
 struct Scene {
     p: Pair,
     pages: u64,
@@ -80,7 +80,7 @@ impl Scene {
         scene
     }
 
-    /// Without a region; queue pairs have these flags.
+    /// Creates a scene without a region. The queue pairs have these flags.
     fn bare(flags: u8) -> Self {
         let mut p = Pair::on(Driver::new());
         if flags != 0 {
@@ -118,7 +118,7 @@ impl Scene {
         });
     }
 
-    /// Uses a key; none: it worked, or else the cause.
+    /// Uses a key. Returns the syndrome if that fails.
     fn attempt(&mut self, what: Use, addr: u64, length: u32, key: u32) -> Option<u32> {
         let (p, (at, good)) = (&mut self.p, self.other);
         let opcode = match what {
@@ -170,7 +170,7 @@ impl Scene {
             }
         };
         assert_eq!(done.status(), status, "{what:?}");
-        // It is told once, and both sides are in error.
+        // The error is reported once, and the requester is in ERR.
         let told = usize::from(!what.is_local());
         assert_eq!(events.len(), told, "{what:?}");
         assert_eq!(p.d.query_qp(p.a.qpn).attr.qp_state, QpState::Err.to_raw());
@@ -178,12 +178,12 @@ impl Scene {
     }
 }
 
-/// The causes of a local and of a remote use.
+/// Returns the syndrome of a use: that of a local or that of a remote key.
 fn cause(what: Use, local: Syndrome, remote: Syndrome) -> Option<u32> {
     Some(if what.is_local() { local } else { remote }.to_raw().into())
 }
 
-/// All that one use of the region may touch at once.
+/// Returns the largest length of one use of the region.
 fn whole(what: Use) -> u32 {
     if what == Use::Atomic {
         8
@@ -193,7 +193,7 @@ fn whole(what: Use) -> u32 {
 }
 
 #[test]
-fn rights_are_those_of_the_use_and_no_others() {
+fn each_use_needs_its_own_right_only() {
     for what in USES {
         let mut right = Scene::new(what.right());
         assert_eq!(
@@ -214,7 +214,7 @@ fn rights_are_those_of_the_use_and_no_others() {
 }
 
 #[test]
-fn a_region_is_of_one_protection_domain() {
+fn a_region_belongs_to_one_protection_domain() {
     for what in USES {
         let mut scene = Scene::bare(0);
         scene.create(KEY, 8, ALL_ACCESS, 0);
@@ -228,7 +228,7 @@ fn a_region_is_of_one_protection_domain() {
 }
 
 #[test]
-fn a_region_ends_where_it_ends() {
+fn the_bounds_of_a_region_are_checked() {
     for what in USES {
         let all = whole(what);
         let last = IOVA + u64::from(LENGTH - all);
@@ -244,7 +244,7 @@ fn a_region_ends_where_it_ends() {
             (0, all, false),
             (u64::MAX - 7, all, false),
         ] {
-            // The peer refuses such an address before it asks whose it is.
+            // The responder refuses an unaligned address before it looks at the key.
             if what == Use::Atomic && addr % 8 != 0 {
                 continue;
             }
@@ -288,7 +288,7 @@ fn a_key_is_its_index_and_its_tag() {
                 "{what:?} {key:#x}"
             );
         }
-        // Free, made again with another tag, and with the same.
+        // The key is destroyed, and then created again with another tag or with the same one.
         let mut scene = Scene::new(ALL_ACCESS);
         scene.destroy();
         assert_eq!(scene.attempt(what, IOVA, all, KEY), unknown, "{what:?}");
@@ -303,7 +303,7 @@ fn a_key_is_its_index_and_its_tag() {
                 "{what:?} {tag}"
             );
         }
-        // One that nothing was registered under.
+        // A key for fast registration without a registration.
         let mut scene = Scene::bare(0);
         scene.create(KEY, 7, ALL_ACCESS, mr_flags::FAST_REG);
         assert_eq!(scene.attempt(what, IOVA, all, KEY), unknown, "{what:?}");
@@ -311,17 +311,17 @@ fn a_key_is_its_index_and_its_tag() {
 }
 
 #[test]
-fn what_privileged_queue_pairs_may() {
+fn privileged_queue_pairs_use_privileged_keys() {
     for what in USES {
         for flags in [0, QP_PRIVILEGED] {
-            // A region of theirs: peers may use it, and who is privileged.
+            // A privileged region: peers and privileged queue pairs may use it.
             let mut scene = Scene::bare(flags);
             scene.create(KEY, 7, ALL_ACCESS, mr_flags::PRIVILEGED);
             let got = scene.attempt(what, IOVA, whole(what), KEY);
             let refused = cause(what, Syndrome::LkeyAccess, Syndrome::RkeyAccess);
             let expected = refused.filter(|_| flags == 0 && what.is_local());
             assert_eq!(got, expected, "{what:?} {flags}");
-            // All of memory, by its own side alone.
+            // The key of all memory: only privileged queue pairs may use it, for local accesses.
             let mut scene = Scene::bare(flags);
             let at = scene.pages;
             let got = scene.attempt(what, at, whole(what), LOCAL_DMA_LKEY);
@@ -333,14 +333,14 @@ fn what_privileged_queue_pairs_may() {
 }
 
 #[test]
-fn data_begin_where_the_region_does() {
+fn data_begin_at_the_offset_of_the_region() {
     for what in USES {
         let mut scene = Scene::new(ALL_ACCESS);
         let (pages, other) = (scene.pages, scene.other.0);
         let before = (scene.p.d.bytes(pages, 8192), scene.p.d.bytes(other, 4096));
         assert_eq!(scene.attempt(what, IOVA + 16, 8, KEY), None);
         let after = (scene.p.d.bytes(pages, 8192), scene.p.d.bytes(other, 4096));
-        // Eight bytes there, eight bytes of the other side.
+        // Eight bytes are copied between the region and the other memory.
         let (at, mut expected) = (OFFSET as usize + 16, before.clone());
         let into = matches!(what, Use::Fetch | Use::Receive | Use::Write);
         if into {

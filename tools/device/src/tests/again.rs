@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The same rules and seed have the same fire, at the same PSNs and moments, run after run: chance on both queue pairs, and matches that
-//! are relative to a queue pair.
+//! With the same rules and seed the same rules fire at the same PSNs and times in each run: with
+//! random matches on both queue pairs, and with matches that are relative to a queue pair.
 
 use super::laboratory::rule;
 use super::Pair;
@@ -15,7 +15,8 @@ use verbena_record::{Entry, What};
 const TIMES: usize = 100;
 const BYTES: u32 = 20_000;
 
-/// A firing: number of the rule, way, opcode, queue pair by its order, PSN, time.
+/// A firing: number of the rule, true for a received packet, opcode, queue pair by its order of
+/// creation, PSN, time.
 type Firing = (u16, bool, u16, u32, u32, u64);
 
 fn rules(seed: u64, rules: &[(&str, Match, Action)]) -> RuleSet {
@@ -29,7 +30,7 @@ fn rules(seed: u64, rules: &[(&str, Match, Action)]) -> RuleSet {
     }
 }
 
-/// A READ or WRITE of one of the queue pairs.
+/// Executes a READ or WRITE of one of the queue pairs.
 fn transfer(p: &mut Pair, is_first: bool, opcode: WqeOpcode) {
     let (from, lkey) = p.d.region(BYTES, 1);
     let (to, rkey) = p.d.region(BYTES, 2);
@@ -43,7 +44,7 @@ fn transfer(p: &mut Pair, is_first: bool, opcode: WqeOpcode) {
     assert_eq!(p.d.poll(cq).unwrap().status(), WcStatus::Success);
 }
 
-/// What fired on a new device whose two queue pairs write to and read from each other.
+/// Returns the firings on a new device whose two queue pairs write to and read from each other.
 fn run(wire_local: bool, set: &RuleSet) -> Vec<Firing> {
     let mut d = Driver::with(Config {
         wire_local,
@@ -75,7 +76,7 @@ fn run(wire_local: bool, set: &RuleSet) -> Vec<Firing> {
     fired.collect()
 }
 
-/// Each time the same, and on both queue pairs. What fired.
+/// Returns the firings. Checks that they are the same in each run, and on both queue pairs.
 fn always(wire_local: bool, set: &RuleSet) -> Vec<Firing> {
     let first = run(wire_local, set);
     let mut owners: Vec<u32> = first.iter().map(|(.., owner, _, _)| *owner).collect();
@@ -89,7 +90,7 @@ fn always(wire_local: bool, set: &RuleSet) -> Vec<Firing> {
 }
 
 #[test]
-fn chance_on_both_queue_pairs_hits_the_same_a_hundred_times_of_a_hundred() {
+fn random_rules_on_both_queue_pairs_fire_the_same_in_100_runs() {
     let some = |qp_created, direction, probability| Match {
         qp_created: Some(qp_created),
         direction: Some(direction),
@@ -117,7 +118,7 @@ fn chance_on_both_queue_pairs_hits_the_same_a_hundred_times_of_a_hundred() {
 }
 
 #[test]
-fn what_is_relative_to_a_queue_pair_hits_the_same_a_hundred_times_of_a_hundred() {
+fn rules_relative_to_a_queue_pair_fire_the_same_in_100_runs() {
     let write = |qp_created| Match {
         qp_created: Some(qp_created),
         opcode: vec![String::from("RDMA WRITE")],

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Doorbell areas: the words that the device writes, when it does, and that each area sleeps and wakes by itself.
+//! Doorbell areas: the words that the device writes, the times at which it does, and the sleep of
+//! each area.
 
 use super::watched::{Op, Watched};
 use super::*;
@@ -22,7 +23,7 @@ fn create_area(d: &mut Driver, uar: u32, addr: u64) {
     });
 }
 
-/// The words of an area that differ from those before: offset, and what is there now.
+/// Returns the words of an area that have changed since the last call: offset and present value.
 fn changed(d: &Driver, area: u64, before: &mut Vec<u8>) -> Vec<(usize, u32)> {
     let now = d.bytes(area, AREA_SIZE);
     let words = now.chunks_exact(4).zip(before.chunks_exact(4)).enumerate();
@@ -35,7 +36,7 @@ fn changed(d: &Driver, area: u64, before: &mut Vec<u8>) -> Vec<(usize, u32)> {
 }
 
 #[test]
-fn an_object_begins_with_its_own_words_at_0_and_leaves_all_others() {
+fn an_object_clears_its_own_words_and_no_others() {
     let mut d = Driver::new();
     let area = d.alloc(AREA_SIZE as u64);
     let ring = d.alloc(8192);
@@ -73,7 +74,7 @@ fn an_object_begins_with_its_own_words_at_0_and_leaves_all_others() {
             id: number.into(),
             ..Default::default()
         });
-        // The slot is a queue pair's now.
+        // The slot now belongs to a queue pair.
         let mut request = d.qp_request(&cq, &cq);
         (request.qpn, request.uar, request.slot) = (number.into(), 3.into(), (slot as u16).into());
         d.must(&request);
@@ -107,9 +108,9 @@ fn an_object_begins_with_its_own_words_at_0_and_leaves_all_others() {
     assert_eq!(changed(&d, area, &mut before), [(doorbell::ALIVE, 0)]);
 }
 
-/// A program that has not posted for a while finds out when it does.
+/// A program whose area sleeps has to see that the device is dead when it posts again.
 #[test]
-fn areas_that_sleep_die_with_the_device() {
+fn sleeping_areas_show_a_fatal_error() {
     let mut d = Driver::new();
     d.create_cq(6);
     assert!(d.device.fall_asleep(&d.ram));
@@ -120,7 +121,7 @@ fn areas_that_sleep_die_with_the_device() {
 }
 
 #[test]
-fn a_slot_that_was_used_is_as_good_as_new() {
+fn a_slot_works_again_for_a_new_owner() {
     let mut p = Pair::new();
     for qpn in [p.a.qpn, p.b.qpn] {
         p.d.must(&DestroyQp {
@@ -132,7 +133,7 @@ fn a_slot_that_was_used_is_as_good_as_new() {
     p.a = p.d.create_qp(&p.cq_a, &p.cq_a);
     p.d.connect(&p.a, &p.b);
     for round in 0..3 {
-        // Some of everything: entries taken, arms served, an error.
+        // Entries are taken, arms are served, and a queue pair fails.
         for i in 0..5 {
             p.d.post_srq(&mut srq, i, &[]);
             p.d.post_send(&mut p.a, &SendWr::new(WqeOpcode::Send, i, &[]));
@@ -175,7 +176,7 @@ fn a_slot_that_was_used_is_as_good_as_new() {
         for freed in [p.cq_a.slot, p.cq_b.slot, srq.slot, p.a.slot, p.b.slot] {
             p.d.free_slot(freed);
         }
-        // Their slots change hands.
+        // The slots get new owners.
         (p.cq_a, p.cq_b) = (p.d.create_cq(6), p.d.create_cq(6));
         p.a = p.d.create_qp(&p.cq_a, &p.cq_a);
         srq = p.share();
@@ -194,7 +195,7 @@ fn each_area_sleeps_and_wakes_by_itself() {
     assert_eq!(sleep(&d), [0, 0]);
     assert!(d.device.fall_asleep(&d.ram));
     assert_eq!(sleep(&d), [1, 1]);
-    // Asleep already, they stay so.
+    // Areas that are asleep stay asleep.
     assert!(d.device.fall_asleep(&d.ram));
     assert_eq!(sleep(&d), [1, 1]);
     let doorbells = |d: &Driver| d.device.stats()[Counter::Doorbells as usize];
@@ -202,22 +203,22 @@ fn each_area_sleeps_and_wakes_by_itself() {
     for _ in 0..1000 {
         d.device.ring(1);
     }
-    assert_eq!(d.device.rung, [1], "it is noted once");
-    assert!(slice(&mut d), "it was rung for");
+    assert_eq!(d.device.rung, [1], "the area is noted once");
+    assert!(slice(&mut d), "the area was rung");
     assert_eq!(sleep(&d), [1, 2]);
     assert!(!slice(&mut d));
-    // One that is awake, and one that there is not: they are counted.
+    // Doorbells of an area that is awake and of areas that do not exist are only counted.
     for uar in [1, 2, NUM_UARS - 1, NUM_UARS, u32::MAX] {
         d.device.ring(uar);
     }
     slice(&mut d);
     assert_eq!((sleep(&d), doorbells(&d)), ([1, 2], 1005));
     d.device.ring(0);
-    assert!(!d.device.fall_asleep(&d.ram), "one was rung for");
+    assert!(!d.device.fall_asleep(&d.ram), "area 0 was rung");
     assert_eq!(sleep(&d), [1, 3]);
     slice(&mut d);
     assert_eq!(sleep(&d), [2, 3]);
-    // As often as it is rung for.
+    // The areas sleep and wake repeatedly.
     for n in 0..3 {
         assert!(d.device.fall_asleep(&d.ram));
         assert_eq!(sleep(&d), [3 + 2 * n, 3 + 2 * n]);
@@ -229,8 +230,9 @@ fn each_area_sleeps_and_wakes_by_itself() {
 }
 
 #[test]
-fn a_silent_area_among_many_is_left_to_sleep() {
-    // Of two areas none is; of three each that was silent for more than 2 ms, whatever the others do.
+fn silent_areas_are_put_to_sleep_if_more_than_two_are_awake() {
+    // With two areas none is put to sleep. With three, every area that was silent for more than 2
+    // ms is, whatever the others do.
     for areas in [2, 3] {
         for wait in [2_000_000, 2_000_001, 5_000_000] {
             let mut d = Driver::new();
@@ -243,7 +245,7 @@ fn a_silent_area_among_many_is_left_to_sleep() {
             d.run();
             let found = |uar: u32| d.device.shared.uars.get(uar).unwrap().last_found;
             d.now = found(1).max(found(areas - 1)) + wait;
-            // The first one is posted to.
+            // The first area gets an arm.
             d.arm(&mut cq, ArmMode::Next);
             for _ in 0..3 {
                 d.device.run_slice(&d.ram, d.now);
@@ -263,7 +265,7 @@ fn a_silent_area_among_many_is_left_to_sleep() {
 }
 
 #[test]
-fn the_sleep_word_is_stored_before_the_last_look() {
+fn the_sleep_word_is_stored_before_the_last_scan() {
     let p = &mut Pair::new();
     let area = p.d.area;
     let stored = |ops: &[Op], value: u64| {
@@ -287,7 +289,7 @@ fn the_sleep_word_is_stored_before_the_last_look() {
     let at = stored(&ops, 1).expect("the odd word");
     assert_eq!(looked(&ops).len(), 4);
     assert!(looked(&ops).into_iter().all(|look| look > at));
-    // Asleep, nothing is looked at until it is rung for.
+    // The device does not look at a sleeping area before its doorbell is rung.
     let mem = Watched::new(&p.d.ram);
     p.d.device.run_slice(&mem, p.d.now);
     assert!(!mem.ops().iter().any(|op| op.touches(area, 0x2000)));
@@ -301,7 +303,7 @@ fn the_sleep_word_is_stored_before_the_last_look() {
 }
 
 #[test]
-fn an_area_that_is_gone_is_not_touched() {
+fn a_destroyed_area_is_not_accessed() {
     let mut d = Driver::new();
     for ring_before in [false, true] {
         let area = d.alloc(AREA_SIZE as u64);
@@ -331,7 +333,7 @@ fn an_area_that_is_gone_is_not_touched() {
 }
 
 #[test]
-fn an_area_with_a_new_owner_knows_nothing_of_the_last() {
+fn a_new_area_keeps_no_state_of_the_last_one() {
     let mut d = Driver::new();
     let cq = d.create_cq(4);
     for round in 0..3 {
@@ -345,7 +347,7 @@ fn an_area_with_a_new_owner_knows_nothing_of_the_last() {
         d.to_rts(qp.qpn).unwrap();
         let write = SendWr::new(WqeOpcode::RdmaWrite, 1, &[]).encode();
         d.ram.write(qp.sq, &write).unwrap();
-        // The counter has the same value each time.
+        // The generation counter has the same value in each round.
         doorbell::post_send(&GuestWords { ram: &d.ram, base }, 127, 1, || {});
         d.run();
         let left = std::iter::from_fn(|| d.device.next_frame()).count();
@@ -364,7 +366,7 @@ fn an_area_with_a_new_owner_knows_nothing_of_the_last() {
 }
 
 #[test]
-fn few_areas_stay_awake_however_silent() {
+fn up_to_two_areas_stay_awake_without_posts() {
     for (areas, sleeps) in [(1, false), (2, false), (3, true)] {
         let mut p = Pair::new();
         let mut bases = vec![];

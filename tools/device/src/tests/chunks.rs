@@ -10,7 +10,7 @@ use verbena_abi::cmd::*;
 use verbena_abi::ctx::*;
 use verbena_abi::syndrome::Syndrome;
 
-/// Creates an object of a table's kind.
+/// Creates an object whose context is in this table.
 fn create(d: &mut Driver, table: Table, number: u32, cq: &CqHandle) -> Result<(), CmdError> {
     let ring = flat(crate::mock::BASE);
     match table {
@@ -83,7 +83,7 @@ fn destroy(d: &mut Driver, table: Table, number: u32) {
     assert_eq!(outcome, Ok(()));
 }
 
-/// Each table with the size of its contexts, the numbers that there are, and where the number is in a context.
+/// Each table with the size of a context in bytes and the limit of the numbers.
 const TABLES: [(Table, usize, u32); 5] = [
     (Table::Qpc, 512, 16384),
     (Table::Cqc, 128, 16384),
@@ -93,7 +93,7 @@ const TABLES: [(Table, usize, u32); 5] = [
 ];
 
 #[test]
-fn the_context_of_each_number_is_in_its_place() {
+fn the_context_of_each_number_is_at_its_offset() {
     for (table, size, numbers) in TABLES {
         let mut d = Driver::new();
         let cq = d.create_cq(4);
@@ -106,7 +106,8 @@ fn the_context_of_each_number_is_in_its_place() {
             assert_eq!((e.status, e.syndrome), expected, "{table:?} {number}");
         };
         if last != 0 {
-            // Backwards, so that none lies behind its neighbour; those in between have none.
+            // Memory is given in descending order, so that no chunk lies directly after its
+            // neighbour. The chunks between the second and the last one get no memory.
             for chunk in [last, 2, 1] {
                 let first = chunk * of_chunk;
                 without(&mut d, first);
@@ -127,12 +128,16 @@ fn the_context_of_each_number_is_in_its_place() {
                 let at = (number - first) as usize * size;
                 let mut expected = before.clone();
                 expected[at..at + size].copy_from_slice(&after[at..at + size]);
-                assert!(after == expected, "{table:?} {number}: only this one");
+                assert!(
+                    after == expected,
+                    "{table:?} {number}: only this context changes"
+                );
                 let named = u32::from_le_bytes(after[at + 4..at + 8].try_into().unwrap());
                 let shift = if table == Table::Mpt { 8 } else { 0 };
                 assert_eq!(named >> shift, number, "{table:?}");
                 destroy(&mut d, table, number);
-                // What is written there from now on is another's.
+                // After the object is destroyed, the device does not access the memory of its
+                // context.
                 d.ram.write(addr + at as u64, &vec![0xee; size]).unwrap();
                 d.pass(100_000_000);
                 assert!(d.bytes(addr + at as u64, size) == vec![0xee; size]);
@@ -143,7 +148,7 @@ fn the_context_of_each_number_is_in_its_place() {
 }
 
 #[test]
-fn a_counter_that_was_left_odd_goes_on_even() {
+fn a_sequence_counter_that_was_left_odd_becomes_even() {
     for (found, first) in [(0u32, 2u32), (1, 4), (6, 8), (7, 10), (u32::MAX - 1, 0)] {
         for (table, size, _) in TABLES {
             let mut d = Driver::new();
@@ -157,7 +162,7 @@ fn a_counter_that_was_left_odd_goes_on_even() {
 }
 
 #[test]
-fn a_context_that_cannot_be_reached_makes_no_object() {
+fn no_object_is_created_if_its_context_cannot_be_reached() {
     for (table, size, _) in TABLES {
         let mut d = Driver::new();
         let cq = d.create_cq(4);
@@ -171,8 +176,8 @@ fn a_context_that_cannot_be_reached_makes_no_object() {
 }
 
 #[test]
-fn chunks_are_of_the_table_that_is_named() {
-    // Memory for one table is none for another.
+fn a_chunk_belongs_to_one_table() {
+    // A chunk for one table is not used for another.
     for (table, size, numbers) in TABLES {
         let of_chunk = (TABLE_CHUNK_SIZE / size) as u32;
         if numbers <= of_chunk {

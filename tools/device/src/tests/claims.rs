@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! GIDs and their MAC addresses: the host is asked for each, and what comes and goes has that of its GID.
+//! GIDs and their MAC addresses: the host decides on each entry of the GID table, and packets of a
+//! GID have the MAC address of its entry.
 
 use super::port::{emitted, frames};
 use super::Pair;
@@ -15,7 +16,7 @@ use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::WqeOpcode;
 use verbena_roce::wire::{frame, Path};
 
-/// The MAC address of another net device of the host.
+/// MAC address of another net device of the guest.
 const OTHER: [u8; 6] = [2, 0, 0, 0, 0, 0x51];
 
 fn asking() -> Driver {
@@ -39,7 +40,7 @@ fn entry(index: u16, last: u8, mac: [u8; 6]) -> SetGid {
 }
 
 #[test]
-fn the_host_is_asked_for_each_entry_and_those_behind_it_wait() {
+fn set_gid_and_later_commands_wait_for_the_host() {
     let mut d = asking();
     d.begin_cmd(0, &entry(3, 51, OTHER));
     d.begin_cmd(1, &QueryDevice::default());
@@ -55,11 +56,11 @@ fn the_host_is_asked_for_each_entry_and_those_behind_it_wait() {
     assert_eq!(d.device.next_claim(), None);
     assert_eq!(d.answer(0), (CmdStatus::Ok, 0));
     assert_eq!(d.device.shared.port.gid(3).map(|own| own.mac), Some(OTHER));
-    // A word that nobody waits for says nothing.
+    // A decision without a waiting command has no effect.
     d.device.decide_claim(&d.ram, Some(Syndrome::GidInUse));
     d.device.run_slice(&d.ram, d.now);
     assert!(d.is_answered(1));
-    // To clear one takes nobody's leave.
+    // The host is not asked before an entry is cleared.
     d.begin_cmd(
         0,
         &SetGid {
@@ -72,7 +73,7 @@ fn the_host_is_asked_for_each_entry_and_those_behind_it_wait() {
 }
 
 #[test]
-fn what_the_host_refuses_is_not_set_and_the_rule_is_named() {
+fn a_refused_entry_is_not_set_and_the_syndrome_names_the_rule() {
     let mut d = asking();
     for cause in [
         Syndrome::GidMacNotAllowed,
@@ -84,11 +85,11 @@ fn what_the_host_refuses_is_not_set_and_the_rule_is_named() {
         d.denies = Some(cause);
         let error = d.cmd(&entry(0, 51, OTHER)).unwrap_err();
         assert_eq!((error.status, error.syndrome), (CmdStatus::Denied, cause));
-        // What was there is there.
+        // The entry keeps its old GID.
         let old = d.device.shared.port.gid(0).unwrap();
         assert_eq!(old.gid, gid([10, 0, 0, 1]));
     }
-    // What is wrong anyway the host is not asked for.
+    // The host is not asked about an invalid request.
     let wrong = SetGid {
         gid_type: 1,
         ..entry(0, 51, OTHER)
@@ -96,7 +97,7 @@ fn what_the_host_refuses_is_not_set_and_the_rule_is_named() {
     assert_eq!(d.cmd(&wrong).unwrap_err().status, CmdStatus::Unsupported);
     let error = d.cmd(&entry(256, 51, OTHER)).unwrap_err();
     assert_eq!(error.syndrome, Syndrome::CmdNumber);
-    // A driver of before does not know the status.
+    // A driver of a version before 12 does not know the status `Denied`.
     d.regs.write(regs::VERSION_SELECT, 11);
     d.denies = Some(Syndrome::GidInUse);
     assert_eq!(
@@ -106,7 +107,7 @@ fn what_the_host_refuses_is_not_set_and_the_rule_is_named() {
 }
 
 #[test]
-fn a_device_that_dies_or_is_reset_waits_for_no_word() {
+fn a_fatal_error_or_a_reset_ends_the_wait_for_the_host() {
     let mut d = asking();
     d.begin_cmd(0, &entry(3, 51, OTHER));
     d.device.run_slice(&d.ram, d.now);
@@ -124,7 +125,7 @@ fn a_device_that_dies_or_is_reset_waits_for_no_word() {
 }
 
 #[test]
-fn a_gid_speaks_with_its_own_mac_address_and_is_heard_at_any_of_the_hosts() {
+fn a_gid_sends_with_its_own_mac_address_and_receives_at_any_of_the_port() {
     let mut d = Driver::new();
     d.must(&entry(3, 51, OTHER));
     let cq = d.create_cq(6);
@@ -158,7 +159,7 @@ fn a_gid_speaks_with_its_own_mac_address_and_is_heard_at_any_of_the_hosts() {
     }
     let nics = Config::default().mac;
     assert!(!wants(&d, nics, 51) && !wants(&d, far.dmac, 51) && !wants(&d, OTHER, 52));
-    // It is cleared, and with it its MAC address.
+    // After the entry is cleared, the port no longer has its MAC address.
     d.must(&SetGid {
         valid: 0,
         ..entry(3, 51, OTHER)
@@ -167,7 +168,7 @@ fn a_gid_speaks_with_its_own_mac_address_and_is_heard_at_any_of_the_hosts() {
 }
 
 #[test]
-fn two_net_devices_of_one_host_speak_with_each_other() {
+fn two_net_devices_of_one_guest_exchange_packets() {
     for wire_local in [false, true] {
         let mut p = Pair::on(Driver::with(Config {
             wire_local,
@@ -178,7 +179,8 @@ fn two_net_devices_of_one_host_speak_with_each_other() {
             p.d.create_qp(&p.cq_a, &p.cq_a),
             p.d.create_qp(&p.cq_b, &p.cq_b),
         );
-        // Each has the other's address at its own net device's MAC address, as Linux has it for addresses of its own.
+        // Each path has the GID of the other net device and the MAC address of its own one, as
+        // Linux resolves addresses of the same host.
         let path = |from, last, dmac| AddressVector {
             dgid: gid([10, 0, 0, last]),
             dmac,

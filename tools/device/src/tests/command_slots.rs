@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Slots of the command queue: which are obeyed, how often, in which order, and what of them is read and written when.
+//! Slots of the command queue: the slots that are executed, how often and in which order, and the
+//! accesses to their memory.
 
 use super::watched::{Op, Watched};
 use super::*;
@@ -30,10 +31,11 @@ fn reply(d: &Driver, base: u64, slot: u32) -> ReplyHeader {
     d.ram.read_struct(at).unwrap()
 }
 
-/// A device whose queue has so many slots; where it is.
+/// Returns a device whose command queue has this number of slots, and the address of the queue.
 fn with_slots(slots: u32) -> (Driver, u64) {
     let mut d = Driver::cold(Config::default());
-    // Room for more than the device has, so that memory is not what keeps it from them.
+    // There is memory for more slots than the device has, so that only their number keeps the
+    // device from them.
     let base = d.alloc(128 * SLOT_SIZE as u64);
     for (at, value) in [
         (regs::VERSION_SELECT, verbena_abi::ABI_VERSION.into()),
@@ -63,7 +65,7 @@ fn slots_beyond_the_last_are_ignored() {
                 d.device.command(slot);
                 let watched = Watched::new(&d.ram);
                 d.device.run_slice(&watched, d.now);
-                // Nor is it looked at.
+                // The slot is not read either.
                 let beyond = base + u64::from(slots) * SLOT_SIZE as u64;
                 let looked = |op: &Op| op.touches(beyond, 1 << 20);
                 assert!(!watched.ops().iter().any(looked), "{slot} of {slots}");
@@ -73,7 +75,7 @@ fn slots_beyond_the_last_are_ignored() {
         }
         assert!(memory == d.bytes(base, 128 * SLOT_SIZE));
         assert_eq!(d.interrupts.get(&0), None);
-        // The first and the last are obeyed, and those between.
+        // All slots of the queue are executed.
         for slot in 0..slots {
             d.device.command(slot);
         }
@@ -88,7 +90,7 @@ fn slots_beyond_the_last_are_ignored() {
 }
 
 #[test]
-fn a_token_makes_a_command_once() {
+fn a_token_executes_a_command_once() {
     let (mut d, base) = with_slots(4);
     let ring = |d: &mut Driver, slot: u32, token: u32| {
         write_request(d, base, slot, token, &QueryDevice::default());
@@ -97,19 +99,20 @@ fn a_token_makes_a_command_once() {
         d.run();
         (executed(d) - before, reply(d, base, slot).token.get())
     };
-    // No token, no command.
+    // Without a token no command is executed.
     assert_eq!(ring(&mut d, 1, 0), (0, 0));
     assert_eq!(ring(&mut d, 1, 5), (1, 5));
     assert_eq!(ring(&mut d, 1, 5), (0, 5), "the same again");
-    assert_eq!(ring(&mut d, 2, 5), (1, 5), "each slot has its own");
+    assert_eq!(ring(&mut d, 2, 5), (1, 5), "each slot has its own token");
     assert_eq!(ring(&mut d, 1, 0), (0, 5));
-    // What counts is what was executed, not what the guest writes over the reply.
+    // The device remembers the last token that was executed, whatever the guest writes to the
+    // reply.
     d.ram.write(base + 768, &[0; 256]).unwrap();
     assert_eq!(ring(&mut d, 1, 5), (0, 0));
     for token in [4, 5, u32::MAX, 1 << 31] {
         assert_eq!(ring(&mut d, 1, token), (1, token));
     }
-    // A command that failed was executed as well.
+    // A command that failed counts as executed.
     write_request(&d, base, 3, 8, &DestroyMr::default());
     d.device.command(3);
     d.run();
@@ -128,7 +131,8 @@ fn commands_are_executed_in_the_order_of_their_doorbells() {
         id: 0x4201.into(),
         ..Default::default()
     };
-    // Neither by number nor by token; the long one in between holds the others up.
+    // The order is neither that of the slots nor that of the tokens. The long command in between
+    // delays the others.
     let cq = d.create_cq(4);
     let resize = ResizeCq {
         cqn: cq.cqn.into(),
@@ -151,7 +155,7 @@ fn commands_are_executed_in_the_order_of_their_doorbells() {
 }
 
 #[test]
-fn a_reply_that_fails_has_no_payload_of_an_earlier_one() {
+fn the_reply_of_a_failed_command_has_no_earlier_payload() {
     let mut d = Driver::new();
     d.must(&QueryDevice::default());
     let at = d.cmdq_memory() + (REQUEST_SIZE + HEADER_SIZE) as u64;
@@ -163,7 +167,7 @@ fn a_reply_that_fails_has_no_payload_of_an_earlier_one() {
     assert!(d.bytes(at, PAYLOAD_SIZE) == [0; PAYLOAD_SIZE]);
 }
 
-/// Executes a command and looks at all that it does to memory.
+/// Executes a command. Checks its accesses to its slot, and returns all its accesses to memory.
 fn watched<C: Command>(d: &mut Driver, request: &C) -> Vec<Op> {
     d.begin_cmd(4, request);
     let mut all = vec![];
@@ -182,7 +186,7 @@ fn watched<C: Command>(d: &mut Driver, request: &C) -> Vec<Op> {
     let inside = |op: &&Op| op.touches(slot, REQUEST_SIZE as u64);
     let mut of_request: Vec<&Op> = all.iter().filter(inside).collect();
     if cfg!(feature = "misbehave") {
-        // A device that may misbehave looks at the header before, to see whether it is to.
+        // A device that may misbehave reads the header first, to see if misbehaviour is requested.
         of_request.retain(|op| **op != Op::Read(slot, HEADER_SIZE as u64));
     }
     assert_eq!(of_request, [&Op::Read(slot, REQUEST_SIZE as u64)]);
@@ -197,7 +201,9 @@ fn watched<C: Command>(d: &mut Driver, request: &C) -> Vec<Op> {
     all
 }
 
-/// Contexts are made odd, written and made even, and not read but for the counter of a slot's last object.
+/// Checks that a context was published once: its sequence counter becomes odd, the context is
+/// written, and the counter becomes even. The device reads only the counter that the last object of
+/// the slot has left.
 fn publishes(d: &Driver, ops: &[Op], table: Table, number: u32, size: usize) {
     let at = d.table(table) + u64::from(number) * size as u64;
     let seq = d.ram.load32(at).unwrap();
@@ -382,7 +388,8 @@ fn each_command_reads_its_request_once_and_ends_with_its_token() {
     watched(d, &gone);
 }
 
-/// The same of a change that publishes twice: as a change of state and as a change of attributes.
+/// Checks the same for a command that may publish several times, for a change of state and for a
+/// change of attributes.
 fn publishes_some(d: &Driver, ops: &[Op], table: Table, number: u32, size: usize) {
     let at = d.table(table) + u64::from(number) * size as u64;
     let all: Vec<&Op> = ops
@@ -415,10 +422,10 @@ fn a_command_that_is_refused_on_purpose_is_not_executed() {
     let m = d.device.shared.config.misbehave.clone();
     m.set(Kind::OnlyOpcode, CreateMr::OPCODE.to_raw().into());
     m.set(Kind::RefuseCommands, ALWAYS);
-    // Others are not meant.
+    // Other commands are not refused.
     d.create_cq(4);
     assert_eq!(d.cmd(&request).unwrap_err().status, CmdStatus::NoResources);
     m.set(Kind::RefuseCommands, 0);
-    // Were it there, its number would be in use.
+    // If the refused command had created the region, its number would be in use.
     d.must(&request);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What a completion says, field by field, for each operation on either side.
+//! The fields of a completion, for each operation at the requester and at the responder.
 
 use super::*;
 use crate::mock::{flat, SendWr, WqeBytes};
@@ -14,7 +14,8 @@ use verbena_abi::wqe::{
 };
 use zerocopy::IntoBytes;
 
-/// The completions of a CQ: the entries without their last words, and what those say.
+/// Returns the completions of a CQ: the entries with the last word cleared, and the decoded last
+/// words.
 fn completions(p: &mut Pair, at_a: bool) -> Vec<(Cqe, Tail)> {
     p.d.run();
     let cq = if at_a { &mut p.cq_a } else { &mut p.cq_b };
@@ -29,7 +30,7 @@ fn completions(p: &mut Pair, at_a: bool) -> Vec<(Cqe, Tail)> {
         .collect()
 }
 
-/// A successful completion of a connected queue pair.
+/// Returns the entry of a successful completion of a connected queue pair.
 fn entry(p: &Pair, qpn: u32, wr_id: u64, wqe_index: u32, byte_len: u32) -> Cqe {
     Cqe {
         wr_id: wr_id.into(),
@@ -50,7 +51,7 @@ fn tail(opcode: WcOpcode, wc_flags: u8) -> Tail {
     }
 }
 
-/// A pair whose first queue pair is the kernel's own, after some time.
+/// Returns a pair whose first queue pair is privileged, at a time that is not 0.
 fn privileged() -> Pair {
     let mut p = Pair::new();
     p.d.pass(123_456);
@@ -149,7 +150,7 @@ fn of_a_send_that_invalidates() {
         completions(&mut p, false),
         [(expected, tail(WcOpcode::Recv, wc_flags::WITH_INV))]
     );
-    // It is invalid from now on; registered again, it may be invalidated by its owner.
+    // The key is invalid now. After another registration its owner can invalidate it.
     p.d.post_raw(&mut p.b, &register);
     let mut invalidate = SendWr::new(WqeOpcode::LocalInv, 4, &[]);
     invalidate.imm = 0x6077u32.to_le_bytes();
@@ -167,7 +168,7 @@ fn of_a_send_that_invalidates() {
 }
 
 #[test]
-fn of_what_the_peer_does_not_notice() {
+fn of_requests_without_a_completion_at_the_peer() {
     let mut p = privileged();
     let (at, key) = p.d.region(4096, 1);
     let atomic = |opcode| {
@@ -226,7 +227,7 @@ fn of_receives_from_a_shared_queue() {
             [(expected, tail(WcOpcode::Recv, 0))]
         );
     }
-    // Sends of that queue pair are no receives of the shared queue.
+    // Completions of sends do not name the SRQ.
     p.d.post_send(&mut p.b, &SendWr::new(WqeOpcode::RdmaWrite, 1, &[]));
     assert_eq!(
         completions(&mut p, false),
@@ -235,7 +236,7 @@ fn of_receives_from_a_shared_queue() {
 }
 
 #[test]
-fn of_what_went_wrong() {
+fn of_failed_requests() {
     let mut p = privileged();
     let (at, key) = p.d.region(4096, 1);
     p.d.post_recv(&mut p.b, 5, &[(at, 4, key)]);
@@ -270,7 +271,7 @@ fn of_what_went_wrong() {
     assert_eq!(completions(&mut p, false), expected);
 }
 
-/// A datagram queue pair in RTS.
+/// Creates a datagram queue pair in RTS.
 fn datagram(p: &mut Pair, at_a: bool) -> QpHandle {
     let cq = if at_a { p.cq_a.clone() } else { p.cq_b.clone() };
     let mut request = p.d.qp_request(&cq, &cq);
@@ -350,7 +351,7 @@ fn of_datagrams() {
             src_qp: x.qpn.into(),
             smac,
             vlan: vlan.into(),
-            // As from a wire: it is in the VLAN tag, if at all.
+            // As on a wire, the SL is the priority of the VLAN tag, if there is a tag.
             sl: if vlan == NO_VLAN { 0 } else { 6 },
             network_type: network,
             ..entry(&p, y.qpn, 5, index, 50)
@@ -369,7 +370,8 @@ fn of_datagrams() {
             assert_eq!((&got[8..24], &got[24..40]), (&av.dgid[..], &av.dgid[..]));
         }
     }
-    // To a GID of another VLAN: it leaves, and on the link nobody of this port hears it.
+    // A datagram to a GID in another VLAN leaves the device, and the port would not accept it from
+    // the link.
     p.d.post_recv(&mut y, 5, &[(at, 200, key)]);
     let mut wqe = SendWr::new(WqeOpcode::Send, 6, &[]).encode();
     wqe[DATA_OFFSET..DATA_OFFSET_UD].copy_from_slice(av(4, [0x21; 16], mac6).as_bytes());

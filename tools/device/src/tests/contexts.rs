@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Contexts, field by field: as an object is created, as it is used, as it changes, as it dies and as it goes.
+//! The fields of contexts after an object was created, used, changed, put in error and destroyed.
 
 use super::*;
 use crate::memory::GuestMemory;
@@ -13,7 +13,7 @@ use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::WqeOpcode;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// The context of a number.
+/// Returns the published context of an object.
 fn context<C: FromBytes + IntoBytes + Immutable + KnownLayout>(
     d: &Driver,
     table: Table,
@@ -87,11 +87,13 @@ fn of_a_completion_queue() {
         ..Default::default()
     };
     assert_eq!(context::<CqContext>(&d, Table::Cqc, 40), gone);
-    // The next of that number counts on: who reads late sees that it is another.
+    // The sequence counter goes on with the next object of that number, so that a slow reader
+    // notices the change.
     d.must(&request);
     assert_eq!(context::<CqContext>(&d, Table::Cqc, 40).seq.get(), 8);
 
-    // As it is used: three entries, one polled, armed for any, served.
+    // The CQ in use: three entries, one of them polled, and an arm for the next entry, which is
+    // served.
     let mut p = Pair::on(d);
     let before = cq(&mut p.d, q.cqn);
     let mut a = p.d.create_qp(&q.clone(), &p.cq_a.clone());
@@ -117,13 +119,13 @@ fn of_a_completion_queue() {
         producer_index: 4.into(),
         consumer_index: 1.into(),
         arm: arm.pack().into(),
-        // The three entries that were there when it was armed met it.
+        // The three entries that existed already have served the arm.
         notified_index: 3.into(),
         served_seq: 1.into(),
         ..before
     };
     assert_eq!(after, expected);
-    // The other ring begins with the oldest entry, and indexes count on.
+    // The other ring begins with the oldest entry, and the indexes go on.
     p.d.resize_cq(&mut q, 6).unwrap();
     let moved = cq(&mut p.d, q.cqn);
     let expected = CqContext {
@@ -138,7 +140,7 @@ fn of_a_completion_queue() {
         users, 3,
         "both queues of the first, the receives of the second"
     );
-    // It dies of an overflow.
+    // The CQ overflows.
     for i in 0..65 {
         p.d.post_send(&mut p.a, &SendWr::new(WqeOpcode::RdmaWrite, i, &[]));
         p.d.run();
@@ -210,7 +212,7 @@ fn of_a_shared_receive_queue() {
         ..Default::default()
     };
     assert_eq!(gone, expected);
-    // One with a limit from the start.
+    // An SRQ that is created with a limit.
     p.d.must(&CreateSrq {
         srqn: 90.into(),
         pdn: 9.into(),
@@ -362,7 +364,7 @@ fn of_a_queue_pair() {
     assert_eq!(context::<QpContext>(&p.d, Table::Qpc, a.qpn), expected);
     let mut b = p.d.create_qp(&p.cq_b, &p.cq_b);
     p.d.connect(&a, &b);
-    // Two messages there, of one packet and of two, one back that finds no receive.
+    // The queue pair sends two messages, of one packet and of two, and receives one.
     let (at, lkey) = p.d.region(4096, 1);
     let mr = ModifyMr {
         key: lkey.into(),
@@ -406,7 +408,8 @@ fn of_a_queue_pair() {
     assert_eq!(now, expected);
     let peer = p.d.query_qp(b.qpn);
     assert_eq!((peer.expected_psn.get(), peer.msn.get()), (1, 2));
-    // RESET: as it was created.
+    // After RESET the context is that after the creation, except for the sequence counter and the
+    // last producer index.
     p.d.move_to(a.qpn, QpState::Reset).unwrap();
     let reset = p.d.query_qp(a.qpn);
     let rq_pi = reset.rq_pi;
@@ -448,7 +451,7 @@ fn of_a_queue_pair_in_error() {
 }
 
 #[test]
-fn what_is_listed_is_what_is_published() {
+fn listed_contexts_are_the_published_ones() {
     let mut p = Pair::new();
     let srqn = p.share().srqn;
     let (_, key) = p.d.region(64, 1);
@@ -456,7 +459,8 @@ fn what_is_listed_is_what_is_published() {
     let (d, mut seen) = (&p.d, 0);
     for listed in p.d.device.contexts(Cursor::default(), 1000).contexts {
         let number = listed.number();
-        // The counter is the slot's, and users come and go without a word.
+        // The listing has no sequence counter of the slot, and a change of `users` alone is not
+        // published.
         match listed {
             Snapshot::Qp(c) if number == p.a.qpn => {
                 let seq = c.seq;

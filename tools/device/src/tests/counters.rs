@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Counters: what each kind of traffic adds to which, and that it adds to no other. Bookkeeping of the device itself
-//! (commands, doorbells, interrupts) is left aside.
+//! Counters: each kind of traffic adds to certain counters and to no others. The counters of
+//! commands, doorbells and interrupts are not compared.
 
 use super::*;
 use crate::mock::SendWr;
@@ -10,7 +10,7 @@ use verbena_abi::ctx::{qp_mask, QpAttr, QpState};
 use verbena_abi::stats::Counter::{self, *};
 use verbena_abi::wqe::{WqeOpcode, DATA_OFFSET, DATA_OFFSET_ATOMIC, DATA_OFFSET_UD};
 
-/// Counters that were added to, and what.
+/// Calls `work`. Returns the counters that have changed, and by how much.
 fn counted(p: &mut Pair, work: impl FnOnce(&mut Pair)) -> Vec<(Counter, u64)> {
     let before = p.d.device.stats();
     work(p);
@@ -51,7 +51,8 @@ fn of_writes() {
 
 #[test]
 fn of_sends() {
-    // With credits the first packet would ask whether there is a receive for it.
+    // With credits the first message has no credit yet, so its first packet would request an
+    // acknowledgement.
     let mut p = Pair::on(Driver::with(crate::Config {
         credits: false,
         ..Default::default()
@@ -141,14 +142,14 @@ fn of_a_peer_without_receives() {
 }
 
 #[test]
-fn of_a_peer_that_is_gone() {
+fn of_a_peer_that_does_not_answer() {
     let mut p = Pair::new();
     p.d.move_to(p.b.qpn, QpState::Err).unwrap();
     let got = counted(&mut p, |p| {
         post(p, SendWr::new(WqeOpcode::RdmaWrite, 1, &[]))
     });
     let of = |counter| got.iter().find(|c| c.0 == counter).map_or(0, |c| c.1);
-    // The seventh timeout in a row is one too many.
+    // After seven retransmissions, the eighth timeout in a row ends the request.
     assert_eq!(
         (
             of(LocalAckTimeoutErr),
@@ -163,7 +164,7 @@ fn of_a_peer_that_is_gone() {
 }
 
 #[test]
-fn of_a_key_that_does_not_allow_it() {
+fn of_a_refused_key() {
     let mut p = Pair::new();
     let (at, key) = p.d.region(4096, 1);
     let got = counted(&mut p, |p| {
@@ -200,7 +201,7 @@ fn of_a_port_that_goes_down() {
     assert_eq!(got, [(LinkDowned, 2)]);
 }
 
-/// What each of two queue pairs has counted is its own, and together it is the port's.
+/// Each of two queue pairs has counters of its own.
 #[test]
 fn of_each_queue_pair() {
     let mut p = Pair::new();
@@ -256,7 +257,7 @@ fn of_flushes() {
     assert_eq!(
         got,
         [(ReqCqeFlush, 3), (RespCqeFlush, 2), (Recvs, 2)],
-        "what is flushed is not read"
+        "flushed sends are not counted as posts"
     );
 }
 
@@ -312,7 +313,7 @@ fn of_a_queue_pair_that_is_reset_or_destroyed() {
             });
         }
     });
-    assert_eq!(got, [], "the device's own stay");
+    assert_eq!(got, [], "the device keeps these counts");
     assert!(before[TxBytes as usize] >= 100);
 }
 
@@ -349,7 +350,7 @@ fn of_datagrams_that_are_dropped() {
         p.d.post_raw(&mut sender, &wqe);
         p.d.run();
     };
-    // No receive.
+    // The receiver has no receive.
     let got = counted(&mut p, |p| send(p, av));
     assert_eq!(
         got,
@@ -362,7 +363,7 @@ fn of_datagrams_that_are_dropped() {
             (OutOfBuffer, 1),
         ]
     );
-    // Another Q_Key.
+    // The Q_Key differs from the receiver's.
     let mut wrong = av;
     wrong.qkey = 6.into();
     let got = counted(&mut p, |p| send(p, wrong));
@@ -376,7 +377,7 @@ fn of_datagrams_that_are_dropped() {
             (Posts, 1)
         ]
     );
-    // Nobody there.
+    // The destination queue pair does not exist.
     let mut nobody = av;
     nobody.dest_qpn = 120.into();
     let got = counted(&mut p, |p| send(p, nobody));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A completion queue against a model of section 7 of the device specification: entries, overflow, arms, moderation and moves to
-//! other rings, in any order.
+//! A completion queue, compared with a model of section 7 of the device specification: entries,
+//! overflow, arms, moderation and moves to other rings, in random order.
 
 use super::Dice;
 use crate::memory::GuestMemory;
@@ -13,7 +13,7 @@ use verbena_abi::doorbell::{self, Arm, ArmMode, Words};
 use verbena_abi::eqe::EventType;
 use verbena_abi::syndrome::Syndrome;
 
-/// Nanoseconds: timers count in ticks, and may be a little late.
+/// Longest delay of a timer in nanoseconds, because timers count in ticks.
 const TICKS: u64 = 20_000;
 
 const TAIL: Tail = Tail {
@@ -22,27 +22,28 @@ const TAIL: Tail = Tail {
     wc_flags: 0,
 };
 
-/// What the specification says of a CQ.
+/// Model of a CQ, from the specification.
 #[derive(Debug)]
 struct Model {
-    /// Entries from `first` on: whether each is solicited.
+    /// Entries from `first` on; true if an entry is solicited.
     entries: Vec<bool>,
-    /// Index of the first entry ever, and the consumer index.
+    /// Index of the first entry of all, and the consumer index.
     first: u32,
     ci: u32,
     size: u32,
     dead: bool,
     arm: Arm,
     served: u32,
-    /// Entries at the last notification.
+    /// Producer index at the last notification.
     notified: u32,
-    /// Moderation: entries, nanoseconds, and when the first came that an event is to tell of.
+    /// Moderation: entries, nanoseconds, and the time of the first entry that an event has yet to
+    /// report.
     count: u32,
     period: u64,
     since: Option<u64>,
-    /// An event of this CQ has not been taken.
+    /// True while the driver has not taken an event of this CQ.
     waits: bool,
-    /// Events that the driver is to find.
+    /// Number of events that the driver has yet to take.
     told: u32,
 }
 
@@ -64,7 +65,7 @@ impl Model {
         }
     }
 
-    /// The device looks at the arm.
+    /// Applies the device's look at the arm.
     fn look(&mut self, now: u64) {
         let asked = self.arm.mode != ArmMode::None && self.arm.seq != self.served;
         let at = |index: u32| index.wrapping_sub(self.first);
@@ -91,7 +92,7 @@ impl Model {
     }
 }
 
-/// The device's CQ and the model of it.
+/// The CQ of the device, and its model.
 struct Both {
     d: Driver,
     cq: CqHandle,
@@ -101,7 +102,8 @@ struct Both {
 }
 
 impl Both {
-    /// A CQ that is so many entries before its indexes wrap, all of them polled; 0: a new one.
+    /// Creates a CQ whose indexes wrap after `before` more entries, and whose entries are all
+    /// polled. With 0 the CQ is new.
     fn new(log_size: u8, before: u32) -> Self {
         let mut d = Driver::new();
         d.watch = u32::MAX;
@@ -204,7 +206,7 @@ impl Both {
         self.model.look(self.d.now);
     }
 
-    /// Moves to a ring of another size, if what waits has room there.
+    /// Resizes the CQ, if its entries have room in the other ring.
     fn resize(&mut self, log_size: u8) {
         let moved = self.d.resize_cq(&mut self.cq, log_size);
         let dead = self.model.dead.then_some(Syndrome::CqOverflow);
@@ -222,11 +224,11 @@ impl Both {
             return;
         };
         self.model.look(due);
-        // A little later is soon enough.
+        // The timer may be late by up to [`TICKS`].
         self.d.pass(nanoseconds + TICKS);
     }
 
-    /// The driver takes its events.
+    /// Takes the events as the driver does, and compares them with the model.
     fn take_events(&mut self) {
         let told = self.d.events(1);
         let cqn = self.cq.cqn;
@@ -237,7 +239,7 @@ impl Both {
         (self.model.waits, self.model.told) = (false, 0);
     }
 
-    /// What the device shows is what the model says.
+    /// Compares the published context with the model.
     fn compare(&mut self) {
         self.d.must(&QueryCq {
             id: self.cq.cqn.into(),
@@ -275,7 +277,8 @@ fn play(seed: u64, before: u32, moderated: bool) {
     let mut both = Both::new(3, before);
     for _ in 0..400 {
         match dice.roll(if moderated { 14 } else { 12 }) {
-            // Half of the time with no more than there is room for.
+            // Up to as many entries as there is room for, and in one of 40 cases up to four entries
+            // without that limit.
             0..=2 => {
                 let room = both.model.size - both.model.pending();
                 let count = dice.roll(5).min(if dice.roll(40) == 0 { 9 } else { room });
@@ -305,26 +308,26 @@ fn play(seed: u64, before: u32, moderated: bool) {
     }
     both.compare();
     both.take_events();
-    // What is there can be polled, of a dead one too, and nothing else.
+    // The entries of a CQ can be polled even if the CQ is in error, and no further entry appears.
     both.poll(17);
 }
 
 #[test]
-fn in_any_order() {
+fn random_operations_agree_with_the_model() {
     for seed in 0..40 {
         play(seed, 0, false);
     }
 }
 
 #[test]
-fn with_moderation() {
+fn random_operations_with_moderation_agree_with_the_model() {
     for seed in 100..140 {
         play(seed, 0, true);
     }
 }
 
 #[test]
-fn with_indexes_that_wrap() {
+fn random_operations_with_wrapping_indexes_agree_with_the_model() {
     for seed in 200..220 {
         play(seed, 1 + seed as u32 % 40, seed % 2 == 0);
     }

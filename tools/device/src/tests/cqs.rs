@@ -12,7 +12,7 @@ use verbena_abi::eqe::EventType;
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::WqeOpcode;
 
-/// Posts signaled writes of no bytes: each is a completion and nothing else.
+/// Posts signaled WRITEs without data, which only complete.
 fn complete(p: &mut Pair, count: u64) {
     for i in 0..count {
         p.d.post_send(&mut p.a, &SendWr::new(WqeOpcode::RdmaWrite, i, &[]));
@@ -29,7 +29,7 @@ fn completions(p: &mut Pair) -> usize {
     events.len()
 }
 
-/// A pair whose first queue pair sends to a CQ of 4 entries.
+/// Returns a pair whose first queue pair has a send CQ of 4 entries.
 fn small() -> (Pair, CqHandle) {
     let mut p = Pair::new();
     let tiny = p.d.create_cq(2);
@@ -49,7 +49,7 @@ fn every_entry_can_be_used() {
 }
 
 #[test]
-fn an_overflow_is_told_once_and_keeps_what_is_there() {
+fn an_overflow_is_reported_once_and_keeps_the_entries() {
     let (mut p, mut tiny) = small();
     let (to, key) = p.d.region(64, 0);
     p.d.post_recv(&mut p.a, 77, &[(to, 64, key)]);
@@ -64,7 +64,8 @@ fn an_overflow_is_told_once_and_keeps_what_is_there() {
     assert_eq!(events[1].syndrome, Syndrome::CqDied.to_raw().into());
     let there: Vec<u64> = p.d.drain(&mut tiny).iter().map(|d| d.0).collect();
     assert_eq!(there, [0, 1, 2, 3]);
-    // Nothing comes after room was made, and the flush goes to the healthy CQ only.
+    // No entry is written after the program has made room. The receive is flushed to the other CQ,
+    // which is not in error.
     assert_eq!(p.d.drain(&mut tiny), []);
     let flushed = p.d.drain(&mut p.cq_a);
     assert_eq!(flushed, [(77, WcStatus::WrFlushErr)]);
@@ -74,7 +75,7 @@ fn an_overflow_is_told_once_and_keeps_what_is_there() {
 }
 
 #[test]
-fn room_made_in_time_is_no_overflow() {
+fn polling_in_time_prevents_an_overflow() {
     let (mut p, mut tiny) = small();
     for _ in 0..10 {
         complete(&mut p, 3);
@@ -83,7 +84,7 @@ fn room_made_in_time_is_no_overflow() {
     assert_eq!(p.d.events(0), []);
 }
 
-/// [`small`], of a CQ whose overrun is ignored.
+/// Does the same as [`small`], with a CQ whose overrun is ignored.
 fn careless() -> (Pair, CqHandle) {
     let mut p = Pair::new();
     let tiny = p.d.create_cq_with(2, cq_flags::IGNORE_OVERRUN);
@@ -95,12 +96,12 @@ fn careless() -> (Pair, CqHandle) {
 }
 
 #[test]
-fn an_overrun_that_is_ignored_overwrites() {
+fn an_ignored_overrun_overwrites_entries() {
     let (mut p, mut tiny) = careless();
     complete(&mut p, 4);
     let four: Vec<_> = p.d.drain(&mut tiny).iter().map(|d| d.0).collect();
     assert_eq!(four, [0, 1, 2, 3]);
-    // Three rounds without a poll: the phase is the expected one again.
+    // Three rounds of the ring without a poll, after which the phase is the expected one again.
     complete(&mut p, 4 + 8);
     assert_eq!(p.d.events(0), []);
     let newest: Vec<_> = p.d.drain(&mut tiny).iter().map(|d| d.0).collect();
@@ -115,7 +116,7 @@ fn arms_of_a_cq_whose_overrun_is_ignored_are_served() {
     complete(&mut p, 12);
     p.d.arm(&mut tiny, ArmMode::Next);
     p.d.run();
-    // Entries lie beyond what the program has seen.
+    // The CQ has entries that the program has not seen.
     let events = p.d.events(1);
     assert_eq!(events.len(), 1);
     assert_eq!(events[0].number, tiny.cqn);
@@ -173,7 +174,8 @@ fn the_usual_loop_gets_no_second_event_for_an_entry() {
     p.d.arm(&mut p.cq_a, ArmMode::Next);
     complete(&mut p, 1);
     assert_eq!(completions(&mut p), 1);
-    // Event, arm, drain: the arm names an index before the entry that was told of already.
+    // The program arms after an event, and then polls: the arm has an index before the entry that
+    // was reported already.
     p.d.arm(&mut p.cq_a, ArmMode::Next);
     assert_eq!(p.d.drain(&mut p.cq_a).len(), 1);
     assert_eq!(completions(&mut p), 0);
@@ -202,7 +204,7 @@ fn a_solicited_arm_does_not_weaken_a_full_one() {
 }
 
 #[test]
-fn events_of_a_cq_fall_into_one_that_waits() {
+fn events_of_a_cq_are_merged_with_one_that_was_not_taken() {
     let mut p = Pair::new();
     for _ in 0..100 {
         p.d.arm(&mut p.cq_a, ArmMode::Next);
@@ -213,7 +215,7 @@ fn events_of_a_cq_fall_into_one_that_waits() {
 }
 
 #[test]
-fn an_arm_that_falls_into_an_event_that_waits_is_served() {
+fn an_arm_is_served_by_an_event_that_was_not_taken() {
     let mut p = Pair::new();
     for n in 0..3 {
         p.d.arm(&mut p.cq_a, ArmMode::Next);
@@ -225,7 +227,7 @@ fn an_arm_that_falls_into_an_event_that_waits_is_served() {
 }
 
 #[test]
-fn sequence_numbers_of_arms_come_around() {
+fn sequence_numbers_of_arms_wrap() {
     let mut p = Pair::new();
     p.cq_a.arm.seq = doorbell::ARM_SEQ_MASK - 3;
     let mut seqs = vec![];
@@ -262,7 +264,7 @@ fn moderation_waits_for_the_count_or_the_period() {
 }
 
 #[test]
-fn resize_keeps_what_was_not_polled() {
+fn a_resize_keeps_unpolled_entries() {
     let mut p = Pair::new();
     complete(&mut p, 5);
     p.d.poll(&mut p.cq_a).unwrap();
@@ -270,7 +272,7 @@ fn resize_keeps_what_was_not_polled() {
     complete(&mut p, 3);
     let ids: Vec<u64> = p.d.drain(&mut p.cq_a).iter().map(|d| d.0).collect();
     assert_eq!(ids, [1, 2, 3, 4, 0, 1, 2]);
-    // It has room for as many as before, and goes on past the ring's end.
+    // The CQ has room for eight entries, and works past the end of its ring.
     for _ in 0..5 {
         complete(&mut p, 8);
         assert_eq!(p.d.drain(&mut p.cq_a).len(), 8);
@@ -282,17 +284,17 @@ fn resize_keeps_what_was_not_polled() {
 }
 
 #[test]
-fn resize_loses_no_arm() {
+fn a_resize_keeps_arms() {
     let mut p = Pair::new();
     complete(&mut p, 5);
     p.d.drain(&mut p.cq_a);
-    // The device has not looked at it when it is told to move the CQ.
+    // The device has not seen the arm when the CQ is resized.
     p.d.arm(&mut p.cq_a, ArmMode::Next);
     p.d.resize_cq(&mut p.cq_a, 3).unwrap();
     complete(&mut p, 1);
     assert_eq!(completions(&mut p), 1);
     p.d.drain(&mut p.cq_a);
-    // And one that it has looked at.
+    // The device has seen the arm when the CQ is resized.
     p.d.arm(&mut p.cq_a, ArmMode::Next);
     p.d.run();
     p.d.resize_cq(&mut p.cq_a, 6).unwrap();
@@ -305,7 +307,7 @@ fn resize_loses_no_arm() {
 }
 
 #[test]
-fn resize_to_less_than_waits_changes_nothing() {
+fn a_resize_below_the_unpolled_entries_is_refused() {
     let mut p = Pair::new();
     complete(&mut p, 5);
     let e = p.d.resize_cq(&mut p.cq_a, 2).unwrap_err();
@@ -315,7 +317,7 @@ fn resize_to_less_than_waits_changes_nothing() {
 }
 
 #[test]
-fn a_resize_does_not_revive_a_dead_cq() {
+fn a_cq_in_error_is_not_resized() {
     let (mut p, mut tiny) = small();
     complete(&mut p, 5);
     let e = p.d.resize_cq(&mut tiny, 4).unwrap_err();
@@ -326,11 +328,12 @@ fn a_resize_does_not_revive_a_dead_cq() {
 }
 
 #[test]
-fn each_event_after_the_driver_has_come_raises_its_interrupt() {
+fn each_event_raises_an_interrupt_if_the_earlier_ones_were_taken() {
     let mut p = Pair::new();
     let raised = |p: &Pair| p.d.interrupts.get(&1).copied().unwrap_or(0);
     let mut before = raised(&p);
-    // Of one CQ, then of the other: neither has had an event that the device could look after.
+    // The first event of one CQ and then of the other: the device has no earlier event to compare
+    // with.
     for first in [true, false] {
         let cq = if first { &mut p.cq_a } else { &mut p.cq_b };
         p.d.arm(cq, ArmMode::Next);
@@ -344,7 +347,7 @@ fn each_event_after_the_driver_has_come_raises_its_interrupt() {
 }
 
 #[test]
-fn an_event_that_waits_is_judged_by_the_new_terms() {
+fn new_moderation_applies_to_a_collapsed_event() {
     let mut p = Pair::new();
     let terms = |p: &Pair, count: u16| ModifyCq {
         cqn: p.cq_a.cqn.into(),
@@ -364,7 +367,7 @@ fn an_event_that_waits_is_judged_by_the_new_terms() {
 }
 
 #[test]
-fn the_period_begins_with_the_first_entry_that_was_not_polled() {
+fn the_moderation_period_begins_with_the_first_unpolled_entry() {
     let mut p = Pair::new();
     p.d.must(&ModifyCq {
         cqn: p.cq_a.cqn.into(),
@@ -374,7 +377,7 @@ fn the_period_begins_with_the_first_entry_that_was_not_polled() {
     });
     p.d.arm(&mut p.cq_a, ArmMode::Next);
     complete(&mut p, 1);
-    // The program polls without waiting for the event, and arms for what comes next.
+    // The program polls without waiting for the event, and arms for the next entry.
     assert_eq!(p.d.drain(&mut p.cq_a).len(), 1);
     p.d.arm(&mut p.cq_a, ArmMode::Next);
     p.d.pass(45_000);
@@ -386,7 +389,7 @@ fn the_period_begins_with_the_first_entry_that_was_not_polled() {
 }
 
 #[test]
-fn a_new_period_counts_from_the_entry_too() {
+fn a_new_moderation_period_counts_from_the_first_entry() {
     for (new, wait, told) in [
         (10u16, 0, 1),
         (10, 1_000, 1),
@@ -413,7 +416,7 @@ fn a_new_period_counts_from_the_entry_too() {
 }
 
 #[test]
-fn the_reply_to_destroy_tells_of_the_events_before_it() {
+fn the_reply_to_destroy_cq_has_the_index_of_the_event_queue() {
     let mut p = Pair::new();
     let unused = p.d.create_cq(2);
     p.d.arm(&mut p.cq_a, ArmMode::Next);
@@ -426,7 +429,7 @@ fn the_reply_to_destroy_tells_of_the_events_before_it() {
 }
 
 #[test]
-fn a_solicited_entry_that_was_polled_is_past() {
+fn a_polled_solicited_entry_does_not_serve_a_later_arm() {
     for resized in [false, true] {
         let mut p = Pair::new();
         complete(&mut p, 3);
@@ -444,7 +447,7 @@ fn a_solicited_entry_that_was_polled_is_past() {
     }
 }
 
-/// An eighth of what an index can count comes and is polled, and one entry more.
+/// Adds 2^29 entries, an eighth of the range of an index, and one more. All are polled.
 fn poll_many(p: &mut Pair) {
     let cq = p.d.device.shared.cqs.get_mut(p.cq_a.cqn).unwrap();
     cq.pass_by(1 << 29);
@@ -456,10 +459,10 @@ fn poll_many(p: &mut Pair) {
 }
 
 #[test]
-fn a_cq_that_was_polled_for_long_is_told_of_when_it_is_armed() {
+fn an_arm_works_after_more_than_half_of_the_index_range() {
     for mode in [ArmMode::Next, ArmMode::Solicited] {
         let mut p = Pair::new();
-        // More entries than half of what an index can count, without an arm.
+        // More entries than half of the range of an index, without an arm.
         for _ in 0..5 {
             poll_many(&mut p);
         }
@@ -475,7 +478,7 @@ fn a_cq_that_was_polled_for_long_is_told_of_when_it_is_armed() {
 }
 
 #[test]
-fn a_solicited_arm_waits_for_however_many_that_are_not() {
+fn a_solicited_arm_outlasts_any_number_of_unsolicited_entries() {
     let mut p = Pair::new();
     p.d.arm(&mut p.cq_a, ArmMode::Solicited);
     for _ in 0..6 {
@@ -488,7 +491,7 @@ fn a_solicited_arm_waits_for_however_many_that_are_not() {
 }
 
 #[test]
-fn slots_of_either_group_are_noticed() {
+fn slots_of_both_groups_are_noticed() {
     for slot in [0u16, 63, 64, 127] {
         let mut d = Driver::with(crate::Config::default());
         let ring = d.alloc(4096);
@@ -513,10 +516,10 @@ fn slots_of_either_group_are_noticed() {
         d.connect(&a, &b);
         d.run();
         assert!(d.device.fall_asleep(&d.ram));
-        // Asleep: the doorbell, the counter of the group, and the slot.
+        // The device sleeps, so the post rings the doorbell and the counter of the group shows it.
         d.post_send(&mut a, &SendWr::new(WqeOpcode::RdmaWrite, 1, &[]));
         d.run();
-        // An arm after the entry is noticed by its own counter.
+        // The arm comes after the entry, and is noticed by the generation counter of the CQ slots.
         d.arm(&mut cq, ArmMode::Next);
         d.run();
         assert_eq!(d.events(1).len(), 1, "slot {slot}");
@@ -525,7 +528,7 @@ fn slots_of_either_group_are_noticed() {
 }
 
 #[test]
-fn a_consumer_index_that_went_back_is_found_by_a_resize() {
+fn a_resize_refuses_a_consumer_index_that_went_back() {
     let mut p = Pair::new();
     for _ in 0..3 {
         complete(&mut p, 16);
@@ -535,7 +538,7 @@ fn a_consumer_index_that_went_back_is_found_by_a_resize() {
     complete(&mut p, 8);
     assert_eq!(p.d.drain(&mut p.cq_a).len(), 8);
     complete(&mut p, 2);
-    // There never were so many in this ring.
+    // The ring never had as many entries as this index implies.
     let word = doorbell::cq_consumer(p.cq_a.slot.into());
     p.d.words().store_release(word, p.cq_a.ci - 7);
     let e = p.d.resize_cq(&mut p.cq_a, 6).unwrap_err();

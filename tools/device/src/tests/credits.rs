@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! End-to-end credits: how many receives the transport is told of.
+//! End-to-end credits: the number of posted receives that the device reports to the transport.
 
 use super::Pair;
 use crate::mock::{Driver, SendWr};
@@ -35,7 +35,7 @@ fn receives_posted_and_not_taken_are_credits() {
 }
 
 #[test]
-fn a_producer_index_beyond_the_ring_is_no_credit() {
+fn a_producer_index_beyond_the_ring_gives_no_credits() {
     let mut p = Pair::new();
     let at = doorbell::rq_producer(p.b.slot.into());
     p.d.words().store_release(at, 17);
@@ -45,7 +45,7 @@ fn a_producer_index_beyond_the_ring_is_no_credit() {
 }
 
 #[test]
-fn a_shared_queue_gives_no_credits() {
+fn an_srq_gives_no_credits() {
     let mut p = Pair::new();
     p.share();
     assert_eq!(p.credits(), None);
@@ -66,7 +66,7 @@ fn credits_can_be_switched_off() {
 }
 
 #[test]
-fn receives_of_the_last_life_are_no_credits() {
+fn receives_from_before_a_reset_are_no_credits() {
     let mut p = Pair::new();
     let mut request = p.d.qp_request(&p.cq_b.clone(), &p.cq_b.clone());
     request.log_rq_size = 6;
@@ -81,7 +81,7 @@ fn receives_of_the_last_life_are_no_credits() {
 }
 
 #[test]
-fn what_is_enough_is_told_without_another_look() {
+fn with_enough_credits_the_producer_index_is_not_read_again() {
     let mut p = Pair::new();
     let mut request = p.d.qp_request(&p.cq_b.clone(), &p.cq_b.clone());
     request.log_rq_size = 6;

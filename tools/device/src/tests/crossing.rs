@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Two devices of one process: packets go from one to the other by reference, and what happens to one of the two is seen by the
-//! other as it would be over a wire.
+//! Two devices of one process: packets go from one to the other by reference. A change of one
+//! device has the same effect on the other as it would have over a wire.
 
 use super::srq_ud::{datagram_on, datagram_wqe_by};
 use super::*;
@@ -27,7 +27,7 @@ struct End {
     cq: CqHandle,
 }
 
-/// Two of them, connected.
+/// Two devices whose queue pairs are connected.
 struct Two {
     a: End,
     b: End,
@@ -36,7 +36,7 @@ struct Two {
 const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 0xa], [2, 0, 0, 0, 0, 0xb]];
 const IPS: [[u8; 4]; 2] = [[10, 0, 0, 1], [10, 0, 0, 3]];
 
-/// The path to a device.
+/// Returns the path to a device.
 fn to(end: usize) -> AddressVector {
     AddressVector {
         dgid: gid(IPS[end]),
@@ -45,7 +45,7 @@ fn to(end: usize) -> AddressVector {
     }
 }
 
-/// Hands over what a device has sent. Returns how many packets that were.
+/// Delivers the packets that a device has sent to the other device. Returns their number.
 fn hand(from: &mut End, to: &mut End) -> usize {
     let mut packets: VecDeque<_> = std::iter::from_fn(|| from.d.device.next_crossing()).collect();
     let count = packets.len();
@@ -92,7 +92,7 @@ impl End {
 impl Two {
     fn new() -> Self {
         let (mut a, mut b) = (End::new(0, true), End::new(1, true));
-        // The second GID of the mock is not to be both's.
+        // The mock drivers of both devices set 10.0.0.2 as GID 1, which only one device may have.
         b.d.set_gid(1, [10, 0, 0, 4]);
         let (qp_a, qp_b) = (a.qp.qpn, b.qp.qpn);
         for (me, peer, av) in [(&mut a, qp_b, to(1)), (&mut b, qp_a, to(0))] {
@@ -103,7 +103,8 @@ impl Two {
         Self { a, b }
     }
 
-    /// Lets both work until nothing is under way. Returns how many packets went from the first to the second.
+    /// Runs both devices until no packet is left. Returns the number of packets from the first
+    /// device to the second.
     fn run(&mut self) -> usize {
         let mut there = 0;
         loop {
@@ -117,7 +118,7 @@ impl Two {
         }
     }
 
-    /// The same, and time passes.
+    /// Does the same as [`Two::run`] while 2 s pass.
     fn settle(&mut self) {
         for _ in 0..2000 {
             self.run();
@@ -128,7 +129,8 @@ impl Two {
     }
 }
 
-/// A WRITE from one to the other, of which nothing has been delivered yet; where it goes.
+/// Posts a WRITE from the first device to the second, of which no packet is delivered yet. Returns
+/// the target address and the local key.
 fn write(two: &mut Two, bytes: u32) -> (u64, u32) {
     let (from, lkey) = two.a.d.region(bytes, 1);
     let (at, rkey) = two.b.d.region(bytes, 2);
@@ -137,7 +139,7 @@ fn write(two: &mut Two, bytes: u32) -> (u64, u32) {
     (at, lkey)
 }
 
-/// What the pattern of a region begins with.
+/// Returns the first bytes of the pattern of a region.
 fn pattern(seed: u8, bytes: usize) -> Vec<u8> {
     let mut d = Driver::new();
     let (at, _) = d.region(bytes as u32, seed);
@@ -145,9 +147,10 @@ fn pattern(seed: u8, bytes: usize) -> Vec<u8> {
 }
 
 #[test]
-fn every_operation_crosses() {
+fn every_operation_works_between_two_devices() {
     let mut two = Two::new();
-    // Both have memory at the same addresses, by the same keys: what is mixed up is noticed.
+    // Both devices have memory at the same addresses with the same keys and other contents, so that
+    // the test notices if the device mixes them up.
     let (here, lkey) = two.a.d.region(70_000, 1);
     let (there, rkey) = two.b.d.region(70_000, 2);
     assert_eq!((here, lkey), (there, rkey));
@@ -204,7 +207,7 @@ fn every_operation_crosses() {
 }
 
 #[test]
-fn a_senders_memory_that_goes_meanwhile_is_its_own_error() {
+fn a_region_that_the_sender_destroys_meanwhile_is_the_senders_error() {
     let mut two = Two::new();
     let (at, lkey) = write(&mut two, 5000);
     two.a.d.must(&DestroyMr {
@@ -229,7 +232,7 @@ fn memory_that_is_unmapped_meanwhile_is_not_read() {
 }
 
 #[test]
-fn packets_of_a_queue_pair_that_is_gone_are_lost() {
+fn packets_of_a_destroyed_or_failed_queue_pair_are_lost() {
     for how in 0..3 {
         let mut two = Two::new();
         let (at, _) = write(&mut two, 5000);
@@ -252,7 +255,7 @@ fn packets_of_a_queue_pair_that_is_gone_are_lost() {
 }
 
 #[test]
-fn the_last_message_before_a_queue_pair_stops_crosses() {
+fn a_message_posted_before_a_queue_pair_stops_is_delivered() {
     let mut two = Two::new();
     let qpn = two.a.qp.qpn;
     let (at, key) = two.a.d.region(5000, 1);
@@ -263,7 +266,7 @@ fn the_last_message_before_a_queue_pair_stops_crosses() {
         .d
         .begin_cmd(4, &Driver::move_request(qpn, QpState::Err));
     two.a.d.device.run_slice(&two.a.d.ram, two.a.d.now);
-    assert!(!two.a.d.is_answered(4), "its packets are there yet");
+    assert!(!two.a.d.is_answered(4), "its packets are not delivered yet");
     assert!(hand(&mut two.a, &mut two.b) != 0);
     two.run();
     assert!(two.a.d.is_answered(4));
@@ -272,7 +275,7 @@ fn the_last_message_before_a_queue_pair_stops_crosses() {
 }
 
 #[test]
-fn what_the_receiver_refuses_the_sender_is_told() {
+fn a_refusal_of_the_receiver_reaches_the_sender() {
     let mut two = Two::new();
     let (from, lkey) = two.a.d.region(5000, 1);
     let wr = SendWr::new(WqeOpcode::RdmaWrite, 1, &[(from, 5000, lkey)]);
@@ -282,7 +285,7 @@ fn what_the_receiver_refuses_the_sender_is_told() {
 }
 
 #[test]
-fn a_region_that_goes_under_a_read_is_refused() {
+fn a_read_of_a_region_that_is_destroyed_meanwhile_is_refused() {
     let mut two = Two::new();
     let (here, lkey) = two.a.d.region(20_000, 1);
     let (there, rkey) = two.b.d.region(20_000, 2);
@@ -290,7 +293,7 @@ fn a_region_that_goes_under_a_read_is_refused() {
     two.a.post(&wr.to(there, rkey));
     hand(&mut two.a, &mut two.b);
     two.b.d.run();
-    // Its responses are under way.
+    // The responses are sent and not delivered yet.
     two.b.d.must(&DestroyMr {
         id: rkey.into(),
         ..Default::default()
@@ -301,7 +304,7 @@ fn a_region_that_goes_under_a_read_is_refused() {
 }
 
 #[test]
-fn a_peer_that_vanishes_is_noticed_by_time() {
+fn a_peer_that_does_not_answer_exceeds_the_retries() {
     let mut two = Two::new();
     write(&mut two, 5000);
     for _ in 0..10_000 {
@@ -312,7 +315,7 @@ fn a_peer_that_vanishes_is_noticed_by_time() {
 }
 
 #[test]
-fn what_is_lost_on_the_way_is_sent_again() {
+fn lost_packets_are_retransmitted() {
     let mut two = Two::new();
     let (at, _) = write(&mut two, 200_000);
     let mut dice = Dice(7);
@@ -332,7 +335,7 @@ fn what_is_lost_on_the_way_is_sent_again() {
 }
 
 #[test]
-fn a_device_that_has_other_addresses_now_or_is_down_hears_nothing() {
+fn a_device_that_is_down_or_has_another_gid_receives_nothing() {
     for how in 0..2 {
         let mut two = Two::new();
         let (at, _) = write(&mut two, 5000);
@@ -346,7 +349,7 @@ fn a_device_that_has_other_addresses_now_or_is_down_hears_nothing() {
 }
 
 #[test]
-fn the_ports_mtu_counts() {
+fn packets_over_the_ports_mtu_do_not_cross() {
     let mut two = Two::new();
     two.a.d.must(&verbena_abi::cmd::SetPort {
         up: 1,
@@ -389,7 +392,7 @@ fn a_datagram_over_the_ports_mtu_does_not_cross() {
 }
 
 #[test]
-fn what_is_for_elsewhere_becomes_the_frames_that_it_would_have_been() {
+fn packets_to_other_machines_become_the_usual_frames() {
     let frames = |neighbours| {
         let mut end = End::new(0, neighbours);
         let qpn = end.qp.qpn;
@@ -411,7 +414,7 @@ fn what_is_for_elsewhere_becomes_the_frames_that_it_would_have_been() {
 }
 
 #[test]
-fn both_ports_taps_see_it() {
+fn the_taps_of_both_ports_see_the_packets() {
     let mut two = Two::new();
     let watches = [&mut two.a, &mut two.b].map(|end| {
         let (to, watch) = tap(1000, 1 << 20);

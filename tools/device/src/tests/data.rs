@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Data goes where it should, and completions tell.
+//! Data of each operation arrive at the right place, and the operation completes.
 
 use super::Pair;
 use crate::memory::GuestMemory;
@@ -13,7 +13,8 @@ use verbena_abi::eqe::EventType;
 use verbena_abi::stats::Counter;
 use verbena_abi::wqe::{self, WqeOpcode};
 
-/// As a pair of any kind: by reference, through frames, through frames of which some are lost.
+/// Calls `test` with a pair that exchanges packets by reference, through frames, and through frames
+/// of which 5% are lost.
 fn on_every_path(test: impl Fn(Pair)) {
     test(Pair::new());
     for drop_percent in [0, 5] {
@@ -27,7 +28,7 @@ fn on_every_path(test: impl Fn(Pair)) {
 }
 
 impl Pair {
-    /// Lets it work, retransmissions included.
+    /// Runs the device for 2 s, which is enough for retransmissions.
     fn settle(&mut self) {
         self.d.pass(2_000_000_000);
     }
@@ -52,7 +53,7 @@ fn a_send_arrives_and_completes() {
 }
 
 #[test]
-fn a_write_lands_without_a_receive() {
+fn a_write_needs_no_receive() {
     on_every_path(|mut p| {
         let (from, lkey) = p.d.region(300_000, 1);
         let (to, rkey) = p.d.region(300_000, 2);
@@ -66,7 +67,7 @@ fn a_write_lands_without_a_receive() {
 }
 
 #[test]
-fn a_read_fetches() {
+fn a_read_fetches_data_from_the_peer() {
     on_every_path(|mut p| {
         let (to, lkey) = p.d.region(70_000, 1);
         let (from, rkey) = p.d.region(70_000, 2);
@@ -95,7 +96,7 @@ fn sges_are_gathered_and_scattered_in_order() {
 }
 
 #[test]
-fn inline_data_is_the_wqes_own() {
+fn inline_data_are_sent_from_the_wqe() {
     on_every_path(|mut p| {
         let (to, rkey) = p.d.region(4096, 2);
         p.d.post_recv(&mut p.b, 2, &[(to, 100, rkey)]);
@@ -132,7 +133,7 @@ fn many_messages_arrive_in_order() {
 }
 
 #[test]
-fn an_atomic_returns_what_was_there() {
+fn an_atomic_returns_the_previous_value() {
     let mut p = Pair::new();
     let (to, lkey) = p.d.region(4096, 1);
     let (at, rkey) = p.d.region(4096, 2);
@@ -197,12 +198,13 @@ fn a_sleeping_device_is_rung_once() {
 }
 
 #[test]
-fn a_post_between_the_sleep_word_and_the_last_scan_is_found() {
+fn a_post_that_was_not_scanned_keeps_the_device_awake() {
     let mut p = Pair::new();
     let (to, rkey) = p.d.region(4096, 2);
     let (from, lkey) = p.d.region(4096, 1);
     let wr = SendWr::new(WqeOpcode::RdmaWrite, 1, &[(from, 8, lkey)]).to(to, rkey);
-    // The guest still sees the device awake, the device has yet to look.
+    // The device has not scanned the area since the post, and its sleep word still says that it is
+    // awake.
     p.d.post_send(&mut p.a, &wr);
     assert_eq!(p.d.rings.get(), 0);
     assert!(!p.d.device.fall_asleep(&p.d.ram));
@@ -218,7 +220,7 @@ fn an_idle_connection_has_no_deadline() {
 }
 
 #[test]
-fn sends_wait_in_sqd_and_its_event_comes_once() {
+fn sends_wait_in_sqd_and_sq_drained_is_reported_once() {
     let mut p = Pair::new();
     let attr = QpAttr {
         qp_state: QpState::Sqd.to_raw(),
@@ -236,14 +238,14 @@ fn sends_wait_in_sqd_and_its_event_comes_once() {
     assert_eq!(p.d.drain(&mut p.cq_a), [(1, Success)]);
     assert_eq!(p.d.events(0), []);
     assert_eq!(p.d.query_qp(p.a.qpn).attr.en_sqd_async_notify, 0);
-    // It was asked for that once.
+    // The event was requested for the first move to SQD only.
     p.d.move_to(p.a.qpn, QpState::Sqd).unwrap();
     p.settle();
     assert_eq!(p.d.events(0), []);
 }
 
 #[test]
-fn other_attributes_leave_the_event_of_a_drain_asked_for() {
+fn other_attributes_do_not_cancel_a_requested_sq_drained() {
     let mut p = Pair::new();
     let attr = QpAttr {
         qp_state: QpState::Sqd.to_raw(),
@@ -252,7 +254,7 @@ fn other_attributes_leave_the_event_of_a_drain_asked_for() {
         ..Default::default()
     };
     let mask = qp_mask::STATE | qp_mask::EN_SQD_ASYNC_NOTIFY;
-    // It waits until the peer, which has no receive, may be asked again.
+    // The send waits for its RNR timer, because the peer has no receive.
     p.d.post_send(&mut p.a, &SendWr::new(WqeOpcode::Send, 1, &[]));
     p.d.run();
     p.d.modify(p.a.qpn, mask, attr).unwrap();
@@ -267,7 +269,7 @@ fn other_attributes_leave_the_event_of_a_drain_asked_for() {
 }
 
 #[test]
-fn a_packet_in_rtr_establishes_the_connection_once() {
+fn the_first_packet_in_rtr_reports_comm_est_once() {
     let mut d = Driver::new();
     let (mut cq_a, cq_b) = (d.create_cq(6), d.create_cq(6));
     let mut a = d.create_qp(&cq_a, &cq_a);
@@ -327,7 +329,7 @@ fn an_unreliable_connection_sends_and_writes() {
 }
 
 #[test]
-fn inline_data_may_be_as_long_as_was_agreed() {
+fn inline_data_may_be_as_long_as_max_inline() {
     let mut p = Pair::new();
     let (to, rkey) = p.d.region(4096, 2);
     for (length, status) in [(128, Success), (129, LocQpOpErr)] {
@@ -340,7 +342,7 @@ fn inline_data_may_be_as_long_as_was_agreed() {
 
 #[test]
 fn long_messages_in_a_row_lose_no_packet() {
-    // With the longest packets: then what is sent in a turn goes beyond what is delivered at once.
+    // With the longest packets, a turn sends more than one call delivers.
     let mut p = Pair::new();
     p.d.must(&SetPort {
         up: 1,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What rules do by doors of the device: each looks as if it had come by itself, and ends when it is to end.
+//! Effects of rules that use the error paths of the device: each looks like a real error, and ends
+//! when its rule says so.
 
 use super::laboratory::{named, on_both, received};
 use super::Pair;
@@ -49,7 +50,7 @@ fn told(p: &mut Pair, eqn: u32) -> Vec<(EventType, u32)> {
 }
 
 #[test]
-fn a_port_is_down_until_a_rule_has_it_up_or_its_rule_goes() {
+fn a_port_stays_down_until_its_rule_is_removed() {
     on_both(|mut p| {
         p.rule(third(), Action::PortDown);
         assert_eq!(p.write().0, WcStatus::RetryExcErr);
@@ -72,7 +73,7 @@ fn a_port_is_down_until_a_rule_has_it_up_or_its_rule_goes() {
 }
 
 #[test]
-fn a_port_comes_up_by_itself_when_its_time_is_over() {
+fn a_port_comes_up_after_the_time_of_its_rule() {
     on_both(|mut p| {
         p.rule(third(), Action::PortDownMs(5));
         let before = p.d.now;
@@ -84,7 +85,7 @@ fn a_port_comes_up_by_itself_when_its_time_is_over() {
 }
 
 #[test]
-fn a_rule_has_the_port_up_again() {
+fn a_rule_brings_the_port_up_again() {
     on_both(|mut p| {
         p.rule(at(1), Action::PortDown);
         p.rule_named("up", at(3), Action::PortUp);
@@ -99,7 +100,7 @@ fn a_rule_has_the_port_up_again() {
 }
 
 #[test]
-fn a_cq_has_no_room_for_its_next_completion() {
+fn a_rule_makes_a_cq_overflow() {
     on_both(|mut p| {
         let second = Match {
             nth: Some(2),
@@ -118,7 +119,7 @@ fn a_cq_has_no_room_for_its_next_completion() {
             let count = events.iter().filter(|&&e| e == expected).count();
             assert_eq!(count, 1, "{events:?}");
         }
-        // What was there stays, and there is no more.
+        // The earlier entry stays, and no other is written.
         assert_eq!(p.d.drain(&mut p.cq_a), [(7, Success)]);
         let cq = p.d.device.shared.cqs.get(p.cq_a.cqn).unwrap();
         assert_eq!(cq.error, Some(Syndrome::CqOverflow));
@@ -127,7 +128,7 @@ fn a_cq_has_no_room_for_its_next_completion() {
 }
 
 #[test]
-fn an_srq_dies_with_its_next_receive() {
+fn a_rule_puts_an_srq_in_error() {
     let (mut p, mut srq) = super::srqs::shared();
     (0..3).for_each(|wr_id| p.d.post_srq(&mut srq, wr_id, &[]));
     let second = Match {
@@ -150,7 +151,7 @@ fn an_srq_dies_with_its_next_receive() {
 }
 
 #[test]
-fn a_queue_pair_that_stalls_goes_on_where_it_was() {
+fn a_stalled_queue_pair_continues_after_the_stall() {
     for arrives in [false, true] {
         on_both(|mut p| {
             let (matches, qpn) = match arrives {
@@ -176,7 +177,7 @@ fn a_queue_pair_that_stalls_goes_on_where_it_was() {
 }
 
 #[test]
-fn who_is_not_meant_does_not_stall_and_a_stall_ends_with_its_rule() {
+fn a_stall_affects_one_queue_pair_and_ends_with_its_rule() {
     let mut p = Pair::new();
     let (a, cq_a) = (p.a.clone(), p.cq_a.clone());
     let own = Match {
@@ -202,7 +203,7 @@ fn who_is_not_meant_does_not_stall_and_a_stall_ends_with_its_rule() {
 }
 
 #[test]
-fn a_device_that_stalls_answers_afterwards() {
+fn a_stalled_device_answers_after_the_stall() {
     let mut p = Pair::new();
     p.rule(at(1), Action::StallDeviceMs(5));
     p.d.pass(2 * MS);
@@ -214,7 +215,7 @@ fn a_device_that_stalls_answers_afterwards() {
     p.d.pass(2 * MS);
     assert!(p.d.is_answered(5));
     assert_eq!(p.d.drain(&mut p.cq_a), [(7, Success)]);
-    // A reset ends it too.
+    // A reset ends a stall too.
     p.d.device.clear_rules();
     p.rule(at(0), Action::StallDeviceMs(60_000));
     p.d.run();
@@ -246,7 +247,7 @@ fn events_are_withheld_and_repeated() {
 }
 
 #[test]
-fn an_interrupt_is_withheld_and_its_event_is_there() {
+fn an_interrupt_is_withheld_without_its_event() {
     let mut p = Pair::new();
     p.d.events(1);
     let of = |p: &Pair| p.d.interrupts.get(&1).copied().unwrap_or(0);
@@ -268,7 +269,7 @@ fn an_interrupt_is_withheld_and_its_event_is_there() {
 }
 
 #[test]
-fn a_send_completes_with_a_cause_of_the_rules_choice() {
+fn a_send_completes_with_the_status_and_vendor_error_of_a_rule() {
     let mut p = Pair::new();
     let cause = u32::from(Syndrome::RetryExceeded.to_raw());
     let how = Complete::Because(Because {
@@ -281,7 +282,7 @@ fn a_send_completes_with_a_cause_of_the_rules_choice() {
 }
 
 #[test]
-fn the_packet_that_carries_a_byte_is_named() {
+fn a_rule_matches_the_packet_that_has_a_byte() {
     on_both(|mut p| {
         let sized = Match {
             byte: Some(9_999),
@@ -290,7 +291,11 @@ fn the_packet_that_carries_a_byte_is_named() {
         };
         p.rule(sized, Action::Drop);
         assert_eq!(p.write(), (Success, 0, true));
-        assert_eq!(p.d.device.rules()[0].matched, 2, "it comes again");
+        assert_eq!(
+            p.d.device.rules()[0].matched,
+            2,
+            "the dropped packet is retransmitted"
+        );
     });
     let mut p = Pair::new();
     let beyond = Match {

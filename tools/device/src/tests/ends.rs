@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What ends with a queue pair's life, and what goes on.
+//! The effects of the destruction and of the reset of a queue pair on its pending work.
 
 use super::*;
 use crate::mock::SendWr;
@@ -10,7 +10,7 @@ use verbena_abi::ctx::QpState;
 use verbena_abi::wqe::WqeOpcode;
 use verbena_roce::wire::frame;
 
-/// A queue pair in RTS to number `to` of another machine.
+/// Returns a queue pair in RTS whose peer is queue pair `to` of another machine.
 pub(super) fn far(d: &mut Driver, cq: &CqHandle, to: u32) -> QpHandle {
     let qp = d.create_qp(cq, cq);
     d.to_init(qp.qpn).unwrap();
@@ -19,7 +19,7 @@ pub(super) fn far(d: &mut Driver, cq: &CqHandle, to: u32) -> QpHandle {
     qp
 }
 
-/// DESTROY_QP, or MODIFY_QP to RESET, in a command slot.
+/// Issues DESTROY_QP, or MODIFY_QP to RESET, in command slot 4.
 fn begin_end(d: &mut Driver, qpn: u32, reset: bool) {
     if reset {
         d.begin_cmd(4, &Driver::move_request(qpn, QpState::Reset));
@@ -33,7 +33,7 @@ fn begin_end(d: &mut Driver, qpn: u32, reset: bool) {
 }
 
 #[test]
-fn deadlines_and_turns_end_with_it() {
+fn deadlines_and_turns_end_with_the_queue_pair() {
     for reset in [false, true] {
         let mut d = Driver::new();
         let cq = d.create_cq(6);
@@ -50,7 +50,7 @@ fn deadlines_and_turns_end_with_it() {
         assert!(reset || d.device.ready.is_empty());
         let next = d.device.run_slice(&d.ram, d.now);
         assert_eq!(next.deadline, None);
-        // No retry comes, however long it takes.
+        // No retransmission follows.
         while d.device.next_frame().is_some() {}
         d.pass(10_000_000_000);
         assert!(d.device.next_frame().is_none());
@@ -58,11 +58,11 @@ fn deadlines_and_turns_end_with_it() {
 }
 
 #[test]
-fn packets_under_way_to_another_machine_leave() {
+fn packets_to_another_machine_that_were_sent_before_the_end_leave() {
     for reset in [false, true] {
         let mut d = Driver::new();
         let cq = d.create_cq(6);
-        // The peer there has the number of one that ends here, and what was sent by it leaves too.
+        // The remote peer of `stays` has the same number as `gone`. The packets of both leave.
         let mut gone = far(&mut d, &cq, 77);
         let mut stays = far(&mut d, &cq, gone.qpn);
         let now = d.now;
@@ -73,7 +73,11 @@ fn packets_under_way_to_another_machine_leave() {
                 transport.poll(host, now, &mut verbena_roce::sched::turn())
             });
         }
-        assert_eq!(d.device.shared.outgoing.len(), 2, "they are under way");
+        assert_eq!(
+            d.device.shared.outgoing.len(),
+            2,
+            "both packets wait for delivery"
+        );
         begin_end(&mut d, gone.qpn, reset);
         d.run();
         let sent: Vec<u32> = std::iter::from_fn(|| d.device.next_frame())

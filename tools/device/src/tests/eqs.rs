@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Event queues that are smaller than what is to be told.
+//! Event queues that are too small for the events that are due.
 
 use crate::memory::GuestMemory;
 use crate::mock::{flat, Driver, GuestWords, SendWr};
@@ -16,13 +16,13 @@ use verbena_abi::wqe::WqeOpcode;
 
 const CQS: u32 = 2000;
 
-/// Many CQs on the one event queue of the fake driver, which has 16 entries. A CQ's number is its place.
+/// Many CQs on event queue 1 of the mock driver, which has 16 entries. The CQNs begin with 0.
 pub(super) struct Many {
     pub(super) d: Driver,
     /// DMA address of the first of consecutive areas.
     areas: u64,
     arms: Vec<Arm>,
-    /// Entries written to each.
+    /// Number of entries written to each CQ.
     written: Vec<u32>,
 }
 
@@ -73,7 +73,8 @@ impl Many {
         self.written[cqn as usize] = 0;
     }
 
-    /// The same, all of them armed once the device has looked at everything else.
+    /// Does the same as [`Many::new`], and arms all CQs after the device has finished all other
+    /// work.
     pub(super) fn armed(cqs: u32) -> Self {
         let mut many = Self::new(cqs);
         many.d.run();
@@ -83,7 +84,7 @@ impl Many {
         many
     }
 
-    /// In how many areas the device has seen the arm of the first CQ.
+    /// Returns the number of areas in which the device has seen an arm of the first group of slots.
     pub(super) fn seen(&self) -> u32 {
         let uars = self.d.device.shared.uars.iter();
         uars.filter(|(_, uar)| uar.cq_seen[0] != 0).count() as u32
@@ -118,8 +119,8 @@ impl Many {
         self.written[cqn as usize] += 1;
     }
 
-    /// Takes the events one after the other, and arms each CQ that is told of and writes an entry to it, for so many
-    /// rounds. Returns how often each CQ was told of.
+    /// Takes the events one by one. Arms the CQ of each event again and writes an entry to it, for
+    /// `rounds` events of each CQ. Returns the number of events of each CQ.
     fn serve(&mut self, rounds: u32) -> Vec<u32> {
         let mut told = vec![0; CQS as usize];
         self.d.run();
@@ -138,7 +139,7 @@ impl Many {
 }
 
 #[test]
-fn every_armed_cq_gets_its_event_however_small_the_event_queue() {
+fn every_armed_cq_gets_its_event_with_a_small_event_queue() {
     let mut many = Many::new(CQS);
     for cqn in 0..CQS {
         many.arm(cqn);
@@ -165,7 +166,7 @@ fn an_event_does_not_overtake_those_that_wait_for_room() {
     let mut told = vec![];
     while let Some(event) = many.d.event(1) {
         told.push(event.number);
-        // Its next event comes before the device has filled the room.
+        // The next event of the CQ is due before the device has filled the free entry.
         if told.len() == 1 {
             many.arm(event.number);
             many.complete(event.number);
@@ -177,13 +178,13 @@ fn an_event_does_not_overtake_those_that_wait_for_room() {
 }
 
 #[test]
-fn a_cq_that_goes_takes_no_other_event_along() {
+fn a_destroyed_cq_drops_no_other_event() {
     let mut many = Many::new(CQS);
     for cqn in 0..CQS {
         many.arm(cqn);
         many.complete(cqn);
     }
-    // The events behind theirs move up.
+    // The events that wait after theirs move up.
     let gone = [20, 21, 1000];
     for cqn in gone {
         many.d.must(&DestroyCq {
@@ -199,7 +200,7 @@ fn a_cq_that_goes_takes_no_other_event_along() {
 }
 
 #[test]
-fn events_of_a_cq_fall_into_the_one_that_waited() {
+fn events_of_a_cq_are_merged_with_the_one_that_waited() {
     let mut many = Many::new(CQS);
     for cqn in 0..20 {
         many.arm(cqn);
@@ -217,7 +218,7 @@ fn events_of_a_cq_fall_into_the_one_that_waited() {
 }
 
 #[test]
-fn a_driver_that_does_not_come_is_asked_less_and_less_often() {
+fn the_device_looks_for_room_with_a_backoff() {
     let mut many = Many::new(20);
     for cqn in 0..20 {
         many.arm(cqn);
@@ -231,20 +232,20 @@ fn a_driver_that_does_not_come_is_asked_less_and_less_often() {
         slices += 1;
     }
     assert!((50..300).contains(&slices), "{slices} slices in a second");
-    // And is told of all when it comes.
+    // When the driver takes events again, it gets all of them.
     assert_eq!(many.d.events(1).len(), 16);
     many.d.pass(10_000_000);
     assert_eq!(many.d.events(1).len(), 4);
 }
 
 #[test]
-fn a_new_cq_of_a_number_whose_event_waited_is_told_of() {
+fn a_new_cq_gets_its_event_after_that_of_its_number_was_dropped() {
     let mut many = Many::new(20);
     for cqn in 0..20 {
         many.arm(cqn);
         many.complete(cqn);
     }
-    // Its event waits for room, and goes with it.
+    // The event of CQ 19 waits for room, and is dropped with the CQ.
     many.d.must(&DestroyCq {
         id: 19.into(),
         ..Default::default()
@@ -265,7 +266,7 @@ fn a_new_cq_of_a_number_whose_event_waited_is_told_of() {
 }
 
 #[test]
-fn an_object_that_goes_takes_no_event_of_another_kind_along() {
+fn a_destroyed_object_drops_no_event_of_another_kind() {
     let mut d = Driver::cold(Config::default());
     d.log_eq = 1;
     d.bring_up();
@@ -300,7 +301,8 @@ fn an_object_that_goes_takes_no_event_of_another_kind_along() {
         doorbell::post_send(&d.words(), a.slot.into(), 1000, || {});
     }
     d.run();
-    // Three wait: the CQ overflows, its queue pair follows, and that of its number fails.
+    // Three events wait: the CQ overflows, its queue pair follows, and the queue pair with the
+    // number of the CQ fails.
     for i in 0..2 {
         d.post_send(&mut filler, &SendWr::new(WqeOpcode::RdmaWrite, i, &[]));
     }
@@ -325,8 +327,9 @@ fn an_object_that_goes_takes_no_event_of_another_kind_along() {
 }
 
 #[test]
-fn an_event_queue_that_cannot_be_reached_shows_it_and_the_device_is_dead() {
-    // Found when there may be no room, when the interrupt is due, and when the driver leaves entries there.
+fn an_event_queue_that_cannot_be_reached_is_a_fatal_error() {
+    // The device finds the error when it looks for room, when an interrupt is due, and when the
+    // driver leaves entries.
     for (events, told) in [(17, false), (1, false), (1, true)] {
         let mut d = Driver::new();
         d.run();
@@ -340,7 +343,7 @@ fn an_event_queue_that_cannot_be_reached_shows_it_and_the_device_is_dead() {
             tell(&mut d);
             d.run();
         }
-        // Below all memory.
+        // The address is below all memory.
         d.device.shared.eqs.get_mut(0).unwrap().ci_addr = 0;
         if !told {
             tell(&mut d);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Errors: what a guest does wrong becomes a status, a syndrome or an event, and nothing else suffers.
+//! Errors: a mistake of the guest leads to a status, a syndrome or an event, and affects no other
+//! object.
 
 use super::Pair;
 use crate::mock::{SendWr, WqeBytes};
@@ -27,7 +28,7 @@ fn expect(wqe: &WqeBytes, status: WcStatus, cause: Syndrome) {
 }
 
 #[test]
-fn malformed_wqes_have_their_syndromes() {
+fn each_kind_of_malformed_wqe_has_its_syndrome() {
     let good = SendWr::new(WqeOpcode::RdmaWrite, 1, &[]).encode();
     let with = |at: usize, value: u8| {
         let mut wqe = good;
@@ -72,10 +73,10 @@ fn local_keys_are_checked() {
 }
 
 #[test]
-fn memory_that_is_not_there_is_found_by_its_use() {
+fn unreachable_memory_of_a_key_is_reported_at_its_use() {
     let mut p = Pair::new();
     let (at, key) = p.d.region(4096, 1);
-    // A key is not asked where it leads to before it is used.
+    // CREATE_MR does not check that the memory of a key can be reached.
     let nowhere = 0x7701;
     p.d.create_mr(nowhere, 1 << 40, 4096, 0xf).unwrap();
     let to = SendWr::new(WqeOpcode::RdmaWrite, 1, &[(at, 64, key)]).to(1 << 40, nowhere);
@@ -105,7 +106,7 @@ fn memory_that_is_not_there_is_found_by_its_use() {
 }
 
 #[test]
-fn a_bad_rkey_is_an_event_at_the_peer() {
+fn a_bad_rkey_is_an_event_at_the_responder() {
     let mut p = Pair::new();
     let (at, key) = p.d.region(4096, 1);
     let wr = SendWr::new(WqeOpcode::RdmaWrite, 1, &[(at, 8, key)]).to(at, key ^ 1);
@@ -130,7 +131,7 @@ fn a_receive_that_is_too_small_fails_both_sides() {
 }
 
 #[test]
-fn a_peer_without_receives_ends_in_rnr() {
+fn a_peer_without_receives_exceeds_the_rnr_retries() {
     let mut p = Pair::new();
     let wr = SendWr::new(WqeOpcode::Send, 1, &[]);
     let got = outcome(&mut p, &wr.encode());
@@ -139,7 +140,7 @@ fn a_peer_without_receives_ends_in_rnr() {
 }
 
 #[test]
-fn a_peer_that_is_gone_ends_in_retry() {
+fn a_destroyed_peer_exceeds_the_retries() {
     let mut p = Pair::new();
     p.d.must(&DestroyQp {
         id: p.b.qpn.into(),
@@ -152,7 +153,7 @@ fn a_peer_that_is_gone_ends_in_retry() {
 }
 
 #[test]
-fn err_flushes_what_is_there_and_what_comes() {
+fn err_flushes_posted_requests_and_later_ones() {
     let mut p = Pair::new();
     let (at, key) = p.d.region(4096, 1);
     for i in 0..3 {
@@ -166,7 +167,7 @@ fn err_flushes_what_is_there_and_what_comes() {
     assert_eq!(p.d.drain(&mut p.cq_a), flushed(&[13]));
     p.d.post_send(&mut p.a, &SendWr::new(WqeOpcode::Send, 14, &[]));
     assert_eq!(p.d.drain(&mut p.cq_a), flushed(&[14]));
-    // Asleep, a receive has to ring for its flush.
+    // While the device sleeps, a posted receive has to ring the doorbell so that it is flushed.
     assert!(p.d.device.fall_asleep(&p.d.ram));
     p.d.post_recv(&mut p.a, 15, &[(at, 8, key)]);
     assert_eq!(p.d.rings.get(), 1);
@@ -189,7 +190,7 @@ fn a_producer_index_beyond_the_ring_is_fatal_for_the_queue_pair_only() {
 }
 
 #[test]
-fn an_error_queue_pair_works_again_after_reset() {
+fn a_queue_pair_in_err_works_again_after_reset() {
     let mut p = Pair::new();
     let (at, key) = p.d.region(4096, 1);
     let bad = SendWr::new(WqeOpcode::RdmaWrite, 1, &[(at, 8, 0)]);
@@ -209,7 +210,7 @@ fn an_error_queue_pair_works_again_after_reset() {
 }
 
 #[test]
-fn commands_of_any_bytes_do_no_harm() {
+fn commands_of_random_bytes_do_no_harm() {
     let mut p = Pair::new();
     p.d.watch = 16;
     let mut dice = 1u64;
@@ -246,13 +247,13 @@ fn a_receive_that_cannot_be_written_fails_both_sides() {
         let done = p.d.poll(&mut p.cq_b).unwrap();
         assert_eq!(done.status(), WcStatus::LocProtErr);
         assert_eq!(done.cqe.vendor_err.get(), u32::from(cause.to_raw()));
-        // The receive tells: no event.
+        // The completion of the receive reports the error, so there is no event.
         assert_eq!(p.d.events(0), []);
     }
 }
 
 #[test]
-fn an_operation_that_is_not_enabled_is_an_event_at_the_peer() {
+fn a_disabled_operation_is_an_event_at_the_responder() {
     let mut p = Pair::new();
     let attr = QpAttr {
         qp_access_flags: access::REMOTE_READ.into(),
@@ -276,7 +277,7 @@ fn an_operation_that_is_not_enabled_is_an_event_at_the_peer() {
 }
 
 #[test]
-fn a_write_whose_immediate_took_a_receive_fails_that_receive() {
+fn a_refused_write_with_immediate_fails_the_receive_that_it_took() {
     let mut p = Pair::new();
     let (at, key) = p.d.region(4096, 1);
     p.d.post_recv(&mut p.b, 5, &[]);
@@ -288,7 +289,7 @@ fn a_write_whose_immediate_took_a_receive_fails_that_receive() {
 }
 
 #[test]
-fn a_key_dies_with_its_region() {
+fn a_key_is_invalid_after_its_region_is_destroyed() {
     let mut p = Pair::new();
     let (at, key) = p.d.region(4096, 1);
     p.d.must(&DestroyMr {
@@ -299,12 +300,12 @@ fn a_key_dies_with_its_region() {
     let got = outcome(&mut p, &wr.encode());
     let unknown = Syndrome::LkeyUnknown.to_raw().into();
     assert_eq!(got, (WcStatus::LocProtErr, unknown));
-    // Its index with another tag is another key.
+    // The same index with another tag is another key.
     p.d.create_mr(key ^ 2, at, 4096, 0xf).unwrap();
 }
 
 #[test]
-fn fast_registration_lives_from_register_to_invalidate() {
+fn a_fast_registration_is_valid_until_it_is_invalidated() {
     let mut p = Pair::new();
     let mut request = p.d.qp_request(&p.cq_a.clone(), &p.cq_a.clone());
     request.flags = QP_PRIVILEGED;
@@ -336,7 +337,7 @@ fn fast_registration_lives_from_register_to_invalidate() {
     let mut invalidate = SendWr::new(WqeOpcode::LocalInv, 3, &[]);
     invalidate.imm = key.to_le_bytes();
     p.d.post_send(&mut p.a, &invalidate);
-    // A peer may have taken it away already.
+    // A second invalidation succeeds, because the peer may have invalidated the key already.
     invalidate.wr_id = 4;
     p.d.post_send(&mut p.a, &invalidate);
     let ok = WcStatus::Success;
@@ -347,7 +348,7 @@ fn fast_registration_lives_from_register_to_invalidate() {
 }
 
 #[test]
-fn a_privileged_queue_pair_has_all_of_memory() {
+fn a_privileged_queue_pair_reaches_all_of_memory() {
     let mut p = Pair::new();
     let mut request = p.d.qp_request(&p.cq_a.clone(), &p.cq_a.clone());
     request.flags = QP_PRIVILEGED;
@@ -359,7 +360,7 @@ fn a_privileged_queue_pair_has_all_of_memory() {
     let wr = SendWr::new(WqeOpcode::RdmaWrite, 1, &[(at, 64, lkey)]).to(at + 64, key);
     p.d.post_send(&mut p.a, &wr);
     assert_eq!(p.d.drain(&mut p.cq_a), [(1, WcStatus::Success)]);
-    // The others do not, and the key is no remote key.
+    // The key is not valid as a remote key.
     let wr = SendWr::new(WqeOpcode::RdmaWrite, 1, &[(at, 64, key)]).to(at, lkey);
     assert_eq!(outcome(&mut p, &wr.encode()).0, WcStatus::RemAccessErr);
 }
@@ -380,7 +381,7 @@ fn a_fast_registration_that_reaches_into_the_next_wqe_is_malformed() {
 }
 
 #[test]
-fn error_and_reset_take_no_attributes() {
+fn moves_to_err_and_reset_take_no_attributes() {
     let mut p = Pair::new();
     for state in [QpState::Err, QpState::Reset] {
         let attr = QpAttr {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Event queues: against a model of section 8 of the device specification, and the events of objects that go.
+//! Event queues, compared with a model of section 8 of the device specification, and the events of
+//! destroyed objects.
 
 use super::Dice;
 use crate::mock::Driver;
@@ -22,12 +23,12 @@ const KINDS: [EventType; 4] = [
     EventType::SrqLimitReached,
 ];
 
-/// An event queue of 4 entries, as the specification has it.
+/// Model of an event queue of 4 entries, from the specification.
 #[derive(Default)]
 struct Model {
     ring: VecDeque<Event>,
     waiting: VecDeque<Event>,
-    /// Entries written, taken, and written when the device last told of some.
+    /// Number of entries written so far, taken so far, and written at the last flush.
     written: u32,
     taken: u32,
     told: u32,
@@ -53,7 +54,8 @@ impl Model {
         self.written += 1;
     }
 
-    /// The end of a slice: what waits gets the room there is, and the driver is told if it had taken all before.
+    /// Applies the end of a slice: waiting events are written as far as there is room, and the
+    /// interrupt is raised if the driver had taken all earlier entries.
     fn flush(&mut self) {
         while self.ring.len() < Self::SIZE {
             let Some(event) = self.waiting.pop_front() else {
@@ -70,7 +72,7 @@ impl Model {
 }
 
 #[test]
-fn in_any_order() {
+fn random_operations_agree_with_the_model() {
     for seed in 0..60 {
         let mut dice = Dice(seed);
         let mut d = Driver::cold(Config::default());
@@ -123,7 +125,7 @@ fn in_any_order() {
     }
 }
 
-/// Events that nobody takes: of these kinds and of one number.
+/// Reports an event of each kind, for objects with this number.
 fn tell(d: &mut Driver, kinds: &[EventType], number: u32) {
     for &kind in kinds {
         let (shared, ram) = (&mut d.device.shared, &d.ram);
@@ -132,7 +134,7 @@ fn tell(d: &mut Driver, kinds: &[EventType], number: u32) {
 }
 
 #[test]
-fn an_object_that_goes_takes_its_waiting_events_along_and_no_others() {
+fn a_destroyed_object_drops_its_waiting_events_and_no_others() {
     use EventType::*;
     let of_qps = [
         QpFatal,
@@ -158,7 +160,7 @@ fn an_object_that_goes_takes_its_waiting_events_along_and_no_others() {
             2 => (srq.srqn, &of_srqs[..]),
             _ => (spare.cqn, &of_cqs[..]),
         };
-        // Two fill the queue.
+        // Two events fill the queue.
         tell(&mut d, &[CommEst, SqDrained], 5000);
         tell(&mut d, &all, number);
         tell(&mut d, &all, number + 1);
@@ -185,7 +187,7 @@ fn an_object_that_goes_takes_its_waiting_events_along_and_no_others() {
                 });
             }
         }
-        // The next of that number has its own.
+        // The next object with that number reports an event of its own.
         tell(&mut d, &mine[..1], number);
         let stays: Vec<_> = all.iter().filter(|k| !mine.contains(k)).copied().collect();
         let expected = [&stays[..], &mine[..1]].concat();
@@ -216,15 +218,15 @@ fn complete(d: &mut Driver, cqn: u32) {
 }
 
 #[test]
-fn an_event_of_another_kind_with_a_cqs_number_is_not_its_own() {
+fn a_waiting_event_of_another_kind_of_object_does_not_replace_a_cqs_event() {
     let mut d = Driver::cold(Config::default());
     d.log_eq = 2;
     d.bring_up();
     let (mut cq, mut other) = (d.create_cq(3), d.create_cq(3));
-    // The fifth of queue 0 waits: it is of an object with the number of a CQ.
+    // The fifth event of queue 0 waits for room. Its object has the number of a CQ.
     tell(&mut d, &KINDS, 5000);
     tell(&mut d, &[EventType::QpFatal], cq.cqn);
-    // The fifth of queue 1 is there, and of another CQ.
+    // The fifth event of queue 1 is in the ring, for another CQ.
     for i in 0..5 {
         d.arm(&mut other, ArmMode::Next);
         complete(&mut d, other.cqn);
@@ -244,7 +246,7 @@ fn an_event_of_another_kind_with_a_cqs_number_is_not_its_own() {
 }
 
 #[test]
-fn a_driver_that_moves_on_is_not_reminded() {
+fn the_interrupt_is_not_repeated_while_the_driver_takes_events() {
     const NAG: u64 = 50_000_000;
     let told = |d: &Driver| d.interrupts.get(&0).copied().unwrap_or(0);
     let mut d = Driver::new();
@@ -254,7 +256,7 @@ fn a_driver_that_moves_on_is_not_reminded() {
     }
     d.run();
     let mut before = told(&d);
-    // It takes one now and then: it is at work.
+    // The driver takes an event from time to time, which shows that it is at work.
     for _ in 0..9 {
         d.pass(NAG - 1_000_000);
         assert_eq!(told(&d), before);
@@ -262,13 +264,14 @@ fn a_driver_that_moves_on_is_not_reminded() {
         d.pass(1_000_000);
         assert_eq!(told(&d), before);
     }
-    // It stops.
+    // The driver stops taking events.
     for _ in 0..3 {
         d.pass(NAG);
         before += 1;
         assert_eq!(told(&d), before);
     }
-    // It takes the last: it is left alone, and told of the next one at once.
+    // The driver takes the last event, so no interrupt follows until the next event, which raises
+    // it at once.
     d.event(0).unwrap();
     d.pass(10 * NAG);
     assert_eq!(told(&d), before);
@@ -280,7 +283,7 @@ fn a_driver_that_moves_on_is_not_reminded() {
 }
 
 #[test]
-fn room_is_looked_for_soon_again_once_there_was_some() {
+fn the_backoff_of_waiting_events_restarts_when_there_is_room() {
     let mut d = Driver::cold(Config::default());
     d.log_eq = 1;
     d.bring_up();
@@ -293,7 +296,8 @@ fn room_is_looked_for_soon_again_once_there_was_some() {
     };
     d.run();
     assert_eq!(next(&mut d), 100_000);
-    // The longer the driver stays away, the longer it takes: but not from one time to the next.
+    // The backoff grows while the driver takes no events, and starts again after the driver has
+    // taken some.
     d.pass(1_000_000_000);
     for left in [2, 0] {
         assert_eq!(d.events(0).len(), 2);
@@ -309,7 +313,7 @@ fn room_is_looked_for_soon_again_once_there_was_some() {
 }
 
 #[test]
-fn a_driver_that_does_not_come_is_reminded_although_events_go_on() {
+fn the_interrupt_is_repeated_although_further_events_are_reported() {
     let told = |d: &Driver| d.interrupts.get(&0).copied().unwrap_or(0);
     let mut d = Driver::new();
     d.run();
@@ -318,12 +322,12 @@ fn a_driver_that_does_not_come_is_reminded_although_events_go_on() {
         tell(&mut d, &[EventType::CommEst], number);
         d.pass(30_000_000);
     }
-    // Told of the first, then every 50 ms.
+    // One interrupt for the first event, and then one every 50 ms.
     assert_eq!(told(&d), before + 1 + 6);
 }
 
 #[test]
-fn the_first_failure_stays_and_nothing_is_written_after() {
+fn the_first_fatal_cause_stays_and_no_event_follows_it() {
     let mut d = Driver::new();
     d.run();
     tell(&mut d, &[EventType::CommEst], 1);
@@ -335,7 +339,7 @@ fn the_first_failure_stays_and_nothing_is_written_after() {
     let told: Vec<_> = d.events(0).iter().map(|e| (e.kind, e.syndrome)).collect();
     let dead = (EventType::DeviceFatal, cause.into());
     assert_eq!(told, [(EventType::CommEst, 0), dead]);
-    // A queue that failed gets no entry, whatever became of its memory.
+    // An event queue in error gets no entries, even if its memory can be reached.
     let mut d = Driver::new();
     let before = d.device.shared.eqs.get(0).unwrap().context();
     d.device.shared.eqs.get_mut(0).unwrap().fail(&d.ram);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Faults on demand: each hits what it names, once, and looks as if it had come by itself.
+//! INJECT_FAULT: each fault affects the object that it names once, and has the effects of a real
+//! error.
 
 use super::Pair;
 use crate::mock::SendWr;
@@ -30,7 +31,7 @@ fn told(p: &mut Pair) -> Vec<(EventType, u32)> {
 }
 
 #[test]
-fn a_send_fails_as_it_was_asked_for() {
+fn the_next_send_fails_with_the_requested_status() {
     for &status in WcStatus::ALL {
         if matches!(status, WcStatus::Success | WcStatus::WrFlushErr) {
             continue;
@@ -54,7 +55,7 @@ fn a_send_fails_as_it_was_asked_for() {
 }
 
 #[test]
-fn what_was_sent_before_is_not_hit() {
+fn earlier_sends_do_not_fail() {
     let mut p = Pair::new();
     write(&mut p, 1);
     p.d.run();
@@ -66,7 +67,7 @@ fn what_was_sent_before_is_not_hit() {
 }
 
 #[test]
-fn a_reset_calls_it_off() {
+fn a_reset_of_the_queue_pair_cancels_the_fault() {
     let mut p = Pair::new();
     p.d.must(&fault(FaultKind::Send, p.a.qpn, WcStatus::FatalErr));
     for end in [&p.a, &p.b] {
@@ -78,13 +79,13 @@ fn a_reset_calls_it_off() {
 }
 
 #[test]
-fn an_srq_dies_with_the_next_receive() {
+fn an_srq_fails_with_its_next_receive() {
     let (mut p, mut srq) = super::srqs::shared();
     for wr_id in 0..3 {
         p.d.post_srq(&mut srq, wr_id, &[]);
     }
     p.d.must(&fault(FaultKind::Srq, srq.srqn, WcStatus::Success));
-    assert_eq!(told(&mut p), [], "nothing before a receive is taken");
+    assert_eq!(told(&mut p), [], "no event before a receive is taken");
     p.d.post_send(&mut p.a, &SendWr::new(WqeOpcode::Send, 9, &[]));
     p.d.run();
     let events = told(&mut p);
@@ -97,7 +98,7 @@ fn an_srq_dies_with_the_next_receive() {
     assert_eq!(
         p.d.drain(&mut p.cq_b),
         [],
-        "its receives are no queue pair's"
+        "receives of an SRQ are not flushed"
     );
     let context = super::srqs::context(&p, &srq);
     let cause = u32::from(Syndrome::Injected.to_raw());
@@ -105,7 +106,7 @@ fn an_srq_dies_with_the_next_receive() {
 }
 
 #[test]
-fn what_an_srq_that_dies_owes_before_its_nak_is_sent() {
+fn responses_before_the_nak_of_a_failed_srq_are_sent() {
     let (mut p, mut srq) = super::srqs::shared();
     p.d.post_srq(&mut srq, 0, &[]);
     p.d.must(&fault(FaultKind::Srq, srq.srqn, WcStatus::Success));
@@ -123,7 +124,7 @@ fn what_an_srq_that_dies_owes_before_its_nak_is_sent() {
 }
 
 #[test]
-fn a_cq_dies_with_the_next_entry() {
+fn a_cq_fails_with_its_next_entry() {
     let mut p = Pair::new();
     write(&mut p, 1);
     p.d.run();
@@ -138,12 +139,12 @@ fn a_cq_dies_with_the_next_entry() {
         let count = events.iter().filter(|&&e| e == expected).count();
         assert_eq!(count, 1, "{events:?}");
     }
-    // What was there stays, and there is no more.
+    // The earlier entry stays, and no other is written.
     assert_eq!(p.d.drain(&mut p.cq_a), [(1, WcStatus::Success)]);
 }
 
 #[test]
-fn the_device_dies_at_once() {
+fn the_device_fails_at_once() {
     let mut p = Pair::new();
     p.d.must(&fault(FaultKind::Device, 0, WcStatus::Success));
     assert!(p.d.device.shared.regs.is_fatal());
@@ -151,7 +152,7 @@ fn the_device_dies_at_once() {
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
+fn invalid_faults_are_refused() {
     let mut p = Pair::new();
     let good = fault(FaultKind::Send, p.a.qpn, WcStatus::BadRespErr);
     for (bad, status) in [

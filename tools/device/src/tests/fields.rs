@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Fields of commands that this device makes nothing of, or only of one value: what else they say is refused.
+//! Fields of commands that this device does not support, or supports with one value only: other
+//! values are refused.
 
 use super::*;
 use crate::error::CmdError;
@@ -12,18 +13,18 @@ use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::WqeOpcode;
 
 fn refused<T: std::fmt::Debug>(result: Result<T, CmdError>) -> CmdStatus {
-    result.expect_err("it was taken").status
+    result.expect_err("the request was accepted").status
 }
 
 #[test]
-fn counters_go_where_the_driver_wants_them() {
+fn counters_are_written_to_the_address_of_the_request() {
     let mut p = Pair::new();
     p.d.post_send(&mut p.a, &SendWr::new(WqeOpcode::RdmaWrite, 1, &[]));
     assert_eq!(p.d.drain(&mut p.cq_a).len(), 1);
     let all = p.d.query_stats(None, 100).unwrap();
     assert_eq!(all.len(), Counter::ALL.len());
     assert!(all[Counter::TxPackets as usize] >= 2);
-    // As many as there is room for, and not a byte more.
+    // The device writes as many counters as there is room for, and no byte more.
     assert_eq!(p.d.query_stats(None, 3).unwrap(), all[..3]);
     let addr = p.d.alloc(64);
     p.d.ram.write(addr, &[0xee; 64]).unwrap();
@@ -60,7 +61,7 @@ fn a_queue_pair_has_counters_of_its_own() {
 }
 
 #[test]
-fn counters_go_nowhere_else() {
+fn query_stats_with_invalid_fields_is_refused() {
     let mut d = Driver::new();
     let good = QueryStats {
         port: 1,
@@ -91,7 +92,7 @@ fn counters_go_nowhere_else() {
 }
 
 #[test]
-fn queue_pairs_have_no_reserved_number_and_no_field_of_another_kind() {
+fn reserved_qpns_and_unsupported_fields_of_create_qp_are_refused() {
     let mut d = Driver::new();
     let cq = d.create_cq(6);
     let good = d.qp_request(&cq, &cq);
@@ -133,7 +134,7 @@ fn queue_pairs_have_no_reserved_number_and_no_field_of_another_kind() {
 }
 
 #[test]
-fn ports_gids_and_queues_are_of_the_kind_that_there_is() {
+fn unsupported_kinds_of_ports_gids_and_queues_are_refused() {
     let mut d = Driver::new();
     let gid = SetGid {
         valid: 1,
@@ -157,7 +158,7 @@ fn ports_gids_and_queues_are_of_the_kind_that_there_is() {
         ..Default::default()
     };
     assert_eq!(refused(d.cmd(&up)), CmdStatus::Invalid);
-    // Each is wrong in one thing, and would change the others.
+    // Each request has one invalid field. Its other fields would change the port.
     for (up, mtu, port) in [(0, 0, 1), (0, 6, 1), (2, 3, 1), (0, 3, 0), (0, 3, 2)] {
         let bad = SetPort {
             up,

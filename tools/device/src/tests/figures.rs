@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What people are told of the port and of queue pairs.
+//! Figures of the port and of queue pairs, as users see them.
 
 use super::*;
 use crate::mock::{gid, SendWr};
@@ -10,7 +10,7 @@ use verbena_abi::stats::Counter;
 use verbena_abi::wqe::WqeOpcode;
 
 #[test]
-fn the_port_tells_its_addresses_and_groups() {
+fn port_figures_show_state_mtu_and_gids() {
     let mut d = Driver::new();
     let before = d.device.port_figures();
     assert!(before.up && before.groups.is_empty());
@@ -42,7 +42,7 @@ fn the_port_tells_its_addresses_and_groups() {
 }
 
 #[test]
-fn of_a_group_only_some_members_are_named() {
+fn only_the_first_members_of_a_group_are_listed() {
     let mut d = Driver::new();
     let cq = d.create_cq(6);
     let group = gid([224, 0, 0, 251]);
@@ -65,7 +65,7 @@ fn of_a_group_only_some_members_are_named() {
 }
 
 #[test]
-fn a_queue_pair_tells_its_own_counters_and_peer() {
+fn queue_pair_figures_show_its_counters_and_peer() {
     let mut p = Pair::new();
     let (at, key) = p.d.region(8192, 1);
     let write = SendWr::new(WqeOpcode::RdmaWrite, 1, &[(at, 3000, key)]).to(at, key);
@@ -115,7 +115,7 @@ fn queue_pairs_are_listed_in_portions() {
 }
 
 #[test]
-fn no_queue_pair_counts_what_is_the_ports() {
+fn queue_pairs_do_not_count_what_only_the_port_counts() {
     let mut p = Pair::new();
     let (at, key) = p.d.region(8192, 1);
     let write = SendWr::new(WqeOpcode::RdmaWrite, 1, &[(at, 64, key)]).to(at, key);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Whoever sends faster than a device works keeps nobody from its turn, and nothing that grows.
+//! A peer that sends faster than the device works takes no turns from other queue pairs, and makes
+//! no queue grow.
 
 use super::port::{emitted, far, frames};
 use crate::mock::{SendWr, MAC};
@@ -9,8 +10,8 @@ use verbena_abi::wqe::WqeOpcode;
 use verbena_roce::wire::{frame, Path};
 
 #[test]
-fn the_answers_to_a_flood_of_copies_keep_nobody_from_its_turn() {
-    /// More than a slice has steps for, in portions as large as there may be.
+fn answers_to_a_flood_of_duplicates_take_no_turns_from_others() {
+    /// More copies than a slice has steps, received in portions.
     const COPIES: usize = 512;
     const PORTION: usize = 256;
     let (mut there, mut sender, _) = far(0);
@@ -30,7 +31,7 @@ fn the_answers_to_a_flood_of_copies_keep_nobody_from_its_turn() {
     };
     assert!(packet.ack_req);
     let bytes = emitted(&path, &packet);
-    // Two others of the same device.
+    // Two other queue pairs of the same device.
     let mut cq = d.create_cq(6);
     let (mut a, b) = (d.create_qp(&cq, &cq), d.create_qp(&cq, &cq));
     d.connect(&a, &b);

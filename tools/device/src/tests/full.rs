@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Full recordings: what a device did comes again without a guest, and whatever is changed in a recording is found.
+//! Full recordings: a replay without a guest repeats what the device did, and notices each change
+//! of a recording.
 
 use super::laboratory::rule;
 use super::Pair;
@@ -14,7 +15,7 @@ use verbena_abi::wqe::WqeOpcode;
 use verbena_faults::{Action, Corrupt, Direction, Icrc, Match, RuleSet, VERSION};
 use verbena_record::full::{piece, Bytes, Item, Payload, Reader};
 
-/// Where a recording goes.
+/// Destination of a recording, in memory.
 #[derive(Clone, Default)]
 struct File(Arc<Mutex<Vec<u8>>>);
 
@@ -27,7 +28,8 @@ impl File {
                 to.lock().unwrap().extend(piece);
                 Ok(())
             }),
-            // Whoever has JSON gives it; here all sets are one but for a value.
+            // All rule sets here are the same except for one value, which stands for the JSON of
+            // the set.
             json: |set| value_of(set).map_or(String::new(), |value| value.to_string()),
             power_on: 0,
         }
@@ -44,7 +46,7 @@ fn again(bytes: &[u8]) -> Result<Replayed, Stopped> {
         value => value
             .parse()
             .map(with_value)
-            .map_err(|_| format!("{value:?} is no value")),
+            .map_err(|_| format!("{value:?} is not a number")),
     })
 }
 
@@ -72,7 +74,7 @@ fn rules() -> RuleSet {
     }
 }
 
-/// The same with a value for the byte that is changed.
+/// Returns the same rules with a value for the byte that the last rule changes.
 fn with_value(value: u64) -> RuleSet {
     let mut set = rules();
     if let Action::Corrupt(how) = &mut set.rule[3].action {
@@ -88,7 +90,7 @@ fn value_of(set: &RuleSet) -> Option<u64> {
     })
 }
 
-/// A device that lives through chance, errors and a reset; its recording.
+/// Runs a device with random faults, errors and a reset. Returns its recording.
 fn lived(config: Config, rules: Option<RuleSet>) -> Vec<u8> {
     let file = File::default();
     let mut d = Driver::cold(config.clone());
@@ -132,7 +134,7 @@ fn wire_local() -> Config {
     }
 }
 
-/// The items of a recording, each with its own bytes.
+/// Returns the items of a recording, each in its encoded form.
 fn items(bytes: &[u8]) -> Vec<Vec<u8>> {
     let bytes_of = |item: Result<Item<'_>, _>| {
         let mut own = Vec::new();
@@ -142,7 +144,7 @@ fn items(bytes: &[u8]) -> Vec<Vec<u8>> {
     Reader::new(bytes).unwrap().map(bytes_of).collect()
 }
 
-/// A recording of these.
+/// Returns a recording with this head and these items.
 fn file(head: &[u8], items: &[Vec<u8>]) -> Vec<u8> {
     [head[..12].to_vec(), piece(&items.concat())].concat()
 }
@@ -152,7 +154,7 @@ fn item(bytes: &[u8]) -> Item<'_> {
 }
 
 #[test]
-fn what_a_device_did_comes_again() {
+fn a_replay_repeats_what_the_device_did() {
     for config in [Config::default(), wire_local()] {
         for rules in [None, Some(rules())] {
             let is_ruled = rules.is_some();
@@ -160,11 +162,15 @@ fn what_a_device_did_comes_again() {
             let found = again(&bytes).unwrap_or_else(|e| panic!("{e}"));
             assert_eq!(found.end.as_deref(), Some("over"));
             assert_eq!((found.work_requests, found.completions), (31, 31));
-            assert_eq!((found.resets, found.events), (1, 2), "QP_FATAL is none");
+            assert_eq!(
+                (found.resets, found.events),
+                (1, 2),
+                "QP_ACCESS_ERR and DEVICE_FATAL"
+            );
             let moved = (found.packets, found.bytes);
             assert!(moved.0 > 60 && moved.1 > 50_000, "{moved:?}");
             assert_eq!(found.rules.len(), if is_ruled { 4 } else { 0 });
-            // Payload is there by its length and sum alone, once it is more than a few bytes.
+            // If payload is longer than a few bytes, the recording has only its length and its sum.
             let sums = items(&bytes).iter().any(|one| match item(one) {
                 Item::ReadPayload { payload, .. } => matches!(payload, Payload::Sums(..)),
                 _ => false,
@@ -175,7 +181,7 @@ fn what_a_device_did_comes_again() {
 }
 
 #[test]
-fn what_the_host_said_of_gids_comes_again() {
+fn a_replay_repeats_the_hosts_decisions_about_gids() {
     let file = File::default();
     let mut d = Driver::cold(Config {
         asks_for_gids: true,
@@ -192,7 +198,7 @@ fn what_the_host_said_of_gids_comes_again() {
         ..SetGid::default()
     });
     assert_eq!(refused.unwrap_err().syndrome, Syndrome::GidInUse);
-    // What is sent between the two GIDs that were set is sent again.
+    // The replay repeats packets between the two GIDs that were accepted.
     let mut p = Pair::on(d);
     let (from, lkey) = p.d.region(60, 1);
     let wr = SendWr::new(WqeOpcode::RdmaWrite, 1, &[(from, 60, lkey)]).to(from, lkey);
@@ -208,7 +214,7 @@ fn what_the_host_said_of_gids_comes_again() {
 }
 
 #[test]
-fn chance_of_the_nic_comes_again() {
+fn a_replay_repeats_random_losses() {
     let bytes = lived(
         Config {
             drop_percent: 2,
@@ -220,7 +226,7 @@ fn chance_of_the_nic_comes_again() {
 }
 
 #[test]
-fn payload_whose_value_matters_is_recorded_as_it_is() {
+fn payload_that_a_rule_depends_on_is_recorded_in_full() {
     for value in [0x07, 0x55] {
         let bytes = lived(wire_local(), Some(with_value(value)));
         again(&bytes).unwrap_or_else(|e| panic!("{e}"));
@@ -228,7 +234,7 @@ fn payload_whose_value_matters_is_recorded_as_it_is() {
 }
 
 #[test]
-fn what_is_changed_in_what_it_did_is_found_where_it_is() {
+fn a_changed_output_is_noticed_at_its_entry() {
     let bytes = lived(wire_local(), Some(rules()));
     let all = items(&bytes);
     let mut tried = 0;
@@ -282,7 +288,7 @@ fn what_is_changed_in_what_it_did_is_found_where_it_is() {
             },
             _ => continue,
         };
-        // Each kind, now and then.
+        // One entry in seven is enough.
         if n % 7 != 0 {
             continue;
         }
@@ -299,10 +305,10 @@ fn what_is_changed_in_what_it_did_is_found_where_it_is() {
 }
 
 #[test]
-fn what_is_changed_in_what_it_read_is_found_by_what_it_does_then() {
+fn a_changed_input_is_noticed_at_the_output_that_it_changes() {
     let bytes = lived(Config::default(), None);
     let all = items(&bytes);
-    // The wr_id of a work queue entry.
+    // A read of the WQE whose `wr_id` is 99.
     let is_wqe = |own: &Vec<u8>| matches!(item(own), Item::Read { bytes: Some(Bytes(b)), .. } if b.len() >= 64 && b[..16].contains(&99));
     let n = all.iter().rposition(is_wqe).unwrap();
     let Item::Read {
@@ -328,9 +334,9 @@ fn what_is_changed_in_what_it_read_is_found_by_what_it_does_then() {
         entry, expected, ..
     }) = again(&file(&bytes, &changed))
     else {
-        panic!("it is not found");
+        panic!("the replay does not notice the change");
     };
-    // It is the completion that has another wr_id.
+    // The replay notices the change at the completion, which has another `wr_id`.
     assert!(
         entry > n as u64 && expected.contains(" written at "),
         "{entry}: {expected}"
@@ -338,7 +344,7 @@ fn what_is_changed_in_what_it_read_is_found_by_what_it_does_then() {
 }
 
 #[test]
-fn a_file_of_anything_is_an_answer_and_no_panic() {
+fn a_damaged_recording_is_an_error_without_a_panic() {
     let bytes = lived(wire_local(), Some(rules()));
     let all = items(&bytes);
     let mut dice = super::Dice(5);
@@ -385,7 +391,7 @@ fn a_file_of_anything_is_an_answer_and_no_panic() {
 }
 
 #[test]
-fn a_recording_begins_with_a_reset_or_not_at_all() {
+fn a_recording_begins_only_in_the_state_after_power_on() {
     let refused = |config: Config, wanted: &str| {
         let mut d = Driver::cold(config);
         let error = d.device.record_fully(File::default().wish()).unwrap_err();
@@ -396,7 +402,7 @@ fn a_recording_begins_with_a_reset_or_not_at_all() {
         ..Config::default()
     };
     refused(neighbours, "by reference");
-    // A device that lives is waited for.
+    // If the device is running, the recording waits for a reset.
     let file = File::default();
     let mut d = Driver::new();
     assert_eq!(d.device.record_fully(file.wish()), Ok(Fully::Waiting));
@@ -413,14 +419,14 @@ fn a_recording_begins_with_a_reset_or_not_at_all() {
         d.device.record_fully(file.wish()),
         Ok(Fully::On(_))
     ));
-    // Nothing reads memory that a replay would not.
+    // A tap reads memory that a replay does not read, so a recorded device has no tap.
     assert!(!d.device.set_tap(crate::tap::tap(1, 1).0));
     d.device.record_fully_no_more(0, "over");
     assert_eq!(again(&file.bytes()).unwrap().entries, 2);
 }
 
 #[test]
-fn who_ends_a_recording_ends_no_other_one() {
+fn ending_a_recording_ends_no_other_one() {
     let mut d = Driver::cold(Config::default());
     let first = Wish {
         number: 1,
@@ -439,7 +445,7 @@ fn who_ends_a_recording_ends_no_other_one() {
     assert!(matches!(d.device.fully(), Fully::On(_)));
     d.device.record_fully_no_more(2, "over");
     assert_eq!(d.device.fully(), Fully::Off);
-    // So it is with one that waits.
+    // The same holds for a recording that waits for a reset.
     d.bring_up();
     assert_eq!(d.device.record_fully(second()), Ok(Fully::Waiting));
     d.device.record_fully_no_more(1, "over");
@@ -449,7 +455,7 @@ fn who_ends_a_recording_ends_no_other_one() {
 }
 
 #[test]
-fn a_recording_that_nobody_takes_ends_and_the_device_goes_on() {
+fn a_recording_whose_sink_fails_ends_and_the_device_goes_on() {
     let mut d = Driver::cold(Config::default());
     let mut left = 3;
     let sink = move |_: Vec<u8>| {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Regions with gaps: each byte is where the list of elements says, nothing else is reached, and no list holds up the device.
+//! Regions with gaps: each byte is where the list of elements says, no other memory is reached, and
+//! no list delays the device beyond a slice.
 
 use super::errors::outcome;
 use super::keys::privileged;
@@ -19,10 +20,10 @@ use verbena_abi::wqe::{
 };
 use zerocopy::IntoBytes;
 
-/// Where a region begins, as its users name it.
+/// First address of a region, in the region's own address space.
 const IOVA: u64 = 0x7_0001;
 
-/// The translation of a list.
+/// Returns the translation of a list.
 fn list(addr: u64, count: u32) -> Translation {
     Translation {
         addr: addr.into(),
@@ -32,7 +33,7 @@ fn list(addr: u64, count: u32) -> Translation {
     }
 }
 
-/// Writes a list of addresses and lengths.
+/// Writes a list of elements, given as addresses and lengths. Returns its translation.
 fn write_list(ram: &Ram, at: u64, elements: &[(u64, u64)]) -> Translation {
     let mut end = 0u64;
     for (i, &(addr, length)) in elements.iter().enumerate() {
@@ -46,7 +47,8 @@ fn write_list(ram: &Ram, at: u64, elements: &[(u64, u64)]) -> Translation {
     list(at, elements.len() as u32)
 }
 
-/// Elements of `piece` bytes at most, anywhere in memory of so many bytes, without overlap and in any order.
+/// Returns elements of up to `piece` bytes in random order, spread over `bytes` bytes of memory
+/// without overlap.
 fn scattered(dice: &mut Dice, memory: u64, bytes: u64, piece: u64) -> Vec<(u64, u64)> {
     let (mut at, mut out) = (memory, Vec::new());
     while at < memory + bytes {
@@ -65,13 +67,14 @@ fn total(elements: &[(u64, u64)]) -> u64 {
     elements.iter().map(|e| e.1).sum()
 }
 
-/// The bytes of a region, in order.
+/// Returns the bytes of a region, in order.
 fn gathered(d: &Driver, elements: &[(u64, u64)]) -> Vec<u8> {
     let bytes = elements.iter().map(|e| d.bytes(e.0, e.1 as usize));
     bytes.flatten().collect()
 }
 
-/// The work request that registers a list for `length` bytes, under a new key.
+/// Creates a key for fast registration. Returns it with the work request that registers a list for
+/// `length` bytes.
 fn registration(p: &mut Pair, pdn: u32, pages: Translation, length: u64) -> (u32, WqeBytes) {
     let key = p.d.number() << 8;
     p.d.must(&CreateMr {
@@ -83,7 +86,7 @@ fn registration(p: &mut Pair, pdn: u32, pages: Translation, length: u64) -> (u32
     (key | 0x33, registers(key | 0x33, pages, length))
 }
 
-/// The same of a key that is there.
+/// Returns the work request that registers a list for `length` bytes with an existing key.
 fn registers(key: u32, pages: Translation, length: u64) -> WqeBytes {
     let segment = FastRegSegment {
         key: key.into(),
@@ -98,7 +101,8 @@ fn registers(key: u32, pages: Translation, length: u64) -> WqeBytes {
     wr
 }
 
-/// Registers elements for the second queue pair, in memory of their own.
+/// Registers elements for the second queue pair, with a list in newly allocated memory. Returns the
+/// key.
 fn register(p: &mut Pair, elements: &[(u64, u64)]) -> u32 {
     let at = p.d.alloc(16 * elements.len() as u64);
     let pages = write_list(&p.d.ram, at, elements);
@@ -117,7 +121,7 @@ fn each_byte_is_where_the_list_says() {
             let mut elements: Vec<(u64, u64)> = (0..count)
                 .map(|_| (dice.roll_long(1 << 30) << 8 | 3, dice.roll_long(piece + 1)))
                 .collect();
-            // So that there is a byte at all, and none behind the last element.
+            // The region has at least one byte.
             elements[count as usize / 2].1 += 1;
             let walked = Pages::registered(&write_list(&ram, BASE + 8, &elements), 0).unwrap();
             let bytes = total(&elements);
@@ -156,13 +160,13 @@ fn each_byte_is_where_the_list_says() {
 }
 
 #[test]
-fn a_list_has_a_form() {
+fn lists_are_limited_in_count_alignment_and_use() {
     let of = |addr, count| Pages::registered(&list(addr, count), 1 << 40).is_ok();
     assert!(of(8, 1) && of(BASE, MAX_GAPS));
     assert!(!of(BASE, 0) && !of(BASE, MAX_GAPS + 1) && !of(BASE, u32::MAX));
     assert!([1, 2, 4, 7].iter().all(|off| !of(BASE + off, 1)));
     assert!(of(u64::MAX - 23, 1) && !of(u64::MAX - 15, 1) && !of(u64::MAX - 23, 2));
-    // Whoever has a command registers pages, and no ring has gaps.
+    // Commands register pages only, and a ring has no gaps.
     assert!(Pages::new(&list(BASE, 1), 0).is_err());
     let mut p = Pair::new();
     let at = p.d.alloc(64);
@@ -178,7 +182,7 @@ fn a_list_has_a_form() {
     request.sq = mr.pages;
     let refused = p.d.create_qp_by(&request).unwrap_err();
     assert_eq!(refused.syndrome, Syndrome::CmdTranslation);
-    // Nor does a work request go by with such a list.
+    // A work request with an invalid list is refused.
     for (addr, count) in [(at, 0), (at, MAX_GAPS + 1), (at + 4, 1), (u64::MAX - 7, 1)] {
         let mut p = privileged();
         let (_, wr) = registration(&mut p, 7, list(addr, count), 8);
@@ -188,7 +192,7 @@ fn a_list_has_a_form() {
 }
 
 #[test]
-fn a_list_that_lies_leads_nowhere_or_to_its_own_addresses() {
+fn an_inconsistent_list_reaches_only_its_own_addresses() {
     let ram = Ram::new(1 << 16);
     let walk = |elements: &[(u64, u64)], at: u64| {
         for (i, &(addr, end)) in elements.iter().enumerate() {
@@ -201,7 +205,7 @@ fn a_list_that_lies_leads_nowhere_or_to_its_own_addresses() {
         let walked = Pages::registered(&list(BASE, elements.len() as u32), 0).unwrap();
         walked.run(&ram, &mut PageCache::default(), at, 100)
     };
-    // An end of all ones, and an address that would wrap.
+    // The largest end, and addresses that would wrap.
     assert_eq!(
         walk(&[(64, u64::MAX)], 1 << 60),
         Some((64 + (1 << 60), 100))
@@ -209,7 +213,8 @@ fn a_list_that_lies_leads_nowhere_or_to_its_own_addresses() {
     assert_eq!(walk(&[(64, u64::MAX)], u64::MAX - 1), None);
     assert_eq!(walk(&[(u64::MAX - 8, 1000)], 8), Some((u64::MAX, 100)));
     assert_eq!(walk(&[(u64::MAX - 8, 1000)], 9), None);
-    // Ends that do not grow: it is one element or another, between its end and the one before.
+    // If the ends do not ascend, the result is in one of the elements, between its end and the end
+    // before it.
     assert_eq!(
         walk(&[(64, 100), (4096, 50), (8192, 200)], 120),
         Some((8192 + 70, 80))
@@ -219,7 +224,7 @@ fn a_list_that_lies_leads_nowhere_or_to_its_own_addresses() {
         Some((8192 + 10, 100))
     );
     assert_eq!(walk(&[(64, 0), (4096, 0)], 0), None);
-    // Anything at all: no panic, no run that is empty or longer than asked for.
+    // Random lists cause no panic and no run that is empty or longer than requested.
     let mut dice = Dice(2);
     let mut found = 0;
     for _ in 0..20_000 {
@@ -237,7 +242,7 @@ fn a_list_that_lies_leads_nowhere_or_to_its_own_addresses() {
         }
     }
     assert!(found > 1000, "{found}");
-    // A list that is not in memory, or whose end is not.
+    // A list that is not in memory, or only partly.
     for addr in [BASE - 16, BASE + (1 << 16) - 8] {
         let walked = Pages::registered(&list(addr, 2), 0).unwrap();
         assert_eq!(walked.run(&ram, &mut PageCache::default(), 0, 1), None);
@@ -245,7 +250,7 @@ fn a_list_that_lies_leads_nowhere_or_to_its_own_addresses() {
 }
 
 #[test]
-fn every_operation_reaches_the_elements_and_nothing_between() {
+fn every_operation_reaches_only_the_elements() {
     let mut dice = Dice(3);
     for round in 0..60u64 {
         let mut p = privileged();
@@ -263,7 +268,7 @@ fn every_operation_reaches_the_elements_and_nothing_between() {
             (from, length as u32, lkey),
             (IOVA + offset, length as u32, key),
         );
-        // Written by the peer, or received there.
+        // The peer writes to the region, or a receive does.
         if round % 3 == 0 {
             p.d.post_recv(&mut p.b, 2, &[far]);
             p.d.post_send(&mut p.a, &SendWr::new(WqeOpcode::Send, 3, &[near]));
@@ -276,14 +281,14 @@ fn every_operation_reaches_the_elements_and_nothing_between() {
         let (at, size) = (offset as usize, length as usize);
         expected[at..at + size].copy_from_slice(&p.d.bytes(from, size));
         assert_eq!(gathered(&p.d, &elements), expected, "round {round}");
-        // What lies between the elements is as it was.
+        // The memory between the elements has not changed.
         let mut between = p.d.bytes(memory, 16 << 10);
         for &(addr, length) in &elements {
             let at = (addr - memory) as usize;
             between[at..at + length as usize].fill(0xee);
         }
         assert!(between.iter().all(|b| *b == 0xee), "round {round}");
-        // Read by the peer, or sent from there.
+        // The peer reads from the region, or a send does.
         let (to, rkey) = p.d.region(16 << 10, 0x55);
         let back = (to, length as u32, rkey);
         if round % 2 == 0 {
@@ -300,7 +305,7 @@ fn every_operation_reaches_the_elements_and_nothing_between() {
 }
 
 #[test]
-fn a_region_with_gaps_ends_as_any_other() {
+fn the_bounds_of_a_region_with_gaps_are_checked() {
     let bounds = Syndrome::RkeyBounds;
     for (offset, length, cause) in [
         (0u64, 300u32, None),
@@ -327,7 +332,7 @@ fn a_region_with_gaps_ends_as_any_other() {
             assert_eq!(p.d.bytes(memory, 4096), before);
         }
     }
-    // More bytes than the list has: they are nowhere.
+    // Bytes beyond the end of the list cannot be reached.
     let mut p = privileged();
     let (memory, lkey) = p.d.region(4096, 1);
     let at = p.d.alloc(64);
@@ -350,7 +355,7 @@ fn a_region_with_gaps_ends_as_any_other() {
 }
 
 #[test]
-fn its_key_lives_from_register_to_invalidate() {
+fn a_key_with_gaps_is_valid_until_it_is_invalidated() {
     let mut p = privileged();
     let (memory, lkey) = p.d.region(4096, 1);
     let key = register(&mut p, &[(memory + 3, 5), (memory + 100, 7)]);
@@ -362,7 +367,7 @@ fn its_key_lives_from_register_to_invalidate() {
     invalidate.imm = key.to_le_bytes();
     p.d.post_send(&mut p.b, &invalidate);
     assert_eq!(p.d.drain(&mut p.cq_b), [(3, WcStatus::Success)]);
-    // The same key for pages, with another tag; then the peer takes it away.
+    // The same key is registered for pages, with another tag, and the peer invalidates it.
     let again = registers(key ^ 1, flat(memory + 512), 12);
     p.d.post_raw(&mut p.b, &again);
     assert_eq!(p.d.drain(&mut p.cq_b), [(1, WcStatus::Success)]);
@@ -379,11 +384,12 @@ fn its_key_lives_from_register_to_invalidate() {
 }
 
 #[test]
-fn an_atomic_lies_in_one_element() {
+fn an_atomic_across_elements_is_refused() {
     for (offset, good) in [(7u64, true), (15, false), (23, true)] {
         let mut p = privileged();
         let (memory, lkey) = p.d.region(4096, 1);
-        // IOVA + 7 is aligned to 8, and so is the address of the byte there; that at 15 is cut.
+        // IOVA + 7 and the address of its byte are aligned to 8 bytes. The word at offset 15 lies
+        // in two elements.
         let elements = [(memory + 1, 18), (memory + 101, 5), (memory + 200, 9)];
         let key = register(&mut p, &elements);
         let sge = [(memory + 2048, 8, lkey)];
@@ -402,7 +408,7 @@ fn an_atomic_lies_in_one_element() {
 }
 
 #[test]
-fn elements_use_up_a_slice() {
+fn elements_count_as_work_of_a_slice() {
     let mut p = privileged();
     let memory = p.d.alloc(4096);
     let elements: Vec<(u64, u64)> = (0..512).map(|i| (memory + 2 * i, 1)).collect();
@@ -420,7 +426,7 @@ fn elements_use_up_a_slice() {
         assert_eq!(p.d.drain(&mut p.cq_a).len(), 12);
         slices
     };
-    // One message is more than a slice has time for.
+    // A slice has no time for more than one of these messages.
     const _: () = assert!(512 * ELEMENT_BYTES > SLICE_BYTES);
     assert!(slices(&mut p, IOVA, key) >= 12);
     let (plain, _) = p.d.region(4096, 1);

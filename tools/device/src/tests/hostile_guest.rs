@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A program that writes nonsense, most of it nearly right, into its own queues, beside one whose bytes are checked.
+//! A program that writes random and mostly almost valid values into its own queues, beside a
+//! program whose data are checked.
 
 use super::Pair;
 use crate::memory::GuestMemory;
@@ -32,10 +33,10 @@ impl Dice {
     }
 }
 
-/// Keys and addresses that the program has, or nearly has.
+/// Keys and addresses that the program has, or that resemble these.
 struct Loot {
     at: u64,
-    /// Where the region with gaps begins.
+    /// First address of the region with gaps.
     yard: u64,
     keys: Vec<u32>,
 }
@@ -67,7 +68,7 @@ fn wqe(dice: &mut Dice, loot: &Loot) -> crate::mock::WqeBytes {
     bytes
 }
 
-/// Brings a pair of queue pairs back to where they can be used.
+/// Resets two queue pairs and connects them again.
 fn revive(d: &mut Driver, a: &mut QpHandle, b: &mut QpHandle) {
     for qp in [&mut *a, &mut *b] {
         d.move_to(qp.qpn, QpState::Reset).unwrap();
@@ -78,7 +79,8 @@ fn revive(d: &mut Driver, a: &mut QpHandle, b: &mut QpHandle) {
     d.connect(a, b);
 }
 
-/// A region with gaps of 32 elements, whose list and memory nobody else uses: its key, the list, the memory.
+/// Registers a region with gaps of 32 elements, in memory that no other test data use. Returns its
+/// key and the addresses of its list and of its memory.
 fn gaps(p: &mut Pair) -> (u32, u64, u64) {
     let (key, list, memory) = (0x6311, p.d.alloc(512), p.d.alloc(3 * 4096));
     for i in 0..32 {
@@ -118,7 +120,7 @@ fn gaps(p: &mut Pair) -> (u32, u64, u64) {
     (key, list, memory)
 }
 
-/// Changes an address or an end in that list: nobody keeps to what it was.
+/// Changes an address or an end in the list of a registered region.
 fn scribble(dice: &mut Dice, d: &Driver, list: u64, memory: u64) {
     let element = list + 16 * dice.roll(32);
     let (near, far) = (dice.roll(5000), dice.roll(64));
@@ -132,14 +134,15 @@ fn storm(config: Config, rounds: u64, seen: &mut BTreeSet<u16>) {
     let mut p = Pair::on(Driver::with(config));
     p.d.watch = 16;
     let dice = &mut Dice(config_seed());
-    // The bystander.
+    // The program whose data are checked.
     let (mut calm_cq, mut far_cq) = (p.d.create_cq(6), p.d.create_cq(6));
     let mut calm = p.d.create_qp(&calm_cq, &calm_cq);
     let far = p.d.create_qp(&far_cq, &far_cq);
     p.d.connect(&calm, &far);
     let (from, lkey) = p.d.region(3000, 5);
     let (to, rkey) = p.d.region(3000, 6);
-    // What the program owns: a good region, one for reading only, one of another PD, keys that never were.
+    // The hostile program has a valid region, one without rights, one of another PD, and one whose
+    // memory cannot be reached.
     let (at, good) = p.d.region(4096, 1);
     p.d.create_mr(0x6011, at, 4096, 0).unwrap();
     p.d.must(&CreateMr {
@@ -238,7 +241,7 @@ fn storm(config: Config, rounds: u64, seen: &mut BTreeSet<u16>) {
                 .iter()
                 .any(|&c| p.d.device.shared.cqs.get(c).unwrap().error.is_some());
             if cq_died {
-                // Its own fault; it goes on with new queues.
+                // The program has put its own CQ in error, and goes on with new queues.
                 for qp in [p.a.clone(), p.b.clone()] {
                     p.d.must(&DestroyQp {
                         id: qp.qpn.into(),
@@ -270,7 +273,7 @@ fn config_seed() -> u64 {
 }
 
 #[test]
-fn nonsense_harms_nobody_else() {
+fn random_work_requests_harm_no_other_program() {
     let mut seen = BTreeSet::new();
     storm(Config::default(), 3000, &mut seen);
     let wire = Config {
@@ -300,7 +303,8 @@ fn nonsense_harms_nobody_else() {
     }
 }
 
-/// A request that is right but for a byte or two.
+/// Returns a request whose fields are drawn close to valid values. In one of three a bit is
+/// flipped.
 fn request(dice: &mut Dice, p: &mut Pair, pool: u64) -> (Opcode, Vec<u8>) {
     let number = FIRST_QPN + dice.roll(6) as u32;
     let page = pool + dice.roll(8) * 4096;
@@ -328,7 +332,7 @@ fn request(dice: &mut Dice, p: &mut Pair, pool: u64) -> (Opcode, Vec<u8>) {
         }
         .as_bytes()
         .to_vec(),
-        // Of the device itself it is not: nobody would be left who could be harmed.
+        // A fault of the whole device is never injected, because it would end the test.
         Opcode::InjectFault => {
             let kind = dice.roll(3) as u8;
             InjectFault {
@@ -462,12 +466,12 @@ fn request(dice: &mut Dice, p: &mut Pair, pool: u64) -> (Opcode, Vec<u8>) {
 }
 
 #[test]
-fn commands_that_are_nearly_right_harm_no_other_object() {
+fn almost_valid_commands_harm_no_other_object() {
     let mut p = Pair::new();
     p.d.watch = 16;
     let dice = &mut Dice(config_seed());
     let pool = p.d.alloc(32 * 4096);
-    // Numbers above those that the commands name.
+    // The checked objects get numbers above those that the commands name.
     for _ in 0..20 {
         p.d.number();
     }
@@ -502,8 +506,11 @@ fn commands_that_are_nearly_right_harm_no_other_object() {
             assert_eq!(p.d.bytes(to, 3000), p.d.bytes(from, 3000));
         }
     }
-    assert!(worked > 3000, "only {worked} commands got through");
+    assert!(worked > 3000, "only {worked} commands succeeded");
     for opcode in [Opcode::InjectFault, Opcode::QueryStats] {
-        assert!(done.contains(&opcode.to_raw()), "{opcode:?} never");
+        assert!(
+            done.contains(&opcode.to_raw()),
+            "{opcode:?} never succeeded"
+        );
     }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What each use of a key is checked for: key, protection domain, rights, bounds and privilege, of local and of remote keys.
+//! The checks of each use of a key: key, protection domain, rights, bounds and privilege, for local
+//! and remote keys.
 
 use super::*;
 use crate::config::LOCAL_DMA_LKEY;
@@ -32,7 +33,7 @@ const IOVA: u64 = 0x7000_0000;
 const LENGTH: u64 = 4096;
 
 #[test]
-fn a_key_is_good_for_what_its_region_says_and_no_more() {
+fn each_use_of_a_key_is_checked_against_its_region() {
     let all = access::ALL;
     for (kind, needs) in USES {
         for flags in [0, mr_flags::PRIVILEGED] {
@@ -81,7 +82,8 @@ fn a_key_is_good_for_what_its_region_says_and_no_more() {
                     continue;
                 }
                 assert_eq!(told(&|_| ()), None, "{what}");
-                // Peers may use a privileged region, and of the queue pairs here those that are privileged too.
+                // Peers may use a privileged region, and so may the privileged queue pairs of this
+                // device.
                 let expected = if local && flags != 0 { denied } else { None };
                 assert_eq!(told(&|u| u.privileged = false), expected, "{what}");
                 let bounds = names(LkeyBounds, RkeyBounds);
@@ -101,7 +103,7 @@ fn a_key_is_good_for_what_its_region_says_and_no_more() {
                     let told = told(&|u| (u.addr, u.length) = (addr, length));
                     assert_eq!(told, expected, "{what}: {addr:#x} {length:#x}");
                 }
-                // The key of all memory is for privileged queue pairs and for what they do here.
+                // The key of all memory is for local accesses of privileged queue pairs only.
                 for privileged in [false, true] {
                     let told = told(&|u| {
                         (u.key, u.privileged, u.addr) = (LOCAL_DMA_LKEY, privileged, u64::MAX);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Keys: fast registration, invalidation, and which queue pairs may use what.
+//! Keys: fast registration, invalidation, and the queue pairs that may use a key.
 
 use super::errors::outcome;
 use super::Pair;
@@ -13,7 +13,7 @@ use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::{FastRegSegment, WqeOpcode};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// A pair whose queue pairs are privileged; the second is of another protection domain.
+/// Returns a pair of privileged queue pairs. The second one belongs to another protection domain.
 pub(super) fn privileged() -> Pair {
     let mut p = Pair::new();
     for pdn in [7, 8] {
@@ -28,7 +28,8 @@ pub(super) fn privileged() -> Pair {
     p
 }
 
-/// A key for fast registration, and the WQE that registers memory from `offset` on under it.
+/// Creates a key for fast registration. Returns it with the WQE that registers memory from `offset`
+/// on.
 fn fast_registration(p: &mut Pair, pdn: u32, at: u64, offset: u64) -> (u32, WqeBytes) {
     let key = p.d.number() << 8;
     p.d.must(&CreateMr {
@@ -51,7 +52,7 @@ fn fast_registration(p: &mut Pair, pdn: u32, at: u64, offset: u64) -> (u32, WqeB
 }
 
 #[test]
-fn a_fast_registration_is_refused_for_what_a_region_would_be() {
+fn a_fast_registration_is_checked_like_a_region() {
     type Change = fn(&mut FastRegSegment);
     let changes: &[(Change, bool)] = &[
         (|_| {}, true),
@@ -85,7 +86,7 @@ fn a_fast_registration_is_refused_for_what_a_region_would_be() {
         };
         assert_eq!(done.status(), expected, "case {i}");
         if *good {
-            // What is valid is not registered again.
+            // A valid key cannot be registered again.
             p.d.post_raw(&mut p.a, &register);
             p.d.run();
             let again = p.d.poll(&mut p.cq_a).unwrap();
@@ -94,7 +95,7 @@ fn a_fast_registration_is_refused_for_what_a_region_would_be() {
             assert_eq!(again.cqe.vendor_err.get(), cause);
         }
     }
-    // Nor is a key of another domain, or one that is no key for that.
+    // A key of another domain is refused, and so is one that is not for fast registration.
     let mut p = privileged();
     let (at, plain) = p.d.region(4096, 1);
     let (_, register) = fast_registration(&mut p, 8, at, 0);
@@ -115,7 +116,7 @@ fn a_fast_registration_begins_where_its_offset_says() {
     let (key, register) = fast_registration(&mut p, 8, at, 0x80);
     p.d.post_raw(&mut p.b, &register);
     assert_eq!(p.d.drain(&mut p.cq_b), [(1, WcStatus::Success)]);
-    // Its bytes, by way of the queue pair of its own domain, to itself.
+    // The queue pair of the key's domain writes the bytes to its peer.
     let (to, _) = p.d.region(4096, 2);
     let (far, reachable) = fast_registration(&mut p, 7, to, 0);
     p.d.post_raw(&mut p.a, &reachable);
@@ -140,10 +141,10 @@ fn a_key_of_another_protection_domain_is_not_invalidated() {
 }
 
 #[test]
-fn a_deadline_may_come_nearer() {
+fn a_deadline_can_become_earlier() {
     let mut p = Pair::new();
     let (at, key) = p.d.region(64, 1);
-    // The ACK timer is set for 4 ms, then the peer asks for 10 us.
+    // The ACK timer is set for 4 ms. Then an RNR NAK asks for 10 us.
     p.d.post_send(&mut p.a, &SendWr::new(WqeOpcode::Send, 1, &[]));
     p.d.run();
     p.d.post_recv(&mut p.b, 2, &[(at, 64, key)]);
@@ -152,7 +153,7 @@ fn a_deadline_may_come_nearer() {
 }
 
 #[test]
-fn a_privileged_region_is_for_peers_and_for_privileged_queues() {
+fn only_peers_and_privileged_queue_pairs_use_a_privileged_region() {
     let mut p = Pair::new();
     let (at, plain) = p.d.region(4096, 1);
     let key = 0x7701;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The hooks of the fault laboratory: each changes what comes, for whom it is meant, by reference and through frames.
+//! The hooks of the fault laboratory: rules affect the packets, commands and times that they match,
+//! by reference and through frames.
 
 use super::Pair;
 use crate::mock::{Driver, SendWr};
@@ -15,7 +16,8 @@ use verbena_faults::{
     Action, Complete, Corrupt, Direction, Field, Icrc, Match, On, Rule, RuleSet, VERSION,
 };
 
-/// A pair by reference, and one through frames.
+/// Calls `test` with a pair that exchanges packets by reference, and with one that exchanges
+/// frames.
 pub(super) fn on_both(test: impl Fn(Pair)) {
     for wire_local in [false, true] {
         test(Pair::on(Driver::with(Config {
@@ -25,7 +27,7 @@ pub(super) fn on_both(test: impl Fn(Pair)) {
     }
 }
 
-/// A rule that has to fire.
+/// Returns a rule that is not optional.
 pub(super) fn rule(name: &str, matches: Match, action: Action) -> Rule {
     Rule {
         name: name.into(),
@@ -36,12 +38,12 @@ pub(super) fn rule(name: &str, matches: Match, action: Action) -> Rule {
 }
 
 impl Pair {
-    /// Adds a rule that is called x.
+    /// Adds a rule with the name `x`.
     pub(super) fn rule(&mut self, matches: Match, action: Action) {
         self.rule_named("x", matches, action);
     }
 
-    /// Adds a rule.
+    /// Adds a rule with this name.
     pub(super) fn rule_named(&mut self, name: &str, matches: Match, action: Action) {
         let set = RuleSet {
             version: VERSION,
@@ -55,7 +57,8 @@ impl Pair {
         self.d.device.rules()[0].fired
     }
 
-    /// A WRITE of ten packets of the first queue pair: how it completes, and whether all is there.
+    /// Executes a WRITE of ten packets of the first queue pair. Returns status and `vendor_err` of
+    /// its completion, and true if all bytes have arrived.
     pub(super) fn write(&mut self) -> (WcStatus, u32, bool) {
         const BYTES: usize = 10_000;
         let (from, lkey) = self.d.region(BYTES as u32, 1);
@@ -74,7 +77,7 @@ impl Pair {
     }
 }
 
-/// Packets with this name.
+/// Returns a match for packets with this opcode name.
 pub(super) fn named(opcode: &str) -> Match {
     Match {
         opcode: vec![String::from(opcode)],
@@ -82,7 +85,7 @@ pub(super) fn named(opcode: &str) -> Match {
     }
 }
 
-/// The n-th WRITE packet that is received.
+/// Returns a match for the n-th WRITE packet that is received.
 pub(super) fn received(nth: u64) -> Match {
     Match {
         direction: Some(Direction::In),
@@ -100,13 +103,13 @@ fn change(field: Option<Field>, value: Option<u64>, payload: Option<u32>, icrc: 
     })
 }
 
-/// Frames that are due together go on one after the other. Were each released by the one before it, two thousand of them would be
-/// more than a stack has room for.
+/// Frames that are due at the same time are released one after the other. If the release of one
+/// caused the release of the next, 2000 frames would overflow the stack.
 #[test]
-fn frames_that_are_due_together_are_not_inside_of_each_other() {
+fn frames_that_are_due_together_are_released_without_recursion() {
     const BYTES: u32 = 2 << 20;
     let mut p = Pair::new();
-    // It concerns the receiver, and never fires.
+    // This rule matches packets at the receiver and never fires.
     p.rule_named("in", received(1 << 40), Action::Drop);
     p.rule_named("late", named("RDMA WRITE"), Action::DelayUs(50));
     let (from, lkey) = p.d.region(BYTES, 1);
@@ -121,9 +124,10 @@ fn frames_that_are_due_together_are_not_inside_of_each_other() {
     assert!(late.fired >= 2000, "{}", late.fired);
 }
 
-/// A rule follows the messages of four thousand queue pairs: those that are gone are none of them, nor whose number they had.
+/// A rule counts messages for each queue pair. A destroyed queue pair does not count, so a new
+/// queue pair with the same number begins anew.
 #[test]
-fn messages_of_a_queue_pair_that_is_gone_are_not_counted_on() {
+fn messages_of_a_destroyed_queue_pair_do_not_count_for_the_next_one() {
     let mut p = Pair::new();
     let second = Match {
         message: Some(2),
@@ -147,7 +151,7 @@ fn messages_of_a_queue_pair_that_is_gone_are_not_counted_on() {
 }
 
 #[test]
-fn what_a_network_does_is_repaired() {
+fn the_transport_repairs_faults_of_packets() {
     let third = || Match {
         packet_of_message: Some(3),
         limit: Some(1),
@@ -190,7 +194,7 @@ fn what_a_network_does_is_repaired() {
 }
 
 #[test]
-fn the_same_works_where_packets_arrive() {
+fn a_rule_can_drop_a_received_packet() {
     on_both(|mut p| {
         let qp = Some(p.b.qpn);
         p.rule(Match { qp, ..received(4) }, Action::Drop);
@@ -200,7 +204,7 @@ fn the_same_works_where_packets_arrive() {
 }
 
 #[test]
-fn a_request_is_refused_in_the_responders_name() {
+fn a_rule_refuses_a_request_in_the_responders_name() {
     use Syndrome::{NakInvalidRequest, NakRemoteAccess, NakRemoteOperational};
     for (nak, status, cause) in [
         ("invalid request", WcStatus::RemInvReqErr, NakInvalidRequest),
@@ -220,7 +224,7 @@ fn a_request_is_refused_in_the_responders_name() {
             let (got, vendor_err, _) = p.write();
             assert_eq!((got, vendor_err), (status, cause.to_raw().into()));
             let states = [p.a.qpn, p.b.qpn].map(|qpn| p.d.query_qp(qpn).attr.qp_state);
-            // The responder knows nothing of it.
+            // The responder does not change its state.
             assert_eq!(states, [QpState::Err.to_raw(), QpState::Rts.to_raw()]);
         });
     }
@@ -232,7 +236,7 @@ fn a_request_is_refused_in_the_responders_name() {
 }
 
 #[test]
-fn a_field_that_is_changed_on_the_way_is_believed_if_the_icrc_is_right() {
+fn a_changed_field_is_accepted_if_the_icrc_is_right() {
     on_both(|mut p| {
         let wrong = change(Some(Field::Rkey), Some(0xdead00), None, Icrc::Right);
         p.rule(named("RDMA WRITE First"), wrong);
@@ -243,7 +247,7 @@ fn a_field_that_is_changed_on_the_way_is_believed_if_the_icrc_is_right() {
 }
 
 #[test]
-fn sends_commands_and_the_device_fail() {
+fn rules_make_sends_commands_and_the_device_fail() {
     let on = |on| Match {
         on,
         ..Match::default()
@@ -289,7 +293,7 @@ fn sends_commands_and_the_device_fail() {
 }
 
 #[test]
-fn a_queue_pair_is_named_by_the_order_of_creation() {
+fn a_rule_names_a_queue_pair_by_its_order_of_creation() {
     let mut p = Pair::new();
     let second = Match {
         qp_created: Some(2),
@@ -299,7 +303,7 @@ fn a_queue_pair_is_named_by_the_order_of_creation() {
     p.write();
     assert_eq!(p.fired(), 0);
     let (cq_a, cq_b) = (p.cq_a.clone(), p.cq_b.clone());
-    // The second that is created sends. An SRQ is none.
+    // The second queue pair that is created sends. The SRQ does not count as one.
     p.d.create_srq();
     p.b = p.d.create_qp(&cq_b, &cq_b);
     p.a = p.d.create_qp(&cq_a, &cq_a);
@@ -309,7 +313,7 @@ fn a_queue_pair_is_named_by_the_order_of_creation() {
 }
 
 #[test]
-fn messages_are_counted_on_when_a_queue_pair_begins_anew() {
+fn the_count_of_messages_continues_after_a_reset() {
     on_both(|mut p| {
         let second = Match {
             message: Some(2),
@@ -323,14 +327,14 @@ fn messages_are_counted_on_when_a_queue_pair_begins_anew() {
             p.d.move_to(qpn, QpState::Reset).unwrap();
         }
         p.d.connect(&p.a, &p.b);
-        // The same PSNs as before.
+        // The packets have the same PSNs as before the reset.
         let statuses = [p.write().0, p.write().0];
         assert_eq!((statuses, p.fired()), ([Success; 2], fired));
     });
 }
 
 #[test]
-fn rules_outlive_a_reset_and_leave_nothing_when_they_go() {
+fn rules_stay_over_a_reset_and_leave_no_state_when_removed() {
     let late = || Match {
         packet_of_message: Some(2),
         ..Match::default()

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The device's life: how it begins, how it dies, and that a reset leaves nothing of it.
+//! The life cycle of the device: the start of the command queue, the fatal state, and a reset,
+//! after which no state is left.
 
 use super::*;
 use crate::memory::GuestMemory;
@@ -32,7 +33,7 @@ fn fill_cq(d: &mut Driver, cqn: u32, count: u32) {
     }
 }
 
-/// A device in the middle of all that it can be in the middle of.
+/// Returns a device with pending work of every kind.
 fn busy() -> Driver {
     let mut p = Pair::on(Driver::with(Config {
         drop_percent: 5,
@@ -48,7 +49,7 @@ fn busy() -> Driver {
         port: 1,
         ..Default::default()
     });
-    // Receives from a ring, datagrams' worth of buffers, a path to another machine.
+    // Messages that take receives of the SRQ, and a queue pair whose peer is on another machine.
     for i in 0..5 {
         p.d.post_srq(&mut srq, i, &[(at, 64, key)]);
         p.d.post_send(&mut p.a, &SendWr::new(WqeOpcode::Send, i, &[(at, 64, key)]));
@@ -65,7 +66,8 @@ fn busy() -> Driver {
     p.d.run();
     p.d.arm(&mut p.cq_a, ArmMode::Next);
     p.d.run();
-    // An interrupt and an event that waits for room; a moderated CQ; a death that others have to follow.
+    // An interrupt, events that wait for room, a moderated CQ with a collapsed event, and a CQ that
+    // overflows later.
     for number in 0..40 {
         let shared = &mut p.d.device.shared;
         shared.async_event(&p.d.ram, EventType::CommEst, number, None);
@@ -82,7 +84,8 @@ fn busy() -> Driver {
     p.d.device.run_slice(&p.d.ram, p.d.now);
     fill_cq(&mut p.d, slow.cqn, 1);
     let tiny = p.d.create_cq(0);
-    // Commands that were begun, that wait, an area that sleeps, one that was rung, counters half added up.
+    // A command in progress and commands that wait for it, a doorbell area that sleeps, one that
+    // was rung, and a survey of the counters in progress.
     let large = p.d.create_cq(14);
     fill_cq(&mut p.d, large.cqn, 9000);
     let addr = p.d.alloc(AREA_SIZE as u64);
@@ -130,17 +133,17 @@ fn busy() -> Driver {
     p.d
 }
 
-/// Lines of a device's description, by which two are compared.
+/// Returns the debug text of a device as lines, to compare two devices.
 fn lines(device: &Device) -> Vec<String> {
     let text = format!("{device:#?}");
     text.lines().map(str::to_string).collect()
 }
 
 #[test]
-fn a_reset_leaves_nothing() {
+fn a_reset_leaves_no_state() {
     let mut d = busy();
     let (device, shared) = (&d.device, &d.device.shared);
-    // It is in the middle of all that a life has.
+    // Pending work of each kind is there before the reset.
     let under_way = [
         device.running.is_some(),
         !device.commands.is_empty() && device.rung_slots != 0,
@@ -166,7 +169,7 @@ fn a_reset_leaves_nothing() {
     let differs = new.iter().zip(&old).find(|(a, b)| a != b);
     assert_eq!(differs, None);
     assert_eq!(new.len(), old.len());
-    // Nothing of it comes later, into memory or out.
+    // No later effect follows: no write to memory, no interrupt, no frame.
     let before = d.bytes(crate::mock::BASE, 32 << 20);
     d.now += 10_000_000_000;
     let next = d.device.run_slice(&d.ram, d.now);
@@ -174,12 +177,12 @@ fn a_reset_leaves_nothing() {
     assert_eq!(d.device.take_interrupts(), 0);
     assert!(d.device.next_frame().is_none());
     assert!(before == d.bytes(crate::mock::BASE, 32 << 20));
-    // A slot's token of the last life is one of this life too.
+    // Tokens that were used before the reset can be used again.
     d.bring_up();
     d.must(&QueryDevice::default());
 }
 
-/// Sets the command queue up in a device that is cold.
+/// Writes the registers of the command queue, which is not enabled by that.
 fn set_up(d: &Driver, version: u32, base: u64, slots: u32) {
     for (at, value) in [
         (VERSION_SELECT, version),
@@ -192,11 +195,12 @@ fn set_up(d: &Driver, version: u32, base: u64, slots: u32) {
 }
 
 #[test]
-fn what_fails_before_the_queue_runs_is_polled_for_and_stays() {
+fn a_failure_before_the_queue_runs_raises_no_interrupt_and_stays() {
     let version = u32::from(verbena_abi::ABI_VERSION);
     for (chosen, base, cause) in [
         (version + 1, crate::mock::BASE, Syndrome::CmdVersion),
-        // Both are wrong: nothing is said of the queue in a version that is not spoken.
+        // Both version and queue are wrong. The device reports the version, and does not look at
+        // the queue of a driver whose version it does not support.
         (0, 0, Syndrome::CmdVersion),
         (version, 0, Syndrome::CmdQueueUnreachable),
     ] {
@@ -205,13 +209,21 @@ fn what_fails_before_the_queue_runs_is_polled_for_and_stays() {
         d.device.enable_cmdq(&d.ram);
         let told = |d: &Driver| (d.regs.read(STATUS), d.regs.read(FATAL_SYNDROME));
         assert_eq!(told(&d), (STATUS_FATAL, raw(cause)));
-        assert_eq!(d.device.take_interrupts(), 0, "it is polled for");
-        // Put right, it is dead all the same, until a reset.
+        assert_eq!(
+            d.device.take_interrupts(),
+            0,
+            "the driver polls the status, so there is no interrupt"
+        );
+        // Correct registers do not end the fatal state; a reset does.
         set_up(&d, version, crate::mock::BASE, 1);
         d.device.enable_cmdq(&d.ram);
         assert_eq!(told(&d), (STATUS_FATAL, raw(cause)));
         d.device.fail(&d.ram, Syndrome::EngineFailure);
-        assert_eq!(told(&d), (STATUS_FATAL, raw(cause)), "the first reason");
+        assert_eq!(
+            told(&d),
+            (STATUS_FATAL, raw(cause)),
+            "the first cause stays"
+        );
         assert_eq!(d.device.take_interrupts(), 0);
         d.device.reset();
         assert_eq!(told(&d), (0, 0));
@@ -223,7 +235,7 @@ fn what_fails_before_the_queue_runs_is_polled_for_and_stays() {
 }
 
 #[test]
-fn the_queue_is_where_it_was_when_it_was_enabled() {
+fn queue_registers_have_no_effect_after_the_queue_is_enabled() {
     let mut d = Driver::new();
     let version = u32::from(verbena_abi::ABI_VERSION);
     set_up(&d, version + 1, 0, 0);
@@ -233,7 +245,8 @@ fn the_queue_is_where_it_was_when_it_was_enabled() {
     d.must(&QueryDevice::default());
 }
 
-/// A device with areas 0 and 5, whose EQ 0 is on vector 3; the ring of EQ 0 and the place of its consumer index.
+/// Returns a device with doorbell areas 0 and 5 whose EQ 0 is on vector 3, the addresses of the
+/// areas, and the addresses of the ring and of the consumer index of EQ 0.
 fn on_another_vector() -> (Driver, [u64; 2], u64, u64) {
     let mut d = Driver::new();
     for eqn in [1, 0] {
@@ -264,7 +277,7 @@ fn on_another_vector() -> (Driver, [u64; 2], u64, u64) {
 }
 
 #[test]
-fn each_way_to_die_is_told_of_once() {
+fn each_fatal_error_is_reported_once() {
     type Kill = fn(&mut Driver);
     let causes: [(Syndrome, Kill); 4] = [
         (Syndrome::EngineFailure, |d| {
@@ -282,7 +295,7 @@ fn each_way_to_die_is_told_of_once() {
             fill_cq(d, cq.cqn, 1);
             d.device.run_slice(&d.ram, d.now);
         }),
-        // The queue of errors itself: then there is the vector alone.
+        // If EQ 0 cannot be written, only vector 0 reports the error.
         (Syndrome::EqUnwritable, |d| {
             let ring = d.device.shared.eqs.get(0).unwrap().ring.entry(0);
             d.ram.hide(ring, 4);
@@ -307,7 +320,7 @@ fn each_way_to_die_is_told_of_once() {
         } else {
             assert_eq!((vectors & 0b1001, entry(&d, 0)), (0b1001, event), "{n}");
         }
-        // No area is served any more.
+        // Every doorbell area shows that it is no longer served.
         for area in areas {
             let words = GuestWords {
                 ram: &d.ram,
@@ -315,7 +328,7 @@ fn each_way_to_die_is_told_of_once() {
             };
             assert_eq!(words.load(doorbell::ALIVE), 0, "{cause:?}");
         }
-        // Whatever fails next changes nothing.
+        // A later failure changes nothing.
         d.device.fail(&d.ram, Syndrome::EngineFailure);
         d.device.shared.fatal(&d.ram, Syndrome::EqUnwritable);
         d.device.run_slice(&d.ram, d.now + 1_000_000_000);
@@ -325,7 +338,7 @@ fn each_way_to_die_is_told_of_once() {
 }
 
 #[test]
-fn without_an_event_queue_the_vector_tells() {
+fn without_an_event_queue_vector_0_reports_a_fatal_error() {
     let mut d = Driver::new();
     for eqn in [1, 0] {
         d.must(&DestroyEq {
@@ -340,13 +353,13 @@ fn without_an_event_queue_the_vector_tells() {
 }
 
 #[test]
-fn a_dead_device_does_nothing_but_answer() {
+fn a_device_in_the_fatal_state_only_answers_commands() {
     let mut p = Pair::new();
     let (at, key) = p.d.region(4096, 1);
     let wr = SendWr::new(WqeOpcode::RdmaWrite, 1, &[(at, 64, key)]).to(at + 64, key);
     p.d.post_send(&mut p.a, &wr);
     p.d.run();
-    // Work of every kind is there when it dies, and comes after.
+    // Work of every kind is pending when the device fails, and more is posted afterwards.
     let mut lost = p.d.create_qp(&p.cq_a, &p.cq_a);
     p.d.to_init(lost.qpn).unwrap();
     p.d.to_rtr(lost.qpn, 77, Driver::path(0, 8)).unwrap();
@@ -369,7 +382,7 @@ fn a_dead_device_does_nothing_but_answer() {
         let next = p.d.device.run_slice(&p.d.ram, p.d.now);
         assert_eq!((next.busy, next.deadline), (false, None));
         p.d.device.receive_frame(&p.d.ram, &frame, p.d.now);
-        // There is nothing to stay awake for.
+        // The device has no work that keeps it awake.
         assert!(p.d.device.fall_asleep(&p.d.ram));
     }
     assert!(memory == p.d.bytes(crate::mock::BASE, 32 << 20));
@@ -385,7 +398,7 @@ fn a_dead_device_does_nothing_but_answer() {
         assert_eq!((e.status, e.syndrome), fatal, "{opcode:?}");
     }
     assert_eq!(objects, p.d.objects());
-    // Of these a slice takes one, and the device is not at rest before the last.
+    // A slice executes one CREATE_CQ. The device is busy until it has answered the last one.
     for slot in 0..3 {
         p.d.begin_cmd(slot, &CreateCq::default());
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Many queue pairs at once, all operations, all sizes: by reference, through frames, and with losses.
+//! Many queue pairs at once with SENDs, WRITEs and READs of many sizes: by reference, through
+//! frames, and with losses.
 
 use crate::memory::GuestMemory;
 use crate::mock::{CqHandle, Driver, QpHandle, SendWr};
@@ -29,13 +30,13 @@ struct Lane {
     b: QpHandle,
     from: (u64, u32),
     to: (u64, u32),
-    /// What the target has to hold, by now.
+    /// Bytes that the target has to contain after the posted requests.
     expected: Vec<u8>,
     posted: Vec<u64>,
     receives: Vec<u64>,
 }
 
-/// Posts a random request and keeps account of what it must do.
+/// Posts a random request, and applies its effect to the expected state.
 fn post(d: &mut Driver, lane: &mut Lane, dice: &mut Dice, id: u64) {
     let len = [0, 1, 8, 1024, 1025, 4096, 30_000][dice.roll(7) as usize];
     let (from, to) = (
@@ -66,7 +67,7 @@ fn post(d: &mut Driver, lane: &mut Lane, dice: &mut Dice, id: u64) {
             lane.expected[place].copy_from_slice(&data);
         }
         _ => {
-            // Reads into a place of its own, compared at the end of the round by the bytes of then.
+            // The data of a READ go to a place of their own, which is not compared.
             let sges = [(lane.from.0 + u64::from(SIZE), len, lane.from.1)];
             let wr = SendWr::new(WqeOpcode::RdmaRead, id, &sges).to(at, lane.to.1);
             d.post_send(&mut lane.a, &wr);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! More doorbell areas than a slice looks at: each is noticed in time, and those that are asleep cost nothing.
+//! More doorbell areas than a slice scans: posts are noticed in each, and sleeping areas cost
+//! nothing.
 
 use super::watched::{Op, Watched};
 use super::*;
@@ -11,17 +12,17 @@ use std::collections::HashSet;
 use verbena_abi::cmd::*;
 use verbena_abi::doorbell::{self, Words, AREA_SIZE};
 
-/// So many that a slice is done with them at the third time.
+/// Number of areas, which three slices can scan.
 const AREAS: u32 = 2 * SLICE_AREAS as u32 + 10;
 
-/// A device with areas of its own numbers, from 1 on, that lie one behind the other.
+/// A device with the areas 1 to [`AREAS`], which are contiguous in memory.
 struct Crowd {
     d: Driver,
     first: u64,
 }
 
 impl Crowd {
-    /// All of them are awake, and the first area, the driver's, too.
+    /// Creates the device. All areas are awake, and so is area 0 of the mock driver.
     fn new() -> Self {
         let mut d = Driver::new();
         let size = AREA_SIZE as u64;
@@ -43,13 +44,13 @@ impl Crowd {
         }
     }
 
-    /// How many areas have an even sleep word, by the guest's view.
+    /// Returns the number of areas with an even sleep word.
     fn awake(&self) -> usize {
         let is_awake = |n: &u32| self.words(*n).load(doorbell::SLEEP) % 2 == 0;
         (0..AREAS).filter(is_awake).count()
     }
 
-    /// The areas that `work` looked at.
+    /// Calls `work`. Returns the areas that the device has looked at.
     fn looked_at(&mut self, work: impl FnOnce(&mut Device, &Watched<'_>, u64)) -> HashSet<u32> {
         let mem = Watched::new(&self.d.ram);
         work(&mut self.d.device, &mem, self.d.now);
@@ -69,20 +70,20 @@ impl Crowd {
 }
 
 #[test]
-fn a_slice_looks_at_so_many_areas_and_the_next_at_others() {
+fn a_slice_scans_a_limited_number_of_areas() {
     let mut crowd = Crowd::new();
     let mut seen = HashSet::new();
     for slice in 0..3 {
         let (some, busy) = crowd.slice();
         assert!(some.len() <= SLICE_AREAS, "{} in slice {slice}", some.len());
-        assert!(busy, "there are more than it has looked at");
+        assert!(busy, "more areas are left to scan");
         seen.extend(some);
     }
     assert_eq!(seen.len(), AREAS as usize);
 }
 
 #[test]
-fn silent_areas_fall_asleep_some_in_each_sweep() {
+fn a_sweep_puts_a_limited_number_of_areas_to_sleep() {
     let mut crowd = Crowd::new();
     crowd.slice();
     let mut before = crowd.awake();
@@ -95,13 +96,13 @@ fn silent_areas_fall_asleep_some_in_each_sweep() {
         before = now;
     }
     assert_eq!(before, 0);
-    // Not one of them costs anything any more.
+    // The device does not look at sleeping areas.
     let (seen, busy) = crowd.slice();
     assert_eq!((seen.len(), busy), (0, false));
 }
 
 #[test]
-fn falling_asleep_ends_after_so_many_areas() {
+fn fall_asleep_stops_after_a_limited_number_of_areas() {
     let mut crowd = Crowd::new();
     let mut before = crowd.awake();
     let mut done = false;
@@ -116,7 +117,7 @@ fn falling_asleep_ends_after_so_many_areas() {
 }
 
 #[test]
-fn so_many_areas_are_woken_at_once() {
+fn a_slice_wakes_a_limited_number_of_areas() {
     let mut crowd = Crowd::new();
     while !crowd.d.device.fall_asleep(&crowd.d.ram) {}
     for n in 0..AREAS {
@@ -142,7 +143,7 @@ fn a_post_is_noticed_in_each_of_many_areas_awake_or_asleep() {
                 crowd.d.device.ring(1 + n);
             }
         }
-        // Three to wake them, and as many to scan them.
+        // Three slices wake the areas, and three scan them.
         for _ in 0..6 {
             crowd.slice();
         }

@@ -17,7 +17,7 @@ use verbena_abi::ctx::{AddressVector, QpState};
 use verbena_abi::stats::Counter;
 use verbena_abi::wqe::WqeOpcode;
 
-/// 239.1.2.3, as RoCE v2 has it.
+/// The IPv4 group 239.129.2.3 as a GID of RoCE v2.
 const GROUP: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 129, 2, 3];
 
 fn attach(group: [u8; 16], qpn: u32) -> AttachMcast {
@@ -49,7 +49,7 @@ fn to_group(group: [u8; 16], qpn: u32) -> AddressVector {
     }
 }
 
-/// Who of these has completed a receive, by `wr_id`, after x sent 100 bytes to a group.
+/// Sends 100 bytes from `x` to a group. Returns the `wr_id` of each receive that completes.
 fn send(p: &mut Pair, x: &mut QpHandle, av: AddressVector) -> Vec<u64> {
     let (at, key) = p.d.region(4096, 1);
     let wr = SendWr::new(WqeOpcode::Send, 1000, &[(at, 100, key)]);
@@ -66,7 +66,8 @@ fn frames(p: &mut Pair) -> Vec<Rc<Vec<u8>>> {
     std::iter::from_fn(|| p.d.device.next_frame()).collect()
 }
 
-/// Three queue pairs with a receive each, by their places.
+/// Returns three datagram queue pairs with four receives each, and the address of their buffers.
+/// The `wr_id` of a receive is the index of its queue pair plus ten times its turn.
 fn three(config: Config) -> (Pair, [QpHandle; 3], u64) {
     let mut p = Pair::on(Driver::with(config));
     let mut all = [(); 3].map(|()| datagram(&mut p));
@@ -81,7 +82,7 @@ fn three(config: Config) -> (Pair, [QpHandle; 3], u64) {
 }
 
 #[test]
-fn every_member_is_given_the_datagram_and_so_is_the_wire() {
+fn a_datagram_to_a_group_reaches_every_member_and_the_wire() {
     for wire_local in [false, true] {
         let (mut p, mut all, at) = three(Config {
             wire_local,
@@ -89,7 +90,7 @@ fn every_member_is_given_the_datagram_and_so_is_the_wire() {
         });
         p.d.must(&attach(GROUP, all[0].qpn));
         p.d.must(&attach(GROUP, all[2].qpn));
-        // The sender is a member too. Once more changes nothing.
+        // The sender is a member too. A second attachment changes nothing.
         p.d.must(&attach(GROUP, all[2].qpn));
         assert_eq!(
             send(&mut p, &mut all[0], to_group(GROUP, MULTICAST_QPN)),
@@ -104,7 +105,7 @@ fn every_member_is_given_the_datagram_and_so_is_the_wire() {
         let sent = frames(&mut p);
         assert_eq!(sent.len(), 1);
         assert_eq!(sent[0][..6], [1, 0, 0x5e, 1, 2, 3]);
-        // Another sender, no member itself.
+        // The sender is not a member.
         assert_eq!(
             send(&mut p, &mut all[1], to_group(GROUP, MULTICAST_QPN)),
             [10, 12]
@@ -124,7 +125,7 @@ fn every_member_is_given_the_datagram_and_so_is_the_wire() {
 }
 
 #[test]
-fn addresses_are_told_once_after_each_change() {
+fn addresses_are_reported_once_after_each_change() {
     let (mut p, all, _) = three(Config::default());
     let own = p.d.device.take_addresses().unwrap().gids;
     assert_eq!(p.d.device.take_addresses(), None);
@@ -151,7 +152,7 @@ fn addresses_are_told_once_after_each_change() {
 }
 
 #[test]
-fn a_frame_for_a_group_is_wanted_while_there_is_a_member() {
+fn a_frame_for_a_group_is_accepted_while_the_group_has_a_member() {
     let (mut p, mut all, _) = three(Config::default());
     assert_eq!(
         send(&mut p, &mut all[0], to_group(GROUP, MULTICAST_QPN)),
@@ -166,11 +167,11 @@ fn a_frame_for_a_group_is_wanted_while_there_is_a_member() {
     p.d.device.receive_frame(&p.d.ram, &frame, now);
     let done = p.d.drain(&mut p.cq_a);
     assert_eq!(done, [(1, WcStatus::Success), (2, WcStatus::Success)]);
-    // For the group's address, of which another MAC address knows nothing.
+    // The device does not accept a frame to another MAC address than that of the group.
     let mut other = frame.to_vec();
     other[5] ^= 1;
     assert!(!p.d.device.wants_frame(&other));
-    // Nor one in a VLAN that no GID here is in.
+    // The device does not accept a frame in a VLAN in which the port has no GID.
     let tag = [0x81, 0, 0, 9];
     let tagged = [&frame[..12], &tag, &frame[12..]].concat();
     assert!(!p.d.device.wants_frame(&tagged));
@@ -184,21 +185,21 @@ fn a_frame_for_a_group_is_wanted_while_there_is_a_member() {
         ..Default::default()
     });
     assert!(p.d.device.wants_frame(&tagged));
-    // A group's GID with the number of one queue pair.
+    // A packet with the GID of a group and the QPN of a single queue pair is not delivered.
     let to_one = to_group(GROUP, all[1].qpn);
     assert_eq!(send(&mut p, &mut all[0], to_one), []);
     let frame = frames(&mut p).remove(0);
     let now = p.d.now;
     p.d.device.receive_frame(&p.d.ram, &frame, now);
     assert_eq!(p.d.drain(&mut p.cq_a), []);
-    // The number of all groups with the GID of one port.
+    // A packet with the multicast QPN and the GID of the port is not delivered.
     let own = Driver::path(0, 1).dgid;
     assert_eq!(send(&mut p, &mut all[0], to_group(own, MULTICAST_QPN)), []);
     assert_eq!(frames(&mut p).len(), 0);
 }
 
 #[test]
-fn members_that_cannot_receive_do_not_keep_it_from_the_others() {
+fn members_that_cannot_receive_do_not_affect_the_others() {
     let (mut p, mut all, _) = three(Config::default());
     for qp in &all {
         p.d.must(&attach(GROUP, qp.qpn));
@@ -208,14 +209,14 @@ fn members_that_cannot_receive_do_not_keep_it_from_the_others() {
         send(&mut p, &mut all[0], to_group(GROUP, MULTICAST_QPN)),
         [0, 2]
     );
-    // The death of the first ...
+    // A member in ERR does not affect the others.
     p.d.move_to(all[2].qpn, QpState::Err).unwrap();
     p.d.drain(&mut p.cq_a);
     assert_eq!(
         send(&mut p, &mut all[0], to_group(GROUP, MULTICAST_QPN)),
         [10]
     );
-    // ... and of all: the number's next owner is no member.
+    // A destroyed queue pair leaves the group, so a later one of the same number is no member.
     for qp in [&all[1], &all[2]] {
         let id = qp.qpn.into();
         p.d.must(&DestroyQp {
@@ -229,7 +230,7 @@ fn members_that_cannot_receive_do_not_keep_it_from_the_others() {
 }
 
 #[test]
-fn what_cannot_be_attached_or_detached() {
+fn invalid_attachments_and_detachments_are_refused() {
     let (mut p, all, _) = three(Config::default());
     let (good, rc) = (all[0].qpn, p.a.qpn);
     let unicast = Driver::path(0, 1).dgid;
@@ -299,7 +300,7 @@ fn groups_and_their_members_are_bounded() {
     }
     let full = groups.attach(group(MAX_MCAST_GRP), 1).unwrap_err();
     assert_eq!(full.status, CmdStatus::NoResources);
-    // A group that lost its last member makes room.
+    // A group that has lost its last member makes room for another group.
     groups.detach(&group(7), 1).unwrap();
     groups.attach(group(MAX_MCAST_GRP), 1).unwrap();
     groups.forget(1);
@@ -315,7 +316,8 @@ fn group_addresses() {
     (v6[0], v6[1], v6[13], v6[15]) = (0xff, 0x0e, 0x81, 9);
     assert!(is_group(&v6));
     assert_eq!(mac(&v6), [0x33, 0x33, 0, 0x81, 0, 9]);
-    // 240.0.0.0/4 and 223.255.255.255 are none, nor is an IPv6 address that ends as a group's.
+    // 240.0.0.0/4 and 223.0.0.0/8 are not multicast, and neither is an IPv6 unicast address that
+    // ends like the GID of a group.
     for first in [240, 223] {
         let mut other = GROUP;
         other[12] = first;
@@ -326,7 +328,8 @@ fn group_addresses() {
     assert!(!is_group(&other));
 }
 
-/// A datagram to a group is as many deliveries as the group has members, and each is as long a call as any other.
+/// A datagram to a group counts as one delivery for each member, because each of them takes as long
+/// as the delivery of a packet to one queue pair.
 #[test]
 fn deliveries_to_a_group_count_for_each_member() {
     const MEMBERS: u32 = 20;
@@ -351,9 +354,9 @@ fn deliveries_to_a_group_count_for_each_member() {
     }
 }
 
-/// How many copies a frame has become is told to whoever shares out the turns.
+/// The caller learns how many copies were made of the frames, so that it can count this work.
 #[test]
-fn copies_of_frames_to_a_group_are_told() {
+fn copies_of_frames_to_a_group_are_counted() {
     let (mut p, all, _) = three(Config::default());
     p.d.must(&attach(GROUP, all[0].qpn));
     p.d.must(&attach(GROUP, all[2].qpn));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The rules of the device, each a small test by the fake driver.
+//! Tests of the device's rules, which the fake driver (`mock`) runs without a guest.
 
 mod access;
 mod again;
@@ -60,16 +60,16 @@ mod xrc;
 use crate::mock::{CqHandle, Driver, QpHandle, SrqHandle};
 use verbena_abi::cmd::QP_HAS_SRQ;
 
-/// Draws, by a seed.
+/// Random number generator with a seed.
 struct Dice(u64);
 
 impl Dice {
-    /// A number below `sides`.
+    /// Returns a number below `sides`.
     fn roll(&mut self, sides: u32) -> u32 {
         self.roll_long(sides.into()) as u32
     }
 
-    /// The same of 64 bits.
+    /// Returns a number below `sides`, of at most 31 bits.
     fn roll_long(&mut self, sides: u64) -> u64 {
         self.0 = self
             .0
@@ -107,7 +107,8 @@ impl Pair {
         }
     }
 
-    /// Makes the second queue pair anew: it takes its receives from an SRQ.
+    /// Replaces the second queue pair by one that takes its receives from a new SRQ. The new queue
+    /// pair is not connected.
     fn share(&mut self) -> SrqHandle {
         let srq = self.d.create_srq();
         let mut request = self.d.qp_request(&self.cq_b.clone(), &self.cq_b.clone());
@@ -126,7 +127,7 @@ mod hostile {
     use verbena_abi::wqe::WqeOpcode;
 
     #[test]
-    fn a_lying_device_lies_about_completions_and_commands() {
+    fn a_hostile_device_gives_wrong_completions_and_replies() {
         let mut p = Pair::on(Driver::with(Config::default()));
         p.d.device.shared.hostile = crate::hostile::Hostile::new(Some(3));
         let (mut wrong_cqes, mut wrong_replies) = (0, 0);

@@ -36,7 +36,7 @@ fn the_version_is_checked_before_the_queue_runs() {
 }
 
 #[test]
-fn the_queue_has_to_be_in_memory() {
+fn the_command_queue_has_to_be_in_memory() {
     let d = &mut Driver::cold(Config::default());
     d.regs
         .write(regs::VERSION_SELECT, verbena_abi::ABI_VERSION.into());
@@ -48,7 +48,7 @@ fn the_queue_has_to_be_in_memory() {
 }
 
 #[test]
-fn the_queue_has_so_many_slots_and_begins_a_page() {
+fn the_command_queue_has_1_to_64_slots_and_begins_a_page() {
     for (base, slots, works) in [
         (BASE, 1, true),
         (BASE, 64, true),
@@ -93,7 +93,7 @@ fn each_command_raises_vector_0() {
 }
 
 #[test]
-fn numbers_are_taken_once() {
+fn numbers_and_slots_in_use_are_refused() {
     let mut p = Pair::new();
     let request = p.d.qp_request(&p.cq_a.clone(), &p.cq_a.clone());
     p.d.cmd(&request).unwrap();
@@ -141,7 +141,7 @@ fn a_context_shows_its_object_until_it_is_destroyed() {
 }
 
 #[test]
-fn used_objects_are_busy() {
+fn objects_in_use_are_busy() {
     let mut p = Pair::new();
     let uar = DestroyUar::default();
     assert_eq!(failure(p.d.cmd(&uar)).0, CmdStatus::Busy);
@@ -153,7 +153,7 @@ fn used_objects_are_busy() {
 }
 
 #[test]
-fn everything_can_be_destroyed_and_made_again() {
+fn everything_can_be_destroyed_and_created_again() {
     let mut p = Pair::new();
     for round in 0..3 {
         for qp in [p.a.qpn, p.b.qpn] {
@@ -237,7 +237,7 @@ fn events_wait_for_room_and_none_is_lost() {
 }
 
 #[test]
-fn an_interrupt_tells_of_many_events() {
+fn one_interrupt_reports_several_events() {
     let mut p = Pair::new();
     p.d.run();
     let before = p.d.interrupts.get(&0).copied().unwrap_or(0);
@@ -245,13 +245,13 @@ fn an_interrupt_tells_of_many_events() {
         doorbell::post_send(&p.d.words(), qp.slot.into(), 1000, || {});
         p.d.run();
     }
-    // The first was not taken yet when the second came.
+    // The driver has not taken the first event when the second one is reported.
     assert_eq!(p.d.interrupts.get(&0), Some(&(before + 1)));
     assert_eq!(p.d.events(0).len(), 2);
 }
 
 #[test]
-fn reset_forgets_everything() {
+fn a_reset_drops_objects_posts_and_counters() {
     let mut p = Pair::new();
     p.d.device.reset();
     assert_eq!(p.d.regs.read(regs::STATUS), 0);
@@ -265,7 +265,7 @@ fn reset_forgets_everything() {
 }
 
 #[test]
-fn a_dead_device_says_so_and_answers_commands() {
+fn a_fatal_error_is_reported_and_commands_are_answered() {
     let mut p = Pair::new();
     p.d.device.fail(&p.d.ram, Syndrome::EngineFailure);
     let events = p.d.events(0);
@@ -280,7 +280,7 @@ fn a_dead_device_says_so_and_answers_commands() {
 fn translations_are_walked_at_each_level() {
     for levels in [1, 2] {
         let mut p = Pair::new();
-        // Pages in reverse order, so that none is merged with its neighbour by luck.
+        // Pages in reverse order, so that no page is contiguous with the next one of the list.
         let pages = 700u64;
         let base = p.d.alloc(pages * 4096);
         let list: Vec<u64> = (0..pages).rev().map(|i| base + i * 4096).collect();
@@ -329,7 +329,7 @@ fn translations_are_walked_at_each_level() {
 }
 
 #[test]
-fn a_silent_area_sleeps_while_others_are_busy() {
+fn silent_areas_sleep_while_another_is_busy() {
     use verbena_abi::doorbell::Words;
     let mut p = Pair::new();
     let mut bases = vec![];
@@ -357,7 +357,7 @@ fn a_silent_area_sleeps_while_others_are_busy() {
 }
 
 #[test]
-fn a_driver_that_leaves_entries_is_told_again() {
+fn the_interrupt_is_raised_again_if_the_driver_leaves_entries() {
     let mut p = Pair::new();
     p.d.run();
     let before = p.d.interrupts.get(&0).copied().unwrap_or(0);
@@ -374,7 +374,7 @@ fn a_driver_that_leaves_entries_is_told_again() {
 }
 
 #[test]
-fn packets_of_an_earlier_life_do_not_reach_the_next() {
+fn packets_from_before_a_reset_are_not_delivered_after_it() {
     let mut p = Pair::new();
     let wr = SendWr::new(WqeOpcode::RdmaWrite, 1, &[]);
     p.d.post_send(&mut p.a, &wr);
@@ -384,8 +384,12 @@ fn packets_of_an_earlier_life_do_not_reach_the_next() {
     device.with_qp(ram, p.a.qpn, |transport, host| {
         transport.poll(host, now, &mut turn)
     });
-    assert_eq!(p.d.device.shared.outgoing.len(), 1, "it is under way");
-    // One slice executes all this before it delivers anything.
+    assert_eq!(
+        p.d.device.shared.outgoing.len(),
+        1,
+        "the packet waits for delivery"
+    );
+    // One slice executes these commands before it delivers packets.
     let gone = DestroyQp {
         id: p.a.qpn.into(),
         ..Default::default()
@@ -427,6 +431,6 @@ fn packets_of_an_earlier_life_do_not_reach_the_next() {
     for slot in 1..5 {
         assert_eq!(p.d.answer(slot).0, CmdStatus::Ok, "slot {slot}");
     }
-    // COMM_EST would say that it arrived.
+    // If the packet were delivered, the device would report COMM_EST.
     assert_eq!(p.d.events(0), []);
 }

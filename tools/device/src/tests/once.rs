@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Work queue entries are read once, and what tells of them is stored after that.
+//! Work queue entries are read once, and the words that report them are stored afterwards.
 
 use super::watched::{Op, Watched};
 use super::*;
@@ -10,7 +10,7 @@ use verbena_abi::ctx::QpState;
 use verbena_abi::doorbell;
 use verbena_abi::wqe::WqeOpcode;
 
-/// Runs the device to its rest, and tells what it did to memory.
+/// Runs the device until it has no work. Returns its accesses to memory.
 fn watch(p: &mut Pair) -> Vec<Op> {
     let mem = Watched::new(&p.d.ram);
     for _ in 0..100 {
@@ -18,10 +18,10 @@ fn watch(p: &mut Pair) -> Vec<Op> {
             return mem.ops();
         }
     }
-    panic!("it does not come to rest");
+    panic!("the device does not come to rest");
 }
 
-/// Where the accesses to a range are.
+/// Returns the positions of the accesses to a range.
 fn places(ops: &[Op], addr: u64, len: u64) -> Vec<usize> {
     let all = ops.iter().enumerate();
     all.filter(|(_, op)| op.touches(addr, len))
@@ -63,10 +63,11 @@ fn an_entry_is_copied_once_and_never_written() {
         assert_eq!((of_send.len(), of_recv.len()), (1, 1), "{shared}");
         assert_eq!(ops[of_send[0]], Op::Read(p.a.sq, 256));
         assert_eq!(ops[of_recv[0]], Op::Read(ring, 64));
-        // Nothing of the entries behind them.
+        // The next entries of both rings are not read.
         assert!(places(&ops, p.a.sq + 256, 256).is_empty());
         assert!(places(&ops, ring + 64, 64).is_empty());
-        // The index is read before the entry, and an SRQ's entry is given back after it was copied.
+        // The index is read before the entry, and the entry of an SRQ is released after it was
+        // copied.
         let index = Op::Load(p.d.area + doorbell::rq_producer(slot.into()) as u64, 4);
         let read = ops.iter().position(|op| *op == index).expect("the index");
         assert!(read < of_recv[0]);
@@ -95,7 +96,7 @@ fn a_receive_index_is_read_when_a_packet_needs_a_receive() {
 }
 
 #[test]
-fn the_error_word_is_stored_before_receives_are_looked_for() {
+fn the_error_word_is_stored_before_the_flush_looks_for_receives() {
     let mut p = Pair::new();
     p.d.post_recv(&mut p.b, 1, &[]);
     p.d.run();
@@ -107,6 +108,9 @@ fn the_error_word_is_stored_before_receives_are_looked_for() {
     let at = ops.iter().position(|op| *op == told).expect("the word");
     let word = p.d.area + doorbell::rq_producer(slot) as u64;
     let last = places(&ops, word, 4).into_iter().max();
-    assert!(last > Some(at), "looked for at {last:?}, told at {at}");
+    assert!(
+        last > Some(at),
+        "receives looked for at {last:?}, error word stored at {at}"
+    );
     assert_eq!(p.d.drain(&mut p.cq_b), [(1, WcStatus::WrFlushErr)]);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The port: what leaves by it and what comes in.
+//! The port: the frames that it sends, and those that it accepts.
 
 use crate::config::{Config, KEEP_BYTES, PEER_KEEP_BYTES};
 use crate::mock::{CqHandle, Driver, QpHandle, SendWr, MAC};
@@ -14,7 +14,7 @@ use verbena_abi::wqe::WqeOpcode;
 use verbena_roce::packet::{Aeth, AethSyndrome, Kind, NakCode, Packet, Payload};
 use verbena_roce::wire::{frame, Path};
 
-/// A queue pair in RTS whose peer is at another machine, with this traffic class.
+/// Returns a queue pair in RTS whose peer is on another machine, with this traffic class.
 pub(super) fn far(traffic_class: u8) -> (Driver, QpHandle, CqHandle) {
     far_by(Config::default(), traffic_class)
 }
@@ -37,20 +37,20 @@ fn far_at(config: Config, av: AddressVector) -> (Driver, QpHandle, CqHandle) {
     (d, qp, cq)
 }
 
-/// The frames that leave.
+/// Runs the device. Returns the frames that leave.
 pub(super) fn frames(d: &mut Driver) -> Vec<Rc<Vec<u8>>> {
     d.run();
     std::iter::from_fn(|| d.device.next_frame()).collect()
 }
 
-/// The frame of a packet without payload.
+/// Returns the frame of a packet without payload.
 pub(super) fn emitted(path: &Path, packet: &Packet) -> Vec<u8> {
     let mut bytes = Vec::new();
     frame::emit::<()>(path, packet, &mut bytes, |_| Ok(())).unwrap();
     bytes
 }
 
-/// Gives the port the GID of `fe`s in a VLAN, or in none.
+/// Sets the GID whose bytes are all 0xfe, in a VLAN or without one.
 fn set_own(d: &mut Driver, index: u16, vlan: u16, mac: [u8; 6]) {
     d.must(&SetGid {
         index: index.into(),
@@ -65,8 +65,8 @@ fn set_own(d: &mut Driver, index: u16, vlan: u16, mac: [u8; 6]) {
 }
 
 #[test]
-fn the_dscp_leaves_and_routers_may_mark() {
-    // Whatever ECN bits the address vector has: ECT(0).
+fn frames_have_the_dscp_and_ect_0() {
+    // The ECN bits are those of ECT(0), whatever the address vector has.
     for (class, sent) in [(0xff, 0xfe), (0xb9, 0xba), (0x01, 2), (0x68, 0x6a)] {
         let (mut d, mut qp, _) = far(class);
         d.post_send(&mut qp, &SendWr::new(WqeOpcode::RdmaWrite, 1, &[]));
@@ -77,7 +77,7 @@ fn the_dscp_leaves_and_routers_may_mark() {
 }
 
 #[test]
-fn without_congestion_control_no_router_may_mark() {
+fn without_congestion_control_frames_are_not_ect() {
     let config = Config {
         congestion_control: false,
         ..Config::default()
@@ -90,7 +90,7 @@ fn without_congestion_control_no_router_may_mark() {
 }
 
 #[test]
-fn a_congestion_notification_that_nobody_heeds_is_counted() {
+fn an_ignored_congestion_notification_is_counted() {
     let (mut d, mut qp, _) = far(0);
     d.post_send(&mut qp, &SendWr::new(WqeOpcode::RdmaWrite, 1, &[]));
     let sent = frame::parse(&frames(&mut d)[0]).unwrap();
@@ -108,7 +108,7 @@ fn a_congestion_notification_that_nobody_heeds_is_counted() {
     let cnp = emitted(&path, &packet);
     d.device.receive_frame(&d.ram, &cnp, d.now);
     assert_eq!(d.device.stats()[Counter::RpCnpIgnored as usize], 0);
-    // It sends no more.
+    // The queue pair does not send any more.
     d.move_to(qp.qpn, QpState::Err).unwrap();
     d.device.receive_frame(&d.ram, &cnp, d.now);
     assert_eq!(d.device.stats()[Counter::RpCnpIgnored as usize], 1);
@@ -131,14 +131,14 @@ fn a_path_mtu_over_the_ports_is_refused() {
     let qp = d.create_qp(&cq, &cq);
     d.to_init(qp.qpn).unwrap();
     set_mtu(&mut d, 2);
-    // The driver's usual path MTU is 3.
+    // `to_rtr` asks for path MTU 3, which is 1024 bytes.
     let refused = d.to_rtr(qp.qpn, 77, Driver::path(0, 8)).unwrap_err();
     assert_eq!(refused.status, CmdStatus::Invalid);
     assert_eq!(refused.syndrome, Syndrome::CmdAttribute);
     assert_eq!(d.query_qp(qp.qpn).attr.qp_state, QpState::Init.to_raw());
     set_mtu(&mut d, 3);
     d.to_rtr(qp.qpn, 77, Driver::path(0, 8)).unwrap();
-    // It may shrink below what is in use: other attributes still change.
+    // The port's MTU may shrink below a path MTU in use. Other attributes can still be changed.
     set_mtu(&mut d, 1);
     d.to_rts(qp.qpn).unwrap();
     let attr = QpAttr {
@@ -149,7 +149,7 @@ fn a_path_mtu_over_the_ports_is_refused() {
 }
 
 #[test]
-fn what_the_port_does_not_carry_any_more_does_not_leave() {
+fn packets_over_the_shrunk_mtu_of_the_port_do_not_leave() {
     let (mut d, mut qp, mut cq) = far(0);
     let (at, key) = d.region(2048, 1);
     let write = |id, length| SendWr::new(WqeOpcode::RdmaWrite, id, &[(at, length, key)]);
@@ -164,7 +164,7 @@ fn what_the_port_does_not_carry_any_more_does_not_leave() {
     };
     assert_eq!(sizes(frames(&mut d)), [512]);
     assert_eq!(d.device.stats()[Counter::TxOverMtu as usize], 1);
-    // As to a peer behind a wire that drops it.
+    // The effect is that of a wire that drops the packet.
     d.pass(3_000_000_000);
     let done = d.poll(&mut cq).unwrap();
     assert_eq!(done.status(), WcStatus::RetryExcErr);
@@ -173,7 +173,7 @@ fn what_the_port_does_not_carry_any_more_does_not_leave() {
 }
 
 #[test]
-fn a_gid_that_was_taken_away_is_not_the_ports_own() {
+fn a_cleared_gid_is_not_local() {
     let mut d = Driver::new();
     let cq = d.create_cq(6);
     let mut qp = d.create_qp(&cq, &cq);
@@ -191,12 +191,13 @@ fn a_gid_that_was_taken_away_is_not_the_ports_own() {
 }
 
 #[test]
-fn a_connected_queue_pair_hears_its_peer_alone() {
+fn a_connected_queue_pair_accepts_packets_of_its_peer_only() {
     let mut d = Driver::new();
     d.set_gid(2, [10, 0, 0, 3]);
     let mut cq = d.create_cq(6);
     let (mut a, b) = (d.create_qp(&cq, &cq), d.create_qp(&cq, &cq));
-    // Both name each other, but one comes from another GID than its peer has been told.
+    // Each queue pair is the peer of the other, but one sends from another GID than its peer
+    // expects.
     for (me, peer, from, to) in [(&a, &b, 2, 1), (&b, &a, 1, 0)] {
         d.to_init(me.qpn).unwrap();
         d.to_rtr(me.qpn, peer.qpn, Driver::path(from, to)).unwrap();
@@ -209,11 +210,12 @@ fn a_connected_queue_pair_hears_its_peer_alone() {
     assert_eq!(
         d.query_qp(b.qpn).expected_psn.get(),
         0xff_fffe,
-        "nothing was taken"
+        "no packet was accepted"
     );
 }
 
-/// One frame that leaves by an address vector from GID 4, whose VLAN and MAC address are these.
+/// Returns a frame that was sent with an address vector from GID 4, which has this VLAN and MAC
+/// address.
 fn leaves_by(vlan: u16, mac: [u8; 6], av: AddressVector) -> Rc<Vec<u8>> {
     let mut d = Driver::new();
     set_own(&mut d, 4, vlan, mac);
@@ -229,7 +231,7 @@ fn leaves_by(vlan: u16, mac: [u8; 6], av: AddressVector) -> Rc<Vec<u8>> {
 }
 
 #[test]
-fn what_the_address_vector_says_is_in_the_frame() {
+fn a_frame_has_the_fields_of_its_address_vector() {
     let mac = [2, 9, 8, 7, 6, 5];
     let av = AddressVector {
         dgid: [0xfd; 16],
@@ -237,7 +239,7 @@ fn what_the_address_vector_says_is_in_the_frame() {
         sgid_index: 4.into(),
         flow_label: 0xabc_def0.into(),
         hop_limit: 3,
-        // Routers may mark what a connection sends: ECT(0) is added.
+        // A connection adds ECT(0), so that routers may mark its packets.
         traffic_class: 0x40,
         sl: 5,
         port_num: 1,
@@ -252,11 +254,11 @@ fn what_the_address_vector_says_is_in_the_frame() {
             (tag, 3, 0x42)
         );
         assert_eq!(path.flow_label, 0xc_def0, "20 bits");
-        // The service level is the priority of the tag, where there is one.
+        // The service level is the priority of the VLAN tag, if there is one.
         assert_eq!(path.sl, if tag.is_some() { 5 } else { 0 });
         assert!(path.udp_sport >= 0xc000);
     }
-    // No hop limit: that of most hosts.
+    // Without a hop limit it is 64, as with most hosts.
     let unlimited = AddressVector { hop_limit: 0, ..av };
     let path = frame::parse(&leaves_by(NO_VLAN, mac, unlimited))
         .unwrap()
@@ -265,8 +267,8 @@ fn what_the_address_vector_says_is_in_the_frame() {
 }
 
 #[test]
-fn frames_come_in_by_the_ports_address_and_one_of_its_gids() {
-    // What a queue pair of another machine sends to one of ours.
+fn frames_need_a_mac_address_and_a_gid_of_the_port() {
+    // A frame from a queue pair of another machine to one of this device.
     let (mut there, mut sender, _) = far(0);
     there.post_send(&mut sender, &SendWr::new(WqeOpcode::RdmaWrite, 1, &[]));
     let sent = frames(&mut there).remove(0);
@@ -287,7 +289,7 @@ fn frames_come_in_by_the_ports_address_and_one_of_its_gids() {
     other.dgid[15] = 99;
     assert!(!d.device.wants_frame(&emit(&other)));
     assert!(!d.device.wants_frame(&good[..20]));
-    // A wrong ICRC is counted, and nothing comes of it.
+    // A frame with a wrong ICRC is counted and dropped.
     let mut corrupt = good.clone();
     *corrupt.last_mut().unwrap() ^= 1;
     let count = |d: &Driver, counter: Counter| d.device.stats()[counter as usize];
@@ -307,18 +309,18 @@ fn frames_come_in_by_the_ports_address_and_one_of_its_gids() {
         ),
         (1, 1)
     );
-    // Nor does it hear another peer.
+    // A packet from another GID than the peer's is dropped.
     let mut other = path;
     other.sgid[15] = 99;
     d.device.receive_frame(&d.ram, &emit(&other), d.now);
     let (malformed, unheard) = (Counter::RxMalformed, Counter::RxNoQp);
     assert_eq!((count(&d, malformed), count(&d, unheard)), (1, 1));
-    // Nor one that only has its peer's GID.
+    // A packet with the peer's GID and another MAC address is dropped.
     let mut other = path;
     other.smac[5] ^= 1;
     d.device.receive_frame(&d.ram, &emit(&other), d.now);
     assert_eq!((count(&d, malformed), count(&d, unheard)), (1, 2));
-    // Nor while the port is down.
+    // A port that is down drops packets.
     d.set_port(false);
     d.device.receive_frame(&d.ram, &good, d.now);
     d.set_port(true);
@@ -329,7 +331,7 @@ fn frames_come_in_by_the_ports_address_and_one_of_its_gids() {
 }
 
 #[test]
-fn behind_routers_that_share_an_address_a_peer_is_heard_from_any() {
+fn a_peer_behind_routers_with_a_shared_address_may_have_any_source_mac() {
     for (dmac, asymmetric_routes, is_heard) in [
         ([0, 0, 0x5e, 0, 1, 9], false, true),
         ([0, 0, 0x5e, 0, 2, 9], false, true),
@@ -372,7 +374,7 @@ fn behind_routers_that_share_an_address_a_peer_is_heard_from_any() {
 }
 
 #[test]
-fn a_peer_whose_gid_becomes_the_ports_own_too_is_still_the_peer() {
+fn a_peer_stays_the_peer_if_the_port_gets_its_gid() {
     let dmac = [2, 0, 0, 0, 0, 8];
     let there = AddressVector {
         dmac,
@@ -382,7 +384,7 @@ fn a_peer_whose_gid_becomes_the_ports_own_too_is_still_the_peer() {
     let write = SendWr::new(WqeOpcode::RdmaWrite, 1, &[]);
     d.post_send(&mut qp, &write);
     assert_eq!(frames(&mut d).len(), 1);
-    // The address of the peer, by mistake, at another MAC address.
+    // By mistake the port gets the GID of the peer, with another MAC address.
     d.set_gid_of(5, [10, 0, 0, 9], [2, 0, 0, 0, 0, 9]);
     d.post_send(&mut qp, &write);
     let sent = frames(&mut d);
@@ -392,7 +394,7 @@ fn a_peer_whose_gid_becomes_the_ports_own_too_is_still_the_peer() {
 }
 
 #[test]
-fn a_gid_hears_its_vlan_only() {
+fn a_gid_accepts_frames_in_its_vlan_only() {
     for vlan in [None, Some(123)] {
         let mut d = Driver::new();
         let mac = MAC;
@@ -422,8 +424,9 @@ fn a_gid_hears_its_vlan_only() {
 }
 
 #[test]
-fn a_connection_hears_the_vlan_of_its_path_only() {
-    // One address in two VLANs, as of an interface and one in a VLAN over it.
+fn a_connection_accepts_frames_in_the_vlan_of_its_path_only() {
+    // The same GID without a VLAN and in VLAN 123, as an interface and a VLAN interface above it
+    // have it.
     let (mut d, mac) = (Driver::new(), MAC);
     for (index, vlan) in [(4, NO_VLAN), (5, 123)] {
         set_own(&mut d, index, vlan, mac);
@@ -466,8 +469,8 @@ fn a_connection_hears_the_vlan_of_its_path_only() {
 }
 
 #[test]
-fn giving_up_is_counted_whatever_wore_the_retries_out() {
-    // Seven retries for sequence NAKs, or for timeouts.
+fn exceeded_retries_are_counted_for_naks_and_for_timeouts() {
+    // The seven retries are used up by sequence NAKs or by timeouts.
     for naks in [true, false] {
         let (mut d, mut qp, mut cq) = far(0);
         d.post_send(&mut qp, &SendWr::new(WqeOpcode::RdmaWrite, 1, &[]));
@@ -515,7 +518,7 @@ fn giving_up_is_counted_whatever_wore_the_retries_out() {
 }
 
 #[test]
-fn what_is_kept_ahead_of_a_gap_is_of_the_peers_account() {
+fn out_of_order_packets_are_charged_to_the_account_of_the_peer() {
     let (mut there, mut sender, _) = far(0);
     there.post_send(&mut sender, &SendWr::new(WqeOpcode::RdmaWrite, 1, &[]));
     let sent = frame::parse(&frames(&mut there)[0]).unwrap();
@@ -527,7 +530,7 @@ fn what_is_kept_ahead_of_a_gap_is_of_the_peers_account() {
         dgid: Driver::path(0, 0).dgid,
         ..sent.path
     };
-    // The first ahead of the gap is kept as well.
+    // Both packets are ahead of the gap, and both are kept.
     for psn in [0xff_ffff, 0] {
         let packet = Packet {
             dst_qpn: qp.qpn,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The flight recorder: what it has of what happens, what is told of it, and that what chance did is done again by exact rules.
+//! The flight recorder: its entries, the explanations that are made of them, and exact rules that
+//! repeat random faults.
 
 use super::laboratory::rule;
 use super::Pair;
@@ -24,7 +25,7 @@ fn set(rule: Vec<Rule>) -> RuleSet {
     }
 }
 
-/// A pair whose device records.
+/// Returns a pair whose device records.
 fn recorded() -> Pair {
     Pair::on(Driver::with(Config {
         record: ENTRIES,
@@ -32,7 +33,7 @@ fn recorded() -> Pair {
     }))
 }
 
-/// Packets of RDMA WRITEs.
+/// Returns a match for packets of RDMA WRITEs.
 fn writes() -> Match {
     Match {
         opcode: vec![String::from("RDMA WRITE")],
@@ -40,7 +41,7 @@ fn writes() -> Match {
     }
 }
 
-/// What a device has recorded, and the rules by number.
+/// Returns the recording of a device, and its rules by number.
 fn taken(d: &Driver) -> (Recording, Vec<Option<Rule>>) {
     let recorded = d.device.recorded(0, usize::MAX).unwrap();
     let entries = recorded.entries.iter().map(|w| Entry::unpack(w).unwrap());
@@ -57,14 +58,15 @@ fn whats(d: &Driver) -> Vec<What> {
     entries.into_iter().map(|entry| entry.what).collect()
 }
 
-/// Why a queue pair is in its state.
+/// Returns the explanation of the state of a queue pair.
 fn told(d: &Driver, qpn: u32) -> String {
     let (recording, rules) = taken(d);
     why(&Facts::of(recording, rules), qpn).unwrap().join("\n")
 }
 
 impl Pair {
-    /// A WRITE of many packets with this key, or the right one. How it completes.
+    /// Executes a WRITE of many packets with this remote key, or with a valid one. Returns the
+    /// status of its completion.
     fn send_recorded(&mut self, key: Option<u32>) -> WcStatus {
         let (from, lkey) = self.d.region(BYTES as u32, 1);
         let (to, rkey) = self.d.region(BYTES as u32, 2);
@@ -77,7 +79,7 @@ impl Pair {
 }
 
 #[test]
-fn a_write_is_there_from_its_beginning_to_its_completion() {
+fn a_write_is_recorded_from_its_beginning_to_its_completion() {
     let mut p = Pair::new();
     p.d.device.record(ENTRIES, 0);
     assert_eq!(p.send_recorded(None), WcStatus::Success);
@@ -109,7 +111,7 @@ fn a_write_is_there_from_its_beginning_to_its_completion() {
 }
 
 #[test]
-fn lives_events_and_the_end_of_the_device_are_there_and_outlive_it() {
+fn creations_events_and_resets_are_recorded_and_passed_on() {
     let mut p = recorded();
     p.send_recorded(Some(0xdead00));
     let created = |what: &What| matches!(what, What::Created { .. });
@@ -130,7 +132,7 @@ fn lives_events_and_the_end_of_the_device_are_there_and_outlive_it() {
 }
 
 #[test]
-fn a_refused_key_is_told_with_the_chain_of_both_ends() {
+fn a_refused_key_is_explained_with_the_steps_of_both_ends() {
     for wire_local in [false, true] {
         let mut p = Pair::on(Driver::with(Config {
             record: ENTRIES,
@@ -158,7 +160,7 @@ fn a_refused_key_is_told_with_the_chain_of_both_ends() {
 }
 
 #[test]
-fn a_rule_that_lost_a_packet_did_not_make_another_of_it() {
+fn a_rule_that_lost_a_packet_is_not_blamed_for_a_later_one() {
     let mut p = recorded();
     let once = Match {
         limit: Some(1),
@@ -173,7 +175,7 @@ fn a_rule_that_lost_a_packet_did_not_make_another_of_it() {
 }
 
 #[test]
-fn a_rule_that_comes_again_as_it_was_before_is_itself() {
+fn a_rule_that_is_added_again_keeps_its_number() {
     let mut p = recorded();
     let first = Match {
         nth: Some(1),
@@ -189,11 +191,11 @@ fn a_rule_that_comes_again_as_it_was_before_is_itself() {
         What::Fired { rule, .. } => Some(rule),
         _ => None,
     });
-    assert_eq!(fired, Some(0), "the number of what was there first");
+    assert_eq!(fired, Some(0), "the number of the first rule");
 }
 
 #[test]
-fn of_work_requests_in_a_row_the_refused_one_is_named() {
+fn the_refused_one_of_several_work_requests_is_named() {
     let mut p = recorded();
     let (from, lkey) = p.d.region(64, 1);
     let (to, rkey) = p.d.region(64, 2);
@@ -208,7 +210,7 @@ fn of_work_requests_in_a_row_the_refused_one_is_named() {
 }
 
 #[test]
-fn a_rule_that_had_its_hand_in_it_is_named() {
+fn a_rule_that_contributed_to_an_error_is_named() {
     let write = |direction| Match {
         direction: Some(direction),
         ..writes()
@@ -236,11 +238,11 @@ fn a_rule_that_had_its_hand_in_it_is_named() {
     }
 }
 
-/// What fired, and on what.
+/// Firings: true for a received packet, opcode, owner, number of the packet, time.
 type Firings = Vec<(bool, u16, u32, u32, u64)>;
 
-/// A new device with two queue pairs that write often; what fired on their packets, and all that can be exported. What chance loses is
-/// a firing too.
+/// Runs 40 WRITEs between two queue pairs of a new device. Returns the firings on their packets,
+/// random losses included, and what can be exported.
 fn run(config: &Config, rules: &RuleSet) -> (Firings, verbena_record::Exported) {
     let mut d = Driver::with(Config {
         record: 1 << 18,
@@ -279,7 +281,7 @@ fn run(config: &Config, rules: &RuleSet) -> (Firings, verbena_record::Exported) 
 }
 
 #[test]
-fn what_chance_had_fire_fires_again_by_exact_rules_twenty_times_of_twenty() {
+fn exact_rules_repeat_random_firings_in_20_runs() {
     let some = |direction, probability| Match {
         direction: Some(direction),
         probability: Some(probability),
@@ -306,7 +308,8 @@ fn what_chance_had_fire_fires_again_by_exact_rules_twenty_times_of_twenty() {
     }
 }
 
-/// What the lot of `--drop` loses beside rules, more than `least`, is lost again by exact rules without the lot.
+/// Checks that exact rules repeat the losses of `drop_percent` and of the given rules. There have
+/// to be more than `least`.
 fn lose_again(rules: &RuleSet, least: usize) {
     let lossy = Config {
         wire_local: true,
@@ -326,12 +329,12 @@ fn lose_again(rules: &RuleSet, least: usize) {
 }
 
 #[test]
-fn what_the_nic_lost_by_lot_is_lost_again_by_rules() {
+fn exact_rules_repeat_random_losses_of_the_nic() {
     lose_again(&set(vec![]), 8);
 }
 
 #[test]
-fn what_rules_and_the_lot_lost_together_is_lost_again() {
+fn exact_rules_repeat_losses_of_rules_and_of_the_nic() {
     let some = Match {
         direction: Some(Direction::Out),
         probability: Some(0.02),
@@ -372,7 +375,8 @@ fn each_firing_is_a_note_on_a_frame_of_the_capture() {
                     notes.extend(seen.note);
                 }
                 let note = format!("rule \"x\": {name}");
-                // Each copy of what is sent twice is a frame of its own; what arrives came as one.
+                // Each copy of a sent packet is a frame of its own. A received packet came as one
+                // frame.
                 let frames = if direction == Direction::Out {
                     frames
                 } else {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Gathered and scattered data over regions of every kind of translation, compared with what a plain copy would do.
+//! Gathered and scattered data over regions of every kind of translation, compared with a plain
+//! copy.
 
 use super::{Dice, Pair};
 use crate::memory::ring::Ring;
@@ -19,7 +20,7 @@ const PAGES: u64 = 40;
 const LENGTH: u64 = PAGES * PAGE - 700;
 const FIRST: u64 = 123;
 
-/// A region, and where its pages are.
+/// A region, and the addresses of its pages.
 #[derive(Clone)]
 struct Region {
     iova: u64,
@@ -28,7 +29,8 @@ struct Region {
 }
 
 impl Region {
-    /// With a translation of so many levels; its pages are in runs of up to 3.
+    /// Registers a region whose translation has `levels` levels. Unless the region is contiguous,
+    /// its pages come in runs of up to three.
     fn new(d: &mut Driver, dice: &mut Dice, levels: u8) -> Self {
         let base = d.alloc(PAGES * PAGE);
         let mut pages: Vec<u64> = (0..PAGES).map(|i| base + i * PAGE).collect();
@@ -42,7 +44,8 @@ impl Region {
             }
             pages = runs.concat();
         }
-        // With two levels it begins shortly before the end of the first table, which does not lie before the second.
+        // With two levels the region begins shortly before the end of the first leaf table, and the
+        // second leaf table does not follow the first one in memory.
         let skipped = if levels == 2 { 500 } else { 0 };
         let table = match levels {
             0 => base,
@@ -86,14 +89,14 @@ impl Region {
         Self { iova, key, pages }
     }
 
-    /// All of its bytes.
+    /// Returns all bytes of the region.
     fn bytes(&self, d: &Driver) -> Vec<u8> {
         let all = self.pages.iter().map(|page| d.bytes(*page, PAGE as usize));
         let all = all.collect::<Vec<_>>().concat();
         all[FIRST as usize..][..LENGTH as usize].to_vec()
     }
 
-    /// Writes bytes to all of its pages.
+    /// Writes random bytes to all pages of the region.
     fn fill(&self, d: &Driver, dice: &mut Dice) {
         for page in &self.pages {
             let bytes: Vec<u8> = (0..PAGE).map(|_| dice.roll_long(256) as u8).collect();
@@ -108,12 +111,13 @@ fn put(d: &Driver, at: u64, words: &[u64]) {
     }
 }
 
-/// What follows a table are not page addresses.
+/// Writes two entries after a table that are no page addresses.
 fn table_end(d: &Driver, at: u64) {
     put(d, at, &[0xfff, 0xfff]);
 }
 
-/// SGEs for so many bytes from `offset` of a region on: at most `most`, with empty ones anywhere, whose keys are no keys.
+/// Returns up to `most` SGEs for `length` bytes of a region from `offset` on. Empty SGEs may be
+/// among them, whose keys are invalid.
 fn cut(
     dice: &mut Dice,
     region: &Region,
@@ -183,7 +187,7 @@ fn play(config: Config, seed: u64, rounds: u32) {
                 SendWr::new(WqeOpcode::RdmaRead, 1, &sges).to(source.iova + from, source.key)
             }
             _ => {
-                // The receive may have room for more.
+                // The receive may have more room than the message needs.
                 let more = dice.roll_long(LENGTH - to - count + 1);
                 let sges = cut(&mut dice, target, to, count + more, 3);
                 p.d.post_recv(&mut p.b, 2, &sges);
@@ -228,7 +232,7 @@ fn a_table_is_not_read_beyond_its_end() {
     let pages: Vec<u64> = [0, 2, 1, 3].map(|i| data + i * PAGE).to_vec();
     put(&p.d, end - 32, &pages);
     let top = p.d.alloc(8);
-    // As a leaf, from its 509th entry on.
+    // With two levels the table is the end of a leaf table, from its 509th entry on.
     put(&p.d, top, &[end - PAGE]);
     for (levels, addr, skipped) in [(1, end - 32, 0), (2, top, 508)] {
         let key = 0x6600 + u32::from(levels);
@@ -259,7 +263,7 @@ fn a_table_is_not_read_beyond_its_end() {
 }
 
 #[test]
-fn entries_of_a_ring_lie_in_its_pages_in_turn() {
+fn entries_of_a_ring_lie_in_its_pages_in_order() {
     let mut d = Driver::new();
     let data = d.alloc(8 * PAGE);
     let pages: Vec<u64> = [5, 1, 2, 7, 0, 3, 6, 4].map(|i| data + i * PAGE).to_vec();
@@ -287,8 +291,9 @@ fn entries_of_a_ring_lie_in_its_pages_in_turn() {
 }
 
 #[test]
-fn of_a_receive_only_what_is_written_has_to_be_there() {
-    // The element goes beyond its region, or its second part has no key: short messages do not mind.
+fn only_the_written_part_of_a_receive_has_to_be_valid() {
+    // The SGE of the first receive goes beyond its region, and the second SGE of the second receive
+    // has an invalid key. Messages that do not reach these bytes succeed.
     for (length, good) in [(1, true), (50, true), (51, false), (100, false)] {
         for wire_local in [false, true] {
             let config = Config {

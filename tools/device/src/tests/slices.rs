@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What bounds a slice: work is counted, never time.
+//! The bounds of a slice, which count work and never time.
 
 use super::eqs::Many;
 use super::Pair;
@@ -41,16 +41,16 @@ fn write_cqes(d: &mut Driver, cq: &CqHandle, ids: std::ops::Range<u32>) {
 }
 
 #[test]
-fn a_large_cq_moves_over_several_slices_while_it_is_used() {
+fn a_large_cq_in_use_is_resized_over_several_slices() {
     let mut d = Driver::new();
     let mut cq = d.create_cq(14);
     let count = 2 * MOVED_ENTRIES + 5;
     write_cqes(&mut d, &cq, 0..count);
     d.poll(&mut cq).unwrap();
     d.resize_cq(&mut cq, 14).unwrap();
-    // One to look up the ring.
+    // One slice looks up the ring, and three move the entries.
     assert_eq!(d.slices, 1 + 3);
-    // The same with entries that come meanwhile.
+    // The same, while entries are written.
     let request = ResizeCq {
         cqn: cq.cqn.into(),
         log_size: 14,
@@ -69,7 +69,7 @@ fn a_large_cq_moves_over_several_slices_while_it_is_used() {
 }
 
 #[test]
-fn a_cq_that_outgrows_its_new_ring_while_it_moves_stays() {
+fn a_cq_that_outgrows_its_new_ring_is_not_resized() {
     let mut d = Driver::new();
     let mut cq = d.create_cq(14);
     let room = 1 << 13;
@@ -94,7 +94,7 @@ fn a_cq_that_outgrows_its_new_ring_while_it_moves_stays() {
 }
 
 #[test]
-fn a_cq_that_dies_while_it_moves_is_not_moved() {
+fn a_cq_that_overflows_meanwhile_is_not_resized() {
     let mut d = Driver::new();
     let mut cq = d.create_cq(13);
     write_cqes(&mut d, &cq, 0..MOVED_ENTRIES + 1);
@@ -132,7 +132,8 @@ fn counters_are_added_up_over_several_slices() {
     let all = p.d.device.stats();
     assert!(sent(&all) > 1);
     assert_eq!(told[Counter::TxPackets as usize], sent(&all));
-    // A queue pair that goes while they are added up is counted once, before its turn or after.
+    // A queue pair that is destroyed during the survey is counted once, whether or not the survey
+    // has reached it.
     for qpn in [700, 1024, 1200] {
         assert_eq!(p.d.device.survey(), None);
         assert_eq!(p.d.device.survey(), None);
@@ -169,7 +170,7 @@ fn contexts_are_listed_in_portions() {
 }
 
 #[test]
-fn numbers_that_are_free_make_no_portion_long() {
+fn unused_numbers_count_as_work_of_a_portion() {
     let mut d = Driver::new();
     let cqn = 3 * LOOKS;
     let per_chunk = (TABLE_CHUNK_SIZE / size_of::<CqContext>()) as u32;
@@ -195,14 +196,14 @@ fn numbers_that_are_free_make_no_portion_long() {
 }
 
 #[test]
-fn a_send_queue_is_flushed_over_several_slices_before_it_goes_on() {
+fn a_send_queue_in_sqe_is_flushed_over_several_slices() {
     let mut d = Driver::new();
     let mut cq = d.create_cq(13);
     let log_size = 12;
     let mut request = d.qp_request(&cq, &cq);
     request.qp_type = QpType::Ud.to_raw();
     request.log_sq_size = log_size;
-    // WQEs of nothing but zeros: RDMA WRITE, which datagrams have not.
+    // WQEs of zeros are RDMA WRITEs, which a datagram queue pair refuses.
     request.sq = flat(d.alloc(1 << (log_size + request.log_sq_stride)));
     let qp = d.create_qp_by(&request).unwrap();
     let attr = |state: QpState| QpAttr {
@@ -226,13 +227,13 @@ fn a_send_queue_is_flushed_over_several_slices_before_it_goes_on() {
     assert_eq!(done.len(), posted as usize);
     assert!(done.iter().all(|d| d.1 == WcStatus::WrFlushErr));
     assert_eq!(d.query_qp(qp.qpn).attr.qp_state, QpState::Rts.to_raw());
-    // What is posted from now on is tried.
+    // Requests that are posted from now on are executed.
     doorbell::post_send(&d.words(), qp.slot.into(), 2 + posted, || {});
     assert_eq!(d.drain(&mut cq), [(0, WcStatus::LocQpOpErr)]);
 }
 
 #[test]
-fn queue_pairs_follow_a_cq_over_several_slices() {
+fn queue_pairs_follow_a_cq_in_error_over_several_slices() {
     const COUNT: u32 = 300;
     let mut p = Pair::new();
     let tiny = p.d.create_cq(2);
@@ -279,12 +280,12 @@ fn queue_pairs_follow_a_cq_over_several_slices() {
     }
     assert_eq!(before, COUNT + 1);
     assert!(slices >= COUNT / most);
-    // The pair that has another CQ lives.
+    // The queue pair with another CQ stays in RTS.
     assert_eq!(p.d.query_qp(p.b.qpn).attr.qp_state, QpState::Rts.to_raw());
 }
 
 #[test]
-fn the_last_to_follow_is_not_forgotten() {
+fn the_last_queue_pair_follows_after_many_unused_qpns() {
     let mut p = Pair::new();
     let tiny = p.d.create_cq(1);
     const FAR: u32 = 5 * SLICE_FOLLOWED;
@@ -299,7 +300,8 @@ fn the_last_to_follow_is_not_forgotten() {
     for i in 0..3 {
         p.d.post_send(&mut p.a, &SendWr::new(WqeOpcode::RdmaWrite, i, &[]));
     }
-    // Between the two there are numbers that nobody has, more than a slice asks, and nothing else is to be done.
+    // Between the QPNs of the two there are more unused QPNs than a slice checks, and the device
+    // has no other work.
     p.d.run();
     let state = |qpn| {
         let qp = p.d.device.qps.iter().find(|(n, _)| *n == qpn);
@@ -309,7 +311,7 @@ fn the_last_to_follow_is_not_forgotten() {
 }
 
 #[test]
-fn so_many_packets_are_delivered_in_a_run() {
+fn a_run_delivers_up_to_32_packets() {
     let mut p = Pair::new();
     p.d.post_send(&mut p.a, &SendWr::new(WqeOpcode::RdmaWrite, 1, &[]));
     let (device, ram, now) = (&mut p.d.device, &p.d.ram, p.d.now);
@@ -319,7 +321,7 @@ fn so_many_packets_are_delivered_in_a_run() {
         transport.poll(host, now, &mut turn)
     });
     let first = device.shared.outgoing.pop_front().unwrap();
-    // Copies of it; the receiver takes them for what they are.
+    // Copies of the packet, which the receiver handles as duplicates.
     for _ in 1..40 {
         device.shared.outgoing.push_back(Outgoing {
             packet: first.packet.clone(),
@@ -334,7 +336,7 @@ fn so_many_packets_are_delivered_in_a_run() {
 }
 
 #[test]
-fn a_slice_looks_at_so_many_slots() {
+fn a_slice_looks_at_a_limited_number_of_slots() {
     let count = SLICE_LOOKS + 3 * AREA_SLOTS as u32;
     let mut many = Many::armed(count);
     let all = count / AREA_SLOTS as u32;
@@ -353,7 +355,7 @@ fn areas_that_are_never_silent_starve_no_other() {
     for slice in 0..2 {
         assert!(many.seen() < count / AREA_SLOTS as u32, "slice {slice}");
         many.d.device.run_slice(&many.d.ram, many.d.now);
-        // Those that had their turn, and would take up all of the next.
+        // The CQs that were looked at are armed again, which would fill the next slice.
         for cqn in 0..SLICE_LOOKS {
             many.arm(cqn);
         }
@@ -362,21 +364,21 @@ fn areas_that_are_never_silent_starve_no_other() {
 }
 
 #[test]
-fn falling_asleep_looks_at_so_many_slots() {
+fn fall_asleep_looks_at_a_limited_number_of_slots() {
     let count = SLICE_LOOKS + 3 * AREA_SLOTS as u32;
     let mut many = Many::armed(count);
     let all = count / AREA_SLOTS as u32;
     assert!(!many.d.device.fall_asleep(&many.d.ram));
     // One look for the counter of a group, and one for each of its slots.
     assert!((1..=SLICE_LOOKS / AREA_SLOTS as u32).contains(&many.seen()));
-    // The others are awake, so that the next slices find what is there.
+    // The other areas stay awake, so that the next slices find their arms.
     many.d.run();
     assert_eq!(many.seen(), all);
     assert!(many.d.device.fall_asleep(&many.d.ram));
 }
 
 #[test]
-fn a_slice_attends_to_so_many_deadlines_of_queue_pairs() {
+fn a_slice_handles_a_limited_number_of_deadlines() {
     let count = 2 * SLICE_DEADLINES + 10;
     let mut d = Driver::new();
     for qpn in 0..count {
@@ -392,7 +394,7 @@ fn a_slice_attends_to_so_many_deadlines_of_queue_pairs() {
 }
 
 #[test]
-fn a_slice_places_so_many_events_that_had_to_wait() {
+fn a_slice_writes_a_limited_number_of_waiting_events() {
     const LOG_SIZE: u8 = 12;
     let mut d = Driver::new();
     for eqn in [1, 0] {
@@ -427,7 +429,7 @@ fn a_slice_places_so_many_events_that_had_to_wait() {
 }
 
 #[test]
-fn a_slice_tells_of_so_many_collapsed_events() {
+fn a_slice_raises_a_limited_number_of_collapsed_events() {
     let count = 2 * SLICE_DEADLINES + 10;
     let mut many = Many::new(count);
     for cqn in 0..count {
@@ -455,7 +457,7 @@ fn a_slice_tells_of_so_many_collapsed_events() {
 }
 
 #[test]
-fn a_cq_that_goes_takes_its_collapsed_event_along() {
+fn a_destroyed_cq_drops_its_collapsed_event() {
     let mut many = Many::new(3);
     many.d.must(&ModifyCq {
         cqn: 1.into(),
@@ -474,7 +476,7 @@ fn a_cq_that_goes_takes_its_collapsed_event_along() {
 }
 
 #[test]
-fn of_the_commands_that_look_up_rings_a_slice_executes_one() {
+fn a_slice_executes_one_command_that_looks_up_a_ring() {
     let mut d = Driver::new();
     let ring = d.alloc(4096);
     for n in 0..3u32 {
@@ -496,7 +498,7 @@ fn of_the_commands_that_look_up_rings_a_slice_executes_one() {
 }
 
 #[test]
-fn a_slot_that_is_rung_for_twice_is_executed_once() {
+fn a_command_slot_that_is_rung_twice_is_executed_once() {
     let mut d = Driver::new();
     let executed = |d: &Driver| d.device.stats()[Counter::Commands as usize];
     let before = executed(&d);
@@ -510,7 +512,7 @@ fn a_slot_that_is_rung_for_twice_is_executed_once() {
     d.device.command(3);
     d.run();
     assert_eq!((executed(&d), d.answer(3).0), (before + 1, CmdStatus::Ok));
-    // The second would have found the key taken.
+    // A second execution would have found the key in use.
     d.device.command(3);
     d.run();
     assert_eq!((executed(&d), d.answer(3).0), (before + 1, CmdStatus::Ok));
@@ -529,7 +531,7 @@ fn a_slot_that_is_rung_for_twice_is_executed_once() {
 }
 
 #[test]
-fn a_dead_device_answers_what_it_had_begun() {
+fn a_device_in_the_fatal_state_answers_a_command_in_progress() {
     let mut d = Driver::new();
     let cq = d.create_cq(14);
     write_cqes(&mut d, &cq, 0..2 * MOVED_ENTRIES);
@@ -548,11 +550,11 @@ fn a_dead_device_answers_what_it_had_begun() {
 }
 
 #[test]
-fn a_slice_that_leaves_nothing_undone_tells_what_a_program_has_yet_to_take() {
+fn a_slice_without_pending_posts_returns_the_count_of_unpolled_entries() {
     let mut p = Pair::new();
     let slice = |p: &mut Pair| p.d.device.run_slice(&p.d.ram, p.d.now);
     let write = |id| SendWr::new(WqeOpcode::RdmaWrite, id, &[]);
-    // Until the completions are there, and in slices that write none, nothing is told.
+    // Before the completions are written, and in slices that write none, the count is 0.
     for (posts, expected) in [(3, 3), (2, 5), (0, 0)] {
         (0..posts).for_each(|id| p.d.post_send(&mut p.a, &write(id)));
         let mut told = Vec::new();
@@ -566,7 +568,7 @@ fn a_slice_that_leaves_nothing_undone_tells_what_a_program_has_yet_to_take() {
     p.d.post_send(&mut p.a, &write(9));
     let most = (0..20).map(|_| slice(&mut p).untaken).max();
     assert_eq!(most, Some(1));
-    // A driver that claims to have taken what is not there is told of as many as there are places.
+    // If the consumer index is too large, the count is at most the size of the CQ.
     let at = doorbell::cq_consumer(p.cq_a.slot.into());
     p.d.words().store(at, u32::MAX / 2);
     p.d.post_send(&mut p.a, &write(10));

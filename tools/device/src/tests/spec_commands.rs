@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Commands: what their replies tell, and bounds that belong to no other topic.
+//! Commands: the contents of their replies, and limits that belong to no other file.
 
 use super::*;
 use crate::memory::GuestMemory;
@@ -14,12 +14,12 @@ use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::WqeOpcode;
 
 #[test]
-fn a_reply_that_ends_a_life_tells_how_far_the_events_are() {
+fn replies_to_destroy_and_reset_have_the_indexes_of_the_event_queues() {
     let mut p = Pair::new();
     let srq = p.d.create_srq();
     p.d.create_eq(2).unwrap();
     let (ring, slot) = (p.d.alloc(4096), p.d.slot());
-    // A CQ whose events go elsewhere.
+    // A CQ on another event queue.
     let other = CreateCq {
         cqn: 60.into(),
         eqn: 2.into(),
@@ -72,7 +72,7 @@ fn a_reply_that_ends_a_life_tells_how_far_the_events_are() {
         });
         assert_eq!(told(reply), (5, comp, 0));
     }
-    // What waits for room is not there yet.
+    // The index does not count events that wait for room.
     events(&mut p.d, 30);
     let reply = p.d.move_to(p.b.qpn, QpState::Reset).unwrap();
     assert_eq!(told(reply), (16, 0, 0));
@@ -125,7 +125,7 @@ fn each_event_queue_raises_its_own_vector() {
 }
 
 #[test]
-fn counters_have_to_have_room_for_as_many_as_are_told() {
+fn query_stats_needs_room_for_the_counters_that_it_writes() {
     let mut p = Pair::new();
     let mut end = BASE;
     while p.d.ram.contains(end, 4096) {
@@ -135,7 +135,7 @@ fn counters_have_to_have_room_for_as_many_as_are_told() {
     for (kind, id) in [(StatsKind::Port, 0), (StatsKind::Qp, p.a.qpn)] {
         for (addr, count, told) in [
             (end - 8 * u64::from(all), all, Ok(all)),
-            // The device knows no more.
+            // The device has no more counters.
             (end - 8 * u64::from(all), all + 1, Ok(all)),
             (end - 8 * u64::from(all), u32::MAX, Ok(all)),
             (
@@ -165,7 +165,7 @@ fn counters_have_to_have_room_for_as_many_as_are_told() {
 }
 
 #[test]
-fn counters_whose_place_goes_while_they_are_added_up_are_not_told() {
+fn query_stats_fails_if_its_memory_cannot_be_reached_any_more() {
     let mut d = Driver::new();
     d.room_for::<verbena_abi::ctx::QpContext>(Table::Qpc, 1300);
     let cq = d.create_cq(4);
@@ -190,7 +190,7 @@ fn counters_whose_place_goes_while_they_are_added_up_are_not_told() {
 }
 
 #[test]
-fn the_gsi_queue_pair_is_number_1_and_no_other() {
+fn the_gsi_queue_pair_has_number_1() {
     let mut d = Driver::new();
     let cq = d.create_cq(4);
     let request = d.qp_request(&cq, &cq);
@@ -218,8 +218,9 @@ fn the_gsi_queue_pair_is_number_1_and_no_other() {
 }
 
 #[test]
-fn a_number_that_is_free_again_is_a_new_object() {
-    // A region's key, number and rights are those of its last life, whatever was before.
+fn a_region_keeps_nothing_of_an_earlier_one_of_its_number() {
+    // A region has the tag and the rights of its own creation, whatever an earlier region of its
+    // number had.
     let mut p = Pair::new();
     let (at, key) = p.d.region(4096, 1);
     for (round, rights) in [(1u64, 0), (2, 0xf), (3, 0)] {
@@ -243,7 +244,7 @@ fn a_number_that_is_free_again_is_a_new_object() {
 }
 
 #[test]
-fn an_object_that_goes_takes_its_own_waiting_events_along() {
+fn a_destroyed_object_drops_its_own_waiting_events() {
     use EventType::*;
     let of_qps = [
         QpFatal,
@@ -286,7 +287,7 @@ fn an_object_that_goes_takes_its_own_waiting_events_along() {
         let cq = d.create_cq(4);
         let ring = flat(d.alloc(4096));
         let slots = [d.slot(), d.slot()];
-        // One of each kind, all of the same number.
+        // A CQ, an SRQ and a queue pair with the same number.
         d.must(&CreateCq {
             cqn: 40.into(),
             eqn: 1.into(),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The GID table, the port's MTU and what paths make of them.
+//! The GID table and the MTU of the port, and their use by paths.
 
 use super::*;
 use crate::mock::{gid, SendWr, MAC};
@@ -25,7 +25,8 @@ fn set(d: &mut Driver, index: u16, valid: u8, address: [u8; 16]) {
     });
 }
 
-/// A queue pair in RTS from one GID to an address of another machine, or of this one.
+/// Returns a queue pair in RTS with a path from a GID of the port to this GID, of another machine
+/// or of the port.
 fn from_to(d: &mut Driver, cq: &CqHandle, from: u16, to: [u8; 16]) -> QpHandle {
     let qp = d.create_qp(cq, cq);
     let mut av = Driver::path(from, 0);
@@ -36,7 +37,7 @@ fn from_to(d: &mut Driver, cq: &CqHandle, from: u16, to: [u8; 16]) -> QpHandle {
     qp
 }
 
-/// Whether what a queue pair sends leaves.
+/// Posts a WRITE. Returns true if its packet leaves the device.
 fn leaves(d: &mut Driver, qp: &mut QpHandle) -> bool {
     d.post_send(qp, &SendWr::new(WqeOpcode::RdmaWrite, 1, &[]));
     d.run();
@@ -46,20 +47,20 @@ fn leaves(d: &mut Driver, qp: &mut QpHandle) -> bool {
 }
 
 #[test]
-fn a_gid_is_the_ports_own_while_an_entry_has_it() {
+fn a_gid_is_local_while_an_entry_has_it() {
     let mut d = Driver::new();
     let cq = d.create_cq(6);
     let twice = gid([10, 0, 0, 77]);
     let mut qp = from_to(&mut d, &cq, 0, twice);
-    assert!(leaves(&mut d, &mut qp), "nobody has it");
-    // In the first free entry and in the last, which are not neighbours.
+    assert!(leaves(&mut d, &mut qp), "no entry has the GID");
+    // The GID is set in the first free entry and in the last one, which are not adjacent.
     set(&mut d, 2, 1, twice);
     set(&mut d, 255, 1, twice);
     set(&mut d, 3, 1, gid([10, 0, 0, 78]));
     assert!(!leaves(&mut d, &mut qp));
     set(&mut d, 2, 0, twice);
-    assert!(!leaves(&mut d, &mut qp), "the last still has it");
-    // Another takes its place.
+    assert!(!leaves(&mut d, &mut qp), "the last entry still has the GID");
+    // Another GID replaces it.
     set(&mut d, 255, 1, gid([10, 0, 0, 79]));
     assert!(leaves(&mut d, &mut qp));
     set(&mut d, 3, 1, twice);
@@ -67,7 +68,7 @@ fn a_gid_is_the_ports_own_while_an_entry_has_it() {
 }
 
 #[test]
-fn a_path_begins_at_an_entry_that_is_set() {
+fn a_path_needs_a_source_gid_that_is_set() {
     let mut d = Driver::new();
     let cq = d.create_cq(6);
     let there = gid([10, 0, 0, 9]);
@@ -84,13 +85,13 @@ fn a_path_begins_at_an_entry_that_is_set() {
     d.run();
     let sent = frame::parse(&d.device.next_frame().unwrap()).unwrap();
     assert_eq!(sent.path.sgid, gid([10, 0, 0, 200]));
-    // A path is looked up once: an entry that changes is another's.
+    // The path was looked up already, so a change of the entry does not affect it.
     set(&mut d, 255, 0, [0; 16]);
     assert!(leaves(&mut d, &mut qp));
 }
 
 #[test]
-fn the_ports_of_flows_are_spread_and_each_flow_keeps_its_own() {
+fn source_ports_differ_between_queue_pairs_and_stay_the_same() {
     let mut d = Driver::new();
     let cq = d.create_cq(6);
     let mut seen = std::collections::BTreeSet::new();
@@ -152,7 +153,7 @@ fn a_payload_may_be_as_long_as_the_ports_mtu() {
             d.post_send(&mut qp, &write);
             d.run();
             let sent = std::iter::from_fn(|| d.device.next_frame()).count();
-            // With the largest, what is longer is two packets.
+            // With the largest MTU, a longer message is two packets.
             let expected = if length > 4096 {
                 2
             } else {
@@ -166,7 +167,7 @@ fn a_payload_may_be_as_long_as_the_ports_mtu() {
 }
 
 #[test]
-fn between_queue_pairs_of_the_device_a_smaller_mtu_loses_nothing() {
+fn a_smaller_mtu_of_the_port_does_not_affect_local_packets() {
     for wire_local in [false, true] {
         let mut p = Pair::on(Driver::with(Config {
             wire_local,
@@ -210,13 +211,13 @@ fn a_path_mtu_is_at_most_the_ports() {
 }
 
 #[test]
-fn a_port_that_is_down_loses_what_it_is_given() {
+fn a_port_that_is_down_loses_packets() {
     let mut d = Driver::new();
     let cq = d.create_cq(6);
     let mut qp = from_to(&mut d, &cq, 0, gid([10, 0, 0, 9]));
     set_mtu(&mut d, 0, 3);
     assert!(!leaves(&mut d, &mut qp));
-    // What was lost does not come when it is up again, but as a retry.
+    // The lost packet does not leave when the port is up again, but only as a retransmission.
     set_mtu(&mut d, 1, 3);
     d.run();
     assert!(d.device.next_frame().is_none());
@@ -225,7 +226,7 @@ fn a_port_that_is_down_loses_what_it_is_given() {
 }
 
 #[test]
-fn a_new_path_in_sqd_is_the_one_that_is_gone_by() {
+fn a_new_path_set_in_sqd_is_used() {
     let mut d = Driver::new();
     let cq = d.create_cq(6);
     let mut qp = from_to(&mut d, &cq, 0, gid([10, 0, 0, 9]));
@@ -235,20 +236,20 @@ fn a_new_path_in_sqd_is_the_one_that_is_gone_by() {
     };
     assert!(!local(&d, qp.qpn));
     d.move_to(qp.qpn, QpState::Sqd).unwrap();
-    // To a GID of the port's own, whose packets never leave.
+    // To a GID of the port, so that packets do not leave.
     d.modify_av(qp.qpn, m::AV, QpAttr::default(), Driver::path(1, 0))
         .unwrap();
     assert!(local(&d, qp.qpn));
     assert_eq!(d.query_qp(qp.qpn).av, Driver::path(1, 0));
     d.move_to(qp.qpn, QpState::Rts).unwrap();
-    assert!(local(&d, qp.qpn), "it stays");
+    assert!(local(&d, qp.qpn), "the new path stays");
     assert!(!leaves(&mut d, &mut qp));
     d.move_to(qp.qpn, QpState::Reset).unwrap();
     assert!(!local(&d, qp.qpn));
 }
 
 #[test]
-fn what_belongs_to_other_networks_is_ignored() {
+fn fields_for_infiniband_and_path_migration_are_ignored() {
     let mut d = Driver::new();
     let cq = d.create_cq(6);
     let mut seen = vec![];
@@ -287,7 +288,7 @@ fn what_belongs_to_other_networks_is_ignored() {
         d.post_send(&mut qp, &SendWr::new(WqeOpcode::RdmaWrite, 1, &[]));
         d.run();
         let mut sent = frame::parse(&d.device.next_frame().unwrap()).unwrap().path;
-        // It is told from queue pair to queue pair.
+        // The source port differs between queue pairs.
         sent.udp_sport = 0;
         seen.push(sent);
         let attr = d.query_qp(qp.qpn).attr;
@@ -297,8 +298,9 @@ fn what_belongs_to_other_networks_is_ignored() {
 }
 
 #[test]
-fn a_packet_between_two_of_the_ports_gids_is_of_both() {
-    // One side names another GID of the port than its peer has, as the source or as the destination.
+fn a_local_packet_has_to_match_the_gids_of_both_paths() {
+    // One side has another source or destination GID than its peer expects. Both are GIDs of the
+    // port.
     for (a, b) in [((2, 1), (1, 0)), ((0, 2), (1, 0))] {
         let mut d = Driver::new();
         d.set_gid(2, [10, 0, 0, 3]);
@@ -317,7 +319,7 @@ fn a_packet_between_two_of_the_ports_gids_is_of_both() {
 }
 
 #[test]
-fn a_sender_is_as_fast_as_its_wire_and_holds_up_no_other() {
+fn a_sender_waits_for_its_wire_and_delays_no_other() {
     let mut p = Pair::on(Driver::new());
     let cq = p.d.create_cq(6);
     let mut far = from_to(&mut p.d, &cq, 0, gid([10, 0, 0, 9]));
@@ -328,18 +330,21 @@ fn a_sender_is_as_fast_as_its_wire_and_holds_up_no_other() {
     p.d.post_send(&mut p.a, &write);
     for _ in 0..3 {
         let next = p.d.device.run_slice(&p.d.ram, p.d.now);
-        assert!(next.busy, "it would send");
+        assert!(next.busy, "the remote sender has work");
     }
     assert_eq!(p.d.device.frames.len(), waiting);
-    assert!(p.d.poll(&mut p.cq_a).is_some(), "this one stays here");
-    // There is room again.
+    assert!(
+        p.d.poll(&mut p.cq_a).is_some(),
+        "the local packet does not wait"
+    );
+    // The waiting frames have left.
     p.d.device.frames.clear();
     p.d.run();
     assert_eq!(p.d.device.frames.len(), 1);
 }
 
 #[test]
-fn frames_that_nobody_takes_are_dropped_like_those_of_a_full_port() {
+fn frames_beyond_the_limit_are_dropped_and_counted() {
     let mut d = Driver::new();
     let cq = d.create_cq(6);
     let mut qp = from_to(&mut d, &cq, 0, gid([10, 0, 0, 9]));
@@ -349,7 +354,7 @@ fn frames_that_nobody_takes_are_dropped_like_those_of_a_full_port() {
     let now = d.now;
     for _ in 0..3 {
         d.post_send(&mut qp, &SendWr::new(WqeOpcode::RdmaWrite, 1, &[]));
-        // As an answer that must not wait.
+        // The packet is sent outside of a turn, as an answer that must not wait.
         assert!(d.device.note_posts(&d.ram, qp.qpn));
         d.device.with_qp(&d.ram, qp.qpn, |transport, host| {
             transport.poll(host, now, &mut verbena_roce::sched::turn())
@@ -357,13 +362,13 @@ fn frames_that_nobody_takes_are_dropped_like_those_of_a_full_port() {
         d.device.run_slice(&d.ram, now);
         assert_eq!(d.device.frames.len(), crate::device::MAX_FRAMES);
     }
-    // The first had room.
+    // The first frame had room.
     assert_eq!(d.device.take_frames_lost(), 2);
     assert_eq!(d.device.take_frames_lost(), 0);
 }
 
 #[test]
-fn a_frame_is_taken_when_it_comes_and_told_of_at_once() {
+fn a_received_frame_completes_and_notifies_at_once() {
     use verbena_abi::doorbell::ArmMode;
     let mut there = Driver::new();
     let cq = there.create_cq(6);
@@ -396,7 +401,7 @@ fn a_frame_is_taken_when_it_comes_and_told_of_at_once() {
 }
 
 #[test]
-fn of_frames_that_come_together_all_are_taken_but_others_and_those_after_the_end() {
+fn frames_of_a_batch_are_received_except_foreign_and_malformed_ones() {
     use verbena_roce::packet::{Kind, Payload, SendTail, Transport};
     let mut p = Pair::new();
     let far = gid([10, 0, 0, 9]);
@@ -452,7 +457,7 @@ fn of_frames_that_come_together_all_are_taken_but_others_and_those_after_the_end
             .collect();
     assert_eq!(done, [0, 1, 2]);
     assert_eq!(p.d.query_qp(qp.qpn).expected_psn.get(), 1);
-    // A device that is dead hears nothing.
+    // A device in the fatal state ignores frames.
     p.d.device
         .shared
         .regs
@@ -472,13 +477,13 @@ fn of_frames_that_come_together_all_are_taken_but_others_and_those_after_the_end
 }
 
 #[test]
-fn the_source_port_is_of_the_queue_pair() {
+fn the_source_port_depends_on_the_qpn() {
     let p = Pair::new();
     let port = |qpn| {
         let path = p.d.device.shared.port.path(&Driver::path(0, 1), qpn);
         path.unwrap().udp_sport
     };
-    // All bits of its number matter, and it is one of those that are nobody's.
+    // All bits of the QPN count, and the port is a dynamic one (0xc000 or above).
     for qpn in [0, 1, 0x3fff, 0x4000, 0x8001, 0xff_ffff, 0x1234] {
         let folded = (qpn & 0x3fff) ^ (qpn >> 14 & 0x3fff);
         assert_eq!(u32::from(port(qpn)), 0xc000 | folded, "{qpn:#x}");
@@ -488,7 +493,8 @@ fn the_source_port_is_of_the_queue_pair() {
 #[test]
 fn the_source_port_follows_the_flow_label() {
     let p = Pair::new();
-    // As the kernel's rdma_flow_label_to_udp_sport has it: the low 14 bits, with the 6 above folded in.
+    // As the kernel's rdma_flow_label_to_udp_sport computes it: the low 14 bits, XORed with the 6
+    // bits above them.
     for (label, port) in [
         (1u32, 0xc001u16),
         (0x3fff, 0xffff),
@@ -496,7 +502,7 @@ fn the_source_port_follows_the_flow_label() {
         (0x4001, 0xc000),
         (0xf_ffff, 0xffc0),
         (0xc_def0, 0xdec3),
-        // What is above its 20 bits is none of it.
+        // Bits above the 20 bits of a flow label are ignored.
         (0xf0_0001, 0xc001),
     ] {
         let av = AddressVector {

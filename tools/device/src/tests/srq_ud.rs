@@ -24,7 +24,7 @@ fn shared() -> (Pair, SrqHandle) {
 }
 
 #[test]
-fn receives_come_from_the_shared_queue() {
+fn receives_come_from_the_srq() {
     let (mut p, mut srq) = shared();
     let (at, key) = p.d.region(4096, 1);
     p.d.post_srq(&mut srq, 9, &[(at, 64, key)]);
@@ -42,7 +42,7 @@ fn receives_come_from_the_shared_queue() {
 }
 
 #[test]
-fn the_limit_fires_once_and_is_gone() {
+fn a_limit_fires_once() {
     let (mut p, mut srq) = shared();
     for i in 0..3 {
         p.d.post_srq(&mut srq, i, &[]);
@@ -62,13 +62,13 @@ fn the_limit_fires_once_and_is_gone() {
     let events = p.d.events(0);
     assert_eq!(events.len(), 1);
     assert_eq!(events[0].kind, EventType::SrqLimitReached);
-    // Above what is there it fires at once.
+    // A limit above the number of posted receives fires at once.
     p.d.must(&arm(1));
     assert_eq!(p.d.events(0).len(), 1);
 }
 
 #[test]
-fn a_queue_pair_in_error_tells_of_its_last_wqe() {
+fn a_queue_pair_of_an_srq_that_goes_to_err_reports_its_last_wqe() {
     let (mut p, _srq) = shared();
     p.d.move_to(p.b.qpn, QpState::Err).unwrap();
     p.d.run();
@@ -78,7 +78,7 @@ fn a_queue_pair_in_error_tells_of_its_last_wqe() {
 }
 
 #[test]
-fn a_corrupt_shared_queue_takes_its_queue_pairs_along() {
+fn a_corrupt_srq_moves_its_queue_pairs_to_err() {
     let (mut p, srq) = shared();
     doorbell::post_recv(&p.d.words(), srq.slot.into(), 1000, || {});
     p.d.post_send(&mut p.a, &SendWr::new(WqeOpcode::Send, 1, &[]));
@@ -87,13 +87,13 @@ fn a_corrupt_shared_queue_takes_its_queue_pairs_along() {
     assert!(kinds.contains(&EventType::SrqErr), "{kinds:?}");
     let state = p.d.query_qp(p.b.qpn).attr.qp_state;
     assert_eq!(state, QpState::Err.to_raw());
-    // Nor does it take another.
+    // The SRQ accepts no further queue pair.
     let mut request = p.d.qp_request(&p.cq_b.clone(), &p.cq_b.clone());
     request.flags = QP_HAS_SRQ;
     request.srqn = srq.srqn.into();
     let e = p.d.create_qp_by(&request).unwrap_err();
     assert_eq!(e.syndrome, Syndrome::SrqDied);
-    // And one that had it goes nowhere but to RESET and ERR.
+    // A queue pair of the SRQ can be moved to RESET, but not to INIT.
     p.d.move_to(p.b.qpn, QpState::Reset).unwrap();
     let e = p.d.to_init(p.b.qpn).unwrap_err();
     assert_eq!(
@@ -105,7 +105,7 @@ fn a_corrupt_shared_queue_takes_its_queue_pairs_along() {
 }
 
 #[test]
-fn a_receive_of_a_shared_queue_has_as_many_elements_as_the_device_announces() {
+fn a_receive_of_an_srq_has_at_most_max_srq_sge_elements() {
     for (count, state) in [(32u8, QpState::Rts), (33, QpState::Err)] {
         let mut p = Pair::new();
         let ring = p.d.alloc(4096);
@@ -146,13 +146,14 @@ fn a_receive_of_a_shared_queue_has_as_many_elements_as_the_device_announces() {
     }
 }
 
-/// What the device tells a process of the entries that it has taken.
+/// Returns the consumer index of an SRQ, which the device stores in the doorbell area.
 fn taken(p: &Pair, srq: &SrqHandle) -> u32 {
     p.d.words()
         .load_acquire(doorbell::srq_consumer(srq.slot.into()))
 }
 
-/// The second queue pair has taken the receive 9 for a message that is under way, and no other.
+/// Returns a pair in the middle of a message: the second queue pair has taken receive 9 of the SRQ,
+/// and no other receive.
 fn in_the_middle_of_a_message() -> (Pair, SrqHandle) {
     let (mut p, mut srq) = shared();
     let length: u32 = 4 << 20;
@@ -178,11 +179,11 @@ fn held(reply: &Quiesced) -> (u32, u32, u64) {
 }
 
 #[test]
-fn a_queue_pair_that_is_reset_tells_of_the_receive_that_it_held() {
+fn a_reset_reports_the_receive_that_the_queue_pair_held() {
     let (mut p, srq) = in_the_middle_of_a_message();
     let reply = p.d.move_to(p.b.qpn, QpState::Reset).unwrap();
     assert_eq!(held(&reply), (1, 0, 9));
-    // Once.
+    // The receive is reported once.
     let reply = p.d.move_to(p.b.qpn, QpState::Reset).unwrap();
     assert_eq!(held(&reply), (0, 0, 0));
     assert_eq!(p.d.drain(&mut p.cq_b), []);
@@ -190,7 +191,7 @@ fn a_queue_pair_that_is_reset_tells_of_the_receive_that_it_held() {
 }
 
 #[test]
-fn a_queue_pair_that_is_destroyed_tells_of_the_receive_that_it_held() {
+fn a_destroy_reports_the_receive_that_the_queue_pair_held() {
     let (mut p, _srq) = in_the_middle_of_a_message();
     let destroy = DestroyQp {
         id: p.b.qpn.into(),
@@ -201,7 +202,7 @@ fn a_queue_pair_that_is_destroyed_tells_of_the_receive_that_it_held() {
 }
 
 #[test]
-fn in_error_the_receive_that_is_held_completes_and_is_not_told_of() {
+fn err_completes_the_held_receive_so_that_a_reset_does_not_report_it() {
     let (mut p, _srq) = in_the_middle_of_a_message();
     let reply = p.d.move_to(p.b.qpn, QpState::Err).unwrap();
     assert_eq!(held(&reply), (0, 0, 0));
@@ -211,8 +212,9 @@ fn in_error_the_receive_that_is_held_completes_and_is_not_told_of() {
 }
 
 #[test]
-fn a_receive_that_is_flushed_in_vain_is_told_of() {
-    // Its CQ cannot be written: that kills the CQ, and nobody has heard of the receive.
+fn a_reset_reports_a_receive_whose_flush_failed() {
+    // The CQ cannot be written, so the flush moves the CQ to ERR and the program gets no completion
+    // of the receive.
     let (mut p, _srq) = in_the_middle_of_a_message();
     p.d.ram.hide(p.cq_b.ring, 4096);
     let reply = p.d.move_to(p.b.qpn, QpState::Err).unwrap();
@@ -227,7 +229,7 @@ fn a_receive_that_is_flushed_in_vain_is_told_of() {
 }
 
 #[test]
-fn a_receive_that_completes_into_an_overflow_is_told_of_and_no_other_is_taken() {
+fn a_reset_reports_the_receive_whose_completion_overflowed_the_cq() {
     let (mut p, mut srq) = shared();
     let tiny = p.d.create_cq(1);
     let mut request = p.d.qp_request(&p.cq_b.clone(), &tiny);
@@ -248,12 +250,12 @@ fn a_receive_that_completes_into_an_overflow_is_told_of_and_no_other_is_taken() 
     assert_eq!(held(&reply), (1, 2, 102));
 }
 
-/// A datagram queue pair in RTS with Q_Key 0x1234.
+/// Creates a datagram queue pair in RTS with Q_Key 0x1234.
 pub(super) fn datagram(p: &mut Pair) -> QpHandle {
     datagram_on(&mut p.d, &p.cq_a)
 }
 
-/// The same, of any driver's.
+/// Does the same as [`datagram`] for any driver and CQ.
 pub(super) fn datagram_on(d: &mut Driver, cq: &CqHandle) -> QpHandle {
     let mut request = d.qp_request(cq, cq);
     request.qp_type = QpType::Ud.to_raw();
@@ -282,7 +284,7 @@ fn datagram_wqe(wr: &SendWr, to: &QpHandle, pdn: u32) -> crate::mock::WqeBytes {
     datagram_wqe_by(wr, av)
 }
 
-/// A send of a datagram by this address vector.
+/// Returns the WQE that sends a datagram with this address vector.
 pub(super) fn datagram_wqe_by(wr: &SendWr, av: AddressVector) -> crate::mock::WqeBytes {
     let flat = wr.encode();
     let mut out = flat;
@@ -293,7 +295,7 @@ pub(super) fn datagram_wqe_by(wr: &SendWr, av: AddressVector) -> crate::mock::Wq
 }
 
 #[test]
-fn a_datagram_brings_its_grh_and_its_sender() {
+fn a_datagram_arrives_with_its_grh_and_source_qpn() {
     let mut p = Pair::new();
     let (mut x, mut y) = (datagram(&mut p), datagram(&mut p));
     let (at, key) = p.d.region(4096, 1);
@@ -317,9 +319,9 @@ fn a_datagram_brings_its_grh_and_its_sender() {
     assert_eq!(p.d.bytes(at + 32, 8), [10, 0, 0, 1, 10, 0, 0, 2]);
 }
 
-/// Queue pairs of other hosts have the same numbers as one's own.
+/// A queue pair of another host may have the same number as one of this device.
 #[test]
-fn a_datagram_behind_a_local_one_to_the_same_number_leaves() {
+fn a_datagram_to_another_host_leaves_after_a_local_one_to_the_same_qpn() {
     let mut p = Pair::new();
     let (mut x, mut y) = (datagram(&mut p), datagram(&mut p));
     let (at, key) = p.d.region(4096, 1);
@@ -346,7 +348,7 @@ fn a_datagram_behind_a_local_one_to_the_same_number_leaves() {
 }
 
 #[test]
-fn a_datagram_queue_pair_goes_by_the_mtu_that_the_port_has_now() {
+fn a_datagram_queue_pair_uses_the_present_mtu_of_the_port() {
     let mut p = Pair::new();
     let x = datagram(&mut p);
     for (mtu, bytes) in [(1, 256), (3, 1024), (2, 512)] {
@@ -367,7 +369,7 @@ fn a_datagram_queue_pair_goes_by_the_mtu_that_the_port_has_now() {
 }
 
 #[test]
-fn an_address_handle_without_a_source_is_refused() {
+fn an_address_handle_with_an_unset_gid_is_refused() {
     let mut p = Pair::new();
     let (mut x, y) = (datagram(&mut p), datagram(&mut p));
     let mut wqe = datagram_wqe(&SendWr::new(WqeOpcode::Send, 6, &[]), &y, 7);
@@ -397,7 +399,7 @@ fn an_address_handle_of_another_pd_is_refused() {
 }
 
 #[test]
-fn the_limit_fires_with_the_receive_that_falls_below_it() {
+fn a_limit_fires_when_the_posted_receives_fall_below_it() {
     let (mut p, mut srq) = shared();
     for i in 0..3 {
         p.d.post_srq(&mut srq, i, &[]);
@@ -415,7 +417,7 @@ fn the_limit_fires_with_the_receive_that_falls_below_it() {
 }
 
 #[test]
-fn all_queue_pairs_of_a_shared_queue_that_dies_follow_it() {
+fn all_queue_pairs_of_an_srq_in_error_go_to_err() {
     let (mut p, srq) = shared();
     let mut request = p.d.qp_request(&p.cq_b.clone(), &p.cq_b.clone());
     request.flags = QP_HAS_SRQ;

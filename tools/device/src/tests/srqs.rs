@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Shared receive queues: limits, whose receives they are, how they die, and receives that are lost with their queue pair.
+//! Shared receive queues: limits, protection domains, errors, receives that end with their queue
+//! pair, and RESIZE_SRQ.
 
 use super::Pair;
 use crate::config::LOCAL_DMA_LKEY;
@@ -14,7 +15,8 @@ use verbena_abi::eqe::EventType;
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::WqeOpcode;
 
-/// A queue pair of the SRQ with these CQs, connected to a new one that sends.
+/// Replaces the second queue pair by one of the SRQ with these CQs, and the first one by a new peer
+/// of it.
 fn join(p: &mut Pair, srq: &SrqHandle, send: &CqHandle, recv: &CqHandle, pdn: u32, flags: u8) {
     let mut request = p.d.qp_request(send, recv);
     request.flags = QP_HAS_SRQ | flags;
@@ -25,7 +27,7 @@ fn join(p: &mut Pair, srq: &SrqHandle, send: &CqHandle, recv: &CqHandle, pdn: u3
     p.d.connect(&p.a, &p.b);
 }
 
-/// A pair whose second queue pair takes its receives from an SRQ.
+/// Returns a pair whose second queue pair takes its receives from an SRQ.
 pub(super) fn shared() -> (Pair, SrqHandle) {
     let mut p = Pair::new();
     let srq = p.d.create_srq();
@@ -44,7 +46,7 @@ fn taken(p: &Pair, srq: &SrqHandle) -> u32 {
         .load_acquire(doorbell::srq_consumer(srq.slot.into()))
 }
 
-/// What the device shows of an SRQ, unasked.
+/// Returns the context of an SRQ as it was published, without a query.
 pub(super) fn context(p: &Pair, srq: &SrqHandle) -> SrqContext {
     let at = u64::from(srq.srqn) * size_of::<SrqContext>() as u64;
     p.d.ram.read_struct(p.d.table(Table::Srqc) + at).unwrap()
@@ -60,7 +62,7 @@ fn set_limit(p: &mut Pair, srq: &SrqHandle, limit: u32) -> Result<(), Syndrome> 
 }
 
 #[test]
-fn a_limit_fires_once_wherever_it_lies() {
+fn a_limit_fires_once_each_time_it_is_armed() {
     for posted in 0..4u32 {
         for limit in 0..5u32 {
             let (mut p, mut srq) = shared();
@@ -86,7 +88,7 @@ fn a_limit_fires_once_wherever_it_lies() {
                 );
                 assert_eq!(context(&p, &srq).limit.get(), armed);
             }
-            // It is gone until it is armed again.
+            // The limit does not fire again before it is armed again.
             for i in 0..2 {
                 p.d.post_srq(&mut srq, i, &[]);
                 send(&mut p);
@@ -102,7 +104,7 @@ fn a_limit_fires_once_wherever_it_lies() {
 }
 
 #[test]
-fn a_limit_is_at_most_all_there_is_room_for() {
+fn a_limit_is_at_most_the_size_of_the_srq() {
     let (mut p, srq) = shared();
     assert_eq!(set_limit(&mut p, &srq, 17), Err(Syndrome::CmdSize));
     set_limit(&mut p, &srq, 16).unwrap();
@@ -122,7 +124,7 @@ fn a_limit_is_at_most_all_there_is_room_for() {
 }
 
 #[test]
-fn all_of_its_entries_can_be_used_and_no_more() {
+fn all_entries_of_an_srq_can_be_used_and_no_more() {
     let (mut p, mut srq) = shared();
     for round in 0..3 {
         for i in 0..16 {
@@ -148,7 +150,7 @@ fn all_of_its_entries_can_be_used_and_no_more() {
 }
 
 #[test]
-fn its_receives_are_of_its_own_domain_and_of_who_takes_them() {
+fn receives_use_the_domain_of_the_srq_and_the_privilege_of_the_queue_pair() {
     for flags in [0, QP_PRIVILEGED] {
         let receive = |key: Option<u32>, status: WcStatus, cause: Option<Syndrome>| {
             let mut p = Pair::new();
@@ -196,7 +198,7 @@ fn a_malformed_entry_is_not_taken() {
     p.d.post_srq(&mut srq, 1, &[]);
     p.d.post_srq(&mut srq, 2, &[]);
     send(&mut p);
-    // It has no room for so many.
+    // The entry has no room for four elements.
     p.d.ram.write(srq.ring + 64 + 8, &[4]).unwrap();
     send(&mut p);
     let cause = u32::from(Syndrome::SrqWqeMalformed.to_raw());
@@ -211,7 +213,8 @@ fn a_malformed_entry_is_not_taken() {
     assert_eq!(set_limit(&mut p, &srq, 1), Err(Syndrome::SrqDied));
 }
 
-/// Kills a CQ or SRQ as another of its queue pairs would: this one has not followed yet.
+/// Puts a CQ or an SRQ in error as another of its queue pairs would. The queue pair of the test has
+/// not followed yet.
 fn kill(p: &mut Pair, cq: Option<&CqHandle>, srq: Option<&SrqHandle>) {
     let shared = &mut p.d.device.shared;
     if let Some(cq) = cq {
@@ -223,7 +226,7 @@ fn kill(p: &mut Pair, cq: Option<&CqHandle>, srq: Option<&SrqHandle>) {
 }
 
 #[test]
-fn nothing_is_taken_once_the_shared_queue_or_the_receives_cq_is_dead() {
+fn no_receive_is_taken_if_the_srq_or_the_receive_cq_is_in_error() {
     for (what, cause) in [
         (0, None),
         (1, Some(Syndrome::CqDied)),
@@ -259,7 +262,8 @@ fn nothing_is_taken_once_the_shared_queue_or_the_receives_cq_is_dead() {
     }
 }
 
-/// The end of a queue pair's life, by either command: what its reply tells of a receive.
+/// Destroys or resets a queue pair. Returns the index and the `wr_id` of the receive that the reply
+/// reports.
 fn end(p: &mut Pair, qp: &QpHandle, destroy: bool) -> Option<(u32, u64)> {
     let reply = if destroy {
         p.d.must(&DestroyQp {
@@ -277,7 +281,8 @@ fn end(p: &mut Pair, qp: &QpHandle, destroy: bool) -> Option<(u32, u64)> {
     Some(told)
 }
 
-/// Has a queue pair in the middle of a message: of an SRQ, if there is one. Its first two receives were used.
+/// Brings the second queue pair to the middle of a message, after two messages that have used a
+/// receive each. Its receives are posted to the SRQ, if there is one.
 fn in_a_message(p: &mut Pair, srq: Option<&mut SrqHandle>) {
     let length: u32 = 4 << 20;
     let (at, key) = p.d.region(length, 1);
@@ -300,7 +305,7 @@ fn in_a_message(p: &mut Pair, srq: Option<&mut SrqHandle>) {
 }
 
 #[test]
-fn a_receive_that_is_held_when_its_cq_dies_is_told_of_once() {
+fn a_receive_held_when_its_cq_fails_is_reported_once() {
     for destroy in [true, false] {
         for flushed in [true, false] {
             let mut p = Pair::new();
@@ -311,7 +316,7 @@ fn a_receive_that_is_held_when_its_cq_dies_is_told_of_once() {
             assert_eq!(taken(&p, &srq), 3);
             kill(&mut p, Some(&recvs), None);
             if flushed {
-                // Its flush has nowhere to go.
+                // The flush of the receive cannot complete.
                 p.d.move_to(p.b.qpn, QpState::Err).unwrap();
                 p.d.run();
             }
@@ -331,7 +336,7 @@ fn a_receive_that_is_held_when_its_cq_dies_is_told_of_once() {
 }
 
 #[test]
-fn a_message_that_ends_after_its_cq_died_is_told_of() {
+fn the_receive_of_a_message_that_ends_after_its_cq_failed_is_reported() {
     for destroy in [true, false] {
         let mut p = Pair::new();
         let mut srq = p.d.create_srq();
@@ -351,14 +356,14 @@ fn a_message_that_ends_after_its_cq_died_is_told_of() {
 }
 
 #[test]
-fn what_is_no_receive_of_a_shared_queue_is_not_told_of() {
+fn only_receives_of_an_srq_are_reported() {
     for destroy in [true, false] {
-        // Its own.
+        // A receive of the queue pair's own ring.
         let mut p = Pair::new();
         in_a_message(&mut p, None);
         let qp = p.b.clone();
         assert_eq!(end(&mut p, &qp, destroy), None);
-        // Its own, with a CQ that takes no more.
+        // A receive of the queue pair's own ring, with a CQ in error.
         let mut p = Pair::new();
         in_a_message(&mut p, None);
         let cq = p.cq_b.clone();
@@ -404,7 +409,7 @@ fn words_of_a_slot_begin_at_0() {
     for offset in words {
         assert_eq!(p.d.words().load_acquire(offset), 0, "{offset:#x}");
     }
-    // The error word is 1 in ERR, and 0 again when the queue pair is gone.
+    // The error word is 1 in ERR, and 0 after the queue pair was reset or destroyed.
     let error = |p: &Pair| p.d.words().load_acquire(words[0]);
     p.d.to_init(of_qp.qpn).unwrap();
     p.d.move_to(of_qp.qpn, QpState::Err).unwrap();
@@ -417,7 +422,8 @@ fn words_of_a_slot_begin_at_0() {
     assert_eq!(error(&p), 0);
 }
 
-/// Copies what is not taken to a ring of another size, and moves to it.
+/// Copies the receives that are not taken to a ring of another size, and resizes the SRQ to that
+/// ring.
 fn resize(p: &mut Pair, srq: &mut SrqHandle, log_size: u8) -> Result<(), Syndrome> {
     let ring = p.d.alloc(64 << log_size);
     for index in taken(p, srq)..srq.pi {
@@ -436,14 +442,15 @@ fn resize(p: &mut Pair, srq: &mut SrqHandle, log_size: u8) -> Result<(), Syndrom
     Ok(())
 }
 
-/// The driver's SRQs have so many entries, as a power of two.
+/// Logarithm of the number of entries of the mock driver's SRQs.
 const LOG_SRQ: u8 = 4;
 
 #[test]
-fn an_srq_moves_with_what_it_has() {
+fn a_resized_srq_keeps_its_receives() {
     for log_size in [2, 3, 6] {
         let (mut p, mut srq) = shared();
-        // Past the end of the first ring, so that places differ.
+        // The indexes go past the end of the first ring, so that the entries have other places in
+        // the new one.
         for id in 0..14 {
             p.d.post_srq(&mut srq, id, &[]);
             send(&mut p);
@@ -468,7 +475,7 @@ fn an_srq_moves_with_what_it_has() {
 }
 
 #[test]
-fn an_srq_does_not_move_where_it_has_no_room() {
+fn an_srq_is_not_resized_without_room_for_its_receives() {
     let (mut p, mut srq) = shared();
     for id in 0..5 {
         p.d.post_srq(&mut srq, id, &[]);
@@ -498,7 +505,7 @@ fn an_srq_does_not_move_where_it_has_no_room() {
 }
 
 #[test]
-fn a_dead_srq_does_not_move() {
+fn an_srq_in_error_is_not_resized() {
     let (mut p, mut srq) = shared();
     doorbell::post_recv(&p.d.words(), srq.slot.into(), 1000, || {});
     send(&mut p);

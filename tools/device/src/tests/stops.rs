@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! MODIFY_QP from RTS to ERR does not overtake doorbells: what was posted before it is sent, if one turn suffices for that.
+//! MODIFY_QP from RTS to ERR does not overtake doorbells: requests that were posted before the
+//! command are sent, as far as one turn suffices.
 
 use super::ends::far;
 use super::*;
@@ -11,7 +12,8 @@ use verbena_abi::cqe::WcStatus::{Success, WrFlushErr};
 use verbena_abi::ctx::QpState;
 use verbena_abi::wqe::WqeOpcode;
 
-/// A pair of which the second has a receive, and the first a message of so many bytes for it that nobody has looked at.
+/// Returns a pair whose first queue pair has posted a SEND of `bytes` bytes that the device has not
+/// noticed yet. The second queue pair has a receive for it.
 fn posted(bytes: u32) -> Pair {
     let mut p = Pair::new();
     let (from, lkey) = p.d.region(bytes, 7);
@@ -23,7 +25,8 @@ fn posted(bytes: u32) -> Pair {
     p
 }
 
-/// The first is stopped: its message has arrived before the command is answered, and to a peer in the device so has its acknowledgement.
+/// Moves the first queue pair to ERR. Checks that its message has arrived, and that the send and
+/// the receive complete with success.
 fn stop(mut p: Pair) {
     p.d.move_to(p.a.qpn, QpState::Err).unwrap();
     assert_eq!(p.d.drain(&mut p.cq_b), [(2, Success)]);
@@ -33,14 +36,14 @@ fn stop(mut p: Pair) {
 }
 
 #[test]
-fn a_message_that_was_not_looked_at_is_sent_before_its_queue_pair_stops() {
+fn a_posted_message_is_sent_before_its_queue_pair_stops() {
     for bytes in [1, 1024, 4097, 60_000] {
         stop(posted(bytes));
     }
 }
 
 #[test]
-fn so_is_one_that_waits_for_its_turn() {
+fn a_message_that_waits_for_a_turn_is_sent_before_its_queue_pair_stops() {
     let mut p = posted(100);
     let qpn = p.a.qpn;
     p.d.device.look_at_posts(&p.d.ram, qpn);
@@ -49,22 +52,26 @@ fn so_is_one_that_waits_for_its_turn() {
 }
 
 #[test]
-fn to_another_machine_its_frames_leave() {
+fn frames_to_another_machine_leave_before_the_queue_pair_stops() {
     let mut d = Driver::new();
     let cq = d.create_cq(6);
     let mut qp = far(&mut d, &cq, 77);
     let (at, lkey) = d.region(4096, 1);
-    // Others' frames that wait leave room for a turn.
+    // The waiting frames of other queue pairs leave room for a turn.
     let waiting = MAX_FRAMES / 4;
     d.device.frames.resize_with(waiting, Default::default);
     let write = SendWr::new(WqeOpcode::RdmaWrite, 1, &[(at, 4096, lkey)]);
     d.post_send(&mut qp, &write);
     d.move_to(qp.qpn, QpState::Err).unwrap();
-    assert_eq!(d.device.frames.len(), waiting + 4, "an MTU of 1024");
+    assert_eq!(
+        d.device.frames.len(),
+        waiting + 4,
+        "4096 bytes at a path MTU of 1024"
+    );
 }
 
 #[test]
-fn but_a_port_that_nobody_takes_frames_from_gets_no_more_of_them() {
+fn a_queue_pair_stops_without_a_turn_if_too_many_frames_wait() {
     let mut d = Driver::new();
     let mut cq = d.create_cq(6);
     let mut qp = far(&mut d, &cq, 77);
@@ -81,11 +88,11 @@ fn but_a_port_that_nobody_takes_frames_from_gets_no_more_of_them() {
 }
 
 #[test]
-fn what_takes_several_slices_to_deliver_is_delivered() {
+fn messages_that_take_several_slices_are_delivered() {
     const BYTES: u32 = 65_536;
     let mut p = Pair::new();
     let (to, _watch) = tap(1000, 1 << 20);
-    // What is shown costs a slice as much again.
+    // The frames for the tap count as payload of the slice, in addition to the delivered bytes.
     assert!(p.d.device.set_tap(to));
     let (at, key) = p.d.region(BYTES, 7);
     for n in 0..4 {
@@ -108,7 +115,7 @@ fn packets_that_are_never_delivered_do_not_hold_up_the_command() {
     p.d.begin_cmd(4, &Driver::move_request(qpn, QpState::Err));
     let mut slices = 0;
     while !p.d.is_answered(4) {
-        // As if there were never time for them.
+        // No slice delivers packets here, as if none had time for that.
         p.d.post_send(&mut p.a, &write);
         p.d.device.run_commands(&p.d.ram);
         p.d.device.give_turn(&p.d.ram, qpn);
@@ -118,7 +125,7 @@ fn packets_that_are_never_delivered_do_not_hold_up_the_command() {
 }
 
 #[test]
-fn what_a_drained_queue_pair_was_given_is_not_sent() {
+fn requests_posted_in_sqd_are_not_sent() {
     let mut p = posted(100);
     p.d.run();
     assert_eq!(p.d.drain(&mut p.cq_a), [(1, Success)]);
@@ -132,7 +139,7 @@ fn what_a_drained_queue_pair_was_given_is_not_sent() {
 }
 
 #[test]
-fn one_without_posts_stops_in_one_slice() {
+fn a_queue_pair_without_posts_stops_in_one_slice() {
     let mut p = Pair::new();
     p.d.run();
     p.d.move_to(p.a.qpn, QpState::Err).unwrap();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What a tap sees of the port: every frame, once, as it would be on a wire.
+//! A tap on the port sees every frame once, as the frame would be on a wire.
 
 use super::*;
 use crate::memory::GuestMemory;
@@ -25,7 +25,7 @@ fn all(watch: &Watch) -> Vec<Seen> {
     std::iter::from_fn(|| watch.try_next()).collect()
 }
 
-/// A WRITE of 3000 bytes: three packets and an acknowledgement.
+/// Executes a WRITE of 3000 bytes: three packets and an acknowledgement.
 fn write(p: &mut Pair) {
     let (at, key) = p.d.region(8192, 1);
     let pattern: Vec<u8> = (0..3000u32).map(|n| n as u8).collect();
@@ -36,7 +36,7 @@ fn write(p: &mut Pair) {
 }
 
 #[test]
-fn what_goes_by_reference_is_seen_as_the_frames_that_it_stands_for() {
+fn packets_by_reference_are_shown_as_frames() {
     for wire_local in [false, true] {
         let (mut p, watch) = watched(Config {
             wire_local,
@@ -47,7 +47,7 @@ fn what_goes_by_reference_is_seen_as_the_frames_that_it_stands_for() {
         assert_eq!((seen.len(), watch.tally()), (4, (4, 0)), "{wire_local}");
         let mut payload = vec![];
         for (n, seen) in seen.iter().enumerate() {
-            // The parser looks at the ICRC.
+            // `parse` checks the ICRC.
             let packet = frame::parse(&seen.frame).unwrap().packet;
             let ends = if n < 3 {
                 [p.a.qpn, p.b.qpn]
@@ -68,7 +68,7 @@ fn what_goes_by_reference_is_seen_as_the_frames_that_it_stands_for() {
 }
 
 #[test]
-fn what_is_lost_on_purpose_is_seen_as_lost() {
+fn randomly_lost_frames_are_shown_as_lost() {
     let (mut p, watch) = watched(Config {
         wire_local: true,
         drop_percent: 100,
@@ -80,7 +80,7 @@ fn what_is_lost_on_purpose_is_seen_as_lost() {
 }
 
 #[test]
-fn what_leaves_and_what_comes_is_seen_once() {
+fn sent_and_received_frames_are_shown_once() {
     let (mut p, watch) = watched(Config::default());
     let qp = p.d.create_qp(&p.cq_a.clone(), &p.cq_a.clone());
     let mut av = Driver::path(0, 0);
@@ -96,7 +96,7 @@ fn what_leaves_and_what_comes_is_seen_once() {
         panic!("not one frame");
     };
     assert_eq!((seen.way, &seen.frame), (Way::Sent, &*sent));
-    // Whatever comes is seen, also what nobody can read.
+    // The tap sees received frames even if they cannot be parsed.
     p.d.device.receive_frame(&p.d.ram, &[1, 2, 3], 5);
     p.d.device.receive_frame(&p.d.ram, &sent, 5);
     let seen = all(&watch);
@@ -110,14 +110,14 @@ fn what_leaves_and_what_comes_is_seen_once() {
 }
 
 #[test]
-fn a_slow_reader_costs_frames_and_nothing_else() {
+fn a_slow_reader_only_misses_frames() {
     let mut p = Pair::new();
     let (to, watch) = tap(2, BYTES);
     p.d.device.set_tap(to);
     write(&mut p);
     assert_eq!(watch.tally(), (4, 2));
     assert!(p.d.poll(&mut p.cq_a).is_some());
-    // No room for a byte: nothing is made.
+    // Without room for a byte no frame is made.
     let mut p = Pair::new();
     let (to, watch) = tap(FRAMES, 0);
     p.d.device.set_tap(to);
@@ -127,7 +127,7 @@ fn a_slow_reader_costs_frames_and_nothing_else() {
 }
 
 #[test]
-fn there_is_one_reader_at_a_time_over_resets_and_a_gone_one_makes_room() {
+fn a_port_has_one_reader_over_resets_until_the_reader_is_dropped() {
     let taken = |d: &mut Driver| -> (bool, Watch) {
         let (to, watch): (Tap, Watch) = tap(FRAMES, BYTES);
         (d.device.set_tap(to), watch)
@@ -144,7 +144,7 @@ fn there_is_one_reader_at_a_time_over_resets_and_a_gone_one_makes_room() {
     drop(watch);
     let (mut p, watch) = (Pair::new(), taken(&mut d).1);
     drop(watch);
-    assert!(taken(&mut p.d).0, "its reader is gone");
+    assert!(taken(&mut p.d).0, "the reader has gone");
     write(&mut p);
     assert!(p.d.device.shared.tap.is_none());
 }

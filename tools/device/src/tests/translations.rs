@@ -13,7 +13,7 @@ use verbena_abi::ctx::{QpState, Translation};
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::WqeOpcode;
 
-/// A generator of numbers (splitmix64).
+/// Random number generator (splitmix64).
 struct Dice(u64);
 
 impl Dice {
@@ -26,8 +26,8 @@ impl Dice {
     }
 }
 
-/// Writes the tables of pages at `pages`, each leaf at the end of the memory that the last one left, so that none lies behind
-/// its neighbour and nothing behind the first.
+/// Writes the tables of the given pages, each below the one before it, so that no leaf table is
+/// followed by the next one and nothing follows the first. `end` moves down to the last table.
 fn tables(ram: &Ram, end: &mut u64, pages: &[u64], log_page: u8, levels: u8) -> Translation {
     let mut table = |entries: &[u64]| {
         *end -= entries.len() as u64 * 8;
@@ -70,7 +70,8 @@ fn each_byte_is_where_the_tables_say() {
         (21, 2, 1100),
         (30, 2, 515),
     ] {
-        // Pages anywhere: often a page's neighbour lies behind it, sometimes before it.
+        // Pages at random addresses. Often the next page is contiguous, and sometimes it lies
+        // before the last one.
         let mut next = 1u64 << 44;
         let mut pages = vec![];
         for _ in 0..count {
@@ -88,7 +89,7 @@ fn each_byte_is_where_the_tables_say() {
         let walked = Pages::new(&raw, bytes).unwrap();
         let mut cache = PageCache::default();
         for i in 0..4000 {
-            // Around the ends of pages and of leaves, and anywhere.
+            // Positions at the ends of pages and of leaf tables, and random positions.
             let page = match dice.roll(3) {
                 0 => dice.roll(u64::from(count)),
                 1 => (512 * dice.roll(7)).min(u64::from(count) - 1),
@@ -107,14 +108,14 @@ fn each_byte_is_where_the_tables_say() {
             while left != 0 {
                 let (addr, run) = walked.run(&ram, &mut cache, at, left).expect("memory");
                 assert!(run != 0 && run <= left);
-                // All of the run is what the pages say.
+                // All of the run lies in the pages of the tables.
                 let mut seen = 0;
                 while seen < run {
                     let (page, inside) = ((at + seen) >> log_page, (at + seen) % (1 << log_page));
                     assert_eq!(addr + seen, pages[page as usize] + inside);
                     seen += (1 << log_page) - inside;
                 }
-                // And as long as it can be.
+                // The run is as long as possible.
                 if run < left {
                     let page = ((at + run) >> log_page) as usize;
                     assert!((at + run) % (1 << log_page) == 0 && pages[page] != addr + run);
@@ -122,7 +123,7 @@ fn each_byte_is_where_the_tables_say() {
                 (at, left) = (at + run, left - run);
             }
         }
-        // Behind the last page there is nothing.
+        // Positions after the last page have no address.
         for beyond in [bytes, bytes + 1, bytes << 1, u64::MAX - 8] {
             cache.forget();
             assert_eq!(walked.run(&ram, &mut cache, beyond, 8), None);
@@ -134,7 +135,7 @@ fn each_byte_is_where_the_tables_say() {
 }
 
 #[test]
-fn a_page_that_is_not_aligned_to_its_size_is_none() {
+fn a_page_that_is_not_aligned_to_its_size_cannot_be_reached() {
     let ram = Ram::new(1 << 20);
     for log_page in [12, 16] {
         for levels in [1, 2] {
@@ -148,7 +149,7 @@ fn a_page_that_is_not_aligned_to_its_size_is_none() {
             assert_eq!(at(2), Some((3 << 32, 8)));
         }
     }
-    // And a key that leads there is good for nothing.
+    // A key with such a page cannot be used.
     let mut p = Pair::new();
     let (from, lkey) = p.d.region(4096, 1);
     let table = p.d.alloc(4096);
@@ -198,7 +199,7 @@ fn a_ring_keeps_the_pages_that_its_tables_named() {
         };
         let aligned = (BASE + 0xffff) & !0xffff;
         let page = |i: u64| aligned + (count - 1 - i) * (1 << log_page);
-        // More pages than it takes: nobody looks at those.
+        // The tables have more pages than the ring needs. The device ignores the others.
         let mut pages: Vec<u64> = (0..count).map(page).collect();
         if levels != 0 {
             pages.extend([1, 2, 3]);
@@ -208,7 +209,7 @@ fn a_ring_keeps_the_pages_that_its_tables_named() {
         let ring = Ring::new(&ram, &raw, log_size, log_stride).unwrap();
         assert_eq!((ring.size(), ring.raw), (1 << log_size, raw));
         assert_eq!((ring.log_size(), ring.log_stride()), (log_size, log_stride));
-        // The tables may go.
+        // The ring does not need its tables any more.
         ram.hide(end, BASE + (8 << 20) - end);
         for index in [0, 1, 63, 64, (1 << log_size) - 1, 1 << log_size, u32::MAX] {
             let offset = u64::from(index) % (1 << log_size) << log_stride;
@@ -220,7 +221,7 @@ fn a_ring_keeps_the_pages_that_its_tables_named() {
             assert_eq!(ring.entry(index), expected, "{index} of 2^{log_size}");
         }
         ram.unhide();
-        // Any page of it that is not memory, or that is not aligned, is one too many.
+        // A ring is refused if one of its pages is not in memory or not aligned.
         for bad in [0, count / 2, count - 1] {
             if levels == 0 {
                 continue;
@@ -235,7 +236,7 @@ fn a_ring_keeps_the_pages_that_its_tables_named() {
                 assert_eq!((e.status, e.syndrome), expected, "{addr:#x}");
             }
         }
-        // Too few pages are none.
+        // A ring with too few pages is refused.
         if levels != 0 {
             let few = Translation {
                 num_pages: (count as u32 - 1).into(),
@@ -248,7 +249,7 @@ fn a_ring_keeps_the_pages_that_its_tables_named() {
 }
 
 #[test]
-fn a_ring_has_to_be_in_memory_as_far_as_it_goes() {
+fn all_of_a_ring_has_to_be_in_memory() {
     let ram = Ram::new(1 << 20);
     let end = BASE + (1 << 20);
     let of = |addr: u64| {
@@ -263,7 +264,7 @@ fn a_ring_has_to_be_in_memory_as_far_as_it_goes() {
     for off in [1, 4, 8, 32, 63] {
         assert_eq!(of(BASE + off), Err(CmdStatus::Invalid), "{off}");
     }
-    // A page may be larger than the ring, and the ring alone counts.
+    // A page may be larger than the ring. Only the ring has to be in memory.
     let ram = Ram::new((1 << 20) + 1024);
     let page = BASE + (1 << 20);
     let raw = tables(&ram, &mut { page }, &[page], 20, 1);
@@ -272,11 +273,12 @@ fn a_ring_has_to_be_in_memory_as_far_as_it_goes() {
 }
 
 #[test]
-fn queues_of_scattered_pages_work_after_their_tables_have_gone() {
+fn queues_of_scattered_pages_work_without_their_tables() {
     for (log_page, levels) in [(12, 1), (12, 2), (13, 1)] {
         let mut p = Pair::new();
         let size = 1u64 << log_page;
-        // Two pages each, the second before the first; strides so large that 16 entries take both.
+        // The pages of a ring are in descending order. With the large strides, 16 entries use all
+        // of them.
         let scattered = |d: &mut Driver, bytes: u64| {
             let count = bytes.div_ceil(size);
             let memory = (d.alloc((count + 1) * size) + size - 1) & !(size - 1);

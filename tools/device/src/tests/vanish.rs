@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Memory that is there when an object is created and not when it is used: each use has its own consequence, and nothing else
-//! suffers.
+//! Memory that can be reached when an object is created and not when it is used: each use has its
+//! own effect, and no other object is affected.
 
 use super::*;
 use crate::memory::GuestMemory;
@@ -16,7 +16,7 @@ use verbena_abi::stats::Counter;
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::WqeOpcode;
 
-/// The events of the queue for errors: kind, object, cause.
+/// Returns the events of EQ 0: kind, object, syndrome.
 fn told(p: &mut Pair) -> Vec<(EventType, u32, u32)> {
     let events = p.d.events(0);
     events
@@ -29,7 +29,7 @@ fn raw(cause: Syndrome) -> u32 {
     cause.to_raw().into()
 }
 
-/// State and cause of a queue pair.
+/// Returns the state and the syndrome of a queue pair.
 fn shown(d: &mut Driver, qpn: u32) -> (u8, u32) {
     let context = d.query_qp(qpn);
     (context.attr.qp_state, context.syndrome.get())
@@ -49,7 +49,7 @@ fn a_send_ring() {
     p.d.post_send(&mut p.a, &write(2));
     p.d.ram.hide(p.a.sq, 4096);
     p.d.pass(1_000_000_000);
-    // Who it was can no longer be read.
+    // The `wr_id` can no longer be read.
     let first = p.d.poll(&mut p.cq_a).unwrap();
     assert_eq!(first.status(), WcStatus::LocQpOpErr);
     assert_eq!(first.cqe.vendor_err.get(), raw(Syndrome::RingUnreadable));
@@ -105,7 +105,7 @@ fn a_shared_receive_ring() {
         ),
         (QueueState::Err.to_raw(), cause, 0)
     );
-    // It stays dead, and is destroyed as others are.
+    // The SRQ stays in error, and can be destroyed.
     p.d.ram.unhide();
     let modify = ModifySrq {
         srqn: srq.srqn.into(),
@@ -125,7 +125,7 @@ fn a_shared_receive_ring() {
 #[test]
 fn a_completion_ring() {
     let mut p = Pair::new();
-    // The second entry is on a page of its own fate.
+    // Only the second entry becomes unreachable.
     p.d.post_send(&mut p.a, &write(1));
     p.d.run();
     p.d.ram.hide(p.cq_a.ring + CQE_SIZE as u64, CQE_SIZE as u64);
@@ -154,7 +154,7 @@ fn a_completion_ring() {
         ),
         (QueueState::Err.to_raw(), raw(Syndrome::CqUnwritable), 1)
     );
-    // Dead is dead: no queue pair is brought up on it.
+    // No queue pair can be created with a CQ in error.
     let qp = p.d.qp_request(&p.cq_a.clone(), &p.cq_b.clone());
     assert_eq!(
         p.d.create_qp_by(&qp).unwrap_err().syndrome,
@@ -164,7 +164,8 @@ fn a_completion_ring() {
 
 #[test]
 fn a_completion_ring_of_a_queue_pair_on_its_way_up() {
-    // Either queue: it dies with a queue pair of another, and this one follows, but for one in RESET.
+    // The CQ of the send queue or of the receive queue fails because of another queue pair. A queue
+    // pair in INIT follows, and one in RESET does not.
     for send in [true, false] {
         let mut p = Pair::new();
         let (dying, other) = (p.cq_a.clone(), p.cq_b.clone());
@@ -189,7 +190,7 @@ fn a_completion_ring_of_a_queue_pair_on_its_way_up() {
         assert_eq!(events, expected, "sends: {send}");
         assert_eq!(shown(&mut p.d, rising.qpn).0, ERR);
         assert_eq!(shown(&mut p.d, new.qpn), (QpState::Reset as u8, 0));
-        // Down is always allowed, though.
+        // Moves to ERR and RESET are allowed, and a move to INIT is not.
         p.d.move_to(rising.qpn, QpState::Err).unwrap();
         for qpn in [new.qpn, rising.qpn] {
             p.d.move_to(qpn, QpState::Reset).unwrap();
@@ -213,7 +214,7 @@ fn a_doorbell_area() {
     let peer = p.d.create_qp(&p.cq_b, &p.cq_b);
     p.d.connect(&far, &peer);
     p.d.run();
-    // All of it but the counters: the next thing that is noticed there is noticed in vain.
+    // The end of the area becomes unreachable. The device finds that when it notices the post.
     doorbell::post_send(
         &crate::mock::GuestWords {
             ram: &p.d.ram,
@@ -231,7 +232,7 @@ fn a_doorbell_area() {
     assert_eq!(shown(&mut p.d, p.a.qpn), (RTS, 0));
 }
 
-/// What a device that is dead says, and what it does.
+/// Checks that a device is in the fatal state, and that it only answers commands.
 fn dead(p: &mut Pair, cause: Syndrome) {
     let status = regs::STATUS_READY | regs::STATUS_FATAL;
     assert_eq!(p.d.regs.read(regs::STATUS), status);
@@ -281,7 +282,8 @@ fn the_command_queue() {
 
 #[test]
 fn data_on_every_path() {
-    // By reference and through frames; of a message, of a READ, of an atomic, of a receive.
+    // By reference and through frames: the source of a WRITE, the target of a READ, both at the
+    // peer, and a receive.
     for wire_local in [false, true] {
         let config = || crate::Config {
             wire_local,
@@ -314,7 +316,8 @@ fn data_on_every_path() {
         let fresh = || {
             let mut p = Pair::on(Driver::with(config()));
             let (gone, good) = (p.d.region(8192, 1), p.d.region(8192, 2));
-            // The second page goes: what begins on the first ends there.
+            // The second page becomes unreachable. The accesses begin on the first page and reach
+            // into the second one.
             p.d.ram.hide(gone.0 + 4096, 4096);
             (p, gone, good)
         };

@@ -1,31 +1,31 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Guest memory that tells what the device did to it, and in which order.
+//! Guest memory that records the accesses of the device, in order.
 
 use crate::memory::{Access, GuestMemory};
 use crate::mock::Ram;
 use std::cell::RefCell;
 
-/// An access: address, bytes, and the value of a word that was stored.
+/// An access: address, length in bytes, and for a store the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// Bytes are copied out.
+    /// Copies bytes out.
     Read(u64, u64),
-    /// Bytes are copied in.
+    /// Copies bytes in.
     Write(u64, u64),
-    /// A word is loaded.
+    /// Loads a word.
     Load(u64, u64),
-    /// A word is stored.
+    /// Stores a word.
     Store(u64, u64, u64),
 }
 
 impl Op {
-    /// Whether it changes memory.
+    /// True if the access changes memory.
     pub fn writes(&self) -> bool {
         matches!(self, Self::Write(..) | Self::Store(..))
     }
 
-    /// Whether it is about a byte of a range.
+    /// True if the access touches a byte of a range.
     pub fn touches(&self, addr: u64, len: u64) -> bool {
         let (at, bytes) = match *self {
             Self::Read(a, n) | Self::Write(a, n) | Self::Load(a, n) | Self::Store(a, n, _) => {
@@ -36,14 +36,14 @@ impl Op {
     }
 }
 
-/// The memory.
+/// Guest memory and its recorded accesses.
 pub struct Watched<'a> {
     ram: &'a Ram,
     ops: RefCell<Vec<Op>>,
 }
 
 impl<'a> Watched<'a> {
-    /// From now on.
+    /// Begins to record accesses to this memory.
     pub fn new(ram: &'a Ram) -> Self {
         Self {
             ram,
@@ -51,7 +51,7 @@ impl<'a> Watched<'a> {
         }
     }
 
-    /// All that was done.
+    /// Returns the accesses so far.
     pub fn ops(&self) -> Vec<Op> {
         self.ops.borrow().clone()
     }

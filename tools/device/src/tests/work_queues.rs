@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Work queues: which operation each type of queue pair has, what of a WQE is looked at, and how far a producer index may go.
+//! Work queues: the operations of each type of queue pair, the fields of a WQE that the device
+//! uses, and the limits of a producer index.
 
 use super::*;
 use crate::mock::{GuestWords, SendWr, WqeBytes};
@@ -13,7 +14,7 @@ use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::{send_flags, SendWqe, WqeOpcode, DATA_OFFSET};
 use zerocopy::IntoBytes;
 
-/// A queue pair of a type in RTS, alone.
+/// Returns a device with one queue pair of a type in RTS, whose peer is on another machine.
 fn one(kind: QpType) -> (Driver, QpHandle, CqHandle) {
     let mut d = Driver::new();
     let cq = d.create_cq(6);
@@ -58,7 +59,8 @@ fn one(kind: QpType) -> (Driver, QpHandle, CqHandle) {
     (d, qp, cq)
 }
 
-/// What a WQE completes with on a fresh queue pair of a type; none: it was sent.
+/// Posts a WQE to a new queue pair of a type. Returns status and `vendor_err` if it fails, and None
+/// if it was sent.
 fn outcome(kind: QpType, wqe: &WqeBytes) -> Option<(WcStatus, u32)> {
     let (mut d, mut qp, mut cq) = one(kind);
     d.post_raw(&mut qp, wqe);
@@ -85,7 +87,7 @@ fn bad_key(cause: Syndrome) -> Option<(WcStatus, u32)> {
     Some((WcStatus::MwBindErr, cause.to_raw().into()))
 }
 
-/// The shortest WQE of an operation that is right on a type.
+/// Returns the shortest valid WQE of an operation for a type.
 fn shortest(kind: QpType, opcode: WqeOpcode) -> WqeBytes {
     let mut wqe = SendWr::new(opcode, 1, &[]).encode();
     if matches!(kind, QpType::Ud | QpType::Gsi) {
@@ -103,7 +105,7 @@ fn shortest(kind: QpType, opcode: WqeOpcode) -> WqeBytes {
 const KINDS: [QpType; 4] = [QpType::Rc, QpType::Uc, QpType::Ud, QpType::Gsi];
 
 #[test]
-fn each_type_has_its_operations() {
+fn each_type_refuses_operations_of_others() {
     use WqeOpcode::*;
     for kind in KINDS {
         for &opcode in WqeOpcode::ALL {
@@ -111,13 +113,13 @@ fn each_type_has_its_operations() {
                 (_, Send | SendImm) => None,
                 (QpType::Rc | QpType::Uc, RdmaWrite | RdmaWriteImm) => None,
                 (QpType::Rc, RdmaRead | SendInv) => None,
-                // Eight bytes are needed, of a key that is good.
+                // These need eight bytes and a valid key.
                 (QpType::Rc, CompareSwap | FetchAdd | AtomicWrite) => continue,
-                // It asks for nothing.
+                // The FLUSH names no placement.
                 (QpType::Rc, Flush) => op_err(Syndrome::FlushType),
-                // No other than a privileged queue pair has it.
+                // Only a privileged queue pair has this operation.
                 (QpType::Rc | QpType::Uc, FastReg) => op_err(Syndrome::Privilege),
-                // There are no such keys.
+                // The keys in these requests do not exist.
                 (QpType::Rc | QpType::Uc, LocalInv) => bad_key(Syndrome::KeyManagement),
                 (QpType::Rc | QpType::Uc, BindMw) => bad_key(Syndrome::BindWindow),
                 _ => op_err(Syndrome::WqeOpcodeTransport),
@@ -134,7 +136,7 @@ fn each_type_has_its_operations() {
 }
 
 #[test]
-fn words_without_a_meaning_may_hold_anything() {
+fn unused_fields_of_a_wqe_are_ignored() {
     for kind in KINDS {
         let mut wqe = shortest(kind, WqeOpcode::Send);
         for (at, len) in [
@@ -149,7 +151,7 @@ fn words_without_a_meaning_may_hold_anything() {
             wqe[DATA_OFFSET + 0x2c..][..4].fill(0xff);
         }
         assert_eq!(outcome(kind, &wqe), None, "{kind:?}");
-        // No flag is without a meaning, but those that there are may be set.
+        // Each flag that exists may be set, and every other bit is refused.
         for bit in 0..8 {
             let mut wqe = shortest(kind, WqeOpcode::Send);
             wqe[1] |= 1 << bit;
@@ -164,8 +166,8 @@ fn words_without_a_meaning_may_hold_anything() {
 }
 
 #[test]
-fn elements_and_inline_data_are_as_many_as_were_agreed() {
-    // Four elements and 128 bytes, of nothing.
+fn elements_and_inline_data_have_the_limits_of_the_queue_pair() {
+    // The queue pairs have four elements and 128 bytes of inline data. The elements here are empty.
     for kind in KINDS {
         for (count, expected) in [(4, None), (5, op_err(Syndrome::WqeSgeCount))] {
             let mut wqe = shortest(kind, WqeOpcode::Send);
@@ -184,7 +186,7 @@ fn elements_and_inline_data_are_as_many_as_were_agreed() {
             assert_eq!(inline(length, elements), op_err(Syndrome::WqeInline));
         }
     }
-    // What is fetched is never inline.
+    // READs and atomics have no inline data.
     for opcode in [WqeOpcode::RdmaRead, WqeOpcode::CompareSwap] {
         let mut wqe = shortest(QpType::Rc, opcode);
         wqe[1] |= send_flags::INLINE;
@@ -192,7 +194,7 @@ fn elements_and_inline_data_are_as_many_as_were_agreed() {
     }
 }
 
-/// State and cause of a queue pair, and the events of queue 0.
+/// Returns the state and the syndrome of a queue pair, and the events of event queue 0.
 fn fate(p: &mut Pair, qpn: u32) -> (u8, u32, Vec<(EventType, u32)>) {
     let context = p.d.query_qp(qpn);
     let events = p.d.events(0);
@@ -201,11 +203,12 @@ fn fate(p: &mut Pair, qpn: u32) -> (u8, u32, Vec<(EventType, u32)>) {
 }
 
 #[test]
-fn a_send_producer_goes_as_far_as_the_ring_and_never_back() {
+fn a_send_producer_index_beyond_the_ring_or_back_is_an_error() {
     let cause = u32::from(Syndrome::ProducerIndex.to_raw());
     let (rts, err) = (QpState::Rts.to_raw(), QpState::Err.to_raw());
     let dead = (err, cause, vec![(EventType::QpFatal, cause)]);
-    // Completed, posted and not completed, and what the guest stores then.
+    // Requests completed, requests posted and not completed, producer index stored then, and true
+    // if it is valid.
     for (done, posted, stored, good) in [
         (0u32, 0u32, 16u32, true),
         (0, 0, 17, false),
@@ -227,7 +230,7 @@ fn a_send_producer_goes_as_far_as_the_ring_and_never_back() {
             p.d.post_send(&mut p.a, &SendWr::new(WqeOpcode::RdmaWrite, i.into(), &[]));
             assert_eq!(p.d.drain(&mut p.cq_a).len(), 1);
         }
-        // From here on nothing is acknowledged.
+        // From here on no request is acknowledged.
         p.d.set_port(false);
         let slot = p.a.slot.into();
         doorbell::post_send(&p.d.words(), slot, done + posted, || {});
@@ -241,7 +244,7 @@ fn a_send_producer_goes_as_far_as_the_ring_and_never_back() {
         if good {
             assert_eq!(p.d.query_qp(qpn).sq_pi.get(), stored);
         } else {
-            // All that was posted is flushed.
+            // All posted requests are flushed.
             let flushed = p.d.drain(&mut p.cq_a).len();
             assert!(flushed as u32 >= posted, "{done} {posted} {stored:#x}");
         }
@@ -249,7 +252,7 @@ fn a_send_producer_goes_as_far_as_the_ring_and_never_back() {
 }
 
 #[test]
-fn a_receive_producer_goes_as_far_as_the_ring() {
+fn a_receive_producer_index_beyond_the_ring_or_back_is_an_error() {
     let cause = u32::from(Syndrome::ProducerIndex.to_raw());
     for (taken, stored, good) in [
         (0u32, 16u32, true),
@@ -303,7 +306,7 @@ fn a_receive_producer_goes_as_far_as_the_ring() {
 
 #[test]
 fn indexes_wrap() {
-    // From a few steps before the end of numbers, as a queue pair that has lived for long.
+    // The indexes begin shortly before they wrap, as in an SRQ that was used for a long time.
     let mut p = Pair::new();
     let mut srq = p.share();
     p.a = p.d.create_qp(&p.cq_a, &p.cq_a);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Work queue entries: which operation on which queue pair, flags, sizes at their bounds, and full rings.
+//! Work queue entries: the operations of each type of queue pair, flags, sizes at their limits, and
+//! full rings.
 
 use super::Pair;
 use crate::memory::GuestMemory;
@@ -14,7 +15,8 @@ use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::{self, send_flags, WqeOpcode};
 use zerocopy::IntoBytes;
 
-/// A queue pair of any type in RTS, to one of its kind; with these flags.
+/// Returns a queue pair of a type in RTS, created with these flags. An RC or UC queue pair has a
+/// second one of its type as its peer.
 fn running(p: &mut Pair, qp_type: QpType, flags: u8) -> QpHandle {
     let mut made = vec![];
     for _ in 0..2 {
@@ -61,7 +63,7 @@ fn running(p: &mut Pair, qp_type: QpType, flags: u8) -> QpHandle {
     made[0].clone()
 }
 
-/// Posts a WQE: status and cause of its completion.
+/// Posts a WQE. Returns the status and `vendor_err` of its completion.
 fn outcome(p: &mut Pair, qp: &mut QpHandle, wqe: &WqeBytes) -> (WcStatus, u32) {
     p.d.post_raw(qp, wqe);
     p.d.run();
@@ -73,12 +75,12 @@ fn refused(cause: Syndrome) -> (WcStatus, u32) {
     (WcStatus::LocQpOpErr, cause.to_raw().into())
 }
 
-/// An ATOMIC WRITE of other than 8 bytes.
+/// Returns the completion of an ATOMIC WRITE whose length is not 8 bytes.
 fn too_short() -> (WcStatus, u32) {
     (WcStatus::LocLenErr, Syndrome::AtomicLength.to_raw().into())
 }
 
-/// Puts an address vector, good for `running`, where a datagram's WQE has it.
+/// Writes an address vector to a datagram's WQE, for a queue pair that [`running`] has returned.
 fn address(wqe: &mut WqeBytes, dest_qpn: u32) {
     let av = AddressVector {
         dest_qpn: dest_qpn.into(),
@@ -89,7 +91,7 @@ fn address(wqe: &mut WqeBytes, dest_qpn: u32) {
 }
 
 #[test]
-fn each_transport_has_its_operations() {
+fn each_transport_refuses_operations_of_others() {
     use WqeOpcode::*;
     let all = [
         RdmaWrite,
@@ -138,7 +140,7 @@ fn each_transport_has_its_operations() {
                     };
                     assert_eq!(got, Some(expected), "{what}");
                 } else if opcode == Flush {
-                    // It asks for nothing.
+                    // The FLUSH names no placement.
                     assert_eq!(got, Some(refused(Syndrome::FlushType)), "{what}");
                 } else if got.is_some_and(|g| g.0 == WcStatus::LocQpOpErr) {
                     panic!("{what}: {got:?}");
@@ -149,7 +151,7 @@ fn each_transport_has_its_operations() {
 }
 
 #[test]
-fn a_completion_comes_if_one_is_asked_for() {
+fn a_request_completes_if_it_is_signaled() {
     for qp_flags in [0, QP_SIGNAL_ALL] {
         for signaled in [0, send_flags::SIGNALED] {
             let mut p = Pair::new();
@@ -159,7 +161,7 @@ fn a_completion_comes_if_one_is_asked_for() {
             p.d.post_send(&mut qp, &wr);
             let done = p.d.drain(&mut p.cq_a).len();
             assert_eq!(done, usize::from(qp_flags != 0 || signaled != 0));
-            // An error is told of in any case.
+            // A request that fails completes even if it is unsignaled.
             wr.remote = (8, 8);
             wr.inline = vec![1];
             p.d.post_send(&mut qp, &wr);
@@ -169,7 +171,7 @@ fn a_completion_comes_if_one_is_asked_for() {
 }
 
 #[test]
-fn a_receive_is_solicited_if_the_sender_said_so() {
+fn a_receive_is_solicited_if_the_request_is() {
     use WqeOpcode::*;
     for opcode in [Send, SendImm, RdmaWriteImm, RdmaWrite] {
         for solicited in [0, send_flags::SOLICITED] {
@@ -189,7 +191,7 @@ fn a_receive_is_solicited_if_the_sender_said_so() {
                     vec![p.cq_b.cqn; event.into()],
                     "{opcode:?} {solicited}"
                 );
-                // The sender's own entry is not.
+                // The completion of the sender is not solicited.
                 p.d.arm(&mut p.cq_a, ArmMode::Solicited);
                 p.d.run();
                 assert_eq!(p.d.events(1), []);
@@ -219,7 +221,8 @@ fn a_fenced_request_waits_for_reads() {
     }
 }
 
-/// A queue pair whose send ring has this stride, and what it is created for.
+/// Returns a queue pair whose send ring has this stride, with these limits of elements and inline
+/// bytes.
 fn sized(log_stride: u8, max_send_sge: u8, max_inline: u32) -> (Pair, QpHandle) {
     let mut p = Pair::new();
     let (cq, peer) = (p.cq_a.clone(), p.cq_b.clone());
@@ -235,7 +238,7 @@ fn sized(log_stride: u8, max_send_sge: u8, max_inline: u32) -> (Pair, QpHandle) 
 }
 
 #[test]
-fn a_wqe_has_as_many_elements_as_were_agreed_and_as_its_stride_has_room_for() {
+fn elements_are_limited_by_max_send_sge_and_by_the_stride() {
     for (log_stride, agreed, most) in [
         (8, 4, 4),
         (8, 0, 0),
@@ -258,7 +261,7 @@ fn a_wqe_has_as_many_elements_as_were_agreed_and_as_its_stride_has_room_for() {
                 wqe[sge + 12..sge + 16].copy_from_slice(&key.to_le_bytes());
             }
             wqe[24..32].copy_from_slice(&at.to_le_bytes());
-            // 8 bytes of each go to as many bytes there.
+            // All data together are written to the 64 bytes at `at`. More bytes exceed the region.
             wqe[32..36].copy_from_slice(&key.to_le_bytes());
             let big = (1..count.min(13)).filter(|i| i % 3 != 0).count() * 8 > 64;
             let got = outcome(&mut p, &mut qp, &wqe);
@@ -278,8 +281,8 @@ fn a_wqe_has_as_many_elements_as_were_agreed_and_as_its_stride_has_room_for() {
 }
 
 #[test]
-fn inline_data_end_with_the_wqe_and_are_no_elements() {
-    // Bytes, elements, stride, agreed.
+fn inline_data_are_limited_by_max_inline_and_by_the_stride() {
+    // Length, elements, log of the stride, `max_inline`, and true if the WQE is valid.
     for (length, sges, log_stride, agreed, good) in [
         (0u32, 0, 8, 128, true),
         (0, 0, 8, 0, true),
@@ -320,7 +323,7 @@ fn inline_data_end_with_the_wqe_and_are_no_elements() {
         assert_eq!(there[..length as usize], vec![0x77; length as usize]);
         assert!(there[length as usize] != 0x77);
     }
-    // Those of an ATOMIC WRITE were agreed to with the operation.
+    // The 8 bytes of an ATOMIC WRITE may be inline whatever `max_inline` is.
     for (length, bytes, expected) in [
         (8, 0, (WcStatus::Success, 0)),
         (8, 4, (WcStatus::Success, 0)),
@@ -339,7 +342,7 @@ fn inline_data_end_with_the_wqe_and_are_no_elements() {
         let written = expected.0 == WcStatus::Success;
         assert_eq!(p.d.bytes(at + 8, 8) == [0x5a; 8], written);
     }
-    // Nor has an operation that brings data any.
+    // READs and atomics have no inline data, because their data come from the peer.
     for opcode in [
         WqeOpcode::RdmaRead,
         WqeOpcode::FetchAdd,
@@ -355,7 +358,7 @@ fn inline_data_end_with_the_wqe_and_are_no_elements() {
 }
 
 #[test]
-fn a_datagram_is_for_24_bits_of_a_number() {
+fn a_destination_qpn_has_24_bits() {
     let mut p = Pair::new();
     let mut qp = running(&mut p, QpType::Ud, 0);
     let (at, key) = p.d.region(64, 1);
@@ -369,7 +372,7 @@ fn a_datagram_is_for_24_bits_of_a_number() {
 }
 
 #[test]
-fn a_receive_has_as_many_elements_as_were_agreed() {
+fn elements_of_a_receive_are_limited_by_max_recv_sge_and_by_the_stride() {
     for (count, agreed, good) in [
         (0u8, 0u8, true),
         (1, 0, false),
@@ -404,7 +407,8 @@ fn a_receive_has_as_many_elements_as_were_agreed() {
     }
 }
 
-/// State of a queue pair, and the one event of it.
+/// Returns true if a queue pair has failed because of its producer index. Checks that it has
+/// reported one event then, and none otherwise.
 fn failed(p: &mut Pair, qpn: u32) -> bool {
     let state = p.d.query_qp(qpn).attr.qp_state;
     let events = p.d.events(0);
@@ -422,8 +426,8 @@ fn failed(p: &mut Pair, qpn: u32) -> bool {
 }
 
 #[test]
-fn a_send_producer_index_goes_on_and_not_too_far() {
-    // Of what was posted before some were completed.
+fn a_send_producer_index_moves_forward_within_the_ring() {
+    // Requests posted, requests completed, producer index stored then, and true if it is valid.
     for (posted, done, next, good) in [
         (0, 0, 16, true),
         (0, 0, 17, false),
@@ -439,7 +443,7 @@ fn a_send_producer_index_goes_on_and_not_too_far() {
     ] {
         let mut p = Pair::new();
         for i in 0..posted {
-            // The peer has a receive for those that are to complete.
+            // A request completes only if the peer has a receive.
             if done != 0 {
                 p.d.post_recv(&mut p.b, 1, &[]);
             }
@@ -455,7 +459,7 @@ fn a_send_producer_index_goes_on_and_not_too_far() {
 }
 
 #[test]
-fn a_receive_producer_index_goes_on_and_not_too_far() {
+fn a_receive_producer_index_moves_forward_within_the_ring() {
     for (taken, next, good) in [
         (0, 16, true),
         (0, 17, false),

@@ -14,19 +14,19 @@ use verbena_abi::eqe::EventType;
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::{SendWqe, WqeOpcode};
 
-/// Of a receive with up to three SGEs, as a power of two.
+/// Logarithm of the stride of SRQs, which is enough for three SGEs.
 const LOG_STRIDE: u8 = 6;
 
-/// The PD of the receiver; that of the initiator is 7.
+/// PD of the receiver. The initiator has PD 7.
 const THEIRS: u32 = 8;
 
-/// An initiator connected to a target, and an SRQ of the target's domain.
+/// An initiator connected to a target, and an SRQ of the target's XRC domain.
 struct Xrc {
     d: Driver,
     cq: CqHandle,
     ini: QpHandle,
     tgt: QpHandle,
-    /// Where the SRQ's receives complete.
+    /// CQ of the SRQ's receives.
     srq_cq: CqHandle,
     srq: SrqHandle,
 }
@@ -78,7 +78,7 @@ fn tgt_request(d: &mut Driver, xrcdn: u32) -> CreateQp {
     }
 }
 
-/// From RESET to RTS, with exactly what each side has to be given.
+/// Moves a queue pair from RESET to RTS, with exactly the attributes that its side requires.
 fn connect(
     d: &mut Driver,
     me: u32,
@@ -115,7 +115,7 @@ fn connect(
     d.modify(me, rts, to(QpState::Rts)).map(|_| ())
 }
 
-/// The WQE of a request to an SRQ.
+/// Returns the WQE of a request to an SRQ.
 fn to_srq(wr: &SendWr, srqn: u32) -> WqeBytes {
     let mut wqe = wr.encode();
     let at = std::mem::offset_of!(SendWqe, remote_srqn);
@@ -153,7 +153,7 @@ impl Xrc {
         self.d.post_raw(&mut self.ini, &to_srq(wr, srqn));
     }
 
-    /// Memory of the receiver's: address and key.
+    /// Allocates memory of the receiver. Returns its address and key.
     fn theirs(&mut self, bytes: u32) -> (u64, u32) {
         let addr = self.d.alloc(bytes.into());
         let key = self.d.number() << 8 | 0x22;
@@ -180,7 +180,7 @@ impl Xrc {
 }
 
 #[test]
-fn a_receive_completes_where_its_queue_says() {
+fn a_receive_completes_in_the_cq_of_its_srq() {
     for wire_local in [false, true] {
         let mut x = Xrc::with(Config {
             wire_local,
@@ -203,7 +203,7 @@ fn a_receive_completes_where_its_queue_says() {
             x.d.words()
                 .load_acquire(doorbell::srq_consumer(x.srq.slot.into()));
         assert_eq!(taken, 1);
-        // Memory of the SRQ's domain can be written and read; the initiator's cannot.
+        // Memory of the SRQ's PD can be written and read. Memory of the initiator's PD cannot.
         let mut write = SendWr::new(WqeOpcode::RdmaWrite, 2, &[(src, 8, key)]);
         write.remote = (dst + 100, there);
         x.post(&write, srqn);
@@ -220,11 +220,11 @@ fn a_receive_completes_where_its_queue_says() {
 }
 
 #[test]
-fn requests_to_a_queue_that_is_not_theirs_are_refused() {
+fn requests_to_a_missing_basic_or_foreign_srq_are_refused() {
     type Queue = fn(&mut Xrc) -> u32;
     let tries: [(Queue, Syndrome); 3] = [
         (|_| 4000, Syndrome::XrcSrq),
-        // A basic one.
+        // An SRQ of the basic type.
         (|x| x.d.create_srq().srqn, Syndrome::XrcSrq),
         (
             |x| create_srq(&mut x.d, x.srq_cq.cqn, 4).srqn,
@@ -247,7 +247,7 @@ fn requests_to_a_queue_that_is_not_theirs_are_refused() {
 }
 
 #[test]
-fn a_queue_that_goes_within_a_message_is_not_written_to() {
+fn an_srq_destroyed_during_a_message_gets_no_completion() {
     for again in [false, true] {
         let mut x = Xrc::new();
         let length: u32 = 4 << 20;
@@ -278,14 +278,14 @@ fn a_queue_that_goes_within_a_message_is_not_written_to() {
         assert_eq!(
             x.d.drain(&mut x.srq_cq),
             [],
-            "its number is another's, its CQ is not"
+            "the receive of the destroyed SRQ does not complete"
         );
         assert_eq!(x.state(x.tgt.qpn), QpState::Err.to_raw());
     }
 }
 
 #[test]
-fn the_death_of_the_queues_cq_ends_who_needs_it() {
+fn an_overflow_of_the_srqs_cq_moves_the_target_to_err() {
     let mut x = Xrc::new();
     let srqn = x.srq.srqn;
     // The CQ has 16 entries, of which none is polled.
@@ -305,13 +305,13 @@ fn the_death_of_the_queues_cq_ends_who_needs_it() {
         told.contains(&EventType::CqErr) && told.contains(&EventType::QpFatal),
         "{told:?}"
     );
-    // No other SRQ begins with it.
+    // No further SRQ can use this CQ.
     let request = srq_request(&mut x.d, x.srq_cq.cqn, 3);
     assert_eq!(x.d.cmd(&request).unwrap_err().syndrome, Syndrome::CqDied);
 }
 
 #[test]
-fn a_message_is_not_over_where_nobody_hears_of_it() {
+fn a_message_fails_if_the_srqs_cq_overflows_meanwhile() {
     let mut x = Xrc::new();
     let length: u32 = 4 << 20;
     let (src, key) = x.d.region(length, 1);
@@ -330,7 +330,7 @@ fn a_message_is_not_over_where_nobody_hears_of_it() {
     for _ in 0..3 {
         x.d.device.run_slice(&x.d.ram, x.d.now);
     }
-    // Within it the CQ overflows, by what another queue pair has flushed there.
+    // During the message the CQ overflows, because another queue pair flushes requests into it.
     for _ in 0..16 {
         x.d.post_send(&mut other, &flushed);
     }
@@ -342,7 +342,7 @@ fn a_message_is_not_over_where_nobody_hears_of_it() {
 }
 
 #[test]
-fn a_cq_stays_while_a_queue_completes_there() {
+fn a_cq_is_busy_while_an_srq_uses_it() {
     let mut x = Xrc::new();
     let cqn = x.srq_cq.cqn;
     let destroy = DestroyCq {
@@ -355,7 +355,7 @@ fn a_cq_stays_while_a_queue_completes_there() {
         ..Default::default()
     });
     x.d.must(&destroy);
-    // The CQ of an initiator is used once, and none by a target.
+    // An initiator uses one CQ, and a target uses none.
     for qpn in [x.ini.qpn, x.tgt.qpn] {
         x.d.must(&DestroyQp {
             id: qpn.into(),
@@ -369,7 +369,7 @@ fn a_cq_stays_while_a_queue_completes_there() {
 }
 
 #[test]
-fn what_cannot_be_created() {
+fn invalid_xrc_objects_are_refused() {
     let mut d = Driver::new();
     let cq = d.create_cq(6);
     let srq = d.create_srq();
@@ -426,7 +426,7 @@ fn what_cannot_be_created() {
 }
 
 #[test]
-fn each_side_is_given_what_it_needs_and_nothing_else() {
+fn each_side_takes_exactly_its_own_attributes() {
     let mut x = Xrc::new();
     let (ini, tgt) = (x.ini.qpn, x.tgt.qpn);
     for (me, peer, is_target) in [(ini, tgt, false), (tgt, ini, true)] {
@@ -435,7 +435,7 @@ fn each_side_is_given_what_it_needs_and_nothing_else() {
         assert_eq!(e.syndrome, Syndrome::CmdAttribute);
         x.d.move_to(me, QpState::Reset).unwrap();
         connect(&mut x.d, me, peer, (0, 1), is_target).unwrap();
-        // Neither has a send queue that could be in error alone.
+        // The program can move neither side to SQE.
         let e = x.d.move_to(me, QpState::Sqe).unwrap_err();
         assert_eq!(e.syndrome, Syndrome::CmdTransition);
         x.d.move_to(me, QpState::Sqd).unwrap();
@@ -443,7 +443,7 @@ fn each_side_is_given_what_it_needs_and_nothing_else() {
 }
 
 #[test]
-fn nothing_is_read_of_a_send_queue_that_a_target_does_not_have() {
+fn a_target_ignores_posts_because_it_has_no_send_queue() {
     let mut x = Xrc::new();
     doorbell::post_send(&x.d.words(), x.tgt.slot.into(), 1 << 20, || {});
     x.d.device.ring(0);
@@ -455,9 +455,10 @@ fn nothing_is_read_of_a_send_queue_that_a_target_does_not_have() {
     assert_eq!(x.d.drain(&mut x.cq), []);
 }
 
-/// By reference, through frames, through frames of which some are lost; what is sent again is executed once.
+/// Packets go by reference, through frames, and through frames of which 5% are lost. A
+/// retransmitted request is executed once.
 #[test]
-fn requests_to_two_queues_in_turn_arrive_once_and_in_order() {
+fn requests_to_two_srqs_in_turn_arrive_once_and_in_order() {
     const LENGTH: u32 = 5000;
     for (wire_local, drop_percent) in [(false, 0), (true, 0), (true, 5)] {
         let mut x = Xrc::with(Config {

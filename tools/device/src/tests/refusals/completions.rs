@@ -39,7 +39,7 @@ fn completion_queues() {
         |r| r.ring.addr = (last - (64 << 18) + 64).into() => UNREACHABLE;
         |r| r.ring.num_pages = 2.into() => TRANSLATION;
     }
-    // None of them has taken the slot, or made the area or the event queue busy.
+    // None of the failed commands has taken the slot, or made the area or the event queue busy.
     assert_eq!(destroy_uar(&mut d, 3), OK);
     area(&mut d, 3);
     tries! { d, good, |_r| {} => OK; }
@@ -125,7 +125,7 @@ fn event_queues() {
     }
     let most = caps.max_eq.get() - 1;
     assert_eq!(destroy_eq(&mut d, 5), NO_OBJECT);
-    // The asynchronous one goes last, and after all that it may have to tell of.
+    // EQ 0 is destroyed last, after all objects whose events it may have to report.
     assert_eq!(destroy_eq(&mut d, 0), BUSY);
     assert_eq!(destroy_eq(&mut d, most), OK);
     let srq = d.create_srq();
@@ -162,7 +162,7 @@ fn an_event_queue_waits_for_its_completion_queues() {
     assert_eq!(destroy_eq(&mut d, 2), BUSY);
     assert_eq!(destroy_cq(&mut d, 51), OK);
     assert_eq!(destroy_eq(&mut d, 2), OK);
-    // One that tells of errors and of completions is busy on both accounts.
+    // If EQ 0 also has CQs, it is busy for both reasons.
     d.must(&CreateCq {
         eqn: 0.into(),
         ..request

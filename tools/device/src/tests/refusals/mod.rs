@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What each command refuses, and by which status and syndrome: one field after the other is one step beyond what is allowed,
-//! and the last value that is allowed is taken. Limits are those that QUERY_DEVICE tells. A command that failed has taken
-//! nothing: the same request, put right, succeeds with the same number and slot.
+//! The requests that each command refuses, with the status and the syndrome: one field after the
+//! other is one step beyond its limit, and the last allowed value is accepted. The limits are those
+//! that QUERY_DEVICE reports. A command that failed has taken nothing: the same request, once
+//! corrected, succeeds with the same number and slot.
 
 use super::*;
 use crate::error::CmdError;
@@ -32,7 +33,7 @@ fn told<T>(result: Result<T, CmdError>) -> Told {
     result.map(|_| ()).map_err(|e| (e.status, e.syndrome))
 }
 
-/// Tries changes of a good request one by one: what each comes to.
+/// Executes a valid request with one change at a time, and checks the result of each.
 macro_rules! tries {
     ($d:expr, $good:expr, $( |$r:ident| $change:expr => $expected:expr; )*) => { $({
         let mut request = $good;
@@ -45,7 +46,7 @@ macro_rules! tries {
 mod completions;
 mod work;
 
-/// The end of memory.
+/// Returns the end of memory.
 fn end(d: &Driver) -> u64 {
     let mut end = BASE;
     while d.ram.contains(end, 4096) {
@@ -118,7 +119,7 @@ fn area(d: &mut Driver, uar: u32) {
 }
 
 #[test]
-fn what_the_device_announces() {
+fn query_device_reports_features_and_limits() {
     let mut d = Driver::new();
     let expected = DeviceCaps {
         mac: [0x52, 0x54, 0, 0x12, 0x34, 0x56, 0, 0],
@@ -207,7 +208,7 @@ fn memory_regions() {
         |_r| {} => IN_USE;
         |r| r.key = 0x1ff.into() => IN_USE;
     }
-    // Contiguous memory is one page, wherever it is.
+    // Contiguous memory counts as one page, at any address.
     let contiguous = CreateMr {
         key: 0x200.into(),
         pages: flat(table),
@@ -222,11 +223,11 @@ fn memory_regions() {
         |r| (r.key, r.length) = (0x700.into(), (caps.max_mr_size.get() + 1).into()) => SIZE;
         |r| (r.key, r.length) = (0x700.into(), caps.max_mr_size) => OK;
     }
-    // Addresses end where numbers do.
+    // A region may end at the largest address.
     tries! { d, good,
         |r| (r.key, r.iova) = (0x300.into(), (u64::MAX - 3 * 4096 + 5).into()) => OK;
         |r| (r.key, r.pages.log_page_size) = (0x400.into(), 30) => OK;
-        // A key for fast registration gets its pages then.
+        // A key for fast registration has no pages before the registration.
         |r| (r.key, r.flags, r.pages) = (0x500.into(), mr_flags::FAST_REG.into(), Translation::default()) => OK;
     }
     let modify = ModifyMr {
@@ -282,7 +283,7 @@ fn areas_and_context_tables() {
     assert_eq!(destroy_uar(&mut d, NUM_UARS - 1), OK);
     assert_eq!(d.ram.load32(addr + doorbell::ALIVE as u64), Ok(0));
     let chunk = d.alloc(TABLE_CHUNK_SIZE as u64);
-    // The chunks that the contexts of all numbers take.
+    // Number of chunks of each table.
     let counts = [
         (Table::Qpc, 128),
         (Table::Cqc, 32),

@@ -132,13 +132,13 @@ fn queue_pairs() {
         |r| r.rq.addr = last.into() => UNREACHABLE;
         |r| r.rq.addr = (ring + 4).into() => TRANSLATION;
     }
-    // Nothing was taken: not the slot, not a CQ, not the SRQ.
+    // The failed commands have taken neither the slot nor a CQ nor the SRQ.
     assert_eq!(destroy_cq(&mut d, other.cqn), OK);
     tries! { d, good, |_r| {} => NO_OBJECT; }
     good.recv_cqn = cq.cqn.into();
     assert_eq!(destroy_uar(&mut d, 3), OK);
     area(&mut d, 3);
-    // With an SRQ there is no receive ring to be wrong.
+    // With an SRQ the fields of the receive ring are ignored.
     tries! { d, good,
         |r| (r.flags, r.srqn, r.log_rq_size, r.log_rq_stride, r.rq)
             = (QP_HAS_SRQ, srq.srqn.into(), 99, 99, Translation::default()) => OK;
@@ -171,10 +171,10 @@ fn queue_pairs() {
 }
 
 #[test]
-fn a_queue_pair_without_a_shared_queue_uses_none() {
+fn a_queue_pair_without_an_srq_uses_none() {
     let mut d = Driver::new();
     let ring = d.alloc(4096);
-    // Number 0, which a request without an SRQ names, may be that of one.
+    // A request without an SRQ has SRQN 0, which may be the number of an SRQ.
     d.must(&CreateSrq {
         slot: 100.into(),
         log_size: 4,

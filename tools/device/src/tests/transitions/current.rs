@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What MODIFY_QP says of states: of the present one, rightly or wrongly, and of one that there is not.
+//! The states in a MODIFY_QP: the current state, right or wrong, and states that do not exist.
 
 use super::*;
 
 #[test]
-fn the_present_state_is_named_rightly_or_not_at_all() {
+fn a_wrong_current_state_is_refused() {
     for kind in KINDS {
         let mut b = Bench::new(kind);
         for &from in QpState::ALL {
-            // With a state to go to, or with attributes alone.
+            // The request has a new state, or attributes alone.
             let targets = QpState::ALL.iter().map(|to| (*to, STATE));
             for (to, state) in targets.chain([(from, 0)]) {
                 let Some((must, may)) = row(kind, from, to) else {
@@ -29,7 +29,7 @@ fn the_present_state_is_named_rightly_or_not_at_all() {
                     let told = b.attempt(from, state | CUR_STATE | must, attr);
                     let what = format!("{kind:?} {from:?} to {to:?} ({state}), named {named}");
                     assert_eq!(told, expected, "{what}");
-                    // Without the bit nobody looks at it.
+                    // Without the mask bit the device ignores the current state.
                     if named == 8 {
                         assert_eq!(b.attempt(from, state | must, attr), Ok(()), "{what}");
                     }
@@ -40,7 +40,7 @@ fn the_present_state_is_named_rightly_or_not_at_all() {
 }
 
 #[test]
-fn there_is_no_other_state() {
+fn states_that_do_not_exist_are_refused() {
     for kind in KINDS {
         let mut b = Bench::new(kind);
         for &from in QpState::ALL {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! MODIFY_QP, attribute by attribute: every transition of every type, with each attribute that it needs left out and each
-//! other one added. The table is IBTA's (11.2.5.2, tables 91 to 96), written anew and not taken from the device.
+//! MODIFY_QP, attribute by attribute: each transition of each type is tried with each required
+//! attribute left out and with each other attribute added. The table follows IBTA 11.2.5.2 (tables
+//! 91 to 96) and has no code in common with the device.
 
 use super::*;
 use crate::error::CmdError;
@@ -21,10 +22,10 @@ const ATTRIBUTE: Told = Err((CmdStatus::Invalid, Syndrome::CmdAttribute));
 const TRANSITION: Told = Err((CmdStatus::Invalid, Syndrome::CmdTransition));
 const UNSUPPORTED: Told = Err((CmdStatus::Unsupported, Syndrome::CmdAttribute));
 
-/// All types.
+/// All types of queue pairs except those of XRC.
 const KINDS: [QpType; 4] = [QpType::Rc, QpType::Uc, QpType::Ud, QpType::Gsi];
 
-/// One queue pair of a type, made anew for each attempt.
+/// A queue pair of a type, which is created again for each attempt.
 struct Bench {
     d: Driver,
     cq: CqHandle,
@@ -92,7 +93,8 @@ impl Bench {
         QpState::from_raw(context.attr.qp_state).expect("a state")
     }
 
-    /// A new queue pair in a state; false if its type does not have that state.
+    /// Creates the queue pair again and brings it to a state. Returns false if its type does not
+    /// have that state.
     fn bring(&mut self, state: QpState) -> bool {
         use QpState::*;
         if state == Sqe && self.kind == QpType::Rc {
@@ -117,7 +119,7 @@ impl Bench {
         };
         path.iter().for_each(|to| self.must(*to));
         if state == Sqe {
-            // No such operation.
+            // The opcode does not exist.
             self.d.post_raw(&mut qp, &[0xff; 256]);
             assert_eq!(self.d.drain(&mut self.cq).len(), 1);
         }
@@ -128,7 +130,7 @@ impl Bench {
         true
     }
 
-    /// What becomes of an attempt from a state; if it is refused, nothing has changed.
+    /// Returns the result of a MODIFY_QP in a state. Checks that a refused one changes nothing.
     fn attempt(&mut self, from: QpState, mask: u32, attr: QpAttr) -> Told {
         self.bring(from);
         let before = self.d.query_qp(self.request.qpn.get());
@@ -157,7 +159,7 @@ fn bits() -> impl Iterator<Item = u32> {
 }
 
 #[test]
-fn each_transition_needs_what_it_needs_and_takes_what_it_may() {
+fn each_transition_takes_only_its_required_and_optional_attributes() {
     use QpState::*;
     for kind in KINDS {
         let mut b = Bench::new(kind);
@@ -173,7 +175,7 @@ fn each_transition_needs_what_it_needs_and_takes_what_it_may() {
             let what = |mask: u32| format!("{kind:?} {from:?} to {to:?}, mask {mask:#x}");
             if matches!(to, Reset | Err) {
                 for mask in [STATE].into_iter().chain(bits().map(|b| STATE | b)) {
-                    // Nothing is in RESET that could fail.
+                    // There is no transition from RESET to ERR.
                     let expected = match (from, to) {
                         _ if mask != STATE => ATTRIBUTE,
                         (Reset, Err) => TRANSITION,
@@ -218,7 +220,7 @@ fn each_transition_needs_what_it_needs_and_takes_what_it_may() {
 }
 
 #[test]
-fn attributes_alone_change_where_the_state_may_stay() {
+fn attributes_alone_change_in_init_rts_and_sqd() {
     use QpState::*;
     for kind in KINDS {
         let mut b = Bench::new(kind);
@@ -245,7 +247,8 @@ fn attributes_alone_change_where_the_state_may_stay() {
 #[test]
 fn attributes_have_ranges() {
     use QpState::*;
-    // A transition that takes it, the attribute, its last value, and the first beyond.
+    // For each attribute: a transition that requires it, its mask bit, its setter, valid values,
+    // and invalid values.
     type Set = fn(&mut QpAttr, u32);
     type Range<'a> = (QpState, QpState, u32, Set, &'a [u32], &'a [u32]);
     let ranges: &[Range<'_>] = &[
@@ -370,7 +373,7 @@ fn attributes_have_ranges() {
 }
 
 #[test]
-fn what_the_mask_names_changes_and_nothing_else() {
+fn only_attributes_in_the_mask_change() {
     let mut b = Bench::new(QpType::Rc);
     let new = QpAttr {
         qp_state: QpState::Sqd.to_raw(),
@@ -406,7 +409,7 @@ fn what_the_mask_names_changes_and_nothing_else() {
         (PATH_MTU, |a| a.path_mtu.into()),
         (QKEY, |a| a.qkey.get()),
     ];
-    // The last five are none that SQD takes: they only have to stay.
+    // SQD does not take the last five attributes, so they are only checked to stay the same.
     for &(bit, _) in &fields[..8] {
         b.bring(QpState::Sqd);
         let qpn = b.request.qpn.get();
@@ -426,20 +429,20 @@ fn what_the_mask_names_changes_and_nothing_else() {
 }
 
 #[test]
-fn what_brings_a_queue_pair_up_is_shown() {
+fn the_context_shows_the_attributes_of_the_transitions() {
     let mut b = Bench::new(QpType::Rc);
     b.bring(QpState::Rts);
     let attr = b.d.query_qp(b.request.qpn.get()).attr;
     let expected = QpAttr {
         cur_qp_state: QpState::Rts.to_raw(),
-        // No transition of an RC queue pair takes it.
+        // No transition of an RC queue pair takes a Q_Key.
         qkey: 0.into(),
         ..Bench::attr(QpState::Rts)
     };
     assert_eq!(attr, expected);
     let av = b.d.query_qp(b.request.qpn.get()).av;
     assert_eq!(av, Driver::path(0, 1));
-    // A path without a source is refused; so is an attribute of a state that was left.
+    // A path whose source GID is not set is refused.
     let mut no_gid = Driver::path(0, 1);
     no_gid.sgid_index = 9.into();
     b.bring(QpState::Sqd);
@@ -450,7 +453,7 @@ fn what_brings_a_queue_pair_up_is_shown() {
 }
 
 #[test]
-fn the_transport_is_told_each_attribute() {
+fn the_transport_gets_each_attribute() {
     let mut b = Bench::new(QpType::Rc);
     b.bring(QpState::Init);
     let qpn = b.request.qpn.get();
@@ -476,7 +479,7 @@ fn the_transport_is_told_each_attribute() {
         pkey: 0xffff,
         max_dest_rd_atomic: 12,
         min_rnr_timer: 13,
-        // GID 1 is the port's own.
+        // The peer has GID 1, which is a GID of this port.
         local_peer: true,
         ..Default::default()
     };
@@ -516,7 +519,7 @@ fn the_transport_is_told_each_attribute() {
     assert_eq!(b.modify(STATE | EN_SQD_ASYNC_NOTIFY, sqd), Ok(()));
     expected.sqd_notify = true;
     assert_eq!(told(&b), format!("{expected:?}"));
-    // A datagram queue pair goes by the port's MTU, 1024 bytes, and has a Q_Key.
+    // A datagram queue pair uses the port's MTU, 1024 bytes, and has a Q_Key.
     let mut b = Bench::new(QpType::Ud);
     b.bring(QpState::Rts);
     let qpn = b.request.qpn.get();

@@ -6,7 +6,7 @@ use super::KINDS;
 use verbena_abi::cmd::QpType;
 use verbena_abi::ctx::{qp_mask::*, QpState};
 
-/// Types, states before and after, attributes that are needed, attributes that are allowed.
+/// Types, states before and after, required attributes, optional attributes.
 type Row = (&'static [QpType], QpState, QpState, u32, u32);
 
 const CONNECTED: &[QpType] = &[QpType::Rc, QpType::Uc];
@@ -21,7 +21,8 @@ const ROWS: &[Row] = {
     &[
         (CONNECTED, Reset, Init, PKEY_INDEX | PORT | ACCESS_FLAGS, 0),
         (UD, Reset, Init, PKEY_INDEX | PORT | QKEY, 0),
-        // A GSI queue pair has its port from its creation; to say so once more does no harm.
+        // A GSI queue pair gets its port when it is created. The transition may name the port
+        // again.
         (GSI, Reset, Init, PKEY_INDEX | QKEY, PORT),
         (CONNECTED, Init, Init, 0, PKEY_INDEX | PORT | ACCESS_FLAGS),
         (DATAGRAM, Init, Init, 0, PKEY_INDEX | PORT | QKEY),
@@ -116,7 +117,8 @@ const ROWS: &[Row] = {
     ]
 };
 
-/// Attributes that a transition needs, and those that it may have besides. None: there is no such transition.
+/// Returns the required and the optional attributes of a transition, or None if the transition does
+/// not exist.
 pub fn row(kind: QpType, from: QpState, to: QpState) -> Option<(u32, u32)> {
     let is = |r: &&Row| r.0.contains(&kind) && (r.1, r.2) == (from, to);
     ROWS.iter().find(is).map(|r| (r.3, r.4))

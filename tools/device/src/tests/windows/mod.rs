@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Memory windows: what a bind gives, to whom, and what it is refused.
+//! Memory windows: the access that a bind grants, and the binds that are refused.
 
 mod refused;
 
@@ -21,7 +21,7 @@ const REGION: u32 = 0x50_11;
 const LENGTH: u64 = 8192;
 const REMOTE: u32 = access::REMOTE_WRITE | access::REMOTE_READ;
 
-/// What a bind asks for.
+/// Parameters of a bind.
 #[derive(Clone, Copy)]
 struct Bind {
     key: u32,
@@ -31,10 +31,10 @@ struct Bind {
     access: u32,
 }
 
-/// B has a region and windows; A is its peer.
+/// The second queue pair, B, has a region and windows. The first one, A, is its peer.
 struct Rig {
     p: Pair,
-    /// Address of the region, in memory and for work requests.
+    /// Address of the region, which is the same in memory and in work requests.
     at: u64,
 }
 
@@ -57,7 +57,7 @@ impl Rig {
         }
     }
 
-    /// How a bind that B posts ends.
+    /// Executes a bind of B. Returns its syndrome if it fails.
     fn bound(&mut self, bind: Bind) -> Result<(), Syndrome> {
         let mut wqe = SendWr::new(WqeOpcode::BindMw, 9, &[])
             .to(bind.addr, bind.key)
@@ -73,7 +73,8 @@ impl Rig {
         self.done(WcStatus::MwBindErr)
     }
 
-    /// How B's request ends: good, or with this status.
+    /// Polls the completion of B's request. Returns its syndrome if it has failed, which has to be
+    /// with the status `bad`.
     fn done(&mut self, bad: WcStatus) -> Result<(), Syndrome> {
         self.p.d.run();
         let done = self.p.d.poll(&mut self.p.cq_b).expect("a completion");
@@ -86,7 +87,7 @@ impl Rig {
         Err(cause)
     }
 
-    /// How A's WRITE or READ of one byte ends: the cause that B shows.
+    /// Executes a WRITE or READ of one byte by A. Returns the syndrome in B's context if it fails.
     fn used(&mut self, opcode: WqeOpcode, addr: u64, key: u32) -> Result<(), Syndrome> {
         let (local, lkey) = (self.at + 4096, 0x44_00);
         let wr = SendWr::new(opcode, 8, &[(local, 1, lkey)]).to(addr, key);
@@ -102,7 +103,7 @@ impl Rig {
         Err(Syndrome::from_raw(cause as u16).expect("a cause"))
     }
 
-    /// Both queue pairs anew, by the same numbers as far as nobody minds.
+    /// Resets both queue pairs, drops their posts and completions, and connects them again.
     fn again(&mut self) {
         for qp in [&mut self.p.a, &mut self.p.b] {
             self.p.d.move_to(qp.qpn, QpState::Reset).unwrap();
@@ -144,7 +145,7 @@ fn window(d: &mut Driver, key: u32, pdn: u32, kind: u32) {
     });
 }
 
-/// A rig whose A may read and write its own memory, with a window of a type.
+/// Returns a rig with a window of a type, and with a region for the local data of A.
 fn with(kind: u32) -> Rig {
     let mut rig = Rig::new();
     region(&mut rig.p.d, 0x44_00, PD, access::LOCAL_WRITE, rig.at);
@@ -153,7 +154,7 @@ fn with(kind: u32) -> Rig {
 }
 
 #[test]
-fn a_window_of_type_1_is_bound_again_and_again() {
+fn a_window_of_type_1_can_be_bound_again() {
     let mut rig = with(mr_flags::WINDOW_1);
     let bind = rig.bind();
     let inside = bind.addr + 49;
@@ -175,12 +176,12 @@ fn a_window_of_type_1_is_bound_again_and_again() {
         (inside + 1, 0x60_02, Syndrome::RkeyBounds),
         (bind.addr - 1, 0x60_02, Syndrome::RkeyBounds),
         (inside, 0x60_01, Syndrome::RkeyUnknown),
-        // Of the region nothing else is given.
+        // The key of the region grants no remote access.
         (inside, REGION, Syndrome::RkeyAccess),
     ] {
         assert_eq!(rig.used(WqeOpcode::RdmaWrite, addr, key), Err(cause));
     }
-    // Elsewhere, with other rights and another tag.
+    // The window is bound to another range, with other rights and another tag.
     let other = Bind {
         key: 0x60_03,
         addr: rig.at,
@@ -198,7 +199,7 @@ fn a_window_of_type_1_is_bound_again_and_again() {
     ] {
         assert_eq!(rig.used(WqeOpcode::RdmaWrite, rig.at, key), Err(cause));
     }
-    // To nothing.
+    // A bind of length 0 unbinds the window.
     let nothing = Bind {
         key: 0x60_04,
         length: 0,
@@ -221,21 +222,22 @@ fn invalidate(rig: &mut Rig, key: u32) -> Result<(), Syndrome> {
 }
 
 #[test]
-fn a_window_of_type_2_is_its_queue_pairs_until_it_is_invalidated() {
+fn a_window_of_type_2_belongs_to_a_queue_pair_until_it_is_invalidated() {
     let mut rig = with(mr_flags::WINDOW_2);
     let bind = rig.bind();
     assert_eq!(invalidate(&mut rig, 0x60_01), Err(Syndrome::KeyManagement));
     rig.bound(bind).unwrap();
     assert_eq!(rig.entry(0x60_02).qpn.get(), rig.p.b.qpn);
     rig.used(WqeOpcode::RdmaWrite, bind.addr, 0x60_02).unwrap();
-    // Not bound again before it is invalidated.
+    // The window cannot be bound again before it is invalidated.
     let again = Bind {
         key: 0x60_03,
         ..bind
     };
     assert_eq!(rig.bound(again), Err(Syndrome::BindWindow));
     rig.used(WqeOpcode::RdmaWrite, bind.addr, 0x60_02).unwrap();
-    // Through another queue pair of the same domain it is of no use, and not to be invalidated.
+    // Another queue pair of the same domain can neither be accessed through the window nor
+    // invalidate it.
     let (cq_a, cq_b) = (rig.p.cq_a.clone(), rig.p.cq_b.clone());
     let (a, b) = (
         rig.p.d.create_qp(&cq_a, &cq_a),
@@ -258,7 +260,7 @@ fn a_window_of_type_2_is_its_queue_pairs_until_it_is_invalidated() {
     );
     rig.bound(again).unwrap();
     rig.used(WqeOpcode::RdmaWrite, bind.addr, 0x60_03).unwrap();
-    // Its peer invalidates it.
+    // The peer invalidates the window.
     let mut send = SendWr::new(WqeOpcode::SendInv, 6, &[]);
     send.imm = 0x60_03u32.to_le_bytes();
     rig.p.d.post_recv(&mut rig.p.b, 5, &[]);
@@ -274,7 +276,7 @@ fn a_window_of_type_2_is_its_queue_pairs_until_it_is_invalidated() {
 }
 
 #[test]
-fn a_queue_pair_of_the_same_number_is_another() {
+fn a_window_is_not_valid_for_a_new_queue_pair_of_the_same_number() {
     let mut rig = with(mr_flags::WINDOW_2);
     let bind = rig.bind();
     rig.bound(bind).unwrap();
@@ -311,7 +313,7 @@ fn a_zero_based_window_begins_at_0() {
 }
 
 #[test]
-fn a_window_is_no_local_key() {
+fn a_window_is_not_a_local_key() {
     let mut rig = with(mr_flags::WINDOW_1);
     let bind = rig.bind();
     rig.bound(bind).unwrap();

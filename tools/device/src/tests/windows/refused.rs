@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Memory windows: what a bind, a change of a region and a window to be are refused.
+//! Memory windows: refused binds, refused changes of regions, and refused creations of windows.
 
 use super::*;
 
 #[test]
-fn what_a_bind_is_refused_changes_nothing() {
+fn a_refused_bind_changes_nothing() {
     use Syndrome::*;
     for kind in [mr_flags::WINDOW_1, mr_flags::WINDOW_2] {
         let mut rig = with(kind);
@@ -189,7 +189,8 @@ fn what_a_bind_is_refused_changes_nothing() {
             (Bind { length: 0, ..bind }, BindBounds)
         };
         assert_eq!(rig.bound(own.0), Err(own.1));
-        // For reading alone the region need not be written. All of it, and its last byte.
+        // A window for READs alone needs no local write access to the region. It covers the whole
+        // region.
         let read = access::REMOTE_READ | access::LOCAL_WRITE;
         rig.bound(Bind {
             region: 0x53_00,
@@ -204,7 +205,7 @@ fn what_a_bind_is_refused_changes_nothing() {
 }
 
 #[test]
-fn a_region_with_windows_stays_as_it_is() {
+fn a_region_with_bound_windows_is_busy() {
     for kind in [mr_flags::WINDOW_1, mr_flags::WINDOW_2] {
         let mut rig = with(kind);
         let bind = rig.bind();
@@ -227,7 +228,7 @@ fn a_region_with_windows_stays_as_it_is() {
         assert_eq!(rig.p.d.cmd(&gone).map_err(busy), Err(in_use));
         assert_eq!(rig.p.d.cmd(&changed).map_err(busy), Err(in_use));
         rig.used(WqeOpcode::RdmaWrite, bind.addr, 0x60_02).unwrap();
-        // A window goes whether or not it is bound.
+        // A window can be destroyed while it is bound.
         rig.p.d.must(&DestroyMr {
             id: 0x60_02.into(),
             ..Default::default()
@@ -243,7 +244,7 @@ fn a_region_with_windows_stays_as_it_is() {
 }
 
 #[test]
-fn a_window_is_made_of_one_type_and_nothing_else() {
+fn a_window_is_created_with_a_type_and_no_other_attributes() {
     let mut rig = Rig::new();
     let good = CreateMr {
         key: 0x60_00.into(),
@@ -283,7 +284,7 @@ fn a_window_is_made_of_one_type_and_nothing_else() {
         assert_eq!((refused.status, refused.syndrome), attribute);
     }
     rig.p.d.must(&good);
-    // It is no region that could be changed, and no region becomes one.
+    // MODIFY_MR can neither change a window nor turn a region into a window.
     for (key, flags) in [
         (0x60_00, 0),
         (0x60_00, mr_flags::WINDOW_1),
