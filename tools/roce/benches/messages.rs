@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Whole messages through the engine: rates of small ones, bandwidth of large ones beside memcpy of the same buffers, and
-//! what it costs to have many queue pairs.
+//! Benchmarks of whole messages through the engine: rates of small messages, the bandwidth of large
+//! ones compared with memcpy of the same buffers, and the cost of many queue pairs.
 
 use criterion::{criterion_group, criterion_main, Criterion, Throughput};
 use verbena_roce::host::WqeOpcode;
@@ -92,7 +92,7 @@ fn many(c: &mut Criterion) {
             ..Shape::new(QpType::Rc, WqeOpcode::RdmaWrite, 8)
         };
         let mut engine = Engine::new(shape);
-        // All rings and slots have been used once.
+        // Every ring and slot is used once before the measurement.
         engine.run(u64::from(2 * pairs * depth));
         group.bench_function(name, |b| b.iter(|| engine.run(BATCH)));
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Single frames: parse and emit, and the ICRC over them.
+//! Benchmarks of single frames: emit, parse, and the ICRC.
 
 use criterion::{criterion_group, criterion_main, BenchmarkId, Criterion, Throughput};
 use std::convert::Infallible;
@@ -42,7 +42,7 @@ fn write(size: usize) -> Packet {
 fn emit(packet: &Packet, out: &mut Vec<u8>) {
     out.clear();
     let made = frame::emit::<Infallible>(&path(Side::A), packet, out, |place| {
-        // What a NIC copies from guest memory comes on top of it.
+        // A NIC would copy the payload from guest memory here. The benchmark does not measure that.
         black_box(place);
         Ok(())
     });
@@ -73,7 +73,7 @@ fn frames(c: &mut Criterion) {
 fn crc(c: &mut Criterion) {
     let mut group = c.benchmark_group("icrc");
     for size in [64usize, 1024, 4096] {
-        // A frame from its IP header on.
+        // The ICRC is computed from the IP header on.
         let mut bytes = Vec::new();
         emit(&write(size), &mut bytes);
         let packet = bytes[14..bytes.len() - icrc::LEN].to_vec();

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The figures that the engine has promised, each as a ratio to its target.
+//! Measures the figures for which the engine has targets, and prints each as a ratio to its target.
 //!
-//! What is compared is measured in turns, two milliseconds each, many times; of each side the best tenth of the rounds
-//! counts. So a machine that does something else now and then disturbs neither. Prints a table, and writes JSON if
-//! `VERBENA_TARGETS` names a file.
+//! Two figures to compare are measured in turns, in slices of two milliseconds. Each figure is the
+//! 90th percentile of its slices, so occasional load of the machine does not disturb it. Writes
+//! JSON as well if `VERBENA_TARGETS` names a file.
 
 use std::fmt::Write;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use verbena_roce_lab::engine::{Engine, Shape};
 const ROUNDS: usize = 200;
 const SLICE: Duration = Duration::from_millis(2);
 
-/// Work that takes about [`SLICE`], repeated by number.
+/// Work that takes at least [`SLICE`]: `run` called with `count` repetitions.
 struct Work<'a> {
     run: Box<dyn FnMut(u64) + 'a>,
     count: u64,
@@ -25,7 +25,7 @@ impl<'a> Work<'a> {
     fn new(mut run: impl FnMut(u64) + 'a) -> Self {
         let mut count = 1;
         loop {
-            // The shortest of some: one that was interrupted is no measure.
+            // The shortest of five runs, because other load makes a run longer.
             let took = (0..5).map(|_| {
                 let start = Instant::now();
                 run(count);
@@ -41,7 +41,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// How many in a second.
+    /// Returns the number of repetitions per second.
     fn rate(&mut self) -> f64 {
         let start = Instant::now();
         (self.run)(self.count);
@@ -49,13 +49,13 @@ impl<'a> Work<'a> {
     }
 }
 
-/// What the best tenth reaches.
+/// Returns the 90th percentile.
 fn best(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() * 9 / 10]
 }
 
-/// Rates of both, and the ratio of the first to the second.
+/// Returns both rates, and the ratio of the first to the second.
 fn compare(mut a: Work<'_>, mut b: Work<'_>) -> (f64, f64, f64) {
     let (a, b): (Vec<f64>, Vec<f64>) = (0..ROUNDS).map(|_| (a.rate(), b.rate())).unzip();
     let (a, b) = (best(a), best(b));
@@ -72,7 +72,7 @@ struct Report {
 }
 
 impl Report {
-    /// `reached` in units of the target: 1 and more is good.
+    /// Adds a figure and its ratio to the target. A ratio of at least 1 is good.
     fn add(&mut self, name: &str, value: f64, unit: &str, target: f64) {
         let reached = value / target;
         let mark = if reached >= 1.0 { "" } else { "  not reached" };
@@ -98,7 +98,8 @@ fn write(size: u32) -> Shape {
     Shape::new(QpType::Rc, WqeOpcode::RdmaWrite, size)
 }
 
-/// Every queue pair of this many pairs has `depth` work requests outstanding.
+/// Returns an engine with this number of pairs, in which every queue pair has `depth` work requests
+/// outstanding.
 fn many(pairs: u32, depth: u32) -> Engine {
     let mut engine = Engine::new(Shape {
         pairs,
@@ -112,7 +113,7 @@ fn many(pairs: u32, depth: u32) -> Engine {
 }
 
 fn main() {
-    // `cargo bench -- FILTER` and `cargo test --benches` mean the others.
+    // `cargo test --benches` passes `--test`; this program has nothing to test.
     if std::env::args().any(|arg| arg == "--test") {
         return;
     }
@@ -165,7 +166,7 @@ fn main() {
     if let Some(file) = std::env::var_os("VERBENA_TARGETS") {
         let text = format!("[\n  {}\n]\n", report.json.join(",\n  "));
         if let Err(error) = std::fs::write(&file, text) {
-            eprintln!("{file:?}: {error}");
+            eprintln!("{file:?} (VERBENA_TARGETS) cannot be written: {error}");
             std::process::exit(1);
         }
     }

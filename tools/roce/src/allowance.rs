@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_taken_comes_back() {
+    fn dropped_bytes_return_to_the_account() {
         let whole = Allowance::new(100);
         let (a, b) = (
             Allowance::part_of(&whole, 60),

@@ -101,13 +101,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_no_packet_refers_to_is_lent_again() {
+    fn a_buffer_that_no_packet_refers_to_is_lent_again() {
         let mut pool = Pool::default();
         let first = pool.buffer(4096);
         pool.keep_buffer(&first);
         let address = first.as_ptr_range().start as usize;
         let second = pool.buffer(4096);
-        assert!(!Rc::ptr_eq(&first, &second), "it is in use");
+        assert!(!Rc::ptr_eq(&first, &second), "the first buffer is in use");
         pool.keep_buffer(&second);
         drop(first);
         let third = pool.buffer(4096);
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_stays_in_use_does_not_block_the_others() {
+    fn a_buffer_that_stays_in_use_does_not_block_others() {
         let mut pool = Pool::default();
         let stuck = pool.buffer(4096);
         pool.keep_buffer(&stuck);
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn large_ones_stay_few() {
+    fn large_buffers_have_a_limit_of_their_own() {
         let mut pool = Pool::default();
         let mut many = |length: usize| {
             let lent = (0..MAX_KEPT).map(|_| {
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_kept_than_the_limit() {
+    fn headers_of_datagrams_are_kept_up_to_the_limit() {
         let mut pool = Pool::default();
         let lent: Vec<_> = (0..2 * MAX_KEPT)
             .map(|_| pool.datagram(Datagram::default()))

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Eight senders share a link of 10 Gbit/s: the short form of `scripts/sim --fairness`, on a virtual clock.
+//! Eight senders share a link of 10 Gbit/s on a virtual clock: a short form of `scripts/sim
+//! --fairness`.
 
 use verbena_roce::host::WqeOpcode;
 use verbena_roce_lab::fairness::{run, Outcome};
@@ -9,7 +10,8 @@ use verbena_roce_lab::flows::Shape;
 const SENDERS: usize = 8;
 const MS: u64 = 1_000_000;
 
-/// Each sender begins 20 ms after the one before it; then half a second is measured.
+/// Runs the senders. Each begins 20 ms after the one before it, and half a second is measured after
+/// all have begun.
 fn share(opcode: WqeOpcode, mark: u64, controls: bool) -> Outcome {
     let shape = Shape {
         senders: SENDERS,
@@ -32,7 +34,7 @@ fn senders_share_a_link_that_marks_and_leave_no_queue() {
     }
 }
 
-/// Where nobody marks, delay alone keeps the queue short, and nobody starves.
+/// Without marks of routers, delay alone keeps the queue short, and every sender gets a share.
 #[test]
 fn delay_alone_keeps_the_queue_short() {
     for opcode in [WqeOpcode::RdmaWrite, WqeOpcode::RdmaRead] {

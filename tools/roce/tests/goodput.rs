@@ -1,31 +1,32 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What loss, delay, MTU and window cost: a table of figures on a virtual clock, compared with `goodput.txt` beside this
-//! file. It is no promise, but nothing changes it unseen. After a change that is meant, look at what
+//! The goodput for combinations of loss, delay, MTU and window: a table of figures on a virtual
+//! clock, compared with `goodput.txt` beside this file. The figures are no promise, but the test
+//! shows every change of them. If a change is intended, run
 //!
 //! ```text
 //! VERBENA_REWRITE=1 cargo test -p verbena-roce --test goodput; git diff tools/roce/tests/goodput.txt
 //! ```
 //!
-//! shows, and commit the new table with the change.
+//! look at the difference, and commit the new table with the change.
 
 use verbena_roce::host::WcStatus;
 use verbena_roce::Attr;
 use verbena_roce_lab::{Mode, Pair, Post, Setup, Side};
 
 const TABLE: &str = include_str!("goodput.txt");
-/// Where the table is.
+/// Path of the table.
 const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/goodput.txt");
-/// Messages of a run, and the bytes of each.
+/// Number of messages of a run, and bytes of each message.
 const MESSAGES: u64 = 24;
 const BYTES: usize = 16 << 10;
-/// Runs that a cell is the sum of.
+/// Number of runs whose figures a row adds up.
 const SEEDS: u64 = 2;
 
 const HEAD: &str = "\
-# 24 messages of 16 KiB over a link of 100 Gbit/s; READs are 16 at a time. Sums of 2 runs with different seeds.
-# The ACK timer is 67 ms, the least 4 ms. goodput: million bytes per second of virtual time. sent: requests (packets,
-# without acknowledgements) and, of READs, responses. again: of those, sent again by the requester (a READ counts as its
+# 24 messages of 16 KiB over a link of 100 Gbit/s; up to 16 READs at a time. Each row adds up 2 runs with different seeds.
+# The ACK timer is 67 ms, its minimum 4 ms. goodput: million bytes per second of virtual time. sent: requests (packets,
+# without acknowledgements) and, for READs, responses. again: packets sent again by the requester (a READ counts as its
 # responses). Written by the test in goodput.rs.
 ";
 
@@ -101,7 +102,7 @@ impl Cell {
             theirs.add(pair.qps[1].counters());
         }
         let all = (SEEDS * MESSAGES) as usize;
-        // In tenths.
+        // The unit is a tenth of a million bytes per second.
         let goodput = (done * BYTES) as u64 * 10_000 / time.max(1);
         let (name, sent) = match self.op {
             Op::Send => ("SEND", ours.tx_packets),
@@ -137,7 +138,7 @@ fn table() -> String {
             "\nop     MTU window delay loss  goodput   sent  again timeouts probes NAKs implied\n",
         );
         table.push_str("           packets    us    %     MB/s\n");
-        // A SEND costs what a WRITE costs.
+        // A SEND costs as much as a WRITE, so one MTU is enough.
         let mtus = match op {
             Op::Send => &[1024][..],
             _ => &[256, 1024, 4096],
@@ -163,7 +164,7 @@ fn table() -> String {
 }
 
 #[test]
-fn loss_delay_mtu_and_window_cost_what_the_table_says() {
+fn goodput_is_that_of_the_table() {
     let table = table();
     if std::env::var_os("VERBENA_REWRITE").is_some() {
         std::fs::write(PATH, &table).unwrap();
@@ -173,7 +174,7 @@ fn loss_delay_mtu_and_window_cost_what_the_table_says() {
         let line = number + 1;
         assert_eq!(
             now, then,
-            "{PATH}:{line} (VERBENA_REWRITE=1 writes it anew)"
+            "{PATH}:{line} differs (VERBENA_REWRITE=1 writes the new table)"
         );
     }
     assert_eq!(table.lines().count(), TABLE.lines().count());

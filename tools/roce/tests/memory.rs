@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What a queue pair costs in memory, as Documentation/transport.md has it.
+//! The memory that a queue pair needs, as Documentation/transport.md states it.
 
 use verbena_roce::host::WqeOpcode;
 use verbena_roce::{Config, Qp, QpType};
@@ -8,7 +8,8 @@ use verbena_roce_lab::engine::{Engine, Shape};
 
 const PAIRS: u32 = 100;
 
-/// Heap bytes of each queue pair's transport once it has sent messages, `depth` of them under way at once.
+/// Returns the heap bytes of each queue pair's transport after it has sent messages, `depth` of
+/// them outstanding at once.
 fn heap(opcode: WqeOpcode, depth: u32) -> u64 {
     let mut engine = Engine::new(Shape {
         pairs: PAIRS,
@@ -27,7 +28,7 @@ fn a_queue_pair_is_twelve_cache_lines() {
 }
 
 #[test]
-fn an_idle_queue_pair_has_hardly_any_heap() {
+fn an_idle_queue_pair_has_at_most_32_bytes_of_heap() {
     let mut kept = None;
     let info = allocation_counter::measure(|| {
         kept = Some(Qp::new(Config::new(1, QpType::Rc, 1)));
@@ -37,7 +38,7 @@ fn an_idle_queue_pair_has_hardly_any_heap() {
 }
 
 #[test]
-fn a_work_request_under_way_costs_less_than_256_bytes() {
+fn an_outstanding_work_request_costs_at_most_256_bytes() {
     for depth in [1, 4, 64] {
         let bytes = heap(WqeOpcode::RdmaWrite, depth);
         assert!(bytes > 0, "nothing was sent");
@@ -46,7 +47,7 @@ fn a_work_request_under_way_costs_less_than_256_bytes() {
 }
 
 #[test]
-fn reads_cost_the_responder_less_than_768_bytes_more() {
+fn reads_cost_the_responder_at_most_768_bytes_more() {
     let bytes = heap(WqeOpcode::RdmaRead, 1);
     assert!(bytes <= 256 + 768, "{bytes}");
 }

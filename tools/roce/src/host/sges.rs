@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_holds_what_was_pushed_whatever_it_held_before() {
+    fn a_reused_list_has_only_the_new_sges() {
         let sge = |n: u32| Sge {
             addr: n.into(),
             length: n,

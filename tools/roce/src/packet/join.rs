@@ -165,13 +165,13 @@ mod tests {
         }
     }
 
-    /// All that it says.
+    /// Returns all fields of a packet as text, since packets cannot be compared.
     fn text(packet: &Packet) -> alloc::string::String {
         format!("{packet:?}")
     }
 
     #[test]
-    fn what_was_split_joins_to_what_it_was() {
+    fn split_packets_join_to_the_original() {
         let write = |imm| Kind::Write {
             reth: Some(RETH),
             imm,
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_follow_stays_apart() {
+    fn packets_that_do_not_follow_are_not_joined() {
         let whole = message(Kind::Send(SendTail::None), gather());
         let parts: Vec<_> = whole.split(MTU).collect();
         let (front, next) = (&parts[0], &parts[1]);
@@ -204,7 +204,7 @@ mod tests {
             !joined
         };
         assert!(!front.clone().join(&parts[2], MTU) && front.clone().join(next, MTU));
-        // Another MTU, the wrong way round, the same once more.
+        // Another MTU, the reverse order, and the same packet again.
         assert!(refused(front, next, 2048) && refused(next, front, MTU));
         assert!(refused(front, front, MTU));
         let others: [fn(&mut Packet); 8] = [
@@ -232,17 +232,17 @@ mod tests {
             change(&mut other);
             assert!(refused(&other, next, MTU), "{other:?}");
         }
-        // Of another work request, which looks the same.
+        // A gather of another work request with the same fields.
         let other = message(Kind::Send(SendTail::None), gather());
         assert!(refused(front, &other.split(MTU).nth(1).unwrap(), MTU));
-        // Of another responder's life.
+        // Each call of `response` makes another lender, as after a RESET of the responder.
         let response = || message(Kind::ReadResponse(Some(aeth(1))), region()).split(MTU);
         let second = response().nth(1).unwrap();
         assert!(refused(&response().next().unwrap(), &second, MTU));
     }
 
     #[test]
-    fn of_two_acknowledgements_the_later_holds() {
+    fn a_joined_response_has_the_later_aeth() {
         let of = |credits| message(Kind::ReadResponse(Some(aeth(credits))), Payload::None);
         let parts: Vec<_> = message(Kind::ReadResponse(Some(aeth(1))), region())
             .split(2500)
@@ -262,7 +262,10 @@ mod tests {
             payload: joined.payload.slice(0, 0),
             ..of(2)
         };
-        assert!(!joined.join(&last, 2500), "nothing to append");
+        assert!(
+            !joined.join(&last, 2500),
+            "a packet without payload is not joined"
+        );
         let last = Packet {
             payload: parts[1].payload.clone(),
             ..last

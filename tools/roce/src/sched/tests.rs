@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The queue and the wheel against models that cannot be wrong.
+//! Tests of the queue and of the timer wheel. Two of them compare each with a simple model.
 
 use super::wheel::GRANULARITY_NS;
 use super::*;
@@ -8,7 +8,7 @@ use alloc::collections::{BTreeMap, VecDeque};
 use std::vec::Vec;
 use verbena_roce_lab::Rng;
 
-/// Groups in a ring, a list of slots for each.
+/// Model of [`Ready`]: a ring of groups, and a list of slots for each group.
 #[derive(Default)]
 struct Model {
     ring: VecDeque<u32>,
@@ -55,7 +55,7 @@ impl Model {
 }
 
 #[test]
-fn the_queue_does_what_its_model_does() {
+fn the_queue_behaves_like_its_model() {
     for seed in 0..50 {
         let mut rng = Rng::new(seed);
         let (mut queue, mut model) = (Ready::new(), Model::default());
@@ -127,7 +127,7 @@ fn every_slot_has_its_turn_before_one_has_two() {
     }
 }
 
-/// All that has passed, by a look at everything.
+/// Returns the slots whose deadlines have passed, by a search of all slots.
 fn passed(model: &BTreeMap<u32, u64>, now: u64) -> Vec<u32> {
     let tick = |at: u64| at.div_ceil(GRANULARITY_NS);
     model
@@ -138,11 +138,11 @@ fn passed(model: &BTreeMap<u32, u64>, now: u64) -> Vec<u32> {
 }
 
 #[test]
-fn the_wheel_does_what_its_model_does() {
+fn the_wheel_behaves_like_its_model() {
     for seed in 0..200 {
         let mut rng = Rng::new(seed);
         let (mut wheel, mut model) = (Wheel::new(), BTreeMap::new());
-        // Some begin where high bits are about to change.
+        // A quarter of the seeds begins shortly before high bits of the clock change.
         let mut now = match seed % 4 {
             0 => 0,
             1 => (1 << 36) - 3 * GRANULARITY_NS,
@@ -184,7 +184,7 @@ fn the_wheel_does_what_its_model_does() {
 }
 
 #[test]
-fn a_sleeper_wakes_a_few_times_and_not_too_late() {
+fn a_deadline_needs_few_wakeups_and_is_not_late() {
     let mut wheel = Wheel::new();
     for at in [
         1,
@@ -212,7 +212,7 @@ fn a_sleeper_wakes_a_few_times_and_not_too_late() {
 }
 
 #[test]
-fn the_last_nanosecond_can_be_asked_for() {
+fn a_deadline_in_the_last_nanosecond_is_accepted() {
     let mut wheel = Wheel::new();
     wheel.set(0, u64::MAX);
     assert_eq!(wheel.pop(u64::MAX - 2 * GRANULARITY_NS), None);

@@ -174,7 +174,7 @@ mod tests {
     use crate::wire::opcode;
 
     #[test]
-    fn no_opcode_has_more_than_the_most() {
+    fn the_longest_headers_have_the_stated_length() {
         let lengths = (0..=0xff)
             .filter(|opcode| opcode::is_served(*opcode))
             .filter_map(opcode::lookup)
@@ -198,7 +198,7 @@ mod tests {
         let headers = [Header::Reth, Header::ImmDt];
         let mut bytes = std::vec![];
         repr.emit(&headers, &mut bytes);
-        // The immediate data is missing: it is zeros.
+        // The missing immediate data is emitted as zeros.
         assert_eq!(bytes.len(), reth::LEN + imm_dt::LEN);
         bytes.push(9);
         let mut parsed = Repr::default();

@@ -39,8 +39,8 @@ pub fn compute(packet: &[u8]) -> [u8; LEN] {
 mod tests {
     use super::*;
 
-    /// A congestion notification captured from a ConnectX-4 Lx, from the IP header on; the last four bytes are its ICRC.
-    /// (The frame is a public test vector of Scapy's RoCE layer.)
+    /// A CNP captured from a ConnectX-4 Lx, from the IP header on; the last four bytes are its
+    /// ICRC. The frame is a public test vector of Scapy's RoCE layer.
     const CONNECTX4_CNP: [u8; 60] = [
         0x45, 0xc2, 0x00, 0x3c, 0x71, 0x8c, 0x40, 0x00, 0x40, 0x11, 0x91, 0x61, 0x0a, 0x00, 0x11,
         0x01, 0x0a, 0x00, 0x12, 0x01, 0x00, 0x00, 0x12, 0xb7, 0x00, 0x28, 0x00, 0x00, 0x81, 0x00,
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_change_on_the_way_does_not_matter() {
+    fn fields_that_routers_change_do_not_change_the_icrc() {
         let mut packet = CONNECTX4_CNP;
         packet[1] = 0; // traffic class
         packet[8] = 1; // TTL

@@ -203,7 +203,7 @@ fn checksum(header: &[u8; LEN]) -> u16 {
 mod tests {
     use super::*;
 
-    /// From a captured frame: 10.0.17.1 to 10.0.18.1, UDP, checksum 0x9161.
+    /// Header of a captured frame: 10.0.17.1 to 10.0.18.1, UDP, checksum 0x9161.
     const CAPTURED: [u8; 20] = [
         0x45, 0xc2, 0x00, 0x3c, 0x71, 0x8c, 0x40, 0x00, 0x40, 0x11, 0x91, 0x61, 0x0a, 0x00, 0x11,
         0x01, 0x0a, 0x00, 0x12, 0x01,
@@ -225,7 +225,7 @@ mod tests {
         bytes
     }
 
-    /// Puts a byte in, makes the checksum right again, and parses.
+    /// Parses the header after a change of one byte, with a correct checksum.
     fn with(at: usize, value: u8) -> Result<Repr, Malformed> {
         let mut bytes = emitted();
         bytes[at] = value;
@@ -242,7 +242,7 @@ mod tests {
         assert_eq!(checksum(&[0; LEN]), 0xffff);
     }
 
-    /// One's complement, each carry added as it comes (RFC 1071).
+    /// Reference: a one's complement sum that adds each carry at once (RFC 1071).
     fn bit_by_bit(header: &[u8; LEN]) -> u16 {
         let mut sum = 0u16;
         for word in header.chunks_exact(2) {
@@ -253,9 +253,9 @@ mod tests {
     }
 
     #[test]
-    fn every_carry_counts() {
+    fn every_carry_is_added() {
         let mut header = CAPTURED;
-        // Every value of a word: some sums carry again when their carries are added.
+        // The word takes every value, because some sums carry again when their carries are added.
         for word in 0..=u16::MAX {
             header[12..14].copy_from_slice(&word.to_be_bytes());
             assert_eq!(checksum(&header), bit_by_bit(&header), "{word:#x}");
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_emitted_parses() {
+    fn an_emitted_header_is_parsed() {
         let mut bytes = emitted();
         assert_eq!(View::new(&bytes).and_then(Repr::parse), Ok(repr()));
         bytes[15] ^= 1;
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_that_cannot_be_are_refused() {
+    fn impossible_lengths_are_refused() {
         let bytes = emitted();
         assert_eq!(View::new(&bytes[..19]).unwrap_err(), Malformed::Truncated);
         assert_eq!(View::new(&bytes[..23]).unwrap_err(), Malformed::Truncated);

@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_passes_for_an_ipv4_address() {
+    fn ipv4_mapped_addresses_are_refused() {
         let mapped = ipv4_to_gid([10, 0, 0, 1]);
         for (source, destination) in [(mapped, [2; 16]), ([1; 16], mapped), (mapped, mapped)] {
             let bytes = emitted(Repr {

@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_to_come_has_its_place_and_is_not_served() {
+    fn flush_has_its_headers_and_unsupported_opcodes_are_not_served() {
         let headers =
             |opcode| lookup(opcode).map(|(service, row)| (service.headers_of(row), row.headers));
         let flush: &[Header] = &[Header::Feth, Header::Reth];
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn of_reliable_connections_what_is_not_served_is_refused() {
+    fn unsupported_operations_of_reliable_connections_are_refused() {
         let refused: Vec<u8> = (0..=0xff).filter(|opcode| is_refused(*opcode)).collect();
         let operations = [0x15, 0x18, 0x19, 0x1a, 0x1b, 0x1e, 0x1f];
         let xrc = operations.map(|operation| service::XRC | operation);

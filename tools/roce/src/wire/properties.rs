@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What must hold for every header and every frame.
+//! Properties of every header and every frame, tested with random values.
 
 use super::opcode::Header;
 use super::*;
@@ -135,7 +135,7 @@ fn extensions() -> impl Strategy<Value = extensions::Repr> {
     )
 }
 
-/// Those of them that an opcode has.
+/// Returns only those headers that an opcode has.
 fn only(headers: &[Header], all: &extensions::Repr) -> extensions::Repr {
     let has = |header| headers.contains(&header);
     extensions::Repr {
@@ -186,7 +186,7 @@ fn paths() -> impl Strategy<Value = Path> {
     )
 }
 
-/// A packet of any opcode that is served.
+/// A packet with any supported opcode.
 fn packets() -> impl Strategy<Value = Packet> {
     let served: Vec<u8> = (0..=0xff)
         .filter(|opcode| opcode::is_served(*opcode))
@@ -244,8 +244,9 @@ fn emitted(path: &Path, packet: &Packet) -> Vec<u8> {
     out
 }
 
-/// Whether the ICRC leaves a bit out, counted from the IP header on, most significant bit of a byte first: the list of
-/// A17.3 once more, independent of the code.
+/// True if the ICRC does not cover a bit. Bits are counted from the IP header on, the most
+/// significant bit of each byte first. This list of the masked fields (A17.3) is independent of the
+/// code under test.
 fn is_masked(is_ipv4: bool, bit: usize) -> bool {
     let (ip_bits, ip_len): (&[core::ops::Range<usize>], usize) = if is_ipv4 {
         (&[8..16, 64..72, 80..96], 160)
@@ -259,7 +260,8 @@ fn is_masked(is_ipv4: bool, bit: usize) -> bool {
         || resv8a.contains(&bit)
 }
 
-/// What is emitted parses to the same, over whatever was in the buffer; less than a header is refused.
+/// An emitted header is parsed to the same fields, whatever the buffer contained before. Fewer
+/// bytes than a header are refused.
 macro_rules! round_trips {
     ($($test:ident: $header:ident from $strategy:expr;)*) => {
         proptest! {
@@ -315,7 +317,7 @@ proptest! {
             })
         });
         prop_assert_eq!(parsed.path, path);
-        // The payload is a part of another buffer.
+        // The parsed payload is in another buffer, so its bytes are compared.
         prop_assert_eq!(payload_of(&parsed.packet), payload_of(&packet));
         let mut got = parsed.packet;
         (got.payload, expected.payload) = (Payload::None, Payload::None);
@@ -329,7 +331,7 @@ proptest! {
         let _ = icrc::compute(&bytes);
     }
 
-    /// The headers before the BTH are right, and so is the ICRC: all that follows is anything.
+    /// The headers before the BTH and the ICRC are correct; the opcode and the body are arbitrary.
     #[test]
     fn arbitrary_transport_never_panics(
         path in paths(),
@@ -351,12 +353,13 @@ proptest! {
         let crc = icrc::compute(&bytes[ip..end]);
         bytes[end..].copy_from_slice(&crc);
         match frame::parse(&bytes) {
-            // Of what its responder refuses nothing but the BTH is kept.
+            // A packet that its responder will refuse keeps only its BTH.
             Ok(frame) if matches!(frame.packet.kind, Kind::Unknown(_)) => {
                 prop_assert!(opcode::is_refused(opcode));
                 prop_assert_eq!(frame.packet.opcode(), opcode);
             }
-            // What was accepted can be sent again, and is the same to the bit but for what is reserved.
+            // An accepted packet can be emitted again, with the same length. Reserved bits may
+            // differ.
             Ok(frame) => prop_assert_eq!(emitted(&frame.path, &frame.packet).len(), bytes.len()),
             Err(error) => {
                 let expected = matches!(error, Malformed::Opcode | Malformed::Length | Malformed::Truncated | Malformed::Syndrome);
@@ -371,7 +374,7 @@ proptest! {
     #![proptest_config(config(48))]
 
     #[test]
-    fn every_flip_of_a_covered_bit_is_refused_and_of_a_masked_one_is_not(path in paths(), packet in packets()) {
+    fn flips_of_covered_bits_are_refused_and_flips_of_masked_bits_are_not(path in paths(), packet in packets()) {
         let good = emitted(&path, &packet);
         let ip = ethernet::LEN + if path.vlan.is_some() { vlan::LEN } else { 0 };
         let end = good.len() - icrc::LEN;
@@ -379,12 +382,13 @@ proptest! {
             let mut bytes = good.clone();
             bytes[ip + bit / 8] ^= 0x80 >> (bit % 8);
             let right = icrc::compute(&bytes[ip..end]) == bytes[end..];
-            // The version decides which mask there is, so it is not the ICRC that refuses a wrong one.
+            // The version selects the mask, so the ICRC does not detect a wrong version.
             if bit >= 4 {
                 prop_assert_eq!(right, is_masked(path.is_ipv4(), bit), "bit {}", bit);
             }
             let parsed = frame::parse(&bytes);
-            // IPv4's own checksum guards its header, and is right where both have changed.
+            // The checksum of the IPv4 header also covers the bits of the header that the ICRC does
+            // not cover.
             let refused = !is_masked(path.is_ipv4(), bit) || (path.is_ipv4() && bit < 160);
             prop_assert_eq!(parsed.is_err(), refused, "bit {}", bit);
         }

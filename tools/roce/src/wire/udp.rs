@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_that_cannot_be_are_refused() {
+    fn impossible_lengths_are_refused() {
         let mut bytes = [0; 12];
         for (length, result) in [
             (7, Err(Malformed::Length)),

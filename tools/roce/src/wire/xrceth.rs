@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_reserved_is_zero_and_not_looked_at() {
+    fn reserved_bits_are_sent_as_zero_and_ignored() {
         let repr = Repr { srqn: 0xff02_0304 };
         let mut bytes = [0; LEN];
         repr.emit(&mut bytes);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A requester that is answered by hand: the link loses all that it sends, and the test says what comes back.
+//! A requester whose answers the test makes. The link loses every packet that the requester sends.
 
 use super::by_hand::request;
 use verbena_roce::packet::{Aeth, AethSyndrome, Kind, NakCode, Packet};
@@ -9,12 +9,12 @@ use verbena_roce_lab::{Mode, Pair, Setup, Side::*};
 
 pub use super::by_hand::psn;
 
-/// The pair, of which A requests; its first PSN is the 0th.
+/// Returns a pair in which A is the requester. PSN number 0 is its first PSN.
 pub fn requester(setup: Setup) -> Pair {
     requester_by(Mode::Split, setup)
 }
 
-/// The same, by a way of travel.
+/// Returns the same pair with a mode of transport.
 pub fn requester_by(mode: Mode, setup: Setup) -> Pair {
     let mut p = Pair::new(Setup {
         mode,
@@ -26,7 +26,7 @@ pub fn requester_by(mode: Mode, setup: Setup) -> Pair {
     p
 }
 
-/// What A has sent since the last call, at this time.
+/// Returns the packets that A has sent since the last call, up to the present time.
 pub fn sent(p: &mut Pair) -> Vec<Packet> {
     p.run_until(p.now);
     let log = std::mem::take(&mut p.link.log);
@@ -36,7 +36,7 @@ pub fn sent(p: &mut Pair) -> Vec<Packet> {
         .collect()
 }
 
-/// The numbers of the PSNs of what A has sent.
+/// Returns the PSNs of those packets, counted from the first PSN.
 pub fn numbers(p: &mut Pair) -> Vec<u32> {
     sent(p)
         .iter()
@@ -44,12 +44,12 @@ pub fn numbers(p: &mut Pair) -> Vec<u32> {
         .collect()
 }
 
-/// Gives A an answer to the `n`th PSN.
+/// Delivers to A an answer with PSN number `n`.
 pub fn answer(p: &mut Pair, kind: Kind, n: u32, payload: &[u8]) {
     p.deliver(A, request(kind, n, payload));
 }
 
-/// One that is a part of several.
+/// Delivers to A one of several packets of an answer; `ends` says if it is the first and the last.
 pub fn answer_part(p: &mut Pair, kind: Kind, n: u32, payload: &[u8], ends: [bool; 2]) {
     let mut packet = request(kind, n, payload);
     [packet.first, packet.last] = ends;
@@ -70,28 +70,28 @@ fn aeth(p: &mut Pair, n: u32, syndrome: AethSyndrome, msn: u32) {
     answer(p, Kind::Ack(Aeth { syndrome, msn }), n, &[]);
 }
 
-/// An ACK without credits.
+/// Delivers an ACK of a peer that does not use credits.
 pub fn ack(p: &mut Pair, n: u32) {
     answer(p, Kind::Ack(positive()), n, &[]);
 }
 
-/// An ACK with the MSN and a number of receives.
+/// Delivers an ACK with an MSN and a number of receives.
 pub fn ack_credits(p: &mut Pair, n: u32, msn: u32, receives: u32) {
     let credits = credits::encode(receives);
     aeth(p, n, AethSyndrome::Ack { credits }, msn);
 }
 
-/// A NAK.
+/// Delivers a NAK.
 pub fn nak(p: &mut Pair, n: u32, code: NakCode) {
     aeth(p, n, AethSyndrome::Nak(code), 0);
 }
 
-/// An RNR NAK that asks for 10 us (timer code 1).
+/// Delivers an RNR NAK with timer code 1, which is 10 us.
 pub fn rnr(p: &mut Pair, n: u32) {
     aeth(p, n, AethSyndrome::Rnr { timer: 1 }, 0);
 }
 
-/// The only response of a READ.
+/// Delivers the only response of a READ.
 pub fn read_only(p: &mut Pair, n: u32, payload: &[u8]) {
     answer(p, Kind::ReadResponse(Some(positive())), n, payload);
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A responder to which requests are given by hand, one by one: no requester would send most of them.
+//! A responder whose requests the test makes one by one, since no requester would send most of
+//! them.
 
 use verbena_roce::host::AtomicOp;
 use verbena_roce::packet::{
@@ -12,17 +13,18 @@ use verbena_roce_lab::{Buffer, Mode, Pair, Setup, Side::*};
 /// First PSN that the responder expects.
 pub const FIRST: u32 = 0xff_fffe;
 
-/// The `n`th PSN.
+/// Returns PSN number `n`, counted from [`FIRST`].
 pub fn psn(n: u32) -> u32 {
     verbena_roce::psn::add(FIRST, n)
 }
 
-/// The pair, of which A responds; B takes the answers and finds that they answer nothing.
+/// Returns a pair in which A is the responder. B drops the answers, because it has no requests
+/// outstanding.
 pub fn responder(setup: Setup) -> Pair {
     responder_by(Mode::Split, setup)
 }
 
-/// The same, by a way of travel.
+/// Returns the same pair with a mode of transport.
 pub fn responder_by(mode: Mode, setup: Setup) -> Pair {
     let mut p = Pair::new(Setup {
         mode,
@@ -33,17 +35,18 @@ pub fn responder_by(mode: Mode, setup: Setup) -> Pair {
     p
 }
 
-/// One of a reliable connection.
+/// Returns a responder of a reliable connection.
 pub fn rc() -> Pair {
     responder(Setup::default())
 }
 
-/// Gives the responder a request, without time for it to send responses.
+/// Delivers a request to the responder, without time for the responder to send READ responses.
 pub fn put(p: &mut Pair, packet: Packet) {
     p.deliver(A, packet);
 }
 
-/// What the responder has sent since the last call, once it has nothing more to send.
+/// Returns the packets that the responder has sent since the last call, after it has sent all that
+/// are pending.
 pub fn answers(p: &mut Pair) -> Vec<Packet> {
     p.run_until(p.now);
     let log = std::mem::take(&mut p.link.log);
@@ -53,13 +56,13 @@ pub fn answers(p: &mut Pair) -> Vec<Packet> {
         .collect()
 }
 
-/// Both: a request, and what it is answered with.
+/// Delivers a request and returns the answers.
 pub fn ask(p: &mut Pair, packet: Packet) -> Vec<Packet> {
     put(p, packet);
     answers(p)
 }
 
-/// A responder with so many receives of 8 bytes.
+/// Returns a responder with this number of receives of 8 bytes.
 pub fn receiving(receives: u64) -> Pair {
     let mut p = rc();
     for wr_id in 0..receives {
@@ -69,38 +72,39 @@ pub fn receiving(receives: u64) -> Pair {
     p
 }
 
-/// The receives that were completed since the last call.
+/// Returns the `wr_id`s of the receives that were completed since the last call.
 pub fn completed(p: &mut Pair) -> Vec<u64> {
     p.statuses(A).iter().map(|(wr_id, _)| *wr_id).collect()
 }
 
-/// The `n`th SEND, of 8 bytes of that number, and what it is answered with.
+/// Delivers SEND number `n`, of 8 bytes with that value, and returns the answers.
 pub fn send(p: &mut Pair, n: u32) -> Vec<Packet> {
     ask(p, request(SEND, n, &[n as u8; 8]))
 }
 
-/// The same, without a wish for an acknowledgement.
+/// The same without AckReq.
 pub fn send_quietly(p: &mut Pair, n: u32) -> Vec<Packet> {
     ask(p, quiet(request(SEND, n, &[n as u8; 8])))
 }
 
-/// The syndromes and PSNs of acknowledgements. Anything else fails the test.
+/// Returns the PSNs and syndromes of acknowledgements. Any other packet fails the test.
 pub fn acks(packets: &[Packet]) -> Vec<(u32, AethSyndrome)> {
     packets
         .iter()
         .map(|packet| match packet.kind {
             Kind::Ack(aeth) => (packet.psn, aeth.syndrome),
-            kind => panic!("{kind:?} is no acknowledgement"),
+            kind => panic!("{kind:?} is not an acknowledgement"),
         })
         .collect()
 }
 
-/// Whether packets are one positive acknowledgement of the `n`th PSN.
+/// True if the packets are one positive acknowledgement of PSN number `n`.
 pub fn is_ack(packets: &[Packet], n: u32) -> bool {
     matches!(acks(packets)[..], [(at, AethSyndrome::Ack { .. })] if at == psn(n))
 }
 
-/// Whether packets are two positive acknowledgements of the `n`th PSN, as the copy of the end of a message brings.
+/// True if the packets are two positive acknowledgements of PSN number `n`. A responder sends two
+/// for a copy of the end of a message.
 pub fn is_ack_twice(packets: &[Packet], n: u32) -> bool {
     packets.len() == 2
         && packets
@@ -108,17 +112,17 @@ pub fn is_ack_twice(packets: &[Packet], n: u32) -> bool {
             .all(|packet| is_ack(std::slice::from_ref(packet), n))
 }
 
-/// Whether packets are one NAK of the `n`th PSN.
+/// True if the packets are one NAK of PSN number `n`.
 pub fn is_nak(packets: &[Packet], n: u32, code: NakCode) -> bool {
     acks(packets) == [(psn(n), AethSyndrome::Nak(code))]
 }
 
-/// PSNs of responses.
+/// Returns the PSNs of packets.
 pub fn psns(packets: &[Packet]) -> Vec<u32> {
     packets.iter().map(|packet| packet.psn).collect()
 }
 
-/// The AETH of an answer.
+/// Returns the AETH of an answer, if it has one.
 pub fn aeth(packet: &Packet) -> Option<Aeth> {
     match packet.kind {
         Kind::Ack(aeth) | Kind::AtomicResponse(aeth, _) | Kind::ReadResponse(Some(aeth)) => {
@@ -128,7 +132,7 @@ pub fn aeth(packet: &Packet) -> Option<Aeth> {
     }
 }
 
-/// A request of one packet, with the `n`th PSN.
+/// Returns a request of one packet with PSN number `n`.
 pub fn request(kind: Kind, n: u32, payload: &[u8]) -> Packet {
     Packet {
         transport: Transport::Rc,
@@ -149,7 +153,7 @@ pub fn request(kind: Kind, n: u32, payload: &[u8]) -> Packet {
     }
 }
 
-/// The same, without a wish for an acknowledgement.
+/// The same without AckReq.
 pub fn quiet(packet: Packet) -> Packet {
     Packet {
         ack_req: false,
@@ -157,7 +161,7 @@ pub fn quiet(packet: Packet) -> Packet {
     }
 }
 
-/// The same as a part of a message.
+/// Returns the same packet as a part of a message.
 pub fn part(first: bool, last: bool, packet: Packet) -> Packet {
     Packet {
         first,
@@ -166,7 +170,7 @@ pub fn part(first: bool, last: bool, packet: Packet) -> Packet {
     }
 }
 
-/// A packet of an unreliable connection.
+/// Returns the same packet for an unreliable connection.
 pub fn uc(packet: Packet) -> Packet {
     Packet {
         transport: Transport::Uc,
@@ -174,10 +178,10 @@ pub fn uc(packet: Packet) -> Packet {
     }
 }
 
-/// SEND.
+/// SEND without immediate data.
 pub const SEND: Kind = Kind::Send(SendTail::None);
 
-/// The whole of a buffer.
+/// Returns a RETH for a whole buffer.
 pub fn reth(buffer: Buffer) -> Reth {
     Reth {
         addr: buffer.addr,
@@ -186,7 +190,7 @@ pub fn reth(buffer: Buffer) -> Reth {
     }
 }
 
-/// WRITE of a whole buffer.
+/// Returns a WRITE of a whole buffer.
 pub fn write(buffer: Buffer) -> Kind {
     Kind::Write {
         reth: Some(reth(buffer)),
@@ -204,18 +208,18 @@ pub const WRITE_NOTHING: Kind = Kind::Write {
     imm: None,
 };
 
-/// A later packet of a WRITE.
+/// A packet of a WRITE after the first one.
 pub const WRITE_ON: Kind = Kind::Write {
     reth: None,
     imm: None,
 };
 
-/// READ of a whole buffer.
+/// Returns a READ of a whole buffer.
 pub fn read(buffer: Buffer) -> Kind {
     Kind::ReadRequest(reth(buffer))
 }
 
-/// Adds to the first word of a buffer.
+/// Returns a FetchAdd to the first word of a buffer.
 pub fn fetch_add(buffer: Buffer, add: u64) -> Kind {
     Kind::Atomic {
         addr: buffer.addr,
@@ -224,7 +228,7 @@ pub fn fetch_add(buffer: Buffer, add: u64) -> Kind {
     }
 }
 
-/// A pair of unreliable connections whose B has requests given by hand.
+/// Returns a pair of unreliable connections in which A is the responder.
 pub fn uc_pair(has_srq: bool) -> Pair {
     responder(Setup {
         qp_type: QpType::Uc,

@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Everything that can go wrong, at random and at once: bad keys, memory that goes away, receives that are too small
-//! or too late, queue pairs that are moved to ERR, SQD or RESET in the middle, in any weather. Nothing is known of the
-//! outcome but what must always hold; most of it the simulated world checks itself: each work request completes at most
-//! once and in order, and no buffer is touched for one that is complete.
+//! Random combinations of errors over good and bad links: bad keys, memory that goes away, receives
+//! that are too small or too late, and queue pairs that move to ERR, SQD or RESET in the middle of
+//! their work.
+//!
+//! The outcome is not known, so the tests check only invariants. The simulated world checks most of
+//! them: each work request completes at most once and in order, and no buffer is accessed after its
+//! work request is complete.
 
 use super::{pattern, MODES};
 use verbena_roce::host::{EventType, Syndrome, WcStatus, WqeError, WqeOpcode};
 use verbena_roce::{QpState, QpType};
 use verbena_roce_lab::{Mode, Pair, Post, Rng, Setup, Side, Side::*};
 
-/// A work request of any kind, which may be wrong in any way.
+/// Returns a random work request, which may have an error.
 fn random_post(p: &mut Pair, rng: &mut Rng, side: Side, wr_id: u64) -> Post {
     let len = rng.below(1500) as usize;
     let (src, dst) = (p.buffer(side, &pattern(len, 1)), p.zeros(side.peer(), len));
@@ -57,14 +60,14 @@ fn random_post(p: &mut Pair, rng: &mut Rng, side: Side, wr_id: u64) -> Post {
     post
 }
 
-/// A key stops working.
+/// Makes a key invalid.
 fn invalidate(p: &mut Pair, key: u32) {
     if let Some(region) = p.world.arena.regions.get_mut(key) {
         region.valid = false;
     }
 }
 
-/// What must hold of a queue pair that came to rest in ERR.
+/// Checks the invariants of a queue pair in ERR that has nothing left to do.
 fn check_at_rest(p: &mut Pair, side: Side, seed: u64) {
     let end = &p.world.ends[side as usize];
     let sent = p.qps[side as usize].snapshot().sq_consumer as usize;
@@ -83,11 +86,8 @@ fn check_at_rest(p: &mut Pair, side: Side, seed: u64) {
         .iter()
         .filter(|c| !matches!(c.status, WcStatus::Success | WcStatus::WrFlushErr))
         .count();
-    assert!(
-        failed <= 1,
-        "seed {seed}: one send fails, all after it flush"
-    );
-    // After the first error, nothing but flushes.
+    assert!(failed <= 1, "seed {seed}: more than one send failed");
+    // After the first error, all completions are flushes.
     for recv in [false, true] {
         let mut in_error = false;
         for c in end.completions.iter().filter(|c| c.is_recv() == recv) {
@@ -152,7 +152,8 @@ fn chaos(seed: u64, mode: Mode, qp_type: QpType) {
             }
         }
         if rng.chance(50) {
-            // Both ends to ERR, as programs end, and everything has to come back.
+            // Both ends move to ERR, as when programs end, and every work request has to be
+            // flushed.
             for side in [A, B] {
                 p.modify(side, QpState::Err).unwrap();
             }
@@ -163,7 +164,7 @@ fn chaos(seed: u64, mode: Mode, qp_type: QpType) {
                 }
             }
         }
-        // A connection of a new life does not hear the packets of the old: its numbers start elsewhere.
+        // All old packets arrive before the next connection begins. Its PSNs begin elsewhere.
         for side in [A, B] {
             p.reset(side);
         }

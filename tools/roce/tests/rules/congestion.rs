@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Congestion behind a wire: what routers have marked is told, and who is told of it, or waits longer than before, has less
-//! under way (annex A17.9).
+//! Congestion control over a wire (annex A17.9). A responder answers packets that routers have
+//! marked by CNPs. A requester that receives CNPs, or whose round trips become longer, has fewer
+//! packets in flight.
 
 use super::answered::{ack, answer, numbers, requester, requester_by};
 use super::by_hand::{answers, ask, put, request, responder, responder_by};
@@ -23,7 +24,7 @@ fn cnps(packets: &[Packet]) -> usize {
     packets.iter().filter(|p| p.kind == Kind::Cnp).count()
 }
 
-/// A WRITE of nothing.
+/// Returns a WRITE of no bytes.
 fn write(n: u32) -> Packet {
     let reth = Some(Reth {
         addr: 0,
@@ -48,7 +49,7 @@ fn a_marked_request_is_answered_by_a_cnp() {
 }
 
 #[test]
-fn cnps_keep_their_distance() {
+fn cnps_have_a_minimum_interval() {
     let mut p = responder(Setup::default());
     assert_eq!(cnps(&ask(&mut p, marked(write(0)))), 1);
     p.now += CNP_INTERVAL_NS - 1;
@@ -58,9 +59,9 @@ fn cnps_keep_their_distance() {
     assert_eq!(p.qps[0].congestion().np_ecn_marked_roce_packets, 3);
 }
 
-/// It has met the queue, too, whatever becomes of it.
+/// The packet has met a queue whether or not it is executed.
 #[test]
-fn a_marked_request_that_is_not_executed_is_told_too() {
+fn a_marked_request_that_is_not_executed_is_answered_by_a_cnp() {
     for n in [5, 0xff_ff00] {
         let mut p = responder(Setup::default());
         assert_eq!(cnps(&ask(&mut p, marked(write(n)))), 1, "{n:#x}");
@@ -81,12 +82,12 @@ fn without_congestion_control_and_between_local_peers_there_is_no_cnp() {
     assert_eq!(p.qps[0].congestion().np_ecn_marked_roce_packets, 1);
 }
 
-/// A requester with a message that is longer than its window.
+/// Returns a requester with a message that is longer than its window.
 fn long(setup: Setup) -> Pair {
     longer(setup, 4000)
 }
 
-/// The same, of so many packets.
+/// Returns a requester with a message of this number of packets.
 fn longer(setup: Setup, packets: usize) -> Pair {
     let mut p = requester(Setup {
         window: WINDOW,
@@ -98,12 +99,13 @@ fn longer(setup: Setup, packets: usize) -> Pair {
     p
 }
 
-/// Gives A a CNP.
+/// Delivers a CNP to A.
 fn notify(p: &mut Pair) {
     answer(p, Kind::Cnp, 0, &[]);
 }
 
-/// Acknowledges what A has under way after this time: how many packets it has under way then.
+/// Acknowledges all packets in flight after `trip` nanoseconds, and returns the number of packets
+/// that A sends then.
 fn next_round(p: &mut Pair, next: &mut u32, under_way: u32, trip: u64) -> u32 {
     p.now += trip;
     *next += under_way;
@@ -111,7 +113,8 @@ fn next_round(p: &mut Pair, next: &mut u32, under_way: u32, trip: u64) -> u32 {
     numbers(p).len() as u32
 }
 
-/// Three quarters of a packet more in each round trip: what a window of so many packets is after another, in 1024ths.
+/// Returns the window after acknowledgements, in 1024ths of a packet. In a round trip it grows by
+/// three quarters of a packet.
 fn grown(window: u32, acknowledged: u32) -> u32 {
     window + acknowledged * 1024 * 1024 * 3 / 4 / window
 }
@@ -126,7 +129,8 @@ fn a_cnp_shrinks_the_window_once_in_a_round_trip() {
     notify(&mut p);
     notify(&mut p);
     assert_eq!(p.qps[0].congestion().rp_cnp_handled, 2);
-    // A quarter less. Of what was under way then, another CNP says nothing new.
+    // The window is a quarter smaller. Another CNP for the packets of the same round trip does not
+    // shrink it again.
     let mut window = grown(WINDOW * 1024 * 3 / 4, under_way - 1);
     next += under_way - 1;
     ack(&mut p, next - 1);
@@ -144,7 +148,7 @@ fn a_cnp_shrinks_the_window_once_in_a_round_trip() {
 }
 
 #[test]
-fn round_trips_that_grow_shrink_the_window() {
+fn longer_round_trips_shrink_the_window() {
     let mut p = long(Setup::default());
     let mut next = 0;
     let mut under_way = WINDOW;
@@ -152,7 +156,7 @@ fn round_trips_that_grow_shrink_the_window() {
         under_way = next_round(&mut p, &mut next, under_way, 20_000);
     }
     assert_eq!(under_way, WINDOW);
-    // A single one may have met a busy host.
+    // A single long round trip may be due to a busy host.
     under_way = next_round(&mut p, &mut next, under_way, 90_000);
     assert_eq!(under_way, WINDOW);
     for _ in 0..4 {
@@ -162,18 +166,18 @@ fn round_trips_that_grow_shrink_the_window() {
         under_way = next_round(&mut p, &mut next, under_way, 400_000);
     }
     assert!(under_way > 0 && under_way < WINDOW / 2, "{under_way}");
-    // Delay alone leaves a packet.
+    // However long the delay is, the window allows at least one packet.
     for _ in 0..40 {
         under_way = next_round(&mut p, &mut next, under_way, 400_000);
         assert!(under_way > 0);
     }
 }
 
-/// Links lose packets by chance.
-/// For a while no round trip was nearly as short as the first, though none was too long: one packet alone is under way for three round
-/// trips, to see how long the way is, and then as many as before.
+/// No round trip was nearly as short as the first for a while, although none was too long. So the
+/// requester has only one packet in flight for three round trips, to measure the minimum RTT, and
+/// then as many as before.
 #[test]
-fn a_look_for_the_way_alone_takes_some_round_trips() {
+fn a_look_for_the_minimum_rtt_takes_a_few_round_trips() {
     const TRIP: u64 = 100_000;
     let mut p = longer(Setup::default(), 6000);
     let mut next = 0;
@@ -198,7 +202,7 @@ fn a_look_for_the_way_alone_takes_some_round_trips() {
 }
 
 #[test]
-fn loss_alone_shrinks_nothing() {
+fn loss_alone_does_not_shrink_the_window() {
     let mut p = long(Setup::default());
     let mut next = 0;
     for _ in 0..4 {
@@ -211,9 +215,9 @@ fn loss_alone_shrinks_nothing() {
     assert_eq!(numbers(&mut p).len(), WINDOW as usize);
 }
 
-/// What it has sent again was on its way: its answer comes twice.
+/// The probe was spurious: the first copy of the packet was not lost, so two answers arrive.
 #[test]
-fn a_probe_in_vain_has_nothing_behind_it_sent_again_and_the_next_one_waits() {
+fn a_spurious_probe_stops_retransmission_and_doubles_the_timeout() {
     let mut p = long(Setup::default());
     let mut next = 0;
     for _ in 0..4 {
@@ -222,7 +226,7 @@ fn a_probe_in_vain_has_nothing_behind_it_sent_again_and_the_next_one_waits() {
     let patience = p.qps[0].next_deadline().unwrap() - p.now;
     p.now += patience;
     assert_eq!(numbers(&mut p), [next]);
-    // One packet alone is acknowledged: so far, those behind it may be lost.
+    // The first answer acknowledges a single packet, so the packets after it may be lost.
     ack(&mut p, next);
     numbers(&mut p);
     ack(&mut p, next);
@@ -235,16 +239,16 @@ fn a_probe_in_vain_has_nothing_behind_it_sent_again_and_the_next_one_waits() {
     assert_eq!(p.qps[0].congestion().spurious_retransmits, 1);
     let longer = p.qps[0].next_deadline().unwrap() - p.now;
     assert_eq!(longer, 2 * patience);
-    // RESET forgets the path, and not what was counted.
+    // RESET forgets the path, but keeps the counter.
     for _ in 0..2 {
         p.modify(A, QpState::Reset).unwrap();
         assert_eq!(p.qps[0].congestion().spurious_retransmits, 1);
     }
 }
 
-/// A window of one packet is left, and it is not held up.
+/// The window shrinks to no less than one packet, and that packet is sent.
 #[test]
-fn however_often_routers_mark_one_packet_is_under_way() {
+fn any_number_of_cnps_leaves_one_packet_in_flight() {
     let mut p = long(Setup::default());
     let mut next = 0;
     let mut under_way = WINDOW;
@@ -273,7 +277,7 @@ fn a_cnp_without_congestion_control_is_counted() {
 }
 
 #[test]
-fn marked_responses_shrink_what_is_asked_for() {
+fn marked_responses_shrink_the_parts_of_reads() {
     let mut p = Pair::new(Setup {
         mode: Mode::Split,
         window: 64,
@@ -299,12 +303,12 @@ fn marked_responses_shrink_what_is_asked_for() {
     p.post(A, Post::read(3, &[mine.sge()], there));
     assert_eq!(parts(&mut p), 8);
     assert_eq!(p.statuses(A).len(), 3);
-    // Nobody need tell.
+    // The requester sees the marks itself, so no CNP is sent.
     assert_eq!(p.qps[0].congestion().np_cnp_sent, 0);
 }
 
 #[test]
-fn marks_change_nothing_but_how_much_is_under_way() {
+fn marks_change_only_the_number_of_packets_in_flight() {
     let mut p = Pair::rc(Mode::Split);
     p.link.mark_if = Some(|_| true);
     let bytes = super::pattern(256 * 300, 1);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What a queue pair counts, for a few kinds of traffic: all counters of both sides, those that stay 0 by not being named.
+//! The counters of both sides for a few kinds of traffic. A counter that a test does not list has
+//! to be 0.
 
 use super::pattern;
 use verbena_roce::host::WqeOpcode;
@@ -39,7 +40,8 @@ fn messages_of_all_kinds() {
             p.post(A, post);
             p.settle();
         }
-        // Three packets there, a request with three responses, two packets there, two acknowledgements.
+        // A WRITE of three packets, a READ request with three responses, a WRITE of two packets,
+        // and an acknowledgement of each WRITE.
         let a = [
             ("tx_packets", 6),
             ("tx_bytes", 900),
@@ -171,7 +173,8 @@ fn requests_that_are_refused() {
 fn unreliable_messages() {
     let mut p = pair(Mode::Wire, QpType::Uc);
     let (near, far) = (p.buffer(A, &pattern(600, 1)), p.zeros(B, 600));
-    // Two packets without a receive, three that are written, three of which the first is lost.
+    // A SEND of two packets without a receive, a WRITE of three packets, and a WRITE of three
+    // packets of which the first is lost.
     p.post(A, Post::send(1, &[near.part(0, 300)]));
     p.post(A, Post::write(2, &[near.sge()], far));
     p.settle();
@@ -182,7 +185,7 @@ fn unreliable_messages() {
     assert_eq!(counted(&p, A), a);
     let got = counted(&p, B);
     assert_eq!(got[..2], [("rx_packets", 7), ("rx_bytes", 1244)]);
-    // A gap, a message without a receive, and the rests of both.
+    // One gap, one message without a receive, and the remaining packets of both messages.
     let dropped = [
         ("out_of_sequence", 1),
         ("dropped_no_receive", 1),
@@ -192,7 +195,7 @@ fn unreliable_messages() {
 }
 
 #[test]
-fn what_is_flushed() {
+fn flushed_work_requests() {
     let mut p = pair(Mode::Wire, QpType::Rc);
     for i in 0..3 {
         p.post_recv(A, i, &[]);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! End-to-end credits, the responder's half (IBTA 9.7.7.2).
+//! End-to-end credits at the responder (IBTA 9.7.7.2).
 
 use super::by_hand::*;
 use super::pattern;
@@ -10,7 +10,7 @@ use verbena_roce::qp::credits::{decode, INVALID};
 use verbena_roce::{Config, Qp, QpState, QpType};
 use verbena_roce_lab::{Buffer, Mode, Pair, Post, Setup, Side::*};
 
-/// Credit codes of the positive acknowledgements among packets.
+/// Returns the credit codes of the positive acknowledgements among packets.
 fn codes(packets: &[Packet]) -> Vec<u8> {
     let code = |packet| match aeth(packet)?.syndrome {
         AethSyndrome::Ack { credits } => Some(credits),
@@ -31,12 +31,12 @@ fn tell(p: &mut Pair) -> Vec<Packet> {
 }
 
 #[test]
-fn every_acknowledgement_tells_the_receives() {
+fn every_acknowledgement_has_the_number_of_receives() {
     let mut p = rc();
     let far = p.zeros(A, 600);
     let word = Buffer { len: 8, ..far };
     posted(&mut p, 5);
-    // Rounded down: there is no code for 5.
+    // 5 receives have no code, so the count is rounded down.
     assert_eq!(codes(&ask(&mut p, request(write(word), 0, &[1; 8]))), [4]);
     assert_eq!(codes(&ask(&mut p, request(SEND, 1, &[]))), [4]);
     assert_eq!(codes(&ask(&mut p, request(SEND, 2, &[]))), [3]);
@@ -47,17 +47,21 @@ fn every_acknowledgement_tells_the_receives() {
     let got = codes(&ask(&mut p, request(fetch_add(word, 1), 6, &[])));
     assert_eq!(decode(got[0]), Some(96));
     let got = codes(&ask(&mut p, request(SEND, 0, &[])));
-    assert_eq!(decode(got[0]), Some(96), "also to a duplicate");
+    assert_eq!(
+        decode(got[0]),
+        Some(96),
+        "the acknowledgement of a duplicate"
+    );
 }
 
 #[test]
-fn the_message_under_way_keeps_its_credit() {
+fn the_receive_of_the_message_in_progress_is_a_credit() {
     let mut p = rc();
     let far = p.zeros(A, 1000);
     p.post_recv(A, 1, &[far.sge()]);
     p.post_recv(A, 2, &[]);
     let first = part(true, false, request(SEND, 0, &[1; 256]));
-    // MSN 0 and 2 credits: the message under way and one more.
+    // MSN 0 and 2 credits: the receive of the message in progress, and one more.
     assert_eq!(codes(&ask(&mut p, first)), [2]);
     let last = part(false, true, request(SEND, 1, &[1; 8]));
     let got = ask(&mut p, last);
@@ -65,11 +69,11 @@ fn the_message_under_way_keeps_its_credit() {
 }
 
 #[test]
-fn a_receive_that_is_refused_is_no_credit() {
+fn the_receive_of_a_refused_message_is_no_credit() {
     let mut p = rc();
     let (word, near) = (p.zeros(A, 8), p.zeros(A, 300));
     p.post_recv(A, 1, &[near.sge()]);
-    // The refusal waits behind the atomic's response, and so does the acknowledgement of the first packet.
+    // The refusal and the acknowledgement of the first packet wait for the response to the atomic.
     put(&mut p, request(fetch_add(word, 1), 0, &[]));
     put(&mut p, part(true, false, request(SEND, 1, &[1; 256])));
     put(&mut p, part(false, true, request(SEND, 2, &[1; 256])));
@@ -91,22 +95,22 @@ fn an_srq_has_no_credits() {
 }
 
 #[test]
-fn receives_posted_after_zero_are_told_unasked() {
+fn receives_posted_after_zero_credits_are_reported_unasked() {
     let mut p = rc();
     let far = p.buffer(A, &pattern(600, 1));
     let word = Buffer { len: 8, ..far };
-    assert!(tell(&mut p).is_empty(), "nobody was told anything");
+    assert!(tell(&mut p).is_empty(), "no credits were reported before");
     posted(&mut p, 1);
     assert!(tell(&mut p).is_empty());
     assert_eq!(codes(&ask(&mut p, request(SEND, 0, &[]))), [0]);
-    assert!(tell(&mut p).is_empty(), "there is nothing to tell");
+    assert!(tell(&mut p).is_empty(), "no receive was posted");
     posted(&mut p, 2);
     let got = tell(&mut p);
     assert!(is_ack(&got, 0));
     assert_eq!((codes(&got), aeth(&got[0]).unwrap().msn), (vec![2], 1));
     posted(&mut p, 1);
     assert!(tell(&mut p).is_empty(), "the peer has credits");
-    // Behind the responses before it.
+    // The report waits for the READ responses before it.
     for n in 1..4 {
         ask(&mut p, request(SEND, n, &[]));
     }
@@ -115,7 +119,7 @@ fn receives_posted_after_zero_are_told_unasked() {
     let got = tell(&mut p);
     assert_eq!(psns(&got), [psn(4), psn(5), psn(6), psn(6)]);
     assert_eq!(codes(&got), [1, 1, 1]);
-    // Not in ERR.
+    // In ERR nothing is reported.
     ask(&mut p, request(SEND, 7, &[]));
     p.modify(A, QpState::Err).unwrap();
     posted(&mut p, 1);
@@ -125,7 +129,8 @@ fn receives_posted_after_zero_are_told_unasked() {
 
 #[test]
 fn a_lost_credit_does_not_stop_the_requester() {
-    // B is never told of receives posted, and all that it hears in between is lost: it tries for itself.
+    // B gets no call for the posted receives, and its answers are lost for a third of the time. So
+    // A has to send messages without a credit.
     let mut p = Pair::rc(Mode::Split);
     for i in 0..20 {
         p.post(A, Post::send(i, &[]));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Requests that come again: because the requester went back, or because the network made a copy.
+//! Duplicate requests: the requester went back, or the network made a copy.
 
 use super::by_hand::*;
 use super::pattern;
@@ -15,13 +15,13 @@ fn with_depth(depth: u8) -> Pair {
     responder(setup)
 }
 
-/// The results that atomic responses carry.
+/// Returns the results of atomic responses.
 fn values(packets: &[Packet]) -> Vec<u64> {
     packets
         .iter()
         .map(|packet| match packet.kind {
             Kind::AtomicResponse(_, value) => value,
-            kind => panic!("{kind:?} is no atomic response"),
+            kind => panic!("{kind:?} is not an atomic response"),
         })
         .collect()
 }
@@ -36,13 +36,14 @@ fn a_send_or_write_is_acknowledged_and_not_executed() {
     ask(&mut p, request(SEND, 0, &[1; 8]));
     ask(&mut p, request(write(word), 1, &[2; 8]));
     ask(&mut p, request(write(word), 2, &[3; 8]));
-    // Acknowledged with the PSN of the last request executed, whatever it asked for the first time.
+    // The acknowledgement has the PSN of the last request executed, whether or not the first copy
+    // had AckReq.
     assert!(is_ack_twice(&ask(&mut p, request(SEND, 0, &[9; 8])), 2));
     assert!(is_ack_twice(
         &ask(&mut p, request(write(word), 1, &[9; 8])),
         2
     ));
-    // Not in the middle of a message.
+    // A copy in the middle of a message is acknowledged once.
     let first = part(true, false, request(write(word), 0, &[9; 256]));
     assert!(is_ack(&ask(&mut p, first), 2));
     let mut quiet = request(write(word), 1, &[9; 8]);
@@ -61,7 +62,7 @@ fn a_read_is_executed_again() {
     let far = p.buffer(A, &pattern(600, 1));
     let first = ask(&mut p, request(read(far), 0, &[]));
     assert_eq!(psns(&first), [psn(0), psn(1), psn(2)]);
-    // Executed, not replayed: it may see what was written since.
+    // The READ is executed again, so it may return data that were written since.
     ask(&mut p, request(WRITE_NOTHING, 3, &[]));
     let again = ask(&mut p, request(read(far), 0, &[]));
     assert_eq!(psns(&again), [psn(0), psn(1), psn(2)]);
@@ -70,7 +71,7 @@ fn a_read_is_executed_again() {
     assert_eq!(lengths, [256, 256, 88]);
 }
 
-/// The rest of a READ of a whole buffer, from its `n`th packet on.
+/// Returns a READ of the rest of a whole buffer, from packet `n` on.
 fn rest(far: Buffer, n: u32) -> Kind {
     Kind::ReadRequest(Reth {
         addr: far.addr + u64::from(256 * n),
@@ -93,7 +94,7 @@ fn a_read_may_ask_for_the_rest() {
         let bytes: u32 = got.iter().map(|packet| packet.payload.len()).sum();
         assert_eq!(bytes, 1000 - 256 * n);
     }
-    assert_eq!(p.qps[0].snapshot().msn, 1, "counted once");
+    assert_eq!(p.qps[0].snapshot().msn, 1, "the READ counts once");
 }
 
 #[test]
@@ -147,7 +148,7 @@ fn a_read_that_differs_from_the_first_is_dropped() {
                 ..good
             },
         ),
-        // The rest at the wrong PSN, and the whole at a later one.
+        // The rest of the READ at the wrong PSN, and the whole READ at a later PSN.
         (1, good),
         (
             2,
@@ -161,7 +162,7 @@ fn a_read_that_differs_from_the_first_is_dropped() {
         let got = ask(&mut p, request(Kind::ReadRequest(bad), n, &[]));
         assert!(got.is_empty(), "{n} {bad:?}");
     }
-    // Another operation under its PSN.
+    // Another operation with the same PSN.
     assert!(ask(&mut p, request(fetch_add(far, 1), 0, &[])).is_empty());
     assert_eq!(p.state(A), QpState::Rts);
     assert_eq!(ask(&mut p, request(read(far), 0, &[])).len(), 4);
@@ -180,14 +181,14 @@ fn an_atomic_gets_its_stored_result() {
         let again = ask(&mut p, request(fetch_add(word, 3), 1, &[]));
         assert_eq!((psns(&again), values(&again)), (vec![psn(1)], vec![7]));
     }
-    // Not another one under its PSN.
+    // Another atomic and a READ with the same PSN.
     assert!(ask(&mut p, request(fetch_add(word, 4), 1, &[])).is_empty());
     assert!(ask(&mut p, request(read(word), 1, &[])).is_empty());
     assert_eq!(p.world.bytes(word), 10u64.to_ne_bytes());
 }
 
 #[test]
-fn as_many_are_remembered_as_may_be_outstanding() {
+fn as_many_requests_are_remembered_as_may_be_outstanding() {
     for depth in [1, 2, 4, 16] {
         let mut p = with_depth(depth);
         let word = p.zeros(A, 8);
@@ -211,17 +212,17 @@ fn as_many_are_remembered_as_may_be_outstanding() {
 }
 
 #[test]
-fn of_two_under_the_same_psn_the_newer_is_repeated() {
+fn of_two_reads_with_one_psn_the_newer_is_repeated() {
     let mut setup = Setup::default();
     setup.attr.max_dest_rd_atomic = 8;
     let mut p = responder_by(Mode::Local, setup);
     let (old, new) = (p.zeros(A, 8), p.zeros(A, 8));
-    // Nothing of it is touched: it need not be there.
+    // The region claims 1 GiB and has 8 bytes of memory. No payload of these READs is copied.
     let long = p.zeros(A, 8);
     p.world.region(long).length = 1 << 30;
     let most = (1 << 30) / 256;
     assert_eq!(ask(&mut p, request(read(old), 0, &[])).len(), 1);
-    // Once around the numbers.
+    // These READs use up all other PSNs.
     let mut n = 1;
     for psns in [most, most, most, most - 1] {
         let whole = Reth {
@@ -238,7 +239,7 @@ fn of_two_under_the_same_psn_the_newer_is_repeated() {
 }
 
 #[test]
-fn what_is_older_than_the_memory_is_dropped() {
+fn duplicates_that_are_no_longer_remembered_are_dropped() {
     let mut p = with_depth(1);
     let word = p.zeros(A, 8);
     ask(&mut p, request(fetch_add(word, 1), 0, &[]));
@@ -250,12 +251,12 @@ fn what_is_older_than_the_memory_is_dropped() {
 }
 
 #[test]
-fn responses_under_way_are_dead_once_their_life_has_ended() {
+fn responses_in_flight_become_invalid_at_reset() {
     let mut p = responder_by(Mode::Local, Setup::default());
     let far = p.zeros(A, 600);
     let got = ask(&mut p, request(read(far), 0, &[]));
     let alive = |got: &[Packet]| got.iter().all(|packet| packet.payload.is_alive());
-    // In ERR they go on: they were sent before.
+    // In ERR the responses remain valid, because they were sent before.
     p.modify(A, QpState::Err).unwrap();
     assert!(!got.is_empty() && alive(&got));
     p.modify(A, QpState::Reset).unwrap();
@@ -263,7 +264,7 @@ fn responses_under_way_are_dead_once_their_life_has_ended() {
 }
 
 #[test]
-fn a_late_copy_of_a_read_whose_key_is_gone_does_no_harm() {
+fn a_late_copy_of_a_read_with_an_invalid_key_is_dropped() {
     let mut p = rc();
     let (far, word) = (p.zeros(A, 600), p.zeros(A, 8));
     ask(&mut p, request(read(far), 0, &[]));
@@ -274,7 +275,7 @@ fn a_late_copy_of_a_read_whose_key_is_gone_does_no_harm() {
 }
 
 #[test]
-fn a_late_copy_whose_key_goes_before_it_is_sent_does_no_harm() {
+fn a_response_to_a_late_copy_whose_key_becomes_invalid_is_dropped() {
     let mut p = rc();
     let far = p.zeros(A, 600);
     ask(&mut p, request(read(far), 0, &[]));
@@ -289,7 +290,7 @@ fn a_late_copy_whose_key_goes_before_it_is_sent_does_no_harm() {
 }
 
 #[test]
-fn a_late_copy_that_newer_reads_have_pushed_out_of_memory_does_no_harm() {
+fn a_response_to_a_late_copy_that_is_no_longer_remembered_is_dropped() {
     let mut p = with_depth(1);
     let (far, other) = (p.zeros(A, 600), p.zeros(A, 600));
     ask(&mut p, request(read(far), 0, &[]));
@@ -304,13 +305,14 @@ fn a_late_copy_that_newer_reads_have_pushed_out_of_memory_does_no_harm() {
 }
 
 #[test]
-fn a_read_that_is_asked_for_again_is_answered_before_the_nak_for_a_later_one() {
+fn a_repeated_read_is_answered_before_the_nak_for_a_later_read() {
     let mut p = rc();
     let (far, gone) = (p.zeros(A, 600), p.zeros(A, 600));
     ask(&mut p, request(read(far), 0, &[]));
     let responses = ask(&mut p, request(read(gone), 3, &[]));
     put(&mut p, request(read(far), 0, &[]));
-    // Executed, and not to be acknowledged: that would be an answer to the READ before it.
+    // The WRITE is executed, but must not be acknowledged: that would acknowledge the READ before
+    // it.
     put(&mut p, request(WRITE_NOTHING, 6, &[]));
     let cause = verbena_roce::host::Syndrome::RkeyUnknown;
     p.qps[0].handle_source_fault(&mut p.world.host(A), p.now, &responses[1], cause);
@@ -320,14 +322,14 @@ fn a_read_that_is_asked_for_again_is_answered_before_the_nak_for_a_later_one() {
         matches!(got[3].kind, Kind::Ack(aeth) if aeth.syndrome == AethSyndrome::Nak(NakCode::RemoteAccess))
     );
     assert_eq!(p.state(A), QpState::Err);
-    // What is repeated after the end counts too.
+    // A NAK that is repeated in ERR counts too.
     let before = p.qps[0].counters().naks_sent;
     ask(&mut p, request(read(far), 0, &[]));
     assert_eq!(p.qps[0].counters().naks_sent, before + 1);
 }
 
 #[test]
-fn a_receive_is_not_to_blame_for_a_read_whose_memory_is_gone() {
+fn a_read_whose_memory_is_gone_is_an_event_and_flushes_the_receive() {
     let mut p = rc();
     let (far, buffer) = (p.zeros(A, 600), p.zeros(A, 600));
     p.post_recv(A, 1, &[buffer.sge()]);
@@ -341,7 +343,7 @@ fn a_receive_is_not_to_blame_for_a_read_whose_memory_is_gone() {
 }
 
 #[test]
-fn nor_between_local_peers_where_the_reader_asks_again() {
+fn a_local_read_whose_memory_is_gone_is_an_event_and_flushes_the_receive() {
     let mut p = responder_by(Mode::Local, Setup::default());
     let (far, buffer) = (p.zeros(A, 600), p.zeros(A, 600));
     p.post_recv(A, 1, &[buffer.sge()]);
@@ -349,7 +351,7 @@ fn nor_between_local_peers_where_the_reader_asks_again() {
     put(&mut p, part(true, false, request(SEND, 3, &[1; 256])));
     p.world.region(far).valid = false;
     let got = ask(&mut p, request(read(far), 0, &[]));
-    // Behind the acknowledgement of the first part.
+    // The NAK follows the acknowledgement of the first part.
     assert!(is_nak(&got[1..], 0, NakCode::RemoteAccess));
     p.settle();
     assert_eq!(p.events(A), [verbena_roce::host::EventType::QpAccessErr]);
@@ -357,7 +359,7 @@ fn nor_between_local_peers_where_the_reader_asks_again() {
 }
 
 #[test]
-fn a_late_copy_takes_no_place_from_a_new_read() {
+fn a_late_copy_does_not_count_among_max_dest_rd_atomic() {
     let mut p = with_depth(2);
     let far = p.zeros(A, 8);
     ask(&mut p, request(read(far), 0, &[]));
@@ -369,7 +371,7 @@ fn a_late_copy_takes_no_place_from_a_new_read() {
 }
 
 #[test]
-fn an_answer_that_waits_is_not_doubled() {
+fn a_pending_answer_is_not_sent_twice() {
     let mut p = rc();
     let far = p.zeros(A, 600);
     for _ in 0..3 {
@@ -381,12 +383,12 @@ fn an_answer_that_waits_is_not_doubled() {
 }
 
 #[test]
-fn a_duplicate_from_an_earlier_place_takes_in_the_one_that_waits() {
+fn a_duplicate_from_an_earlier_packet_on_includes_a_pending_answer() {
     let mut p = rc();
     let far = p.zeros(A, 600);
     ask(&mut p, request(read(far), 0, &[]));
     ask(&mut p, request(fetch_add(far, 0), 3, &[]));
-    // They have changed places on their way.
+    // The network has reordered the requests.
     put(&mut p, request(rest(far, 2), 2, &[]));
     put(&mut p, request(rest(far, 1), 1, &[]));
     put(&mut p, request(fetch_add(far, 0), 3, &[]));
@@ -394,31 +396,32 @@ fn a_duplicate_from_an_earlier_place_takes_in_the_one_that_waits() {
 }
 
 #[test]
-fn answers_behind_a_duplicate_are_still_sent() {
+fn pending_answers_after_a_duplicate_are_still_sent() {
     let mut p = rc();
     let far = p.zeros(A, 600);
     ask(&mut p, request(read(far), 0, &[]));
     put(&mut p, request(read(far), 3, &[]));
     put(&mut p, request(fetch_add(far, 0), 6, &[]));
-    // The network has a copy of the first.
+    // The network delivers a copy of the first request.
     put(&mut p, request(read(far), 0, &[]));
     let all: Vec<u32> = (0..7).map(psn).collect();
     assert_eq!(psns(&answers(&mut p)), all);
 }
 
 #[test]
-fn a_read_that_was_sent_in_part_begins_again_where_it_is_asked_for() {
+fn a_read_response_sent_in_part_begins_again_at_the_requested_packet() {
     for (asked, expected) in [(0, vec![0, 1, 2, 3]), (1, vec![1, 2, 3]), (3, vec![3])] {
         let mut p = rc();
         let far = p.zeros(A, 1000);
         put(&mut p, request(read(far), 0, &[]));
         put(&mut p, request(fetch_add(far, 0), 4, &[]));
-        // Two packets of it leave.
+        // Two packets of the READ are sent.
         let mut budget = verbena_roce::Budget::new(2, u64::MAX);
         p.qps[0].poll(&mut p.world.host(A), 0, &mut budget);
         put(&mut p, request(rest(far, asked), asked, &[]));
         let sent = psns(&answers(&mut p));
-        // What has not left yet comes in its turn; the rest again from where it is asked for.
+        // Responses that were not sent yet follow in their turn. A repeated request begins again at
+        // the requested PSN.
         let after: Vec<u32> = if asked < 2 {
             expected.into_iter().chain([4]).collect()
         } else {
@@ -430,7 +433,7 @@ fn a_read_that_was_sent_in_part_begins_again_where_it_is_asked_for() {
 }
 
 #[test]
-fn a_duplicate_before_a_read_that_was_sent_in_part_has_it_begin_again() {
+fn a_duplicate_before_a_response_sent_in_part_makes_it_begin_again() {
     let mut p = rc();
     let far = p.zeros(A, 600);
     ask(&mut p, request(fetch_add(far, 0), 0, &[]));

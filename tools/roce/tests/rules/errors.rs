@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Completions in error for what is wrong at the own end: work requests, receives and memory, status by status.
+//! Completions in error for faults of the own side: work requests, receives and memory, by status.
 
 use super::{pattern, MODES};
 use verbena_roce::host::{EventType, Syndrome, WcStatus, WcStatus::*, WqeError, WqeOpcode};
 use verbena_roce::{Budget, QpState};
 use verbena_roce_lab::{Mode, Pair, Post, Setup, Side, Side::*};
 
-/// Statuses of A's sends and B's receives, once nothing happens any more.
+/// Returns the statuses of A's sends and of B's receives, after all work is done.
 pub fn outcome(p: &mut Pair) -> [Vec<(u64, WcStatus)>; 2] {
     p.settle();
     [p.statuses(A), p.statuses(B)]
 }
 
-/// Says which ends, A and B, have to be in ERR; one that is not is in RTS.
+/// Checks which of the two sides, A and B, are in ERR. The others are in RTS.
 pub fn in_error(p: &Pair, sides: [bool; 2]) {
     let state = |bad| if bad { QpState::Err } else { QpState::Rts };
     assert_eq!([p.state(A), p.state(B)], sides.map(state));
@@ -86,7 +86,7 @@ fn a_local_key_that_cannot_be_used() {
                 1 => p.world.region(bad).pd ^= 1,
                 _ => sge.addr += 1,
             }
-            // Sends before the bad one complete first, whether they are signaled or not.
+            // Sends before the bad one complete, whether they are signaled or not.
             p.post(A, Post::write(1, &[good.sge()], dst));
             p.post(A, Post::write(2, &[good.sge()], dst).unsignaled());
             p.post(A, Post::write(3, &[sge], dst).unsignaled());
@@ -102,7 +102,7 @@ fn a_local_key_that_cannot_be_used() {
 }
 
 #[test]
-fn an_atomic_whose_result_has_no_place_is_executed() {
+fn an_atomic_whose_result_cannot_be_stored_is_executed() {
     for mode in MODES {
         for (off, status, after) in [(0, LocProtErr, 5), (1, RemInvReqErr, 0)] {
             let mut p = Pair::rc(mode);
@@ -130,12 +130,12 @@ fn read_into_memory_without_local_write() {
 }
 
 #[test]
-fn sender_memory_that_goes_away_under_way() {
+fn sender_memory_that_goes_away_in_flight() {
     for mode in MODES {
         let mut p = Pair::rc(mode);
         let (src, dst) = (p.buffer(A, &pattern(5000, 1)), p.zeros(B, 5000));
         p.post(A, Post::write(1, &[src.sge()], dst));
-        // Everything is posted, checked and sent; then the region is gone.
+        // The work request is checked and sent before the region becomes invalid.
         p.link.delay_ns = 10_000;
         if mode != Mode::Wire {
             p.run_until(5_000);
@@ -154,7 +154,7 @@ fn sender_memory_that_goes_away_under_way() {
 }
 
 #[test]
-fn sender_memory_that_goes_away_behind_a_read_is_the_reason_told() {
+fn sender_memory_that_goes_away_after_a_read_is_the_reported_cause() {
     let mut setup = Setup::default();
     setup.attr.retry_cnt = 0;
     let mut p = Pair::new(setup);
@@ -166,7 +166,8 @@ fn sender_memory_that_goes_away_behind_a_read_is_the_reason_told() {
     let mut budget = Budget::new(16, 64 << 10);
     p.qps[0].poll(&mut p.world.host(A), p.now, &mut budget);
     p.world.region(bad).valid = false;
-    // All come before B's turn: its answer waits behind the READ's response, and the last is out of sequence meanwhile.
+    // All requests arrive before B's turn. B's answer to the bad WRITE waits for the READ response,
+    // and the last WRITE is out of sequence meanwhile.
     for packet in std::mem::take(&mut p.world.end(A).out) {
         p.deliver(B, packet);
     }
@@ -178,12 +179,12 @@ fn sender_memory_that_goes_away_behind_a_read_is_the_reason_told() {
 }
 
 #[test]
-fn responder_memory_that_goes_away_under_way() {
+fn responder_memory_that_goes_away_in_flight() {
     let mut p = Pair::rc(Mode::Local);
     let (back, src) = (p.zeros(A, 9000), p.buffer(B, &pattern(9000, 1)));
     p.link.delay_ns = 10_000;
     p.post(A, Post::read(1, &[back.sge()], src));
-    // The responses are under way, by reference.
+    // The responses are in flight, and refer to the memory of B.
     p.run_until(15_000);
     p.world.region(src).valid = false;
     let [sends, _] = outcome(&mut p);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What works when nothing goes wrong.
+//! Operations without any error or loss.
 
 use super::{pattern, MODES};
 use verbena_roce::host::{WcOpcode, WcStatus, WqeOpcode};
@@ -126,9 +126,9 @@ fn zero_length_operations_need_no_key() {
     }
 }
 
-/// Soft RoCE answers a READ of nothing once, and each copy of it only if its R_Key is 0.
+/// rxe answers a READ of no bytes once, and each copy of it only if its R_Key is 0.
 #[test]
-fn a_read_of_nothing_names_no_key() {
+fn a_read_of_no_bytes_is_sent_with_r_key_0() {
     let mut p = Pair::new(Setup {
         mode: Mode::Split,
         ..Setup::default()
@@ -213,7 +213,7 @@ fn psns_wrap_at_24_bits() {
 }
 
 #[test]
-fn max_rd_atomic_limits_what_is_outstanding() {
+fn max_rd_atomic_limits_the_outstanding_reads() {
     for limit in [1u8, 2, 4] {
         let mut setup = Setup {
             mode: Mode::Split,
@@ -243,7 +243,7 @@ fn max_rd_atomic_limits_what_is_outstanding() {
 
 #[test]
 fn a_fenced_write_waits_for_the_read_before_it() {
-    // Without the fence the READ may see the WRITE after it; with it, never.
+    // Without the fence the READ may see the data of the later WRITE.
     for mode in MODES {
         let mut p = Pair::rc(mode);
         let (old, new, back) = (
@@ -337,7 +337,7 @@ fn send_with_invalidate_names_the_key() {
 }
 
 #[test]
-fn a_local_invalidate_waits_for_all_before_it() {
+fn a_local_invalidate_waits_for_all_earlier_work_requests() {
     let mut p = Pair::rc(Mode::Local);
     let (src, dst) = (p.buffer(A, &pattern(5000, 1)), p.zeros(B, 5000));
     p.post(A, Post::write(1, &[src.sge()], dst));
@@ -353,7 +353,7 @@ fn a_local_invalidate_waits_for_all_before_it() {
 }
 
 #[test]
-fn a_key_is_checked_after_the_fast_registration_ahead_of_it() {
+fn a_key_is_checked_after_an_earlier_fast_registration() {
     for mode in MODES {
         let mut p = Pair::rc(mode);
         let (src, dst) = (p.buffer(A, &pattern(600, 1)), p.zeros(B, 600));
@@ -374,9 +374,10 @@ fn a_key_is_checked_after_the_fast_registration_ahead_of_it() {
     }
 }
 
-/// A turn is so many packets, and what sends none counts as one: else a queue pair would have them all in its turn.
+/// A work request without packets counts as one packet of the budget. Otherwise a queue pair could
+/// execute any number of them in its turn.
 #[test]
-fn work_requests_that_send_nothing_cost_a_turn_as_much_as_packets() {
+fn work_requests_without_packets_count_in_the_budget() {
     for qp_type in [QpType::Rc, QpType::Uc] {
         let mut p = Pair::new(Setup {
             qp_type,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Packets that no correct peer sends: answers to nothing, answers of a wrong kind or length, requests out of order, random ones.
+//! Packets that no correct peer sends: answers without a request, answers of a wrong kind or
+//! length, requests that break the order of a message, and random packets.
 
 use super::errors::{in_error, outcome};
 use super::pattern;
@@ -10,7 +11,7 @@ use verbena_roce::packet::{
 };
 use verbena_roce_lab::{Mode, Pair, Post, Rng, Setup, Side::*};
 
-/// A packet to A as if B had sent it.
+/// Returns a packet to A that seems to come from B.
 fn forged(kind: Kind, psn: u32, payload: &[u8]) -> Packet {
     Packet {
         transport: Transport::Rc,
@@ -69,7 +70,7 @@ fn a_read_response_of_the_wrong_length() {
 }
 
 #[test]
-fn acknowledgements_of_what_was_not_sent_are_ignored() {
+fn acknowledgements_of_packets_that_were_not_sent_are_ignored() {
     let mut p = Pair::rc(Mode::Local);
     p.link.loss = 100;
     let (src, dst) = (p.zeros(A, 8), p.zeros(B, 8));
@@ -88,7 +89,7 @@ fn acknowledgements_of_what_was_not_sent_are_ignored() {
 }
 
 #[test]
-fn two_signs_of_one_loss_are_one_retry() {
+fn two_reports_of_one_loss_are_one_retry() {
     let mut setup = Setup {
         psns: [0, 0],
         ..Setup::default()
@@ -101,7 +102,8 @@ fn two_signs_of_one_loss_are_one_retry() {
     p.post(A, Post::read(2, &[src.sge()], dst));
     p.post(A, Post::write(3, &[src.sge()], dst));
     p.run_until(1);
-    // A NAK, and before anything is sent again, another that says that a response was lost.
+    // The first NAK asks for a retransmission. The second shows that the READ response was lost,
+    // and arrives before anything is sent again.
     let nak = Kind::Ack(Aeth {
         syndrome: AethSyndrome::Nak(NakCode::Sequence),
         ..ACK
@@ -114,9 +116,9 @@ fn two_signs_of_one_loss_are_one_retry() {
     assert_eq!(p.qps[0].snapshot().retry_left, 0);
 }
 
-/// Requests to A that no correct peer sends. `prepare` packets go before and are good.
+/// Each case has valid packets, then a request to A that no correct peer sends.
 #[test]
-fn requests_out_of_order_of_their_message_are_refused() {
+fn requests_that_break_the_order_of_a_message_are_refused() {
     let send = Kind::Send(SendTail::None);
     let reth = Reth {
         addr: 0,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What a responder keeps behind a gap, with peers that send all again from the gap on, and with odd ones.
+//! Requests that a responder keeps ahead of a gap, with peers that send everything again from the
+//! gap on, and with unusual peers.
 
 use super::answered::{ack, numbers, requester};
 use super::by_hand::{
@@ -14,7 +15,7 @@ use verbena_roce::QpState;
 use verbena_roce_lab::{Buffer, Pair, Post, Rng, Setup, Side::*};
 
 #[test]
-fn the_second_acknowledgement_of_the_end_of_a_message_is_no_answer_to_the_first_copy() {
+fn a_second_acknowledgement_of_the_end_of_a_message_shows_no_spurious_probe() {
     let mut p = requester(Setup::default());
     let (src, dst) = (p.zeros(A, 8), p.zeros(B, 8));
     for n in 0..8 {
@@ -23,28 +24,33 @@ fn the_second_acknowledgement_of_the_end_of_a_message_is_no_answer_to_the_first_
     assert_eq!(numbers(&mut p).len(), 8);
     p.run_until(100_000);
     assert_eq!(numbers(&mut p), [0], "a probe");
-    // All was lost but the first, of which the acknowledgement was lost.
+    // Only the first packet has arrived, and its acknowledgement was lost. The probe is the end of
+    // a message, so two acknowledgements arrive.
     ack(&mut p, 0);
     ack(&mut p, 0);
     assert_eq!(numbers(&mut p), [1, 2]);
 }
 
-/// When a packet asks for an acknowledgement.
+/// The packets that have AckReq.
 #[derive(Clone, Copy, Debug)]
 enum Asks {
-    /// At the end of a message or window, and each so many packets.
+    /// The last packet of a message or of the window, and a packet after each this number of
+    /// others.
     Each(u32),
     Always,
-    /// At the end of a message, and by chance.
+    /// The last packet of a message or of the window, and random others.
     Random,
 }
 
-/// A peer that sends all again from the gap on, and by its timer, as soft RoCE does.
+/// A peer that sends everything again from the gap on, or from the oldest packet on after a
+/// timeout, as rxe does.
 struct Peer {
     asks: Asks,
-    /// The lengths of its messages, in packets, one after the other: whether each packet is the first and the last.
+    /// For each packet of its messages in order: if it is the first and if it is the last of its
+    /// message.
     packets: Vec<(bool, bool)>,
-    /// What is not acknowledged, what is sent next, and what was ever sent.
+    /// Number of acknowledged packets, next packet to send, and number of packets that were ever
+    /// sent.
     una: usize,
     next: usize,
     sent: usize,
@@ -102,7 +108,7 @@ impl Peer {
             AethSyndrome::Nak(NakCode::Sequence) => at,
             other => panic!("{other:?}"),
         };
-        // Of all before the first packet, it is as good as none.
+        // An acknowledgement of the PSN before the first packet acknowledges nothing.
         if end > 1 << 23 {
             return;
         }
@@ -115,7 +121,8 @@ impl Peer {
     }
 }
 
-/// Takes the next of what is on its way, or what follows that, which has been overtaken, or nothing: it is lost.
+/// Takes the next packet from the path, or the one after it, which has overtaken it. Returns None
+/// if the packet is lost. A few packets are duplicated.
 fn arrive(way: &mut Vec<Packet>, rng: &mut Rng, loss: u32, swap: u32) -> Option<Packet> {
     let at = usize::from(way.len() > 1 && rng.chance(swap));
     let packet = way.remove(at);
@@ -125,7 +132,8 @@ fn arrive(way: &mut Vec<Packet>, rng: &mut Rng, loss: u32, swap: u32) -> Option<
     (!rng.chance(loss)).then_some(packet)
 }
 
-/// All messages over a bad link. What is executed is in order and once; the peer's timer is what it needs at most.
+/// Transfers all messages over a bad link. They have to be executed in order and once, with the
+/// help of the peer's timer.
 fn transfer(asks: Asks, seed: u64, loss: u32) -> (Pair, Peer) {
     let mut rng = Rng::new(seed);
     let mut p = responder(Setup::default());
@@ -158,7 +166,7 @@ fn transfer(asks: Asks, seed: u64, loss: u32) -> (Pair, Peer) {
             _ if !may_send && there.is_empty() && back.is_empty() => {
                 (peer.timeouts, idle) = (peer.timeouts + 1, idle + 1);
                 peer.next = peer.una;
-                assert!(idle < 100, "it waits for ever");
+                assert!(idle < 100, "the transfer makes no progress");
             }
             _ => {}
         }
@@ -176,12 +184,16 @@ fn transfer(asks: Asks, seed: u64, loss: u32) -> (Pair, Peer) {
         }
     }
     assert_eq!(p.qps[0].snapshot().msn, 12);
-    assert_eq!(whole.left(), 1 << 20, "what is kept is given back");
+    assert_eq!(
+        whole.left(),
+        1 << 20,
+        "bytes of kept requests did not return"
+    );
     (p, peer)
 }
 
 #[test]
-fn a_peer_that_sends_all_again_gets_all_through_whenever_it_asks() {
+fn a_peer_that_sends_everything_again_transfers_all_messages_with_any_ackreq() {
     for asks in [Asks::Each(64), Asks::Each(1000), Asks::Always, Asks::Random] {
         let (mut kept, mut naks, mut timeouts) = (0, 0, 0);
         for seed in 0..150 {
@@ -197,7 +209,8 @@ fn a_peer_that_sends_all_again_gets_all_through_whenever_it_asks() {
     }
 }
 
-/// A responder with a gap that has closed, behind which something waits, and the account of that.
+/// Returns a responder with a gap that closed without AckReq, so that the kept requests after it
+/// wait, and its account.
 fn waiting() -> (Pair, std::rc::Rc<verbena_roce::Allowance>) {
     let mut p = receiving(4);
     let whole = p.restrict(A, 10_000);
@@ -209,7 +222,7 @@ fn waiting() -> (Pair, std::rc::Rc<verbena_roce::Allowance>) {
 }
 
 #[test]
-fn what_waits_is_given_back() {
+fn bytes_of_kept_requests_return_to_the_account() {
     let (mut p, whole) = waiting();
     assert!(is_ack(&send(&mut p, 1), 1));
     assert_eq!(whole.left(), 10_000 - 264);
@@ -220,16 +233,16 @@ fn what_waits_is_given_back() {
         p.modify(A, state).unwrap();
         assert_eq!(whole.left(), 10_000, "{state:?}");
     }
-    // Another that differs: neither of the two waits.
+    // The expected request differs from the kept one with its PSN, which is discarded.
     let (mut p, whole) = waiting();
     ask(&mut p, request(SEND, 1, &[9; 8]));
     assert_eq!(whole.left(), 10_000 - 264);
     assert_eq!(
         p.statuses(A),
         [(0, Success), (1, Success)],
-        "the one expected is executed"
+        "the expected request is executed"
     );
-    // An RNR NAK.
+    // An RNR NAK discards all kept requests.
     let mut p = receiving(1);
     let whole = p.restrict(A, 10_000);
     send(&mut p, 2);
@@ -237,12 +250,12 @@ fn what_waits_is_given_back() {
     send(&mut p, 1);
     assert_eq!(p.qps[0].counters().rnr_naks_sent, 1);
     assert_eq!(whole.left(), 10_000);
-    // The copy of what closed the gap asks for nothing then.
+    // After that, a copy of the packet that closed the gap executes nothing.
     assert!(is_ack_twice(&send(&mut p, 0), 0));
 }
 
 #[test]
-fn reads_and_atomics_wait_too_and_are_executed_once() {
+fn kept_reads_and_atomics_wait_and_are_executed_once() {
     let mut p = responder(Setup::default());
     let (word, far) = (p.zeros(A, 8), p.buffer(A, &pattern(600, 1)));
     let add = |n| request(fetch_add(word, 1), n, &[]);
@@ -258,12 +271,13 @@ fn reads_and_atomics_wait_too_and_are_executed_once() {
         assert!(all(&mut p, packet).is_empty());
     }
     assert_eq!(p.world.bytes(word), [0; 8]);
-    // In its turn.
+    // The second copy of the atomic is executed in its turn.
     assert_eq!(all(&mut p, add(1)), [psn(1)]);
-    // The READ is lost again; it and all before 5 has been sent again.
+    // The second copy of the READ is lost. The copy of request 5 shows that the peer has sent the
+    // READ again.
     assert_eq!(all(&mut p, add(5)), (2..6).map(psn).collect::<Vec<_>>());
     assert_eq!(p.world.bytes(word), 2u64.to_le_bytes());
     assert_eq!(p.qps[0].snapshot().expected_psn, psn(6));
-    assert_eq!(all(&mut p, add(5)), [psn(5)], "its result again");
+    assert_eq!(all(&mut p, add(5)), [psn(5)], "the stored result");
     assert_eq!(p.world.bytes(word), 2u64.to_le_bytes());
 }

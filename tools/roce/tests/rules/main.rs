@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The rules of queue pairs, one by one and by name. Most run in every way that packets can travel.
+//! Tests of the rules of queue pairs; each name states a rule. Most tests run in every mode of
+//! transport.
 
 mod answered;
 mod by_hand;
@@ -37,7 +38,7 @@ use verbena_roce_lab::Mode;
 
 const MODES: [Mode; 3] = [Mode::Local, Mode::Split, Mode::Wire];
 
-/// Bytes that differ from place to place.
+/// Returns bytes that depend on the offset and the seed.
 fn pattern(len: usize, seed: u8) -> Vec<u8> {
     (0..len)
         .map(|i| (i as u8).wrapping_mul(31) ^ (i >> 8) as u8 ^ seed)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The table of ordering: what of a work request is done before what of the next, with the fence and without.
+//! The table of ordering: the effects of one work request that precede those of the next, with and
+//! without a fence.
 
 use super::answered::*;
 use super::placement::RANGE;
@@ -45,11 +46,11 @@ impl Op {
     }
 }
 
-/// Two work requests of 8 bytes; the numbers of what is sent at once.
+/// Posts two work requests of 8 bytes, and returns the PSNs that are sent at once.
 fn pair_of(first: Op, second: Op, fence: bool) -> (Pair, Vec<u32>) {
     let mut p = requester(Setup::default());
     let (a, b, there) = (p.zeros(A, 8), p.zeros(A, 8), p.zeros(B, 8));
-    // Credits are no matter here.
+    // The acknowledgement of this WRITE lifts the limit of the credits.
     p.post(A, Post::new(0, WqeOpcode::RdmaWrite, &[]));
     sent(&mut p);
     ack(&mut p, 0);
@@ -88,7 +89,7 @@ fn a_fence_waits_for_reads_and_atomics() {
         for second in OPS {
             let (mut p, sent) = pair_of(first, second, true);
             assert_eq!(sent, [1], "{first:?}, {second:?}");
-            // Time does not help, the response does.
+            // A timeout does not release the fence, but the response does.
             p.run_until(p.now + 200_000);
             assert!(numbers(&mut p).iter().all(|n| *n == 1));
             match first {
@@ -103,7 +104,7 @@ fn a_fence_waits_for_reads_and_atomics() {
 }
 
 #[test]
-fn a_fence_waits_for_all_of_them() {
+fn a_fence_waits_for_all_outstanding_reads() {
     let mut p = requester(Setup::default());
     let (back, there) = (p.zeros(A, 8), p.zeros(B, 8));
     for wr_id in 1..=3 {
@@ -119,7 +120,7 @@ fn a_fence_waits_for_all_of_them() {
     }
 }
 
-/// A pair whose packets leave one at a time, so that anything may come between them.
+/// Returns a pair that sends one packet in each turn, so that other packets may come between them.
 fn slow(mode: verbena_roce_lab::Mode) -> Pair {
     Pair::new(Setup {
         mode,
@@ -129,7 +130,7 @@ fn slow(mode: verbena_roce_lab::Mode) -> Pair {
 }
 
 #[test]
-fn writes_and_sends_are_seen_by_all_that_follows() {
+fn writes_and_sends_are_visible_to_all_later_operations() {
     for mode in MODES {
         for second in OPS {
             let mut p = slow(mode);
@@ -137,7 +138,7 @@ fn writes_and_sends_are_seen_by_all_that_follows() {
             let back = p.buffer(A, &9u64.to_ne_bytes());
             p.post_recv(B, 1, &[there.sge()]);
             p.post_recv(B, 2, &[there.sge()]);
-            // The SEND goes into the same place as the others.
+            // The SEND writes to the same buffer as the WRITE.
             for first in [Write, Send] {
                 p.post(A, first.post(1, new, there));
                 p.post(A, second.post(2, back, there));
@@ -161,7 +162,7 @@ fn writes_and_sends_are_seen_by_all_that_follows() {
 }
 
 #[test]
-fn a_read_or_atomic_is_followed_in_order() {
+fn reads_and_atomics_are_executed_in_order() {
     for mode in MODES {
         for (first, second) in [(Read, Read), (Atomic, Read), (Atomic, Atomic)] {
             let mut p = slow(mode);
@@ -179,7 +180,7 @@ fn a_read_or_atomic_is_followed_in_order() {
 }
 
 #[test]
-fn what_responds_completes_in_the_order_of_the_posts() {
+fn work_requests_complete_in_the_order_of_the_posts() {
     for first in OPS {
         for second in OPS {
             for mode in MODES {
@@ -202,7 +203,7 @@ fn what_responds_completes_in_the_order_of_the_posts() {
 }
 
 #[test]
-fn keys_are_checked_after_what_changes_them() {
+fn keys_are_checked_after_earlier_changes() {
     for mode in MODES {
         let mut p = Pair::rc(mode);
         let (src, there) = (p.zeros(A, 8), p.zeros(B, 8));

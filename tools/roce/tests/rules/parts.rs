@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! READs behind a wire, which are asked for in parts of half a window.
+//! READs over a wire, which are requested in parts of half a window.
 
 use super::answered::*;
 use super::by_hand;
@@ -12,7 +12,7 @@ use verbena_roce::qp::credits;
 use verbena_roce::QpState;
 use verbena_roce_lab::{Buffer, Mode, Pair, Post, Setup, Side::*};
 
-/// A setup whose window has 8 packets, so a part 4 responses, with so many places for READs.
+/// Returns a setup with a window of 8 packets, so parts of 4 responses, and this `max_rd_atomic`.
 fn places(count: u8) -> Setup {
     let mut setup = Setup {
         window: 8,
@@ -22,7 +22,8 @@ fn places(count: u8) -> Setup {
     setup
 }
 
-/// A requester with a READ of 11 responses: parts of 4, 4 and 3. The last has 100 bytes.
+/// Returns a requester with a READ of 11 responses in parts of 4, 4 and 3. The last response has
+/// 100 bytes.
 fn reader(setup: Setup) -> (Pair, Buffer, Buffer) {
     let mut p = requester(setup);
     let (back, there) = (p.zeros(A, 2660), p.zeros(B, 2660));
@@ -30,8 +31,8 @@ fn reader(setup: Setup) -> (Pair, Buffer, Buffer) {
     (p, back, there)
 }
 
-/// Number of the PSN, offset and length of each READ request, by the address of what they read. Anything else that was sent
-/// has no length.
+/// Returns the PSN of each packet, counted from the first PSN, and for a READ request its offset in
+/// `from` and its length.
 fn asked(packets: &[Packet], from: Buffer) -> Vec<(u32, Option<(u64, u32)>)> {
     let one = |packet: &Packet| {
         let part = match packet.kind {
@@ -43,7 +44,8 @@ fn asked(packets: &[Packet], from: Buffer) -> Vec<(u32, Option<(u64, u32)>)> {
     packets.iter().map(one).collect()
 }
 
-/// Some of the responses to a request for those from `begin` to `end`, of 256 bytes each but for the last of all.
+/// Delivers the responses `these` to a request for the responses `begin..end`. Each has 256 bytes,
+/// except response 10.
 fn some(p: &mut Pair, these: Range<u32>, begin: u32, end: u32, aeth: Aeth) {
     for at in these {
         let ends = [at == begin, at + 1 == end];
@@ -53,12 +55,12 @@ fn some(p: &mut Pair, these: Range<u32>, begin: u32, end: u32, aeth: Aeth) {
     }
 }
 
-/// All of them.
+/// Delivers all responses to a request for the responses `begin..end`.
 fn respond(p: &mut Pair, begin: u32, end: u32) {
     some(p, begin..end, begin, end, positive());
 }
 
-/// The oldest PSN that is not acknowledged.
+/// Returns the oldest PSN that is not acknowledged, counted from the first PSN.
 fn una(p: &Pair) -> u32 {
     verbena_roce::psn::ahead(p.qps[0].snapshot().una_psn, psn(0))
 }
@@ -70,11 +72,11 @@ const PARTS: [(u32, Option<(u64, u32)>); 3] = [
 ];
 
 #[test]
-fn a_read_is_asked_for_in_parts_that_fit_the_window() {
+fn a_read_is_requested_in_parts_that_fit_the_window() {
     let (mut p, back, there) = reader(places(4));
     // Two parts fill the window.
     assert_eq!(asked(&sent(&mut p), there), PARTS[..2]);
-    // The third has to wait until all its responses have room.
+    // The third part waits until the window has room for all its responses.
     respond(&mut p, 0, 4);
     assert_eq!(una(&p), 4);
     assert_eq!(asked(&sent(&mut p), there), PARTS[2..]);
@@ -93,25 +95,25 @@ fn a_read_is_asked_for_in_parts_that_fit_the_window() {
 }
 
 #[test]
-fn what_is_under_way_counts_for_the_window_of_a_part() {
+fn packets_in_flight_count_for_the_window_of_a_part() {
     let mut p = requester(places(4));
     let (src, back, there) = (p.zeros(A, 1280), p.zeros(A, 1024), p.zeros(B, 1280));
     p.post(A, Post::write(1, &[src.sge()], there));
     p.post(A, Post::read(2, &[back.sge()], there));
-    // 5 of 8 are under way: no room for 4 responses.
+    // 5 of 8 packets are in flight, so there is no room for 4 responses.
     assert_eq!(numbers(&mut p), [0, 1, 2, 3, 4]);
     ack(&mut p, 0);
     assert_eq!(numbers(&mut p), [5]);
 }
 
 #[test]
-fn with_one_place_a_part_follows_the_other() {
+fn with_max_rd_atomic_1_parts_are_requested_one_after_the_other() {
     let (mut p, _, there) = reader(places(1));
     let src = p.zeros(A, 8);
     p.post(A, Post::write(2, &[src.sge()], there));
     for (n, part) in PARTS.into_iter().enumerate() {
         let packets = asked(&sent(&mut p), there);
-        // What was posted behind it waits for its last part.
+        // The WRITE after the READ waits for the last part.
         let write = (n == 2).then_some((11, None));
         assert_eq!(
             packets,
@@ -122,7 +124,7 @@ fn with_one_place_a_part_follows_the_other() {
         );
         let (begin, end) = (part.0, [4, 8, 11][n]);
         some(&mut p, begin..end - 1, begin, end, positive());
-        assert!(sent(&mut p).is_empty(), "the part is not whole");
+        assert!(sent(&mut p).is_empty(), "the part is not complete");
         some(&mut p, end - 1..end, begin, end, positive());
     }
     assert_eq!(p.statuses(A), [(1, Success)]);
@@ -144,15 +146,15 @@ fn a_read_between_local_peers_is_one_request() {
 }
 
 #[test]
-fn a_lost_response_of_a_part_is_asked_for_with_what_was_asked_for_behind_it() {
+fn a_lost_response_is_requested_again_with_the_requested_parts_after_it() {
     let (mut p, _, there) = reader(places(4));
     sent(&mut p);
-    // The third is lost, and the fourth tells so.
+    // The third response is lost, and the fourth shows the loss.
     let part = Kind::ReadResponse;
     answer_part(&mut p, part(Some(positive())), 0, &[1; 256], [true, false]);
     answer_part(&mut p, part(None), 1, &[2; 256], [false, false]);
     answer_part(&mut p, part(Some(positive())), 3, &[4; 256], [false, true]);
-    // Nothing of the third part: it has no room yet.
+    // The third part is not requested, because the window has no room for it yet.
     let rest = (2, Some((512, 512)));
     assert_eq!(asked(&sent(&mut p), there), [rest, PARTS[1]]);
     assert_eq!(p.qps[0].counters().implied_naks, 1);
@@ -164,7 +166,7 @@ fn a_lost_response_of_a_part_is_asked_for_with_what_was_asked_for_behind_it() {
 }
 
 #[test]
-fn a_timeout_asks_for_each_part_again_and_takes_no_more_places() {
+fn a_timeout_repeats_each_part_and_counts_none_twice() {
     let (mut p, back, there) = reader(Setup {
         recovers: false,
         ..places(2)
@@ -180,7 +182,7 @@ fn a_timeout_asks_for_each_part_again_and_takes_no_more_places() {
     assert_eq!(asked(&sent(&mut p), there), PARTS[2..]);
     respond(&mut p, 8, 11);
     assert_eq!(p.statuses(A), [(1, Success)]);
-    // All places are free again, and no more.
+    // Both places of `max_rd_atomic` are free again, and no more.
     for wr_id in 2..=4 {
         p.post(A, Post::read(wr_id, &[back.part(0, 8)], there));
     }
@@ -188,8 +190,8 @@ fn a_timeout_asks_for_each_part_again_and_takes_no_more_places() {
 }
 
 #[test]
-fn a_response_that_does_not_end_its_part_is_a_bad_one() {
-    // After so many, this response, and whether it says that it begins and ends its part.
+fn a_response_with_wrong_ends_of_its_part_is_bad() {
+    // Number of responses before, the bad response, and its first and last flags.
     for (before, n, ends) in [
         (3, 3, [false, false]),
         (4, 4, [false, false]),
@@ -220,7 +222,7 @@ fn a_part_that_is_refused_ends_the_read() {
 }
 
 #[test]
-fn a_gap_between_parts_goes_back_to_it() {
+fn a_nak_between_parts_goes_back_to_its_part() {
     let (mut p, _, there) = reader(Setup {
         recovers: false,
         ..places(4)
@@ -236,7 +238,7 @@ fn a_gap_between_parts_goes_back_to_it() {
 }
 
 #[test]
-fn sqd_ends_a_read_that_was_asked_for_in_part() {
+fn sqd_completes_a_read_that_was_requested_in_part() {
     for lowered in [4, 0] {
         let mut setup = places(4);
         setup.attr.sqd_notify = true;
@@ -251,11 +253,11 @@ fn sqd_ends_a_read_that_was_asked_for_in_part() {
         p.modify_attr(A, QpState::Sqd, &attr).unwrap();
         respond(&mut p, 0, 4);
         respond(&mut p, 4, 8);
-        assert!(p.events(A).is_empty(), "it is not all there");
+        assert!(p.events(A).is_empty(), "the READ is not complete");
         assert_eq!(asked(&sent(&mut p), there), PARTS[2..]);
         assert!(p.qps[0].snapshot().sq_draining);
         respond(&mut p, 8, 11);
-        assert!(sent(&mut p).is_empty(), "nothing starts");
+        assert!(sent(&mut p).is_empty(), "the WRITE does not start in SQD");
         assert_eq!(p.events(A), [EventType::SqDrained]);
         assert_eq!(p.statuses(A), [(1, Success)]);
     }
@@ -274,7 +276,7 @@ fn a_fence_waits_for_all_parts() {
 }
 
 #[test]
-fn each_part_is_a_message_to_the_peers_count() {
+fn each_part_counts_as_a_message_in_the_peers_msn() {
     let mut p = requester(Setup {
         window: 8,
         ..Setup::default()
@@ -292,17 +294,17 @@ fn each_part_is_a_message_to_the_peers_count() {
     };
     assert_eq!(numbers(&mut p), [0, 4]);
     some(&mut p, 0..4, 0, 4, told(1, 0));
-    // One SEND goes on trust behind the last part.
+    // One SEND goes without a credit after the last part.
     assert_eq!(numbers(&mut p), [8, 11]);
     some(&mut p, 4..8, 4, 8, told(2, 0));
     assert!(numbers(&mut p).is_empty());
-    // There is a receive for that one, and the next goes on trust.
+    // That SEND has a receive, and the next one goes without a credit.
     some(&mut p, 8..11, 8, 11, told(3, 1));
     assert_eq!(numbers(&mut p), [12]);
 }
 
 #[test]
-fn a_read_of_many_parts_over_any_link_brings_its_bytes() {
+fn a_read_of_many_parts_returns_its_data_over_any_link() {
     for mode in [Mode::Split, Mode::Wire] {
         for (loss, places_of) in [(0, 1), (0, 4), (20, 1), (20, 3)] {
             let mut p = Pair::new(Setup {
@@ -322,14 +324,14 @@ fn a_read_of_many_parts_over_any_link_brings_its_bytes() {
                 "{mode:?} {loss}"
             );
             assert_eq!(p.world.bytes(back), bytes);
-            // Each part counts as a message: 79 responses in parts of 4, and one.
+            // Each part counts as a message: 79 responses are 20 parts, and the second READ is one.
             assert_eq!(p.qps[1].snapshot().msn, 21);
         }
     }
 }
 
 #[test]
-fn responses_ahead_of_a_lost_one_are_kept_until_it_is_there() {
+fn responses_ahead_of_a_lost_one_are_kept_until_it_arrives() {
     let (mut p, back, there) = reader(places(4));
     assert_eq!(asked(&sent(&mut p), there), PARTS[..2]);
     some(&mut p, 0..1, 0, 4, positive());
@@ -337,14 +339,18 @@ fn responses_ahead_of_a_lost_one_are_kept_until_it_is_there() {
     some(&mut p, 4..6, 4, 8, positive());
     some(&mut p, 7..8, 4, 8, positive());
     assert_eq!((una(&p), p.qps[0].counters().kept), (1, 5));
-    // What is missing was asked for once, with all behind it.
+    // The missing response was requested once, with all that were requested after it.
     let again = [(1, Some((256, 768))), PARTS[1]];
     assert_eq!(asked(&sent(&mut p), there), again);
     some(&mut p, 1..2, 1, 4, positive());
-    assert_eq!(una(&p), 6, "all is taken up to the next that is missing");
+    assert_eq!(
+        una(&p),
+        6,
+        "all responses before the next missing one are taken"
+    );
     some(&mut p, 6..7, 4, 8, positive());
     assert_eq!(una(&p), 8);
-    // What comes a second time is late.
+    // The second copies are stale.
     some(&mut p, 2..4, 1, 4, positive());
     assert_eq!(asked(&sent(&mut p), there), PARTS[2..]);
     respond(&mut p, 8, 11);
@@ -355,7 +361,7 @@ fn responses_ahead_of_a_lost_one_are_kept_until_it_is_there() {
 }
 
 #[test]
-fn a_response_that_has_lost_its_memory_is_not_kept() {
+fn a_response_with_invalid_payload_is_not_kept() {
     let mut earlier = by_hand::responder_by(Mode::Local, Setup::default());
     let far = earlier.zeros(A, 256);
     let request = by_hand::request(by_hand::read(far), 0, &[]);
@@ -377,7 +383,7 @@ fn a_response_that_has_lost_its_memory_is_not_kept() {
 }
 
 #[test]
-fn what_is_kept_of_responses_is_bounded_and_dies_with_the_connection() {
+fn kept_responses_are_limited_and_discarded_in_err() {
     let (mut p, _, _) = reader(places(4));
     let whole = p.restrict(A, 2 * 512);
     sent(&mut p);
@@ -392,10 +398,10 @@ fn what_is_kept_of_responses_is_bounded_and_dies_with_the_connection() {
 }
 
 #[test]
-fn a_response_that_was_kept_is_judged_when_it_is_taken() {
+fn a_kept_response_is_checked_when_it_is_taken() {
     let (mut p, _, _) = reader(places(4));
     sent(&mut p);
-    // Too short for its place.
+    // The response is too short for its place.
     answer_part(&mut p, Kind::ReadResponse(None), 2, &[3; 100], [false; 2]);
     some(&mut p, 0..1, 0, 4, positive());
     assert_eq!(p.state(A), QpState::Rts);
@@ -405,7 +411,7 @@ fn a_response_that_was_kept_is_judged_when_it_is_taken() {
 }
 
 #[test]
-fn a_response_that_was_kept_acknowledges_what_is_before_it() {
+fn a_kept_response_acknowledges_earlier_work_requests() {
     let (mut p, _, there) = reader(places(4));
     let (src, dst) = (p.zeros(A, 256), p.zeros(B, 256));
     sent(&mut p);
@@ -415,7 +421,7 @@ fn a_response_that_was_kept_acknowledges_what_is_before_it() {
     p.post(A, Post::write(2, &[src.sge()], dst));
     p.post(A, Post::read(3, &[src.sge()], there));
     sent(&mut p);
-    // Of the first READ the last response but one is missing, and the second READ is whole.
+    // The last but one response of the first READ is missing, and the second READ is complete.
     some(&mut p, 8..9, 8, 11, positive());
     some(&mut p, 10..11, 8, 11, positive());
     some(&mut p, 12..13, 12, 13, positive());

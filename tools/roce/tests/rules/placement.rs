@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! ATOMIC WRITE and FLUSH (annex A19): what they do, what they are checked for, and that they are answered as READs are.
+//! ATOMIC WRITE and FLUSH (annex A19): their effects, their checks, and their responses.
 
 use super::answered;
 use super::by_hand::*;
@@ -11,7 +11,7 @@ use verbena_roce::packet::{AethSyndrome, Feth, Kind, NakCode, Packet, Reth};
 use verbena_roce::{Attr, QpState};
 use verbena_roce_lab::{Buffer, Mode, Pair, Post, Setup, Side::*};
 
-/// A range, for everybody to see.
+/// FLUSH of a range with global visibility.
 pub const RANGE: Feth = Feth {
     placement: 1,
     level: 0,
@@ -38,7 +38,7 @@ fn flush(how: Feth, of: Buffer) -> Kind {
     Kind::Flush(how, reth(of))
 }
 
-/// Whether this is the one answer to the `n`th PSN: a READ response of no bytes.
+/// True if the packets are the one answer to PSN number `n`: a READ response of no bytes.
 fn is_placed(packets: &[Packet], n: u32) -> bool {
     matches!(packets, [packet]
         if matches!(packet.kind, Kind::ReadResponse(Some(aeth))
@@ -76,7 +76,7 @@ fn eight_bytes_are_written_and_memory_is_flushed() {
 }
 
 #[test]
-fn both_are_answered_by_a_response_of_no_bytes() {
+fn atomic_write_and_flush_are_answered_by_a_response_of_no_bytes() {
     let mut p = rc();
     let word = p.zeros(A, 8);
     assert!(is_placed(
@@ -105,7 +105,7 @@ fn a_duplicate_is_answered_again_and_writes_nothing() {
     assert!(is_placed(&ask(&mut p, first), 0));
     assert!(is_placed(&ask(&mut p, second), 1));
     assert_eq!(p.world.bytes(word), [6; 8]);
-    // What was not executed under its PSN is dropped.
+    // A request that differs from the one executed with its PSN is dropped.
     for other in [
         request(flush(REGION, word), 1, &[]),
         request(atomic_write(word), 1, &[5; 8]),
@@ -117,7 +117,8 @@ fn a_duplicate_is_answered_again_and_writes_nothing() {
     assert_eq!(p.state(A), QpState::Rts);
 }
 
-/// How a request is refused by a responder with a word of 16 bytes, all rights for the peer but those taken.
+/// Returns how a responder refuses a request for a region of 16 bytes. The queue pair grants the
+/// peer all rights but those in `taken`.
 fn refusal(taken: u32, make: impl Fn(Buffer) -> (Kind, usize)) -> (NakCode, Syndrome) {
     let mut p = rc();
     let attr = Attr {
@@ -159,7 +160,7 @@ fn an_atomic_write_is_checked_as_a_write_and_as_an_atomic() {
         (0, 8, 4, (InvalidRequest, Syndrome::RequestLength)),
         (0, 0, 8, (InvalidRequest, Syndrome::RequestLength)),
         (16, 8, 8, (RemoteAccess, Syndrome::RkeyBounds)),
-        // The key before the alignment.
+        // The key is checked before the alignment.
         (12, 8, 8, (RemoteAccess, Syndrome::RkeyBounds)),
     ] {
         assert_eq!(refusal(0, write(offset, len, bytes)), expected, "{offset}");
@@ -188,7 +189,7 @@ fn a_flush_needs_its_rights_of_the_queue_pair_and_of_the_region() {
         level: 0,
     };
     assert_eq!(refusal(access::FLUSH_GLOBAL, asks(both)), disabled);
-    // No region has persistence.
+    // No region grants persistence.
     for how in [PERSISTENT, both] {
         assert_eq!(refusal(0, asks(how)), (RemoteAccess, Syndrome::RkeyAccess));
     }
@@ -207,7 +208,7 @@ fn a_flush_needs_its_rights_of_the_queue_pair_and_of_the_region() {
 }
 
 #[test]
-fn a_flush_of_a_region_has_no_address_and_one_of_nothing_no_key() {
+fn a_flush_of_a_region_ignores_the_range_and_one_of_no_bytes_the_key() {
     let mut p = rc();
     let word = p.zeros(A, 8);
     let nowhere = Buffer {
@@ -231,7 +232,7 @@ fn a_flush_of_a_region_has_no_address_and_one_of_nothing_no_key() {
 }
 
 #[test]
-fn a_responder_takes_as_many_as_it_agreed_to() {
+fn a_responder_accepts_as_many_as_max_dest_rd_atomic() {
     let mut p = rc();
     let word = p.zeros(A, 8);
     let most = u32::from(p.attr(A).max_dest_rd_atomic);
@@ -265,7 +266,7 @@ fn a_requester_has_no_more_outstanding_than_max_rd_atomic() {
 }
 
 #[test]
-fn an_acknowledgement_completes_neither() {
+fn an_acknowledgement_completes_no_atomic_write_and_no_flush() {
     for opcode in [WqeOpcode::AtomicWrite, WqeOpcode::Flush] {
         let mut p = answered::requester(Setup::default());
         let (here, there) = (p.zeros(A, 8), p.zeros(B, 8));
@@ -279,7 +280,7 @@ fn an_acknowledgement_completes_neither() {
         assert_eq!(answered::numbers(&mut p), [0]);
         answered::ack(&mut p, 0);
         assert!(p.completions(A).is_empty(), "{opcode:?}");
-        // It is asked for again, and the answer completes it.
+        // The request is sent again, and its response completes it.
         assert_eq!(answered::numbers(&mut p), [0], "{opcode:?}");
         answered::read_only(&mut p, 0, &[]);
         assert_eq!(p.statuses(A), [(1, Success)], "{opcode:?}");
@@ -287,7 +288,7 @@ fn an_acknowledgement_completes_neither() {
 }
 
 #[test]
-fn a_response_with_bytes_answers_neither() {
+fn a_response_with_payload_to_an_atomic_write_or_flush_is_bad() {
     for opcode in [WqeOpcode::AtomicWrite, WqeOpcode::Flush] {
         let mut p = answered::requester(Setup::default());
         let (here, there) = (p.zeros(A, 8), p.zeros(B, 8));

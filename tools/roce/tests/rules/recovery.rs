@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Recovery from loss behind a wire, beyond what the specification has: one packet is sent again to hear where to go on, the time
-//! to that is measured, and a responder keeps what comes ahead of a gap.
+//! Recovery from loss over a wire, beyond the specification. The requester sends one packet again
+//! to learn where to go on, after the round trip that it has measured. The responder keeps requests
+//! ahead of a gap.
 
 use super::answered::{ack, answer_part, nak, numbers, positive, requester, rnr, sent};
 use super::by_hand::{
@@ -14,7 +15,7 @@ use verbena_roce::packet::{AethSyndrome, Kind, NakCode, Packet};
 use verbena_roce::QpState;
 use verbena_roce_lab::{Mode, Pair, Post, Setup, Side::*};
 
-/// A requester with a WRITE of so many packets under way.
+/// Returns a requester with a WRITE of this number of packets in flight.
 fn writing(count: u32) -> Pair {
     let mut p = requester(Setup::default());
     let (src, dst) = (
@@ -27,15 +28,15 @@ fn writing(count: u32) -> Pair {
 }
 
 #[test]
-fn a_gap_brings_one_packet_and_its_answer_tells_where_to_go_on() {
+fn a_nak_causes_one_retransmission_whose_answer_shows_the_next() {
     let mut p = writing(8);
     nak(&mut p, 2, NakCode::Sequence);
     let again = sent(&mut p);
     assert!(again.len() == 1 && again[0].psn == psn(2) && again[0].ack_req);
-    // The peer has kept the rest, but for one.
+    // The peer has kept all later packets but one.
     nak(&mut p, 5, NakCode::Sequence);
     let again: Vec<u32> = sent(&mut p).iter().map(|packet| packet.psn).collect();
-    // Nothing else can be sent, so it goes a second time.
+    // Nothing else can be sent, so the packet is sent twice.
     assert_eq!(again, [psn(5), psn(5)]);
     ack(&mut p, 7);
     assert!(numbers(&mut p).is_empty());
@@ -44,13 +45,13 @@ fn a_gap_brings_one_packet_and_its_answer_tells_where_to_go_on() {
 }
 
 #[test]
-fn a_peer_that_keeps_nothing_is_sent_all_again() {
+fn everything_is_sent_again_to_a_peer_that_keeps_nothing() {
     let mut p = writing(8);
     nak(&mut p, 2, NakCode::Sequence);
     assert_eq!(numbers(&mut p), [2]);
     ack(&mut p, 2);
     assert_eq!(numbers(&mut p), [3, 4, 5, 6, 7]);
-    // It is known now.
+    // The requester knows now that the peer keeps nothing.
     nak(&mut p, 4, NakCode::Sequence);
     let again = sent(&mut p);
     assert_eq!(again.len(), 4);
@@ -60,7 +61,7 @@ fn a_peer_that_keeps_nothing_is_sent_all_again() {
 }
 
 #[test]
-fn what_sends_nothing_has_no_place_between_what_is_sent_again() {
+fn a_work_request_without_packets_is_skipped_in_a_retransmission() {
     let mut p = requester(Setup::default());
     let (src, dst) = (p.zeros(A, 768), p.zeros(B, 768));
     let fresh = p.zeros(A, 8);
@@ -78,7 +79,7 @@ fn what_sends_nothing_has_no_place_between_what_is_sent_again() {
 }
 
 #[test]
-fn nothing_new_is_sent_before_it_is_known_whether_the_peer_keeps_it() {
+fn nothing_new_is_sent_until_the_peer_is_known_to_keep_packets() {
     let mut p = writing(8);
     let (src, dst) = (p.zeros(A, 8), p.zeros(B, 8));
     nak(&mut p, 2, NakCode::Sequence);
@@ -86,7 +87,7 @@ fn nothing_new_is_sent_before_it_is_known_whether_the_peer_keeps_it() {
     assert_eq!(numbers(&mut p), [2]);
     ack(&mut p, 7);
     assert_eq!(numbers(&mut p), [8]);
-    // From now on it is.
+    // The requester knows now that the peer keeps packets.
     p.post(A, Post::write(3, &[src.sge()], dst));
     assert_eq!(numbers(&mut p), [9]);
     p.post(A, Post::write(4, &[src.sge()], dst));
@@ -95,7 +96,7 @@ fn nothing_new_is_sent_before_it_is_known_whether_the_peer_keeps_it() {
 }
 
 #[test]
-fn a_probe_is_the_oldest_packet_and_the_next_one_waits_twice_as_long() {
+fn probes_send_the_oldest_packet_with_doubling_delays() {
     let mut p = writing(8);
     for at in [100_000, 300_000, 700_000] {
         assert_eq!(p.qps[0].next_deadline(), Some(at));
@@ -105,8 +106,8 @@ fn a_probe_is_the_oldest_packet_and_the_next_one_waits_twice_as_long() {
         let again = sent(&mut p);
         assert!(again.len() == 1 && again[0].psn == psn(0) && again[0].ack_req);
     }
-    assert_eq!(p.qps[0].snapshot().retry_left, 7, "it is no retry");
-    // Nothing behind it has come either: that goes again in growing parts.
+    assert_eq!(p.qps[0].snapshot().retry_left, 7, "a probe is no retry");
+    // The packets after it did not arrive either, so they are sent again in growing parts.
     ack(&mut p, 0);
     assert_eq!(numbers(&mut p), [1, 2]);
     ack(&mut p, 1);
@@ -134,20 +135,21 @@ fn the_probe_timer_is_the_round_trip_and_four_deviations() {
         next += 1;
         patience.unwrap()
     };
-    // Before any was timed, a millisecond.
+    // The timeout is 1 ms before the first round trip is measured.
     assert_eq!(trip(&mut p, 200_000), 1_000_000);
-    // RFC 6298: the first deviates by its half, then by a quarter of what the next ones differ.
+    // RFC 6298: the first deviation is half of the round trip. It then moves by a quarter of the
+    // difference.
     assert_eq!(trip(&mut p, 200_000), 200_000 + 4 * 100_000);
     assert_eq!(trip(&mut p, 280_000), 200_000 + 4 * 75_000);
     assert_eq!(trip(&mut p, 1_000), 210_000 + 4 * 76_250);
     for _ in 0..100 {
         trip(&mut p, 1_000);
     }
-    assert_eq!(trip(&mut p, 1_000), 100_000, "no shorter");
+    assert_eq!(trip(&mut p, 1_000), 100_000, "the minimum");
 }
 
 #[test]
-fn of_packets_that_are_made_at_once_the_last_is_timed_which_asks() {
+fn the_last_packet_of_a_super_packet_is_timed() {
     let mut p = requester(Setup {
         wire_super_packets: 4,
         ..Setup::default()
@@ -155,7 +157,7 @@ fn of_packets_that_are_made_at_once_the_last_is_timed_which_asks() {
     let (src, dst) = (p.zeros(A, 1024), p.zeros(B, 1024));
     p.post(A, Post::write(1, &[src.sge()], dst));
     assert_eq!(sent(&mut p).len(), 4);
-    // A peer may acknowledge more often than it is asked to.
+    // The peer acknowledges the first packet, which has no AckReq.
     p.run_until(10_000);
     ack(&mut p, 0);
     assert_eq!(p.qps[0].snapshot().round_trip, None);
@@ -165,9 +167,9 @@ fn of_packets_that_are_made_at_once_the_last_is_timed_which_asks() {
 }
 
 #[test]
-fn what_was_sent_again_is_not_timed() {
+fn a_packet_that_was_sent_again_is_not_timed() {
     let mut p = writing(1);
-    // The first measures: 20 us.
+    // The first packet measures a round trip of 20 us.
     p.run_until(20_000);
     ack(&mut p, 0);
     let (src, dst) = (p.zeros(A, 8), p.zeros(B, 8));
@@ -176,14 +178,14 @@ fn what_was_sent_again_is_not_timed() {
     p.run_until(420_000);
     assert_eq!(p.qps[0].counters().probes, 2);
     ack(&mut p, 1);
-    // 400 us would have made it patient.
+    // A measured round trip of 400 us would have made the timeout longer.
     p.post(A, Post::write(3, &[src.sge()], dst));
     sent(&mut p);
     assert_eq!(p.qps[0].next_deadline(), Some(520_000));
 }
 
 #[test]
-fn responses_of_no_use_tell_that_the_answer_is_still_to_come() {
+fn responses_without_progress_defer_the_probe() {
     let mut p = requester(Setup::default());
     let (back, there) = (p.zeros(A, 1024), p.zeros(B, 1024));
     p.post(A, Post::read(1, &[back.sge()], there));
@@ -194,13 +196,14 @@ fn responses_of_no_use_tell_that_the_answer_is_still_to_come() {
     };
     part(&mut p, 0, [true, false]);
     p.run_until(60_000);
-    // The second is lost and asked for; what was sent before that comes first.
+    // The second response is lost and requested again. Responses that were sent before arrive
+    // first.
     part(&mut p, 2, [false, false]);
     assert_eq!(numbers(&mut p), [1]);
     p.run_until(120_000);
     part(&mut p, 3, [false, true]);
     assert_eq!(p.qps[0].next_deadline(), Some(220_000));
-    // It does not put off the ACK timer.
+    // These responses do not defer the ACK timer.
     for _ in 0..100 {
         p.run_until(p.now + 90_000);
         part(&mut p, 3, [false, true]);
@@ -210,7 +213,7 @@ fn responses_of_no_use_tell_that_the_answer_is_still_to_come() {
 }
 
 #[test]
-fn after_an_rnr_nak_all_is_sent_again() {
+fn after_an_rnr_nak_everything_is_sent_again() {
     let mut p = writing(4);
     rnr(&mut p, 1);
     p.run_until(10_000);
@@ -218,7 +221,7 @@ fn after_an_rnr_nak_all_is_sent_again() {
 }
 
 #[test]
-fn between_local_queue_pairs_there_is_none_of_it() {
+fn local_queue_pairs_neither_probe_nor_keep_packets() {
     let mut p = Pair::rc(Mode::Local);
     p.link.loss = 100;
     let (src, dst) = (p.zeros(A, 8), p.zeros(B, 8));
@@ -232,21 +235,24 @@ fn between_local_queue_pairs_there_is_none_of_it() {
 }
 
 #[test]
-fn what_comes_ahead_of_a_gap_is_executed_when_it_closes() {
+fn requests_ahead_of_a_gap_are_executed_when_it_closes() {
     let mut p = receiving(4);
     assert!(is_nak(&send(&mut p, 1), 0, NakCode::Sequence));
     assert!(send(&mut p, 3).is_empty() && send(&mut p, 2).is_empty());
     assert!(p.statuses(A).is_empty());
-    // In order, and acknowledged at once.
+    // The kept requests are executed in order, and one acknowledgement covers them.
     assert!(is_ack(&send(&mut p, 0), 3));
     let got = [(0, Success), (1, Success), (2, Success), (3, Success)];
     assert_eq!(p.statuses(A), got);
     assert_eq!(p.qps[0].counters().kept, 3);
-    assert!(is_ack_twice(&send(&mut p, 2), 3), "a duplicate by now");
+    assert!(
+        is_ack_twice(&send(&mut p, 2), 3),
+        "request 2 is a duplicate now"
+    );
 }
 
 #[test]
-fn a_gap_behind_the_gap_is_told_when_that_closes() {
+fn a_second_gap_is_reported_when_the_first_closes() {
     let mut p = receiving(4);
     assert!(is_nak(&send(&mut p, 1), 0, NakCode::Sequence));
     assert!(send(&mut p, 3).is_empty());
@@ -267,7 +273,7 @@ fn reads_and_atomics_are_kept_too() {
 }
 
 #[test]
-fn an_acknowledgement_that_waits_outlives_a_nak_that_waits() {
+fn a_pending_nak_does_not_drop_a_pending_acknowledgement() {
     let mut p = responder(Setup::default());
     let far = p.buffer(A, &pattern(600, 1));
     let write = |n, ack_req| Packet {
@@ -277,7 +283,8 @@ fn an_acknowledgement_that_waits_outlives_a_nak_that_waits() {
     put(&mut p, request(read(far), 1, &[]));
     put(&mut p, write(4, true));
     put(&mut p, write(6, false));
-    // The READ is executed, and the NAK for the gap behind it waits for its responses. So does what was asked for before.
+    // The READ is executed, and the NAK for the gap after it waits for its responses. So does the
+    // acknowledgement that was requested before.
     put(&mut p, write(0, true));
     put(&mut p, write(5, false));
     let got = answers(&mut p);
@@ -286,7 +293,7 @@ fn an_acknowledgement_that_waits_outlives_a_nak_that_waits() {
 }
 
 #[test]
-fn nothing_is_acknowledged_that_a_peer_which_sends_all_again_has_not_sent_again() {
+fn only_packets_that_the_peer_has_sent_again_are_acknowledged() {
     let mut p = receiving(6);
     assert!(is_nak(&send(&mut p, 1), 0, NakCode::Sequence));
     for n in 2..5 {
@@ -299,7 +306,7 @@ fn nothing_is_acknowledged_that_a_peer_which_sends_all_again_has_not_sent_again(
     assert!(is_ack(&send(&mut p, 4), 4));
     assert!(is_ack(&send(&mut p, 5), 5));
     assert_eq!(p.qps[0].counters().duplicates, 0);
-    // One that asks on the way is told how far it has come, too.
+    // A peer that sets AckReq in between gets an acknowledgement up to that packet.
     let mut p = receiving(4);
     send(&mut p, 1);
     send_quietly(&mut p, 2);
@@ -309,17 +316,20 @@ fn nothing_is_acknowledged_that_a_peer_which_sends_all_again_has_not_sent_again(
 }
 
 #[test]
-fn what_is_kept_stands_for_what_is_lost_again() {
+fn a_kept_request_replaces_a_second_copy_that_is_lost() {
     let mut p = receiving(8);
     send(&mut p, 1);
     for n in 2..6 {
         send_quietly(&mut p, n);
     }
     send_quietly(&mut p, 0);
-    // 1 and 2 are lost again.
-    assert!(is_ack(&send_quietly(&mut p, 3), 3), "1 had asked");
+    // The second copies of 1 and 2 are lost.
+    assert!(
+        is_ack(&send_quietly(&mut p, 3), 3),
+        "the first copy of 1 had AckReq"
+    );
     assert_eq!(completed(&mut p), [0, 1, 2, 3]);
-    // So it does beyond another gap that comes again.
+    // A request beyond the kept ones causes a NAK for the PSN expected.
     assert!(is_nak(&send_quietly(&mut p, 7), 4, NakCode::Sequence));
     assert!(send_quietly(&mut p, 4).is_empty() && send_quietly(&mut p, 5).is_empty());
     assert_eq!(completed(&mut p), [4, 5]);
@@ -327,24 +337,27 @@ fn what_is_kept_stands_for_what_is_lost_again() {
 }
 
 #[test]
-fn a_peer_that_asks_for_what_came_late_hears_where_to_go_on() {
+fn a_copy_of_a_late_packet_with_ackreq_executes_the_kept_requests() {
     let mut p = receiving(8);
     assert!(is_nak(&send(&mut p, 1), 0, NakCode::Sequence));
     send_quietly(&mut p, 2);
-    // It was late only.
+    // Packet 0 was only late, so it has no AckReq.
     assert!(send_quietly(&mut p, 0).is_empty());
     assert_eq!(completed(&mut p), [0]);
     assert!(is_ack(&send(&mut p, 0), 2));
     assert_eq!(completed(&mut p), [1, 2]);
-    // If something else comes first, it is told of what is expected now.
+    // If another request arrives first, the NAK has the PSN expected now.
     let mut p = receiving(8);
     assert!(is_nak(&send(&mut p, 1), 0, NakCode::Sequence));
     assert!(send_quietly(&mut p, 0).is_empty());
     assert!(is_nak(&send(&mut p, 3), 1, NakCode::Sequence));
-    assert!(is_ack_twice(&send(&mut p, 0), 0), "a duplicate");
+    assert!(
+        is_ack_twice(&send(&mut p, 0), 0),
+        "request 0 is a duplicate"
+    );
     assert!(is_nak(&send(&mut p, 1), 2, NakCode::Sequence));
     assert!(is_ack(&send(&mut p, 2), 3));
-    // A READ asks as well.
+    // A copy of a READ executes the kept requests too.
     let mut p = responder(Setup::default());
     let far = p.buffer(A, &pattern(8, 1));
     let nothing = |n| request(WRITE_NOTHING, n, &[]);
@@ -356,8 +369,9 @@ fn a_peer_that_asks_for_what_came_late_hears_where_to_go_on() {
 }
 
 #[test]
-fn a_peer_that_has_asked_alone_need_not_ask_for_what_came_late() {
-    // In the middle of a message it need not ask, so it asks alone.
+fn after_one_retransmission_alone_a_late_packet_needs_no_ackreq() {
+    // In the middle of a message AckReq is not needed. A peer that sets it there sends only missing
+    // packets again.
     let mut p = responder(Setup::default());
     let far = p.zeros(A, 20 * 256);
     let piece = |n: u32, ack_req| {
@@ -383,13 +397,13 @@ fn a_peer_that_has_asked_alone_need_not_ask_for_what_came_late() {
     assert_eq!(come(3, false), (psn(1), 0, false));
     assert_eq!(come(1, true), (psn(4), 1, false));
     assert_eq!(come(5, false), (psn(4), 1, true));
-    assert_eq!(come(4, false), (psn(6), 0, false), "late only");
-    // A copy of what is behind that tells that it is not so.
+    assert_eq!(come(4, false), (psn(6), 0, false), "packet 4 was only late");
+    // A copy of packet 5 shows that the peer sends everything again.
     come(5, false);
     assert_eq!(come(7, false), (psn(6), 1, true));
     assert_eq!(come(6, false), (psn(7), 0, false));
     assert_eq!(come(7, false), (psn(8), 0, false));
-    // The end of a message asks in any case, so it tells nothing.
+    // The end of a message always has AckReq, so it shows nothing about the peer.
     let mut p = receiving(8);
     send(&mut p, 1);
     assert!(is_ack(&send(&mut p, 0), 1));
@@ -399,18 +413,21 @@ fn a_peer_that_has_asked_alone_need_not_ask_for_what_came_late() {
 }
 
 #[test]
-fn behind_what_came_late_another_gap_is_told_when_something_comes() {
+fn the_next_gap_after_a_late_packet_is_reported_at_the_next_arrival() {
     let mut p = receiving(4);
     send(&mut p, 2);
     assert!(send_quietly(&mut p, 0).is_empty());
     assert!(is_nak(&send_quietly(&mut p, 3), 1, NakCode::Sequence));
-    // It was told of this one.
-    assert!(is_ack_twice(&send(&mut p, 0), 0), "a duplicate");
+    // The gap at 1 was reported, so the duplicate executes nothing.
+    assert!(
+        is_ack_twice(&send(&mut p, 0), 0),
+        "request 0 is a duplicate"
+    );
     assert!(is_ack(&send(&mut p, 1), 3));
 }
 
 #[test]
-fn a_gap_that_closes_before_it_is_told_is_none() {
+fn a_gap_that_closes_before_its_nak_is_sent_is_not_reported() {
     let mut p = responder(Setup::default());
     let far = p.buffer(A, &pattern(600, 1));
     let write = |n| Packet {
@@ -427,23 +444,23 @@ fn a_gap_that_closes_before_it_is_told_is_none() {
 }
 
 #[test]
-fn what_is_kept_dies_with_an_rnr_nak() {
+fn an_rnr_nak_discards_kept_requests() {
     let mut p = receiving(0);
     assert!(is_nak(&send(&mut p, 1), 0, NakCode::Sequence));
     let got = send(&mut p, 0);
     assert!(
         matches!(got[0].kind, Kind::Ack(aeth) if matches!(aeth.syndrome, AethSyndrome::Rnr { .. }))
     );
-    // Nor is anything kept behind it.
+    // Requests after the RNR NAK are not kept either.
     assert!(send(&mut p, 2).is_empty());
     for wr_id in 0..3 {
         p.post_recv(A, wr_id, &[]);
     }
     let buffer = p.zeros(A, 8);
     p.world.end(A).rq[0].sges = vec![buffer.sge()];
-    assert!(is_ack(&send(&mut p, 0), 0), "no receive for the second");
+    assert!(is_ack(&send(&mut p, 0), 0), "request 1 was discarded");
     assert_eq!(p.statuses(A), [(0, Success)]);
-    // The same where the receive is missing for one that was kept.
+    // The same if the receive is missing for a kept request.
     let mut p = receiving(1);
     send(&mut p, 1);
     send(&mut p, 2);
@@ -458,7 +475,7 @@ fn what_is_kept_dies_with_an_rnr_nak() {
 }
 
 #[test]
-fn what_is_kept_dies_with_the_connection() {
+fn reset_and_a_refusal_discard_kept_requests() {
     let mut p = receiving(4);
     send(&mut p, 1);
     p.reset(A);
@@ -468,7 +485,7 @@ fn what_is_kept_dies_with_the_connection() {
         p.post_recv(A, wr_id, &[buffer.sge()]);
     }
     assert!(is_ack(&send(&mut p, 0), 0));
-    // A refusal that waits behind a READ.
+    // A refusal that waits for READ responses.
     let far = p.buffer(A, &pattern(600, 1));
     put(&mut p, request(read(far), 1, &[]));
     put(&mut p, request(SEND, 5, &[1; 8]));
@@ -480,14 +497,14 @@ fn what_is_kept_dies_with_the_connection() {
 }
 
 #[test]
-fn two_that_differ_in_one_psn_are_both_dropped() {
+fn two_different_requests_with_one_psn_are_both_dropped() {
     let mut p = receiving(4);
     send(&mut p, 2);
     send(&mut p, 1);
     let other = ask(&mut p, request(SEND, 1, &[9; 8]));
     assert!(other.is_empty());
     assert!(is_nak(&send(&mut p, 0), 1, NakCode::Sequence));
-    // A copy is no other, whether or not it asks for an acknowledgement.
+    // A copy counts as the same request with and without AckReq.
     let mut copy = request(SEND, 2, &[2; 8]);
     copy.ack_req = false;
     assert!(ask(&mut p, copy).is_empty());
@@ -495,14 +512,18 @@ fn two_that_differ_in_one_psn_are_both_dropped() {
 }
 
 #[test]
-fn no_more_is_kept_than_fits() {
+fn kept_requests_are_limited_by_distance_and_bytes() {
     let mut p = receiving(140);
     send(&mut p, 1);
     send(&mut p, 127);
     assert_eq!(p.qps[0].counters().kept, 2);
     send(&mut p, 128);
     send(&mut p, 1 << 22);
-    assert_eq!(p.qps[0].counters().kept, 2, "too far ahead");
+    assert_eq!(
+        p.qps[0].counters().kept,
+        2,
+        "packets too far ahead are not kept"
+    );
     let mut p = receiving(4);
     p.restrict(A, 2 * 264);
     for n in 1..4 {
@@ -513,7 +534,7 @@ fn no_more_is_kept_than_fits() {
 }
 
 #[test]
-fn what_is_kept_is_of_the_owners_account() {
+fn kept_requests_are_charged_to_the_account() {
     let mut p = receiving(4);
     let whole = p.restrict(A, 10_000);
     send(&mut p, 1);

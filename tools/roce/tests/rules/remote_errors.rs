@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Completions in error for what the responder refuses, and what happens beside them at both ends.
+//! Completions in error for requests that the responder refuses, and the other effects on both
+//! sides.
 
 use super::errors::{in_error, outcome};
 use super::{pattern, MODES};
@@ -26,9 +27,10 @@ fn receive_too_small() {
 }
 
 #[test]
-fn memory_that_a_key_is_good_for_and_that_is_gone() {
-    // On a wire it is found when the response is made a frame. Between local peers the reader finds it and asks again, and the
-    // other side says so as if it had found it itself.
+fn a_read_of_memory_that_is_gone_under_a_valid_key() {
+    // Over a wire, the responder finds the error when it makes a frame of the response. Between
+    // local peers the reader finds it and repeats the request, and the responder then reports the
+    // same error.
     for mode in [Mode::Local, Mode::Wire] {
         let mut p = Pair::rc(mode);
         let (mine, good) = (p.zeros(A, 600), p.buffer(B, &pattern(600, 7)));
@@ -89,7 +91,7 @@ fn remote_keys_are_checked() {
 }
 
 #[test]
-fn no_byte_is_written_by_a_write_that_goes_over_the_end() {
+fn a_write_past_the_end_writes_no_byte() {
     for mode in MODES {
         let mut p = Pair::rc(mode);
         let (mine, theirs) = (p.buffer(A, &[1; 3000]), p.zeros(B, 2999));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What a requester sends, packet by packet.
+//! The packets that a requester sends.
 
 use super::answered::*;
 use super::pattern;
@@ -9,7 +9,8 @@ use verbena_roce::packet::{Aeth, AethSyndrome, Kind, NakCode, Packet, Reth, Send
 use verbena_roce::QpType;
 use verbena_roce_lab::{Mode, Pair, Post, Setup, Side::*};
 
-/// PSN, whether it begins and ends its message, bytes.
+/// Returns the PSN counted from the first PSN, the first and last flags, and the number of payload
+/// bytes.
 fn shape(packet: &Packet) -> (u32, bool, bool, u32) {
     let n = verbena_roce::psn::ahead(packet.psn, psn(0));
     (n, packet.first, packet.last, packet.payload.len())
@@ -22,7 +23,7 @@ fn packets_leave_in_psn_order_message_by_message() {
     let mut last = Post::write(1, &[src.sge()], there).imm([1, 2, 3, 4]);
     last.wqe.solicited = true;
     p.post(A, last);
-    // Without an immediate nobody hears of it.
+    // A WRITE without immediate has no completion at the peer, so its packets are not solicited.
     let mut silent = Post::write(2, &[src.part(0, 512)], there);
     silent.wqe.solicited = true;
     p.post(A, silent);
@@ -88,7 +89,7 @@ fn a_read_takes_as_many_psns_as_responses() {
 }
 
 #[test]
-fn what_follows_a_read_over_the_limit_waits_with_it() {
+fn work_requests_after_a_read_over_the_limit_wait_with_it() {
     let mut setup = Setup::default();
     setup.attr.max_rd_atomic = 1;
     let mut p = requester(setup);
@@ -127,24 +128,26 @@ fn each_quarter_of_a_wire_window_asks_for_an_acknowledgement() {
         }
         asks
     };
-    // The same however many packets are made at once.
+    // The number of packets in a super-packet makes no difference.
     for most in [1, 3, 8, 100] {
         assert_eq!(asks(Mode::Split, 32, 100, most), [8, 16, 24, 32], "{most}");
         let odd = asks(Mode::Split, 30, 100, most);
         assert_eq!(odd, [7, 14, 21, 28, 30], "{most}");
         assert_eq!(asks(Mode::Split, 2, 100, most), [1, 2], "{most}");
     }
-    // At the end of each round, too.
+    // The last packet of each turn asks too.
     assert_eq!(asks(Mode::Split, 32, 5, 1), [5, 10, 15, 20, 25, 30, 32]);
-    // In each of them five super-packets, of which no part is left for another: 3, 3, 2, 3, 3 packets.
+    // Each turn has five super-packets, which end at each quarter of the window: 3, 3, 2, 3 and 3
+    // packets.
     assert_eq!(asks(Mode::Split, 32, 5, 3), [8, 14, 22, 28, 32]);
-    // A local peer answers before anything else is sent.
+    // A local peer answers before the next packet is sent.
     assert_eq!(asks(Mode::Local, 32, 100, 1), [32]);
 }
 
 #[test]
 fn a_window_on_the_wire_never_runs_empty() {
-    // 6400 packets of a message over a link of 1 us each way: with a window of 64, 64 in each 2 us.
+    // 6400 packets over a link with a delay of 1 us in each direction: a window of 64 permits 64
+    // packets in each 2 us.
     let mut p = Pair::new(Setup {
         mode: Mode::Split,
         budget: verbena_roce::Budget::new(16, 1 << 30),
@@ -188,7 +191,7 @@ fn unreliable_senders_take_no_acknowledgement() {
 }
 
 #[test]
-fn a_producer_index_that_takes_work_back_is_ignored() {
+fn a_producer_index_that_would_take_back_work_is_ignored() {
     let mut p = requester(Setup::default());
     for wr_id in 1..=3 {
         p.post(A, Post::new(wr_id, WqeOpcode::RdmaWrite, &[]));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! End-to-end credits, the requester's side: how far it goes without knowing of a receive.
+//! End-to-end credits at the requester (IBTA 9.7.7.2): the messages that it sends before it knows
+//! of a receive.
 
 use super::answered::*;
 use verbena_roce::host::WcStatus::*;
@@ -8,7 +9,7 @@ use verbena_roce::host::WqeOpcode;
 use verbena_roce::{Config, Qp, QpType};
 use verbena_roce_lab::{Mode, Pair, Post, Setup, Side::*};
 
-/// A requester that has `count` SENDs of no bytes posted.
+/// Returns a requester with this number of posted SENDs of no bytes.
 fn sends(count: u64) -> Pair {
     let mut p = requester(Setup::default());
     for wr_id in 1..=count {
@@ -23,7 +24,7 @@ fn without_a_credit_one_message_is_sent() {
     let first = sent(&mut p);
     assert_eq!(first.len(), 1);
     assert!(first[0].ack_req);
-    // Still none: one again.
+    // There is still no credit, so one more message is sent.
     ack_credits(&mut p, 0, 1, 0);
     let second = sent(&mut p);
     assert_eq!((second.len(), second[0].psn), (1, psn(1)));
@@ -34,10 +35,10 @@ fn without_a_credit_one_message_is_sent() {
 fn sends_keep_to_the_credits() {
     let mut p = sends(10);
     assert_eq!(numbers(&mut p), [0]);
-    // 1 done, 3 receives left: 2 to 4, and the 5th on trust.
+    // 1 is executed and 3 receives are left: 2 to 4 are sent, and 5 without a credit.
     ack_credits(&mut p, 0, 1, 3);
     assert_eq!(numbers(&mut p), [1, 2, 3, 4]);
-    // Nothing new: 3 done, 1 receive left.
+    // 3 are executed and 1 receive is left, so the limit stays.
     ack_credits(&mut p, 2, 3, 1);
     assert!(numbers(&mut p).is_empty());
     ack_credits(&mut p, 4, 5, 2);
@@ -59,14 +60,14 @@ fn writes_and_reads_need_no_credit() {
     );
     p.post(A, Post::write(7, &[here.sge()], there).imm([0; 4]));
     p.post(A, Post::write(8, &[here.sge()], there));
-    // The WRITE with immediate takes a receive; what is behind it keeps its place.
+    // The WRITE with immediate takes a receive, and the WRITE after it keeps its place.
     assert_eq!(numbers(&mut p), [0, 1, 2, 3, 4, 5]);
     ack_credits(&mut p, 3, 4, 1);
     assert_eq!(numbers(&mut p), [6, 7]);
 }
 
 #[test]
-fn of_a_long_send_without_a_credit_one_packet_is_sent() {
+fn a_long_send_without_a_credit_sends_one_packet() {
     let mut p = requester(Setup::default());
     let src = p.zeros(A, 1000);
     p.post(A, Post::send(1, &[src.sge()]));
@@ -74,14 +75,15 @@ fn of_a_long_send_without_a_credit_one_packet_is_sent() {
     let first = sent(&mut p);
     assert_eq!(first.len(), 1);
     assert!(first[0].first && !first[0].last && first[0].ack_req);
-    // It took a receive; there is no other.
+    // The SEND has a receive, but the next one has none.
     ack_credits(&mut p, 0, 0, 1);
     assert_eq!(
         numbers(&mut p),
         [1, 2, 3, 4],
-        "the rest, and the next one's first"
+        "the rest, and the first packet of the next SEND"
     );
-    // A peer that does not count the receive of the message under way: the acknowledgement says enough.
+    // The peer does not count the receive of the message in progress. The acknowledgement of its
+    // first packet suffices.
     ack_credits(&mut p, 4, 1, 0);
     assert_eq!(numbers(&mut p), [5, 6, 7]);
     ack_credits(&mut p, 7, 2, 0);
@@ -94,7 +96,7 @@ fn invalid_credits_lift_the_limit() {
     assert_eq!(numbers(&mut p), [0]);
     ack(&mut p, 0);
     assert_eq!(numbers(&mut p), (1..10).collect::<Vec<_>>());
-    // For good.
+    // The limit never returns.
     ack_credits(&mut p, 9, 10, 0);
     for wr_id in 11..20 {
         p.post(A, Post::send(wr_id, &[]));
@@ -103,7 +105,7 @@ fn invalid_credits_lift_the_limit() {
 }
 
 #[test]
-fn credits_that_are_not_used_are_not_kept_to() {
+fn without_credits_in_the_configuration_there_is_no_limit() {
     let mut p = requester(Setup::default());
     let mut config = Config::new(0x10, QpType::Rc, 100);
     config.credits = false;
@@ -120,19 +122,20 @@ fn credits_that_are_not_used_are_not_kept_to() {
 }
 
 #[test]
-fn a_ghost_ack_brings_credits() {
+fn an_unsolicited_ack_brings_credits() {
     let mut p = sends(5);
     assert_eq!(numbers(&mut p), [0]);
     ack_credits(&mut p, 0, 1, 0);
     assert_eq!(numbers(&mut p), [1]);
-    // Receives were posted meanwhile; the PSN is that of the last request executed.
+    // The peer reports receives that were posted meanwhile, with the PSN of the last request
+    // executed.
     ack_credits(&mut p, 0, 1, 4);
     assert_eq!(numbers(&mut p), [2, 3, 4]);
     assert_eq!(p.statuses(A), [(1, Success)]);
 }
 
 #[test]
-fn an_older_ghost_brings_none() {
+fn an_older_unsolicited_ack_brings_no_credits() {
     let mut p = sends(5);
     sent(&mut p);
     ack_credits(&mut p, 0, 1, 1);
@@ -144,7 +147,7 @@ fn an_older_ghost_brings_none() {
 }
 
 #[test]
-fn what_is_sent_again_needs_no_credit_again() {
+fn a_retransmission_needs_no_credit() {
     let mut p = sends(6);
     sent(&mut p);
     ack_credits(&mut p, 0, 1, 2);
@@ -160,8 +163,8 @@ fn what_is_sent_again_needs_no_credit_again() {
 }
 
 #[test]
-fn a_peer_that_never_gives_credits_is_served_one_by_one() {
-    // Its MSN does not move either, which it ought to.
+fn a_peer_that_never_reports_credits_gets_one_message_at_a_time() {
+    // The MSN of this peer does not change either, which is an error of the peer.
     let mut p = sends(20);
     for n in 0..20 {
         assert_eq!(numbers(&mut p), [n]);
@@ -171,7 +174,7 @@ fn a_peer_that_never_gives_credits_is_served_one_by_one() {
 }
 
 #[test]
-fn a_message_of_more_than_the_receives_waits_and_arrives() {
+fn messages_beyond_the_receives_wait_and_arrive() {
     for mode in super::MODES {
         let mut p = Pair::new(Setup {
             mode,
@@ -199,7 +202,7 @@ fn a_message_of_more_than_the_receives_waits_and_arrives() {
 }
 
 #[test]
-fn with_enough_receives_no_rnr_nak_is_met() {
+fn with_enough_receives_there_is_no_rnr_nak() {
     for mode in super::MODES {
         let mut p = Pair::rc(mode);
         for wr_id in 0..100 {
@@ -210,7 +213,7 @@ fn with_enough_receives_no_rnr_nak_is_met() {
         assert_eq!(p.statuses(A).len(), 100);
         assert_eq!(p.qps[1].counters().rnr_naks_sent, 0);
     }
-    // The peer's receives run out: of 100 messages few are refused, the others wait.
+    // The receives run out after 50 messages. One message is refused, and no later one is sent.
     let mut p = Pair::rc(Mode::Wire);
     for wr_id in 0..100 {
         p.post(A, Post::send(wr_id, &[]));
@@ -223,6 +226,6 @@ fn with_enough_receives_no_rnr_nak_is_met() {
     assert_eq!(
         p.qps[1].counters().out_of_sequence,
         0,
-        "nothing behind the one refused"
+        "a message after the refused one was sent"
     );
 }

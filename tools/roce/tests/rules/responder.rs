@@ -20,14 +20,14 @@ fn the_psn_expected_follows_each_request() {
     let mut p = rc();
     let (word, far) = (p.zeros(A, 8), p.zeros(A, 1000));
     p.post_recv(A, 1, &[far.sge()]);
-    assert_eq!(expected(&p), psn(0), "the initial one");
+    assert_eq!(expected(&p), psn(0), "the first PSN");
     assert!(is_ack(&ask(&mut p, request(SEND, 0, &[1; 10])), 0));
     assert!(is_ack(&ask(&mut p, request(write(word), 1, &[2; 8])), 1));
     assert_eq!(
         psns(&ask(&mut p, request(fetch_add(word, 1), 2, &[]))),
         [psn(2)]
     );
-    // A READ of 1000 bytes has 4 responses, and its request as many PSNs.
+    // A READ of 1000 bytes has 4 responses, and uses as many PSNs.
     let got = ask(&mut p, request(read(far), 3, &[]));
     assert_eq!(psns(&got), [psn(3), psn(4), psn(5), psn(6)]);
     assert_eq!(expected(&p), psn(7));
@@ -35,12 +35,12 @@ fn the_psn_expected_follows_each_request() {
 }
 
 #[test]
-fn duplicates_and_gaps_meet_half_way_round() {
+fn duplicates_and_gaps_meet_at_half_of_the_psns() {
     let half = verbena_roce::psn::PSN_WINDOW;
     let mut p = rc();
     let word = p.zeros(A, 8);
     assert!(is_ack(&ask(&mut p, request(write(word), 0, &[1; 8])), 0));
-    // The oldest duplicate is acknowledged, what is one older is taken for what lies far ahead.
+    // The oldest duplicate is acknowledged. A PSN that is one older counts as far ahead.
     let oldest = half + 1;
     assert!(is_ack_twice(
         &ask(&mut p, request(write(word), oldest, &[2; 8])),
@@ -110,7 +110,7 @@ fn a_key_to_invalidate_may_come_with_a_last() {
 }
 
 #[test]
-fn an_acknowledgement_waits_behind_the_reads_before_it() {
+fn an_acknowledgement_waits_for_earlier_reads() {
     let mut p = rc();
     let far = p.buffer(A, &pattern(600, 1));
     put(&mut p, request(read(far), 0, &[]));
@@ -119,7 +119,7 @@ fn an_acknowledgement_waits_behind_the_reads_before_it() {
     put(&mut p, request(WRITE_NOTHING, 5, &[]));
     let got = answers(&mut p);
     assert_eq!(psns(&got), [psn(0), psn(1), psn(2), psn(4), psn(5)]);
-    assert!(is_ack(&got[4..], 5), "one for both");
+    assert!(is_ack(&got[4..], 5), "one acknowledgement covers both");
 }
 
 #[test]
@@ -134,15 +134,15 @@ fn every_aeth_carries_the_msn() {
             .map(|aeth| aeth.msn)
             .collect()
     };
-    // A message counts when it is complete.
+    // The MSN counts a message when it is complete.
     let first = part(true, false, request(write(far), 0, &[1; 256]));
     assert_eq!(msn(&ask(&mut p, first)), [0]);
     let last = part(false, true, request(WRITE_ON, 1, &[1; 256]));
     assert_eq!(msn(&ask(&mut p, last)), [1]);
-    // A READ when its request is taken.
+    // The MSN counts a READ when its request is taken.
     assert_eq!(msn(&ask(&mut p, request(read(far), 2, &[]))), [2, 2]);
     assert_eq!(msn(&ask(&mut p, request(fetch_add(small, 1), 4, &[]))), [3]);
-    // NAKs have it too; a duplicate does not count again.
+    // NAKs have the MSN too, and a duplicate does not count again.
     assert_eq!(msn(&ask(&mut p, request(write(small), 9, &[1; 8]))), [3]);
     assert_eq!(msn(&ask(&mut p, request(read(far), 2, &[]))), [3, 3]);
     assert_eq!(msn(&ask(&mut p, request(SEND, 5, &[]))), [3], "RNR NAK");
@@ -178,21 +178,21 @@ fn a_gap_is_reported_once_and_again_after_progress() {
     assert!(write(&mut p, 2).is_empty());
     assert!(write(&mut p, 1).is_empty());
     assert!(is_ack(&write(&mut p, 0), 0));
-    // The next gap is another one.
+    // The next gap is reported too.
     assert!(is_nak(&write(&mut p, 2), 1, NakCode::Sequence));
-    // A duplicate is no progress.
+    // A duplicate is no progress, so the gap is not reported again.
     assert!(is_ack_twice(&write(&mut p, 0), 0));
     assert!(write(&mut p, 3).is_empty());
     assert_eq!(p.qps[0].counters().sequence_naks_sent, 2);
 }
 
 #[test]
-fn nothing_is_executed_behind_a_refusal() {
+fn nothing_is_executed_after_a_refusal() {
     let mut p = rc();
     let far = p.buffer(A, &[7; 300]);
     let small = Buffer { len: 8, ..far };
     put(&mut p, request(read(far), 0, &[]));
-    // Refused, but its NAK waits behind the READ.
+    // The SEND is refused, and its NAK waits for the READ responses.
     put(&mut p, part(false, true, request(SEND, 2, &[1])));
     put(&mut p, request(write(small), 2, &[1; 8]));
     put(&mut p, request(write(small), 3, &[1; 8]));
@@ -206,8 +206,8 @@ fn nothing_is_executed_behind_a_refusal() {
 }
 
 #[test]
-fn nothing_is_acknowledged_behind_a_cq_that_died() {
-    // What came ahead of a gap, and what comes in its turn.
+fn nothing_is_acknowledged_after_a_cq_error() {
+    // The requests arrive ahead of a gap, or in order.
     for kept in [true, false] {
         let mut p = rc();
         let word = p.zeros(A, 8);
@@ -230,7 +230,8 @@ fn nothing_is_acknowledged_behind_a_cq_that_died() {
         }
         assert_eq!(p.statuses(A), [(0, Success)], "kept: {kept}");
         assert_eq!(p.world.end(A).taken, 2, "kept: {kept}");
-        // Until its owner knows, it does nothing at all; then it is in ERR once.
+        // The queue pair does nothing until its owner reports the failure, and then enters ERR
+        // once.
         assert_eq!(p.state(A), QpState::Rts);
         p.post(A, Post::write(9, &[word.sge()], word));
         assert!(answers(&mut p).is_empty());
@@ -263,13 +264,13 @@ fn the_last_nak_is_not_repeated_for_ever() {
 }
 
 #[test]
-fn the_last_nak_is_repeated_to_whoever_waits_for_an_answer() {
+fn the_last_nak_is_repeated_for_requests_that_want_an_answer() {
     let bad = part(false, true, request(SEND, 0, &[1]));
     for ack_req in [false, true] {
         let mut p = rc();
         let far = p.zeros(A, 8);
         ask(&mut p, bad.clone());
-        // READs and atomics are answered whether they ask for it or not.
+        // READs and atomics are answered with and without AckReq.
         for kind in [SEND, write(far), read(far), fetch_add(far, 1)] {
             let answered = ack_req || !matches!(kind, Kind::Send(_) | Kind::Write { .. });
             let mut again = request(kind, 0, &[]);
@@ -290,12 +291,12 @@ fn rnr_names_the_request_and_the_timer() {
     let rnr = AethSyndrome::Rnr { timer: 17 };
     let got = ask(&mut p, request(SEND, 0, &[]));
     assert_eq!(acks(&got), [(psn(0), rnr)]);
-    // Answered each time that it comes in vain.
+    // Each copy that finds no receive is answered.
     let got = ask(&mut p, request(SEND, 0, &[]));
     assert_eq!(acks(&got), [(psn(0), rnr)]);
     p.post_recv(A, 1, &[]);
     assert!(is_ack(&ask(&mut p, request(SEND, 0, &[])), 0));
-    // A WRITE meets it at the packet that needs the receive.
+    // A WRITE gets the RNR NAK at the packet that needs the receive.
     let first = part(true, false, request(write(far), 1, &[1; 256]));
     assert!(is_ack(&ask(&mut p, first), 1));
     let last = Kind::Write {
@@ -308,7 +309,7 @@ fn rnr_names_the_request_and_the_timer() {
 }
 
 #[test]
-fn what_follows_an_rnr_nak_is_dropped_silently() {
+fn requests_after_an_rnr_nak_are_dropped_silently() {
     let mut p = rc();
     let word = p.buffer(A, &[7; 8]);
     let got = ask(&mut p, request(SEND, 0, &[]));
@@ -320,7 +321,7 @@ fn what_follows_an_rnr_nak_is_dropped_silently() {
     p.post_recv(A, 1, &[]);
     assert!(is_ack(&ask(&mut p, request(SEND, 0, &[])), 0));
     assert!(is_ack(&ask(&mut p, request(write(word), 1, &[1; 8])), 1));
-    // Now a gap is a gap.
+    // After the SEND was executed, a gap is reported again.
     let got = ask(&mut p, request(write(word), 4, &[1; 8]));
     assert!(is_nak(&got, 2, NakCode::Sequence));
 }
@@ -331,7 +332,8 @@ fn one_read_more_than_agreed_is_an_invalid_request() {
     setup.attr.max_dest_rd_atomic = 2;
     let mut p = responder(setup);
     let far = p.zeros(A, 8);
-    // Two at once, READs and atomics counted together, and again once they are answered.
+    // Two requests at once are accepted, READs and atomics counted together, and two more after
+    // these are answered.
     for n in [0, 2] {
         put(&mut p, request(read(far), n, &[]));
         put(&mut p, request(fetch_add(far, 1), n + 1, &[]));
@@ -375,7 +377,7 @@ fn communication_is_established_once() {
         assert!(p.events(A).is_empty());
         p.reset(A);
     }
-    // Not for a packet that comes later.
+    // A packet that arrives in RTS does not report it.
     p.connect(A);
     put(&mut p, request(SEND, 0, &[]));
     assert!(p.events(A).is_empty());
@@ -400,7 +402,7 @@ fn a_write_with_immediate_may_be_solicited() {
 }
 
 #[test]
-fn a_super_packet_of_a_receive_too_small_refuses_the_packet_that_does_not_fit() {
+fn a_super_packet_longer_than_the_receive_is_refused_at_the_first_packet_that_does_not_fit() {
     let mut p = rc();
     let far = p.zeros(A, 600);
     p.post_recv(A, 1, &[far.sge()]);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The reliable responder: what is checked, and in which order (IBTA 9.7.4.1).
+//! The checks of the reliable responder and their order (IBTA 9.7.4.1).
 
 use super::by_hand::*;
 use verbena_roce::host::{EventType, Syndrome, WcStatus::*};
@@ -10,7 +10,7 @@ use verbena_roce_lab::{Buffer, Pair, Setup, Side::*};
 use NakCode::{InvalidRequest, RemoteAccess};
 
 #[test]
-fn what_is_no_request_is_not_answered() {
+fn responses_to_a_responder_are_not_answered() {
     let aeth = Aeth {
         syndrome: AethSyndrome::Nak(InvalidRequest),
         msn: 0,
@@ -49,11 +49,11 @@ fn an_unknown_opcode_is_an_invalid_request() {
         });
         let word = p.zeros(A, 8);
         p.post_recv(A, 1, &[word.sge()]);
-        // Ahead of the PSN expected it is out of sequence as anything is.
+        // Ahead of the PSN expected, the packet is out of sequence like any other.
         let got = ask(&mut p, request(Kind::Unknown(code), 1, &[]));
         assert!(is_nak(&got, 0, NakCode::Sequence), "{code:#x}");
         assert!(is_ack(&ask(&mut p, request(write(word), 0, &[1; 8])), 0));
-        // Behind it, it is a duplicate of what it cannot be.
+        // Before the PSN expected, it is a duplicate that matches no executed request.
         assert!(ask(&mut p, request(Kind::Unknown(code), 0, &[])).is_empty());
         assert_eq!(p.state(A), QpState::Rts, "{code:#x}");
         let got = ask(&mut p, request(Kind::Unknown(code), 1, &[]));
@@ -78,7 +78,7 @@ fn an_unknown_opcode_within_a_send_completes_its_receive_in_error() {
     assert!(p.events(A).is_empty());
 }
 
-/// A message to be in the middle of.
+/// A message in progress.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Before {
     Nothing,
@@ -118,7 +118,7 @@ fn every_opcode_out_of_its_order_is_an_invalid_request() {
             answers(&mut p);
             let small = Buffer { len: 8, ..far };
             let rest = if before == Write { 768 } else { 512 };
-            // The WRITE before brought 256 bytes of 1024.
+            // The earlier WRITE packet had 256 bytes of 1024.
             let last = |tail| (Kind::Send(tail), false, true, 8);
             let (kind, first, last, length) = match name {
                 "SEND FIRST" => (SEND, true, false, 256),
@@ -148,7 +148,8 @@ fn every_opcode_out_of_its_order_is_an_invalid_request() {
             }
             assert!(is_nak(&got, n, InvalidRequest), "{case}");
             assert_eq!(p.state(A), QpState::Err, "{case}");
-            // A SEND that has begun has its receive, which tells; else it is an event.
+            // A SEND in progress has a receive, which reports the error. Otherwise an event reports
+            // it.
             let taken = before == Send;
             let statuses: Vec<_> = p.statuses(A).iter().map(|(_, status)| *status).collect();
             let first = if taken { LocQpOpErr } else { WrFlushErr };
@@ -158,7 +159,8 @@ fn every_opcode_out_of_its_order_is_an_invalid_request() {
     }
 }
 
-/// What a fresh responder with one receive says to packets of which only the last is wrong.
+/// Returns the NAK code with which a new responder answers the last of these packets. The earlier
+/// ones are valid.
 fn refused(access_flags: Option<u32>, prepare: impl Fn(&mut Pair) -> Vec<Packet>) -> NakCode {
     let mut setup = Setup::default();
     if let Some(flags) = access_flags {
@@ -183,7 +185,7 @@ fn refused(access_flags: Option<u32>, prepare: impl Fn(&mut Pair) -> Vec<Packet>
 
 #[test]
 fn payloads_of_the_wrong_size_are_invalid_requests() {
-    // (first, last, bytes) of packets, of which the last is wrong; the path MTU is 256.
+    // (first, last, bytes) of packets, the last of which is wrong. The path MTU is 256.
     let cases: [&[(bool, bool, usize)]; 9] = [
         &[(true, false, 255)],
         &[(true, false, 257)],
@@ -200,7 +202,7 @@ fn payloads_of_the_wrong_size_are_invalid_requests() {
             let code = refused(None, |p| {
                 let far = p.zeros(A, 4096);
                 p.post_recv(A, 1, &[far.sge()]);
-                // A DMA length that would agree.
+                // The DMA length matches the payloads.
                 let sum: usize = case.iter().map(|(_, last, n)| n + usize::from(!last)).sum();
                 let far = Buffer {
                     len: sum as u32,
@@ -222,8 +224,9 @@ fn payloads_of_the_wrong_size_are_invalid_requests() {
 }
 
 #[test]
-fn a_write_brings_what_its_dma_length_says() {
-    // DMA length, and the bytes of the packets, of which the last one is one too many, too long or too short.
+fn a_write_whose_data_differ_from_its_dma_length_is_invalid() {
+    // DMA length, and the bytes of the packets. The last packet is one too many, too long or too
+    // short.
     let cases: [(u32, &[usize]); 6] = [
         (8, &[7]),
         (8, &[9]),
@@ -242,7 +245,8 @@ fn a_write_brings_what_its_dma_length_says() {
                 .enumerate()
                 .map(|(n, bytes)| {
                     let kind = if n == 0 { kind } else { WRITE_ON };
-                    // A FIRST that already has all bytes leaves none for a LAST.
+                    // A FIRST with all bytes of the DMA length is wrong, because a LAST would have
+                    // none.
                     let last = if only { *bytes < 256 } else { n > 0 };
                     part(n == 0, last, request(kind, n as u32, &vec![1; *bytes]))
                 })
@@ -253,7 +257,7 @@ fn a_write_brings_what_its_dma_length_says() {
 }
 
 #[test]
-fn the_fault_that_is_checked_first_is_answered() {
+fn the_first_fault_in_the_order_of_checks_is_answered() {
     let bad = Reth {
         addr: 0,
         rkey: 0xbad,
@@ -263,7 +267,7 @@ fn the_fault_that_is_checked_first_is_answered() {
         reth: Some(reth),
         imm: None,
     };
-    // Opcode before the key.
+    // The opcode is checked before the key.
     let code = refused(None, |_| {
         vec![part(
             false,
@@ -279,10 +283,10 @@ fn the_fault_that_is_checked_first_is_answered() {
         )]
     });
     assert_eq!(code, InvalidRequest);
-    // Operation enabled before the key.
+    // The enabled operations are checked before the key.
     let code = refused(Some(0), |_| vec![request(write(bad), 0, &[1; 100])]);
     assert_eq!(code, InvalidRequest);
-    // Resources before the key.
+    // The resources are checked before the key.
     let code = refused(None, |p| {
         let attr = verbena_roce::Attr {
             max_dest_rd_atomic: 0,
@@ -292,7 +296,7 @@ fn the_fault_that_is_checked_first_is_answered() {
         vec![request(Kind::ReadRequest(bad), 0, &[])]
     });
     assert_eq!(code, InvalidRequest);
-    // The key before the length.
+    // The key is checked before the length.
     let code = refused(None, |_| vec![request(write(bad), 0, &[1; 50])]);
     assert_eq!(code, RemoteAccess);
     let atomic = Kind::Atomic {
@@ -300,10 +304,11 @@ fn the_fault_that_is_checked_first_is_answered() {
         rkey: 0xbad,
         op: verbena_roce::host::AtomicOp::FetchAdd { add: 1 },
     };
-    // The alignment of an atomic before the key: 9.4.5 leaves it open, and adapters look at the address first.
+    // The alignment of an atomic is checked before the key. IBTA 9.4.5 leaves the order open, and
+    // adapters check the address first.
     let code = refused(None, |_| vec![request(atomic, 0, &[])]);
     assert_eq!(code, InvalidRequest);
-    // A DMA length that no message has before the key.
+    // A DMA length over the longest message is found before the key.
     let long = Reth {
         length: (1 << 31) + 1,
         ..bad
@@ -314,7 +319,7 @@ fn the_fault_that_is_checked_first_is_answered() {
         vec![part(true, false, request(write(long), 0, &[1; 256]))]
     });
     assert_eq!(code, InvalidRequest);
-    // A receive before the key, and a gap before everything.
+    // The receive is checked before the key, and the sequence before everything else.
     let mut p = rc();
     let imm = Kind::Write {
         reth: Some(bad),
@@ -329,11 +334,11 @@ fn the_fault_that_is_checked_first_is_answered() {
 }
 
 #[test]
-fn an_event_or_a_receive_tells_of_a_refusal_never_both() {
+fn a_refusal_is_reported_by_an_event_or_a_receive_never_both() {
     let mut p = rc();
     let far = p.zeros(A, 8);
     p.post_recv(A, 1, &[far.sge()]);
-    // A SEND takes its receive before its size is looked at.
+    // A SEND takes its receive before its size is checked.
     let got = ask(&mut p, part(true, false, request(SEND, 0, &[1; 8])));
     assert!(is_nak(&got, 0, InvalidRequest));
     assert_eq!(p.statuses(A), [(1, LocQpOpErr)]);

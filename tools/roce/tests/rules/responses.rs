@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What a requester makes of each answer, rule by rule.
+//! The effects of each answer on a requester.
 
 use super::answered::*;
 use super::by_hand;
@@ -10,7 +10,8 @@ use verbena_roce::packet::{Aeth, AethSyndrome, Kind, NakCode, Packet};
 use verbena_roce::{Budget, QpState};
 use verbena_roce_lab::{Buffer, Mode, Pair, Post, Setup, Side::*};
 
-/// A requester that has sent: a WRITE of 3 packets (0 to 2), a READ of 3 responses (3 to 5), a WRITE (6).
+/// Returns a requester with a WRITE of 3 packets (PSNs 0 to 2), a READ of 3 responses (3 to 5) and
+/// a WRITE (6) outstanding.
 fn busy() -> (Pair, Buffer) {
     busy_of(Setup::default())
 }
@@ -35,7 +36,7 @@ fn response(first: bool, last: bool) -> Kind {
 }
 
 #[test]
-fn an_ack_in_the_middle_of_a_message_completes_what_is_before_it() {
+fn an_ack_in_the_middle_of_a_message_completes_earlier_messages() {
     let mut p = requester(Setup::default());
     let (src, dst) = (p.zeros(A, 600), p.zeros(B, 600));
     for wr_id in 1..=3 {
@@ -50,15 +51,15 @@ fn an_ack_in_the_middle_of_a_message_completes_what_is_before_it() {
 }
 
 #[test]
-fn a_read_response_acknowledges_what_is_before_it() {
+fn a_read_response_acknowledges_earlier_work_requests() {
     let (mut p, _) = busy();
     answer_part(&mut p, response(true, false), 3, &[7; 256], [true, false]);
     assert_eq!((p.statuses(A), una(&p)), ([(1, Success)].to_vec(), 4));
 }
 
 #[test]
-fn a_response_of_more_packets_than_were_asked_for_is_bad() {
-    // As of a peer with a smaller path MTU.
+fn a_response_of_more_packets_than_requested_is_bad() {
+    // Such a super-packet comes from a peer with a smaller path MTU.
     let mut p = requester(Setup::default());
     let (back, there) = (p.zeros(A, 256), p.zeros(B, 256));
     p.post(A, Post::read(1, &[back.sge()], there));
@@ -70,8 +71,8 @@ fn a_response_of_more_packets_than_were_asked_for_is_bad() {
 }
 
 #[test]
-fn a_response_behind_a_read_is_bad_however_far_it_has_come() {
-    // To each PSN of the WRITE that follows.
+fn a_response_with_a_psn_after_the_read_is_bad() {
+    // `at` takes each PSN of the WRITE after the READ.
     for (begun, at) in (0..3).flat_map(|begun| (3..6).map(move |at| (begun, at))) {
         let mut p = requester(Setup::default());
         let (src, back) = (p.buffer(A, &pattern(600, 1)), p.zeros(A, 600));
@@ -92,7 +93,7 @@ fn a_response_behind_a_read_is_bad_however_far_it_has_come() {
 }
 
 #[test]
-fn a_nak_acknowledges_what_is_before_it() {
+fn a_nak_acknowledges_earlier_work_requests() {
     for (code, status) in [
         (NakCode::InvalidRequest, RemInvReqErr),
         (NakCode::RemoteAccess, RemAccessErr),
@@ -111,7 +112,7 @@ fn a_nak_acknowledges_what_is_before_it() {
 }
 
 #[test]
-fn an_rnr_nak_of_a_later_psn_acknowledges_what_is_before_it() {
+fn an_rnr_nak_of_a_later_psn_acknowledges_earlier_packets() {
     let mut p = requester(Setup::default());
     let (src, dst) = (p.zeros(A, 600), p.zeros(B, 600));
     p.post(A, Post::write(1, &[src.sge()], dst));
@@ -119,16 +120,16 @@ fn an_rnr_nak_of_a_later_psn_acknowledges_what_is_before_it() {
     assert_eq!(numbers(&mut p), [0, 1, 2, 3, 4, 5]);
     rnr(&mut p, 5);
     assert_eq!((p.statuses(A), una(&p)), ([(1, Success)].to_vec(), 5));
-    assert!(numbers(&mut p).is_empty(), "it waits");
+    assert!(numbers(&mut p).is_empty(), "the requester waits");
     p.run_until(p.now + 10_000);
-    assert_eq!(numbers(&mut p), [5], "from there on");
+    assert_eq!(numbers(&mut p), [5], "from the PSN of the NAK on");
 }
 
 #[test]
 fn the_rest_of_a_read_has_its_own_address_and_length() {
     let (mut p, back) = busy();
     answer_part(&mut p, response(true, false), 3, &[1; 256], [true, false]);
-    // The second one is lost.
+    // The second response is lost.
     answer_part(&mut p, response(false, true), 5, &[3; 88], [false, true]);
     let again = sent(&mut p);
     let Kind::ReadRequest(reth) = again[0].kind else {
@@ -138,7 +139,7 @@ fn the_rest_of_a_read_has_its_own_address_and_length() {
     assert_eq!((again[0].psn, reth.length), (psn(4), 600 - 256));
     assert_eq!(reth.addr, whole + 256);
     assert_eq!(again[1].psn, psn(6));
-    // Its answer begins with a FIRST again.
+    // The responses to the new request begin with a FIRST again.
     answer_part(&mut p, response(true, false), 4, &[2; 256], [true, false]);
     answer_part(&mut p, response(false, true), 5, &[3; 88], [false, true]);
     assert_eq!(p.statuses(A), [(1, Success), (2, Success)]);
@@ -147,7 +148,7 @@ fn the_rest_of_a_read_has_its_own_address_and_length() {
 }
 
 #[test]
-fn a_lost_response_is_asked_for_once() {
+fn a_lost_response_is_requested_once() {
     let (mut p, _) = busy();
     for _ in 0..3 {
         ack(&mut p, 6);
@@ -160,7 +161,7 @@ fn a_lost_response_is_asked_for_once() {
 }
 
 #[test]
-fn what_is_about_to_be_sent_again_costs_no_retry() {
+fn a_loss_that_is_about_to_be_repaired_costs_no_retry() {
     for by_nak in [false, true] {
         let mut p = requester(Setup {
             budget: Budget::new(1, 1 << 20),
@@ -172,13 +173,15 @@ fn what_is_about_to_be_sent_again_costs_no_retry() {
             p.post(A, post(id, &[back.sge()], there));
         }
         assert_eq!(numbers(&mut p), [0, 1, 2, 3]);
-        // The acknowledgement of the first WRITE overtakes the response of the first READ: all is to be sent again.
+        // The acknowledgement of the first WRITE overtakes the response of the first READ, so
+        // everything is to be sent again.
         ack(&mut p, 1);
         read_only(&mut p, 0, &[1; 8]);
         let mut one = Budget::new(1, 1 << 20);
         p.qps[0].poll(&mut p.world.host(A), p.now, &mut one);
         assert_eq!(p.link.log.len(), 0);
-        // What comes now tells that the second READ is missed, and that is what would be sent next.
+        // The next answer shows that the second READ was lost too, and that READ is the next packet
+        // to be sent anyway.
         if by_nak {
             ack(&mut p, 1);
             nak(&mut p, 2, NakCode::Sequence);
@@ -194,12 +197,12 @@ fn what_is_about_to_be_sent_again_costs_no_retry() {
 }
 
 #[test]
-fn answers_outside_of_what_is_outstanding_are_ignored() {
+fn answers_to_psns_that_are_not_outstanding_are_ignored() {
     let (mut p, back) = busy();
     ack(&mut p, 2);
     p.statuses(A);
     let before = p.qps[0].snapshot();
-    // Acknowledged, never sent, and half way round.
+    // PSNs that were acknowledged, that were never sent, and half of the PSN space away.
     for n in [2, 1, 0, 7, 100, 1 << 22, 1 << 23, (1 << 24) - 1] {
         ack(&mut p, n);
         rnr(&mut p, n);
@@ -244,13 +247,14 @@ fn a_duplicate_response_changes_nothing() {
 }
 
 #[test]
-fn responses_of_before_and_after_a_retry_mix() {
+fn responses_from_before_and_after_a_retry_are_both_taken() {
     let (mut p, back) = busy_of(Setup {
         recovers: false,
         ..Setup::default()
     });
     answer_part(&mut p, response(true, false), 3, &[1; 256], [true, false]);
-    // The timer expires, and the rest is asked for; then what had been under way all the time comes, then the new answer.
+    // The timer expires, and the requester asks for the rest. Then the responses to the first
+    // request arrive, mixed with those to the second.
     p.run_until(p.now + (4_096 << 8));
     assert!(numbers(&mut p).ends_with(&[4, 6]));
     answer_part(&mut p, response(false, false), 4, &[2; 256], [false, false]);
@@ -264,7 +268,7 @@ fn responses_of_before_and_after_a_retry_mix() {
     assert_eq!(p.statuses(A), [(3, Success)]);
 }
 
-/// A READ of 3 responses is answered by one, which is to end the connection.
+/// Answers a READ of 3 responses by one response that has to end the connection.
 fn bad(kind: Kind, ends: [bool; 2], n: u32, len: usize) {
     let mut p = requester(Setup::default());
     let (back, there) = (p.zeros(A, 600), p.zeros(B, 600));
@@ -282,7 +286,8 @@ fn bad(kind: Kind, ends: [bool; 2], n: u32, len: usize) {
         "{kind:?} {ends:?}"
     );
     assert_eq!(p.world.bytes(back), [0; 600]);
-    // In its place, with a good AETH, only its length can be wrong.
+    // A response of the right kind, in its place and with a positive AETH, can only have a wrong
+    // length.
     let good = matches!(kind, Kind::ReadResponse(aeth) if aeth.is_none_or(|a| matches!(a.syndrome, AethSyndrome::Ack { .. })));
     let length = good && ends[0] == (n == 0);
     let cause = if length {
@@ -297,9 +302,10 @@ fn bad(kind: Kind, ends: [bool; 2], n: u32, len: usize) {
     );
 }
 
-/// Between local peers, a response of an earlier connection has lost its memory with it, so it has not come at all.
+/// Between local peers, a response refers to the memory of its responder. After that responder is
+/// gone, the response counts as lost.
 #[test]
-fn what_an_earlier_connection_had_to_answer_is_lost() {
+fn a_response_of_an_earlier_connection_counts_as_lost() {
     let mut earlier = by_hand::responder_by(Mode::Local, Setup::default());
     let there = earlier.zeros(A, 8);
     let request = by_hand::request(by_hand::read(there), 0, &[]);
@@ -307,7 +313,7 @@ fn what_an_earlier_connection_had_to_answer_is_lost() {
     drop(earlier);
     assert!(!response.payload.is_alive());
     let (mut p, _) = busy();
-    // It has the PSN of a WRITE.
+    // The response has the PSN of a WRITE.
     p.deliver(
         A,
         Packet {
@@ -322,8 +328,9 @@ fn what_an_earlier_connection_had_to_answer_is_lost() {
 }
 
 #[test]
-fn a_response_out_of_its_sequence_is_bad() {
-    // It begins with a MIDDLE or LAST, or ends too early or too late; or is an atomic's.
+fn a_response_out_of_sequence_is_bad() {
+    // Responses that begin with a MIDDLE or LAST, that end too early or too late, and a response of
+    // an atomic.
     bad(response(false, false), [false, false], 0, 256);
     bad(response(false, true), [false, true], 0, 256);
     bad(response(true, true), [true, true], 0, 256);
@@ -392,7 +399,7 @@ fn a_response_that_cannot_be_stored() {
 }
 
 #[test]
-fn a_fault_in_the_middle_of_a_message_fails_it_after_those_before() {
+fn a_fault_in_the_middle_of_a_message_fails_it_after_earlier_messages() {
     let mut p = requester(Setup {
         window: 4,
         ..Setup::default()
@@ -403,12 +410,16 @@ fn a_fault_in_the_middle_of_a_message_fails_it_after_those_before() {
     p.post(A, Post::write(3, &[good.sge()], dst));
     let packets = sent(&mut p);
     assert_eq!(packets.len(), 4);
-    // Of the second message 3 packets have left; the last of them cannot be read when a frame is made of it.
+    // 3 packets of the second message were sent. The memory of the last cannot be read when its
+    // frame is made.
     let fault = Syndrome::LkeyUnknown;
     p.qps[0].handle_source_fault(&mut p.world.host(A), p.now, &packets[3], fault);
-    // What is before it is sent again up to there, and nothing behind it.
+    // The oldest packet is sent again, and no packet of the failed message.
     assert_eq!(numbers(&mut p), [0]);
-    assert!(p.statuses(A).is_empty(), "not before its turn");
+    assert!(
+        p.statuses(A).is_empty(),
+        "the earlier message is not complete"
+    );
     ack(&mut p, 2);
     sent(&mut p);
     let got: Vec<(u64, WcStatus)> = p.statuses(A);
@@ -417,7 +428,7 @@ fn a_fault_in_the_middle_of_a_message_fails_it_after_those_before() {
 }
 
 #[test]
-fn a_fault_in_the_first_packet_of_a_message_fails_none_before() {
+fn a_fault_in_the_first_packet_of_a_message_fails_no_earlier_message() {
     let mut p = requester(Setup::default());
     let (good, bad, dst) = (p.zeros(A, 256), p.zeros(A, 256), p.zeros(B, 1000));
     p.post(A, Post::write(1, &[good.sge()], dst));
@@ -432,8 +443,8 @@ fn a_fault_in_the_first_packet_of_a_message_fails_none_before() {
 }
 
 #[test]
-fn an_acknowledgement_overtakes_what_is_being_sent_again() {
-    // No timer is to help.
+fn an_acknowledgement_arrives_during_a_retransmission() {
+    // No timer runs.
     let mut setup = Setup {
         recovers: false,
         ..Setup::default()
@@ -444,7 +455,7 @@ fn an_acknowledgement_overtakes_what_is_being_sent_again() {
     p.post(A, Post::write(1, &[src.sge()], there));
     assert_eq!(sent(&mut p).len(), 10);
     nak(&mut p, 0, NakCode::Sequence);
-    // Two of them leave before it comes.
+    // Two packets are sent again before the acknowledgement arrives.
     let mut budget = Budget::new(2, u64::MAX);
     p.qps[0].poll(&mut p.world.host(A), p.now, &mut budget);
     std::mem::take(&mut p.world.end(A).out);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Loss, duplicates and peers that are not ready: single accidents, by name.
+//! Loss, duplicates, and peers that are not ready: one case in each test.
 
 use super::{pattern, MODES};
 use verbena_roce::host::WcStatus::*;
@@ -12,7 +12,8 @@ fn is_nak(packet: &Packet) -> bool {
     matches!(packet.kind, Kind::Ack(aeth) if aeth.syndrome == AethSyndrome::Nak(NakCode::Sequence))
 }
 
-/// Sends `count` WRITEs of one packet, of which the link loses some.
+/// Sends `count` WRITEs of one packet. The link loses the packets for which `lost` is true in the
+/// first 10 us.
 fn writes(mode: Mode, count: u64, lost: fn(&Packet) -> bool) -> Pair {
     writes_of(
         Setup {
@@ -62,7 +63,8 @@ fn a_nak_makes_the_requester_go_back_to_its_psn() {
     let p = writes_of(setup, 8, |packet| {
         packet.psn == 3 && packet.kind.is_request()
     });
-    // One loss only: `drop_if` would lose the PSN again, so it comes through by the timer at the latest.
+    // `drop_if` also loses the retransmissions of this PSN for a while, so the timer may have to
+    // send it again.
     assert!(p.qps[0].counters().retransmitted >= 5);
     let naks: Vec<u32> = p
         .link
@@ -75,11 +77,12 @@ fn a_nak_makes_the_requester_go_back_to_its_psn() {
 }
 
 #[test]
-fn a_lost_acknowledgement_is_asked_for_again() {
+fn a_lost_acknowledgement_is_requested_again() {
     let mut p = writes(Mode::Local, 4, |packet| matches!(packet.kind, Kind::Ack(_)));
     assert_eq!(p.qps[0].counters().timeouts, 1);
     assert_eq!(p.qps[1].counters().duplicates, 4);
-    // The last asked; of what was sent again the first, and the last.
+    // The last packet asked for an acknowledgement. In the retransmission, the first and the last
+    // packet ask.
     assert_eq!(p.qps[1].counters().acks_sent, 3);
     assert_eq!(p.state(A), QpState::Rts);
     assert!(p.completions(B).is_empty());
@@ -121,7 +124,7 @@ fn a_duplicate_atomic_is_answered_from_its_stored_result() {
 }
 
 #[test]
-fn a_lost_read_response_is_asked_for_from_there_on() {
+fn a_read_is_requested_again_from_its_lost_response_on() {
     let mut p = Pair::new(Setup {
         mode: Mode::Wire,
         psns: [0, 0],
@@ -196,16 +199,16 @@ fn a_peer_that_is_gone() {
             p.settle();
             assert_eq!(p.statuses(A), [(1, RetryExcErr), (2, WrFlushErr)]);
             assert_eq!(p.state(A), QpState::Err);
-            // One timeout for each retry and one that is too many: 4.096 us * 2^8 each.
+            // One timeout for each retry, and one more: 4.096 us * 2^8 each.
             assert_eq!(p.qps[0].counters().timeouts, u64::from(retries) + 1);
             assert_eq!(p.now, (u64::from(retries) + 1) * (4_096 << 8));
         }
     }
 }
 
-/// The last of some messages is lost however often it is sent. No packet behind it tells the peer of a gap.
+/// The last message is lost in every transmission, and no later packet shows the gap to the peer.
 #[test]
-fn what_was_executed_before_a_peer_is_gone_completes() {
+fn requests_executed_before_a_peer_is_gone_complete() {
     for mode in MODES {
         let mut setup = Setup {
             mode,
@@ -239,7 +242,7 @@ fn timeout_zero_waits_for_ever() {
 }
 
 #[test]
-fn progress_gives_all_retries_again() {
+fn progress_restores_all_retries() {
     let mut setup = Setup {
         mode: Mode::Split,
         window: 1,
@@ -250,7 +253,7 @@ fn progress_gives_all_retries_again() {
     let (src, dst) = (p.zeros(A, 256 * 6), p.zeros(B, 256 * 6));
     p.post(A, Post::write(1, &[src.sge()], dst));
     for _ in 0..6 {
-        // Each packet is lost once.
+        // The first transmission of each packet is lost.
         p.link.loss = 100;
         p.run_until(p.now + 1_000);
         p.link.loss = 0;
@@ -264,7 +267,7 @@ fn progress_gives_all_retries_again() {
 }
 
 #[test]
-fn rnr_is_retried_after_the_time_the_peer_asks_for() {
+fn rnr_is_retried_after_the_time_in_the_nak() {
     for mode in MODES {
         let mut setup = Setup {
             mode,
@@ -277,7 +280,7 @@ fn rnr_is_retried_after_the_time_the_peer_asks_for() {
         p.run_until(300_000);
         p.post_recv(B, 1, &[dst.sge()]);
         p.run_until(600_000);
-        assert!(p.statuses(A).is_empty(), "not before its time");
+        assert!(p.statuses(A).is_empty(), "the RNR timer has not expired");
         p.run_until(650_000);
         assert_eq!(p.statuses(A), [(1, Success)], "{mode:?}");
         assert_eq!(p.statuses(B), [(1, Success)]);
@@ -389,7 +392,7 @@ fn answers_before_a_nak_are_sent_first() {
 }
 
 #[test]
-fn a_super_packet_that_begins_with_what_came_before_is_taken_from_where_it_is_new() {
+fn a_super_packet_that_begins_with_duplicates_is_taken_from_its_first_new_packet() {
     let mut p = Pair::new(Setup {
         psns: [0, 0],
         ..Setup::default()
@@ -413,9 +416,9 @@ fn a_super_packet_that_begins_with_what_came_before_is_taken_from_where_it_is_ne
 }
 
 #[test]
-fn an_acknowledgement_overtakes_a_requester_that_went_back() {
-    // The first packets of a SEND, delayed, are executed after an RNR NAK had made the requester go back to them; the
-    // rest of the message was never sent.
+fn an_acknowledgement_arrives_after_the_requester_went_back() {
+    // The first packets of a SEND are delayed, and are executed after an RNR NAK has made the
+    // requester go back to them. The rest of the message was never sent.
     let mut p = Pair::new(Setup {
         mode: Mode::Split,
         psns: [0, 0],
@@ -453,7 +456,7 @@ fn a_packet_that_is_lost_twice_does_not_wait_for_the_ack_timer() {
     let (src, dst) = (p.buffer(A, &pattern(1000, 1)), p.zeros(B, 1000));
     p.link.drop_if = Some(|packet| packet.psn == 1 && packet.kind.is_request());
     p.post(A, Post::write(1, &[src.sge()], dst));
-    // Lost, reported, sent again, lost again.
+    // The packet is lost, reported, sent again, and lost again.
     p.run_until(50_000);
     assert_eq!(p.qps[0].counters().sequence_naks_received, 1);
     p.link.drop_if = None;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Random traffic in both directions, by seed. However packets travel, and whatever happens to them on the way, memory
-//! and completions have to be the same in the end.
+//! Random traffic in both directions, by seed. Memory and completions have to be the same at the
+//! end in every mode of transport and with every impairment of the link.
 
 use super::{pattern, MODES};
 use verbena_roce::host::{Completion, WcStatus, WqeOpcode};
 use verbena_roce::Counters;
 use verbena_roce_lab::{Buffer, Mode, Pair, Post, Rng, Setup, Side, Side::*};
 
-/// What the link does.
+/// The impairments of the link.
 #[derive(Clone, Copy, Debug)]
 struct Weather {
     loss: u32,
@@ -22,7 +22,7 @@ const FAIR: Weather = Weather {
     jitter_ns: 0,
 };
 
-/// What a program can see when all is done.
+/// The results that a program can see at the end.
 #[derive(Debug, PartialEq)]
 struct Outcome {
     memory: Vec<u8>,
@@ -101,7 +101,7 @@ fn run(seed: u64, mode: Mode, weather: Weather) -> (Outcome, Counters) {
     let mut due = [0u32; 2];
     for step in 0..60u64 {
         for side in [A, B] {
-            // Each operation has places of its own, so that the outcome does not depend on timing.
+            // Each operation has buffers of its own, so that the outcome does not depend on timing.
             let src = p.buffer(side, &pattern(LONGEST as usize, step as u8));
             let dst = p.buffer(side.peer(), &pattern(2 * LONGEST as usize, !step as u8));
             let back = p.zeros(side, LONGEST as usize);
@@ -116,7 +116,7 @@ fn run(seed: u64, mode: Mode, weather: Weather) -> (Outcome, Counters) {
             }
             p.post(side, post);
         }
-        // Receives come late now and then, so RNR NAKs happen.
+        // Some receives are posted late, so that RNR NAKs occur.
         if rng.chance(60) {
             post_receives(&mut p, &mut due, step);
         }
@@ -158,7 +158,8 @@ fn run(seed: u64, mode: Mode, weather: Weather) -> (Outcome, Counters) {
 fn post_receives(p: &mut Pair, due: &mut [u32; 2], step: u64) {
     for side in [A, B] {
         for i in 0..std::mem::take(&mut due[side as usize]) {
-            // Memory regions are numbered in the order of registration, so take them from one pool at a fixed place.
+            // Memory regions are numbered in the order of registration, so the buffers are
+            // registered at fixed points of the run.
             let buffer = receive_buffer(p, side);
             p.post_recv(
                 side,
@@ -174,7 +175,7 @@ fn receive_buffer(p: &mut Pair, side: Side) -> Buffer {
 }
 
 #[test]
-fn all_ways_of_travel_have_the_same_outcome() {
+fn all_modes_have_the_same_outcome() {
     for seed in 0..30 {
         let reference = Outcome::of(seed, Mode::Local, FAIR);
         for mode in MODES {
@@ -237,7 +238,7 @@ fn reordering_does_not_change_the_outcome() {
 }
 
 #[test]
-fn everything_at_once_does_not_change_the_outcome() {
+fn all_impairments_together_do_not_change_the_outcome() {
     for seed in 300..340 {
         let reference = Outcome::of(seed, Mode::Local, FAIR);
         for mode in MODES {
@@ -255,7 +256,7 @@ fn everything_at_once_does_not_change_the_outcome() {
 }
 
 #[test]
-fn bad_weather_reaches_every_way_of_recovery() {
+fn impairments_reach_every_kind_of_recovery() {
     let mut all = Counters::default();
     let weather = Weather {
         loss: 5,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! States: what each does, what flushes, what recovery leaves behind.
+//! The states of a queue pair: the work that each permits, flushes, and recovery.
 
 use super::{pattern, MODES};
 use verbena_roce::host::WcStatus::*;
@@ -65,7 +65,7 @@ fn err_flushes_both_queues_once_and_in_order() {
             let post = Post::write(i, &[src.sge()], dst);
             p.post(A, if i % 2 == 0 { post } else { post.unsignaled() });
         }
-        // Some are sent and not acknowledged, some not even started.
+        // Some work requests are sent and not acknowledged, and some have not started.
         p.run_until(500);
         p.modify(A, QpState::Err).unwrap();
         p.settle();
@@ -79,7 +79,7 @@ fn err_flushes_both_queues_once_and_in_order() {
             .all(|c| (c.status, c.syndrome) == (WrFlushErr, Some(Syndrome::Flushed))));
         assert!(
             sends.iter().map(|c| c.wr_id).eq(0..40),
-            "unsignaled ones too"
+            "unsignaled sends are flushed too"
         );
         assert!(receives.iter().map(|c| c.wr_id).eq(100..140));
         assert!(p.events(A).is_empty());
@@ -87,7 +87,7 @@ fn err_flushes_both_queues_once_and_in_order() {
 }
 
 #[test]
-fn what_is_posted_in_err_is_flushed() {
+fn posts_in_err_are_flushed() {
     let mut p = Pair::rc(Mode::Local);
     p.modify(A, QpState::Err).unwrap();
     p.settle();
@@ -115,8 +115,8 @@ fn flushing_keeps_to_its_budget() {
 }
 
 #[test]
-fn a_flushed_send_that_is_still_under_way_is_lost() {
-    // Its buffer belongs to the program again.
+fn packets_in_flight_of_a_flushed_send_are_lost() {
+    // The buffer belongs to the program again.
     for mode in [Mode::Local, Mode::Split] {
         let mut p = Pair::rc(mode);
         let (src, dst) = (p.buffer(A, &pattern(600, 1)), p.zeros(B, 600));
@@ -195,7 +195,7 @@ fn a_queue_pair_recovers_from_its_error_by_reset() {
 }
 
 #[test]
-fn sqd_ends_what_was_started_and_starts_nothing() {
+fn sqd_completes_started_work_requests_and_starts_none() {
     for mode in MODES {
         let mut p = Pair::rc(mode);
         let (src, dst) = (p.buffer(A, &pattern(600, 1)), p.zeros(B, 600));
@@ -213,11 +213,11 @@ fn sqd_ends_what_was_started_and_starts_nothing() {
         assert_eq!(p.statuses(A), [(1, Success)]);
         assert_eq!(p.events(A), [EventType::SqDrained]);
         assert!(!p.qps[0].snapshot().sq_draining);
-        // Other attributes drain nothing again.
+        // A change of attributes does not report the drained queue again.
         p.modify_attr(A, QpState::Sqd, &attr).unwrap();
         p.settle();
-        assert!(p.events(A).is_empty(), "it was drained before");
-        // Receives go on.
+        assert!(p.events(A).is_empty(), "SQ_DRAINED was reported before");
+        // The responder still works.
         let mine = p.zeros(A, 600);
         p.post(B, Post::write(9, &[dst.sge()], mine));
         p.settle();
@@ -256,7 +256,7 @@ fn illegal_transitions_change_nothing() {
 }
 
 #[test]
-fn a_dead_cq_takes_its_queue_pairs_along_once() {
+fn a_failed_cq_moves_its_queue_pair_to_err_once() {
     let mut p = Pair::rc(Mode::Local);
     p.post(A, Post::send(1, &[]));
     for _ in 0..2 {
@@ -292,7 +292,7 @@ fn the_last_wqe_of_an_srq_is_reported_after_its_completion() {
     assert_eq!(
         p.statuses(B),
         [(1, WrFlushErr)],
-        "the other stays in the SRQ"
+        "the other receive stays in the SRQ"
     );
     assert_eq!(p.events(B), [EventType::QpLastWqeReached]);
     p.run_until(7_000);
@@ -300,7 +300,7 @@ fn the_last_wqe_of_an_srq_is_reported_after_its_completion() {
 }
 
 #[test]
-fn destroying_a_queue_pair_kills_what_is_under_way() {
+fn packets_in_flight_of_a_destroyed_queue_pair_are_lost() {
     let mut p = Pair::rc(Mode::Local);
     let (src, dst) = (p.buffer(A, &pattern(600, 1)), p.zeros(B, 600));
     p.link.delay_ns = 10_000;
@@ -317,7 +317,7 @@ fn destroying_a_queue_pair_kills_what_is_under_way() {
 }
 
 #[test]
-fn path_mtu_stays_once_it_is_used() {
+fn the_path_mtu_cannot_change_after_rtr() {
     let mut pair = Pair::rc(Mode::Local);
     let attr = pair.attr(A);
     for path_mtu in [512, 4096] {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A super-packet has the effects of its packets one after the other, whatever is right or wrong with it.
+//! A super-packet has the effects of its packets one after the other, with and without errors.
 
 use super::by_hand::*;
 use super::pattern;
@@ -9,12 +9,13 @@ use verbena_roce::packet::{AethSyndrome, Kind, Packet, Reth, SendTail, Transport
 use verbena_roce::{QpState, QpType};
 use verbena_roce_lab::{Buffer, Pair, Rng, Setup, Side::*};
 
-/// A responder in the middle of nothing, with receives of many sizes.
+/// Returns a responder without a message in progress, with receives of these sizes, and their
+/// buffers.
 fn prepared(qp_type: QpType, has_srq: bool, sizes: &[usize]) -> (Pair, Vec<Buffer>) {
     let mut p = responder(Setup {
         qp_type,
         has_srq,
-        // Nothing is kept of what comes ahead between queue pairs of one engine.
+        // Queue pairs of one engine keep no requests ahead of a gap.
         recovers: false,
         ..Setup::default()
     });
@@ -27,8 +28,8 @@ fn prepared(qp_type: QpType, has_srq: bool, sizes: &[usize]) -> (Pair, Vec<Buffe
     (p, buffers)
 }
 
-/// A message as one super-packet. It may ask for what it may not have, but its lengths agree: only queue pairs of the same
-/// engine make super-packets.
+/// Returns a random message as one super-packet. It may ask for an access that is not allowed. Its
+/// lengths agree, because only queue pairs of the same engine make super-packets.
 fn message(rng: &mut Rng, transport: Transport, at: u32, targets: &[Buffer]) -> Packet {
     let length = match rng.below(4) {
         0 => rng.below(10),
@@ -57,7 +58,7 @@ fn message(rng: &mut Rng, transport: Transport, at: u32, targets: &[Buffer]) -> 
     packet
 }
 
-/// What can be seen of a responder.
+/// The observable state of a responder.
 #[derive(Debug, PartialEq)]
 struct Seen {
     state: QpState,
@@ -97,7 +98,8 @@ fn compare(seed: u64, qp_type: QpType, has_srq: bool) {
         let expected = whole.qps[0].snapshot().expected_psn;
         let mut packet = message(&mut rng, transport, expected, &buffers);
         match rng.below(10) {
-            // In two parts, of which the second may be lost or come as a copy of more.
+            // The message is sent in two parts. The second may be lost, or be replaced by a copy of
+            // the whole.
             0..=3 if packet.psns > 1 => {
                 let rest = packet.clone();
                 let count = 1 + rng.below(u64::from(packet.psns) - 1) as u32;
@@ -133,14 +135,14 @@ fn both(whole: &mut Pair, split: &mut Pair, mut packet: Packet, seed: u64, step:
     }
     let (a, mut b) = (look(whole), look(split));
     if b.state == QpState::Err {
-        // The packets behind the one that was refused may have the NAK repeated.
+        // The packets after the refused one may cause a repetition of the NAK.
         b.answers.truncate(a.answers.len());
     }
     assert_eq!(a, b, "seed {seed} step {step}");
 }
 
 #[test]
-fn a_super_packet_does_what_its_packets_do() {
+fn a_super_packet_has_the_effects_of_its_packets() {
     for seed in 0..300 {
         compare(seed, QpType::Rc, false);
         compare(seed, QpType::Uc, false);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Timers and retries to the nanosecond.
+//! Timers and retries, with exact times in nanoseconds.
 
 use super::answered::*;
 use verbena_roce::host::{EventType, Syndrome, WcStatus::*};
@@ -11,7 +11,7 @@ use verbena_roce_lab::{Pair, Post, Setup, Side::*};
 /// The ACK timer of the setup: 4.096 us * 2^8.
 const TIMEOUT: u64 = 4_096 << 8;
 
-/// A requester with WRITEs of one packet under way.
+/// Returns a requester with this number of outstanding WRITEs of one packet.
 fn writes(setup: Setup, count: u64) -> Pair {
     let mut p = requester(setup);
     let (src, dst) = (p.zeros(A, 8), p.zeros(B, 8));
@@ -22,7 +22,7 @@ fn writes(setup: Setup, count: u64) -> Pair {
     p
 }
 
-/// A requester with a SEND under way.
+/// Returns a requester with an outstanding SEND.
 fn send() -> Pair {
     let mut p = requester(Setup::default());
     p.post(A, Post::send(1, &[]));
@@ -40,9 +40,9 @@ fn retries(p: &Pair) -> (u8, u8) {
 }
 
 #[test]
-fn the_ack_timer_has_a_floor() {
+fn the_ack_timer_has_a_minimum() {
     let mut setup = Setup::default();
-    setup.attr.timeout = 1; // 8 us, and 100 us is the least
+    setup.attr.timeout = 1; // 8 us; the minimum is 100 us
     let mut p = writes(setup, 1);
     p.run_until(99_999);
     assert_eq!(timeouts(&p), 0);
@@ -51,7 +51,7 @@ fn the_ack_timer_has_a_floor() {
 }
 
 #[test]
-fn the_ack_timer_starts_anew_with_progress() {
+fn progress_restarts_the_ack_timer() {
     let mut p = writes(Setup::default(), 3);
     p.run_until(TIMEOUT - 1);
     ack(&mut p, 0);
@@ -62,7 +62,7 @@ fn the_ack_timer_starts_anew_with_progress() {
 }
 
 #[test]
-fn the_ack_timer_stops_when_all_is_acknowledged() {
+fn the_ack_timer_stops_when_everything_is_acknowledged() {
     let mut p = writes(Setup::default(), 2);
     ack(&mut p, 1);
     sent(&mut p);
@@ -70,7 +70,7 @@ fn the_ack_timer_stops_when_all_is_acknowledged() {
 }
 
 #[test]
-fn a_stale_acknowledgement_does_not_start_the_timer_anew() {
+fn a_stale_acknowledgement_does_not_restart_the_timer() {
     let mut p = writes(Setup::default(), 2);
     ack(&mut p, 0);
     p.run_until(TIMEOUT - 1);
@@ -137,13 +137,13 @@ fn a_second_rnr_nak_while_waiting_is_no_retry() {
 }
 
 #[test]
-fn the_ack_timer_stands_still_while_the_peer_is_not_ready() {
+fn the_ack_timer_does_not_run_during_an_rnr_wait() {
     let mut setup = Setup::default();
     setup.attr.timeout = 1;
     let mut p = requester(setup);
     p.post(A, Post::send(1, &[]));
     sent(&mut p);
-    // 20.48 ms
+    // Timer code 22 is 20.48 ms.
     let kind = verbena_roce::packet::Kind::Ack(verbena_roce::packet::Aeth {
         syndrome: verbena_roce::packet::AethSyndrome::Rnr { timer: 22 },
         msn: 0,
@@ -154,11 +154,11 @@ fn the_ack_timer_stands_still_while_the_peer_is_not_ready() {
     p.run_until(20_480_000);
     assert_eq!((timeouts(&p), numbers(&mut p).len()), (0, 1));
     p.run_until(20_480_000 + 100_000);
-    assert_eq!(timeouts(&p), 1, "it runs again");
+    assert_eq!(timeouts(&p), 1, "the ACK timer runs again");
 }
 
 #[test]
-fn progress_ends_the_wait_for_a_receive() {
+fn progress_ends_an_rnr_wait() {
     let mut p = requester(Setup::default());
     p.post(A, Post::send(1, &[]));
     p.post(
@@ -168,14 +168,14 @@ fn progress_ends_the_wait_for_a_receive() {
     assert_eq!(numbers(&mut p), [0, 1]);
     rnr(&mut p, 0);
     assert!(numbers(&mut p).is_empty());
-    // A copy of the SEND, which was late, found a receive.
+    // A late copy of the SEND has found a receive.
     ack(&mut p, 0);
     assert_eq!(p.statuses(A), [(1, Success)]);
-    assert_eq!(numbers(&mut p), [1], "at once");
+    assert_eq!(numbers(&mut p), [1], "the WRITE is sent again at once");
 }
 
 #[test]
-fn an_error_ends_the_wait_for_a_receive() {
+fn an_error_ends_an_rnr_wait() {
     let mut p = send();
     rnr(&mut p, 0);
     p.modify(A, QpState::Err).unwrap();
@@ -190,7 +190,7 @@ fn an_error_ends_the_wait_for_a_receive() {
     assert_eq!(p.statuses(A), [(1, RemOpErr)]);
     assert_eq!(p.qps[0].next_deadline(), None);
 
-    // Its next life does not wait.
+    // After RESET the queue pair does not wait.
     let mut p = send();
     rnr(&mut p, 0);
     p.reset(A);
@@ -200,7 +200,7 @@ fn an_error_ends_the_wait_for_a_receive() {
 }
 
 #[test]
-fn another_timeout_holds_at_once() {
+fn a_changed_timeout_takes_effect_at_once() {
     for (timeout, expires) in [(10, Some(4 * TIMEOUT)), (0, None)] {
         let mut p = writes(Setup::default(), 1);
         p.modify(A, QpState::Sqd).unwrap();
@@ -209,7 +209,7 @@ fn another_timeout_holds_at_once() {
             ..p.attr(A)
         };
         p.modify_attr(A, QpState::Sqd, &attr).unwrap();
-        // No other call has to tell it the time.
+        // The new deadline holds without another call.
         let deadline = p.qps[0].next_deadline();
         assert_eq!(deadline.is_some(), expires.is_some());
         p.run_until(p.now);
@@ -230,7 +230,7 @@ fn another_timeout_holds_at_once() {
 }
 
 #[test]
-fn other_retry_counts_hold_at_once() {
+fn changed_retry_counts_take_effect_at_once() {
     let mut p = writes(Setup::default(), 1);
     p.run_until(2 * TIMEOUT);
     assert_eq!(retries(&p), (5, 7));
@@ -266,7 +266,7 @@ fn timeouts_are_retried_in_sqd() {
 }
 
 #[test]
-fn another_rnr_retry_count_alone_holds_at_once() {
+fn a_changed_rnr_retry_count_alone_takes_effect_at_once() {
     let mut p = send();
     let attr = verbena_roce::Attr {
         rnr_retry: 2,
@@ -278,7 +278,7 @@ fn another_rnr_retry_count_alone_holds_at_once() {
 }
 
 #[test]
-fn another_timeout_does_not_end_the_wait_for_a_receive() {
+fn a_changed_timeout_does_not_end_an_rnr_wait() {
     for timeout in [0, 1, 31] {
         let mut p = send();
         let at = p.now;
@@ -297,7 +297,7 @@ fn another_timeout_does_not_end_the_wait_for_a_receive() {
 }
 
 #[test]
-fn a_message_of_which_a_part_was_not_sent_is_not_drained() {
+fn a_partly_sent_message_is_not_drained() {
     let mut p = requester(Setup {
         window: 2,
         ..Setup::default()
@@ -310,7 +310,7 @@ fn a_message_of_which_a_part_was_not_sent_is_not_drained() {
         ..p.attr(A)
     };
     p.modify_attr(A, QpState::Sqd, &attr).unwrap();
-    // All that was sent is acknowledged, and the turn is over before the rest is sent.
+    // All sent packets are acknowledged, and the turn ends before the rest is sent.
     ack(&mut p, 1);
     let (host, now) = (&mut p.world.host(A), p.now);
     p.qps[0].poll(host, now, &mut Budget::new(0, 0));

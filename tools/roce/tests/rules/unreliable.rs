@@ -25,7 +25,7 @@ fn to_b(wr_id: u64, src: Buffer, qkey: u32) -> Post {
 }
 
 #[test]
-fn a_datagram_arrives_behind_40_bytes() {
+fn a_datagram_arrives_after_40_bytes() {
     for mode in MODES {
         let mut p = pair(QpType::Ud, mode);
         let (src, dst) = (p.buffer(A, &pattern(100, 1)), p.zeros(B, 200));
@@ -45,7 +45,7 @@ fn a_datagram_arrives_behind_40_bytes() {
         );
         let bytes = p.world.bytes(dst);
         assert_eq!(bytes[40..140], pattern(100, 1));
-        // GRH of RoCEv2 over IPv4: the IPv4 header in its last 20 bytes.
+        // The GRH of RoCEv2 over IPv4 has the IPv4 header in its last 20 bytes.
         assert_eq!(bytes[..20], [0; 20]);
         assert_eq!(
             (bytes[20], &bytes[32..40]),
@@ -73,7 +73,7 @@ fn a_datagram_with_another_qkey_is_dropped() {
 }
 
 #[test]
-fn the_top_bit_of_a_qkey_asks_for_the_queue_pairs_own() {
+fn the_top_bit_of_a_qkey_selects_the_queue_pairs_own() {
     let mut p = pair(QpType::Ud, Mode::Wire);
     let (src, dst) = (p.zeros(A, 10), p.zeros(B, 200));
     p.post_recv(B, 1, &[dst.sge()]);
@@ -102,9 +102,10 @@ fn another_pkey_is_dropped() {
     }
 }
 
-/// IBTA 10.9.3: the low 15 bits have to be the same, each of them, and one of both sides has to be a full member (bit 15).
+/// IBTA 10.9.3: P_Keys match if all of their low 15 bits are equal and at least one side is a full
+/// member (bit 15).
 #[test]
-fn each_bit_of_a_pkey_counts_and_two_limited_members_do_not_talk() {
+fn each_bit_of_a_pkey_counts_and_two_limited_members_do_not_match() {
     const FULL: u16 = 1 << 15;
     let base = 0x2a55;
     let mut cases = vec![
@@ -178,7 +179,7 @@ fn a_datagram_longer_than_a_receive_of_an_srq_completes_it_in_error() {
 }
 
 #[test]
-fn over_the_mtu_nothing_is_sent_and_that_is_no_error() {
+fn a_datagram_over_the_mtu_is_not_sent_and_completes() {
     let mut p = pair(QpType::Ud, Mode::Local);
     p.link.record = true;
     let src = p.zeros(A, 257);
@@ -190,7 +191,7 @@ fn over_the_mtu_nothing_is_sent_and_that_is_no_error() {
 }
 
 #[test]
-fn a_send_error_takes_only_the_send_queue_to_error() {
+fn a_send_error_moves_only_the_send_queue_to_error() {
     for qp_type in [QpType::Ud, QpType::Uc] {
         let mut p = pair(qp_type, Mode::Local);
         let (src, dst, mine) = (p.zeros(A, 100), p.zeros(B, 200), p.zeros(A, 200));
@@ -201,18 +202,18 @@ fn a_send_error_takes_only_the_send_queue_to_error() {
         p.settle();
         assert_eq!(p.statuses(A), [(1, LocProtErr), (2, WrFlushErr)]);
         assert_eq!(p.state(A), QpState::Sqe);
-        // Posting is accepted and flushed.
+        // Further posts are accepted and flushed.
         p.post(A, to_b(3, src, 0x1234));
         p.settle();
         assert_eq!(p.statuses(A), [(3, WrFlushErr)]);
-        // Receives go on.
+        // Receives still work.
         p.post_recv(A, 9, &[mine.sge()]);
         let mut post = Post::send(8, &[dst.part(0, 5)]);
         post.wqe.datagram = datagram(0x10, 0x1234);
         p.post(B, post);
         p.settle();
         assert_eq!(p.statuses(A), [(9, Success)]);
-        // And back.
+        // The queue pair returns to RTS.
         p.modify(A, QpState::Rts).unwrap();
         p.post_recv(B, 4, &[dst.sge()]);
         p.post(A, to_b(4, src, 0x1234));
@@ -304,7 +305,7 @@ fn an_unreliable_send_is_complete_when_it_has_left() {
     p.post(A, Post::write(1, &[src.sge()], dst));
     p.run_until(5_000);
     assert_eq!(p.statuses(A), [(1, Success)]);
-    // The program uses its buffer again.
+    // The program reuses its buffer.
     p.world.bytes_mut(src).fill(0xff);
     p.settle();
     assert_eq!(p.world.bytes(dst), pattern(5000, 1));
@@ -353,7 +354,7 @@ fn a_gap_with_an_srq_completes_the_receive_as_aborted() {
 }
 
 #[test]
-fn what_is_wrong_with_an_unreliable_write_is_dropped() {
+fn an_invalid_unreliable_write_is_dropped() {
     for broken in 0..3 {
         let mut setup = Setup {
             qp_type: QpType::Uc,
@@ -381,7 +382,7 @@ fn what_is_wrong_with_an_unreliable_write_is_dropped() {
 }
 
 #[test]
-fn reads_are_not_for_unreliable_connections() {
+fn a_read_on_an_unreliable_connection_fails() {
     let mut p = pair(QpType::Uc, Mode::Local);
     let (src, dst) = (p.zeros(A, 8), p.zeros(B, 8));
     p.post(
@@ -393,7 +394,7 @@ fn reads_are_not_for_unreliable_connections() {
 }
 
 #[test]
-fn unreliable_connections_survive_bad_weather() {
+fn unreliable_connections_deliver_whole_messages_over_a_bad_link() {
     for seed in 0..50 {
         let mut p = Pair::new(Setup {
             qp_type: QpType::Uc,
@@ -411,7 +412,7 @@ fn unreliable_connections_survive_bad_weather() {
         }
         p.settle();
         assert_eq!(p.completions(A).len(), 30);
-        // What completes is whole, in order, and never twice.
+        // Completed messages are whole and in order, and complete once.
         let mut before = None;
         for c in p.completions(B) {
             assert_eq!((c.status, c.byte_len), (Success, 1500));
@@ -436,7 +437,7 @@ fn the_message_after_sqe_is_sent_from_its_beginning() {
     let (src, dst) = (p.buffer(A, &pattern(1000, 1)), p.zeros(B, 1000));
     p.post_recv(B, 9, &[dst.sge()]);
     p.post(A, Post::send(1, &[src.sge()]));
-    // Its memory goes away behind its first packet.
+    // The memory of the message becomes invalid after its first packet.
     let (host, now) = (&mut p.world.host(A), p.now);
     p.qps[0].poll(host, now, &mut Budget::new(1, 1 << 20));
     p.world.region(src).valid = false;
@@ -445,12 +446,12 @@ fn the_message_after_sqe_is_sent_from_its_beginning() {
     assert_eq!(p.qps[0].snapshot().syndrome, Some(Syndrome::LkeyUnknown));
     p.world.region(src).valid = true;
     p.modify(A, QpState::Rts).unwrap();
-    assert_eq!(p.qps[0].snapshot().syndrome, None, "nothing is wrong now");
+    assert_eq!(p.qps[0].snapshot().syndrome, None, "RTS clears the cause");
     p.post(A, Post::send(2, &[src.sge()]));
     p.settle();
     assert_eq!(p.statuses(A), [(2, Success)]);
     assert_eq!(p.statuses(B), [(9, Success)]);
     assert_eq!(p.world.bytes(dst), pattern(1000, 1));
-    // What was not sent had no PSN: there is no gap.
+    // Packets that were not sent had used no PSN, so there is no gap.
     assert_eq!(p.qps[1].counters().out_of_sequence, 0);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! UC and UD: what is dropped, what is abandoned, and the few things that are errors.
+//! UC and UD: dropped packets, abandoned messages, and errors.
 
 use super::by_hand::*;
 use super::pattern;
@@ -10,7 +10,7 @@ use verbena_roce::packet::{Datagram, Kind, Packet, Reth, SendTail, Transport};
 use verbena_roce::{QpState, QpType};
 use verbena_roce_lab::{Buffer, Pair, Setup, Side::*};
 
-/// Packets that may wait at one place of a message.
+/// Returns the first packet of a message. The functions below return other packets of a message.
 fn first(kind: Kind, n: u32) -> Packet {
     uc(part(true, false, request(kind, n, &[1; 256])))
 }
@@ -31,7 +31,7 @@ fn expected(p: &Pair) -> u32 {
     p.qps[0].snapshot().expected_psn
 }
 
-/// Nothing was said, and the queue pair is up.
+/// True if there is no answer and no event, and the queue pair is in RTS.
 fn is_calm(p: &mut Pair) -> bool {
     answers(p).is_empty() && p.events(A).is_empty() && p.state(A) == QpState::Rts
 }
@@ -68,7 +68,7 @@ fn a_late_packet_begins_a_new_sequence() {
         assert_eq!(p.world.bytes(word), [4; 8], "executed");
         p.world.bytes_mut(word).fill(0);
     }
-    // Also when it is dropped.
+    // A packet that is dropped begins a new sequence too.
     put(&mut p, only(write(word), 7, 9));
     assert_eq!(expected(&p), psn(8));
     assert_eq!(p.qps[0].counters().out_of_sequence, 4);
@@ -76,7 +76,7 @@ fn a_late_packet_begins_a_new_sequence() {
 }
 
 #[test]
-fn what_does_not_continue_a_message_abandons_it() {
+fn a_packet_that_does_not_continue_a_message_abandons_it() {
     let imm = Some([0; 4]);
     for has_srq in [false, true] {
         for case in 0..7 {
@@ -93,25 +93,26 @@ fn what_does_not_continue_a_message_abandons_it() {
                     2 => middle(SEND, 2),
                     3 => last(SEND, 1, 0),
                     4 => uc(part(false, false, request(SEND, 1, &[1; 255]))),
-                    // A new message, which is good.
+                    // A new valid message.
                     5 => only(write(word), 1, 8),
                     _ => only(SEND, 1, 8),
                 },
             );
-            // The rest of the message is nothing.
+            // The rest of the abandoned message has no effect.
             put(&mut p, last(SEND, 3, 8));
             assert!(is_calm(&mut p), "case {case}");
             assert_eq!(p.qps[0].counters().aborted_messages, 1, "case {case}");
             let sent = case == 6;
             let got = p.statuses(A);
-            // The receive is used again; one of an SRQ cannot be, and the new message takes the next.
+            // The receive of an RQ is used again. A receive of an SRQ completes as aborted, and the
+            // new message takes the next.
             match (has_srq, sent) {
                 (false, false) => assert_eq!(got, []),
                 (false, true) => assert_eq!(got, [(1, Success)]),
                 (true, false) => assert_eq!(got, [(1, RemAbortErr)]),
                 (true, true) => assert_eq!(got, [(1, RemAbortErr), (2, Success)]),
             }
-            // And what comes next is taken.
+            // The next message is received.
             put(&mut p, only(SEND, 4, 8));
             let next = 1 + u64::from(sent) + u64::from(has_srq);
             if next < 3 {
@@ -127,7 +128,7 @@ fn without_a_receive_the_whole_message_is_dropped() {
     let far = p.zeros(A, 1000);
     put(&mut p, first(SEND, 0));
     p.post_recv(A, 1, &[far.sge()]);
-    // It comes too late for this message.
+    // This receive comes too late for the message.
     put(&mut p, middle(SEND, 1));
     put(&mut p, last(SEND, 2, 8));
     assert!(p.completions(A).is_empty());
@@ -158,7 +159,7 @@ fn payloads_of_the_wrong_size_are_dropped() {
             put(&mut p, part(true, false, kind(256 + bytes), n, 256));
             put(&mut p, part(false, true, on, n + 1, bytes as usize));
         }
-        // A FIRST with all bytes of its DMA length is wrong already, and what follows it too.
+        // A FIRST with all bytes of its DMA length is invalid, and so is the packet after it.
         let dropped = p.qps[0].counters().dropped_invalid;
         assert_eq!(dropped, 4 + u64::from(is_write));
         assert!(p.completions(A).is_empty());
@@ -244,7 +245,7 @@ fn a_message_too_long_for_a_receive_of_an_srq_completes_it_in_error() {
 }
 
 #[test]
-fn a_super_packet_too_long_leaves_what_its_packets_would() {
+fn a_super_packet_too_long_is_copied_as_far_as_its_packets() {
     for as_one in [false, true] {
         let mut p = uc_pair(false);
         let far = p.zeros(A, 600);
@@ -284,7 +285,7 @@ fn a_bad_receive_ends_an_unreliable_connection() {
 }
 
 #[test]
-fn a_dead_receive_queue_is_fatal_on_every_service() {
+fn an_unreadable_receive_queue_is_fatal_on_every_service() {
     for qp_type in [QpType::Rc, QpType::Uc, QpType::Ud] {
         let mut p = responder(Setup {
             qp_type,
@@ -313,7 +314,7 @@ fn a_dead_receive_queue_is_fatal_on_every_service() {
     }
 }
 
-/// A datagram from B to A.
+/// Returns a datagram from B to A.
 fn datagram(qkey: u32, payload: &[u8]) -> Packet {
     Packet {
         transport: Transport::Ud,
@@ -408,7 +409,7 @@ fn datagrams_are_taken_in_the_states_that_receive() {
         let count = p.qps[0].counters().dropped_state;
         assert_eq!(count, u64::from(!takes), "{path:?}");
         assert_eq!(p.statuses(A).len(), usize::from(takes), "{path:?}");
-        // Nobody establishes a communication with a datagram.
+        // A datagram does not establish a communication, so COMM_EST is not reported.
         assert_eq!(events, [], "{path:?}");
     }
 }

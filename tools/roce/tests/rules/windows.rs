@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! How many PSNs a requester has outstanding, up to half of all that exist.
+//! The number of PSNs that a requester may have outstanding: up to half of the PSN space.
 
 use super::answered::*;
 use verbena_roce::host::{Sge, WcStatus::*, WqeOpcode};
@@ -9,7 +9,7 @@ use verbena_roce_lab::{Mode, Pair, Post, Setup, Side::*};
 
 const HALF: u32 = verbena_roce::psn::PSN_WINDOW;
 
-/// A READ of any length: its SGEs name the same MiB again and again.
+/// Returns a READ of any length. Its SGEs all refer to the same MiB.
 fn read_of(p: &mut Pair, wr_id: u64, bytes: u64) -> Post {
     let back = p.zeros(A, 1 << 20);
     let there = p.zeros(B, 8);
@@ -25,7 +25,7 @@ fn read_of(p: &mut Pair, wr_id: u64, bytes: u64) -> Post {
 
 #[test]
 fn the_longest_read_fills_the_window() {
-    // Between local peers, where it is one request.
+    // Between local peers, the READ is a single request.
     let mut p = requester_by(Mode::Local, Setup::default());
     let read = read_of(&mut p, 1, 1 << 31);
     p.post(A, read);
@@ -41,17 +41,17 @@ fn the_longest_read_fills_the_window() {
         verbena_roce::psn::ahead(shown.next_psn, shown.una_psn),
         HALF
     );
-    // One response, and there is a PSN for the WRITE.
+    // After one response, the WRITE gets a PSN.
     let kind = Kind::ReadResponse(Some(positive()));
     answer_part(&mut p, kind, 0, &[0; 256], [true, false]);
-    // It waits for the window of packets, though, which is counted from the oldest PSN.
+    // The WRITE still waits for the window of packets, which is counted from the oldest PSN.
     sent(&mut p);
     let shown = p.qps[0].snapshot();
     assert_eq!(
         verbena_roce::psn::ahead(shown.next_psn, shown.una_psn),
         HALF
     );
-    // Lost responses are asked for at the far end of the numbers as well.
+    // A response at the far end of the PSNs makes the requester ask for the lost ones.
     let kind = Kind::ReadResponse(None);
     answer_part(&mut p, kind, HALF - 2, &[0; 256], [false, false]);
     let again = sent(&mut p);
@@ -59,7 +59,7 @@ fn the_longest_read_fills_the_window() {
         panic!("{:?}", again[0]);
     };
     assert_eq!((again[0].psn, reth.length), (psn(1), (1 << 31) - 256));
-    // Timeouts, up to the end, with nothing ever beyond.
+    // The retries run out, and no PSN beyond the window is used.
     p.settle();
     assert_eq!(p.statuses(A), [(1, RetryExcErr), (2, WrFlushErr)]);
 }
@@ -78,7 +78,7 @@ fn no_more_than_half_of_the_psns_are_outstanding() {
         p.post(A, Post::write(2, &[src.sge()], there));
         sent(&mut p);
         assert_eq!(given(&p), if fits { HALF } else { HALF - 1 });
-        // After one response there is room.
+        // After one response there is room for the WRITE.
         let kind = Kind::ReadResponse(Some(positive()));
         answer_part(&mut p, kind, 0, &[0; 256], [true, false]);
         sent(&mut p);
@@ -87,8 +87,8 @@ fn no_more_than_half_of_the_psns_are_outstanding() {
 }
 
 #[test]
-fn an_answer_at_each_edge_of_the_window() {
-    // Around the wrap: PSNs 0xff_fffe to 5.
+fn a_nak_and_an_ack_for_each_psn_of_the_window() {
+    // The PSNs wrap within the window: 0xff_fffe to 5.
     for n in 0..8 {
         let mut p = requester(Setup {
             recovers: false,
@@ -110,7 +110,7 @@ fn an_answer_at_each_edge_of_the_window() {
 }
 
 #[test]
-fn unacknowledged_packets_keep_to_the_window() {
+fn the_window_limits_unacknowledged_packets() {
     for mode in [Mode::Local, Mode::Split] {
         let mut p = Pair::new(Setup {
             mode,

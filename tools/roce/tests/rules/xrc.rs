@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Extended reliable connections (annex A14): what differs from reliable ones.
+//! Extended reliable connections (annex A14): the differences from reliable connections.
 
 use super::by_hand::{self, ask, is_nak};
 use super::errors::{in_error, outcome};
@@ -10,7 +10,8 @@ use verbena_roce::packet::{AethSyndrome, Kind, NakCode, Packet, Reth, SendTail, 
 use verbena_roce::{QpState, QpType};
 use verbena_roce_lab::{Mode, Pair, Post, Setup, Side::*};
 
-/// The queue that most tests use. Its domain is not the target's, and decides.
+/// The SRQ that most tests use. Its protection domain differs from the target's, and decides which
+/// memory a request may access.
 const SRQ: XrcSrq = XrcSrq {
     srqn: 5,
     life: 50,
@@ -30,17 +31,17 @@ fn furnish(mut p: Pair) -> Pair {
     p
 }
 
-/// A is the initiator, B the target.
+/// Returns a pair in which A is the initiator and B the target.
 fn pair(mode: Mode) -> Pair {
     furnish(Pair::new(setup(QpType::XrcIni, mode)))
 }
 
-/// A is the target, and is given requests by hand.
+/// Returns a pair in which A is the target. The test makes its requests.
 fn target() -> Pair {
     furnish(by_hand::responder(setup(QpType::XrcTgt, Mode::Split)))
 }
 
-/// To a queue of the peer's.
+/// Returns a work request for an SRQ of the peer.
 fn to(srqn: u32, mut post: Post) -> Post {
     post.wqe.srqn = srqn;
     post
@@ -55,7 +56,7 @@ fn request(srqn: u32, kind: Kind, n: u32, payload: &[u8]) -> Packet {
 }
 
 #[test]
-fn every_operation_goes_by_the_queue_that_its_request_names() {
+fn every_operation_uses_the_srq_that_its_request_names() {
     for mode in MODES {
         let mut p = pair(mode);
         let other = XrcSrq {
@@ -97,7 +98,7 @@ fn every_operation_goes_by_the_queue_that_its_request_names() {
 }
 
 #[test]
-fn memory_of_another_domain_than_the_queues_is_not_accessed() {
+fn memory_of_another_domain_than_the_srqs_is_not_accessed() {
     for mode in MODES {
         for opcode in [
             WqeOpcode::RdmaWrite,
@@ -106,7 +107,7 @@ fn memory_of_another_domain_than_the_queues_is_not_accessed() {
         ] {
             let mut p = pair(mode);
             let src = p.zeros(A, 8);
-            // The target's own domain does not count.
+            // The target's own protection domain grants no access.
             let there = p.zeros(B, 8);
             let post = Post::new(1, opcode, &[src.sge()]).at(there.addr, there.key);
             p.post(A, to(5, post));
@@ -123,7 +124,7 @@ fn memory_of_another_domain_than_the_queues_is_not_accessed() {
 }
 
 #[test]
-fn a_queue_that_is_not_there_or_of_another_domain_is_an_invalid_request() {
+fn an_srq_that_does_not_exist_or_has_another_domain_is_an_invalid_request() {
     for mode in MODES {
         for (srqn, cause) in [(8, Syndrome::XrcSrq), (9, Syndrome::XrcDomain)] {
             let mut p = pair(mode);
@@ -133,7 +134,7 @@ fn a_queue_that_is_not_there_or_of_another_domain_is_an_invalid_request() {
             p.post(A, to(srqn, Post::send(1, &[src.sge()])));
             let [sends, receives] = outcome(&mut p);
             assert_eq!(sends, [(1, RemInvReqErr)], "{mode:?}");
-            assert!(receives.is_empty(), "receives of an SRQ stay");
+            assert!(receives.is_empty(), "receives stay in the SRQ");
             let events = std::mem::take(&mut p.world.ends[1].events);
             let expected = [
                 (EventType::QpReqErr, Some(cause)),
@@ -146,7 +147,7 @@ fn a_queue_that_is_not_there_or_of_another_domain_is_an_invalid_request() {
 }
 
 #[test]
-fn a_queue_without_a_receive_is_waited_for() {
+fn an_srq_without_a_receive_is_answered_by_rnr_naks() {
     for mode in MODES {
         let mut p = pair(mode);
         let src = p.buffer(A, &pattern(8, 1));
@@ -163,7 +164,7 @@ fn a_queue_without_a_receive_is_waited_for() {
 }
 
 #[test]
-fn a_message_stays_with_the_queue_that_it_began_with() {
+fn a_message_stays_with_its_first_srq() {
     for (srqn, again) in [(6, None), (5, Some(51))] {
         let mut p = target();
         let other = XrcSrq {
@@ -182,20 +183,21 @@ fn a_message_stays_with_the_queue_that_it_began_with() {
             0
         ));
         if let Some(life) = again {
-            // It was destroyed, and its number has another owner.
+            // The SRQ was destroyed, and another SRQ has its number.
             p.world.xrc.insert(5, Ok(XrcSrq { life, ..SRQ }));
         }
         let last = request(srqn, send, 1, &pattern(8, 1));
         let answers = ask(&mut p, by_hand::part(false, true, last));
         assert!(is_nak(&answers, 1, NakCode::InvalidRequest));
-        // The receive's completion names the queue that it came from.
+        // The completion of the receive has the SRQ that it came from.
         let done = p.completions(A);
         assert_eq!(done.len(), 1);
         assert_eq!(done[0].xrc, SRQ);
         let (events, cause) = (p.events(A), Some(Syndrome::XrcSrq));
         match again {
             None => assert_eq!((done[0].status, done[0].syndrome), (LocQpOpErr, cause)),
-            // Nobody hears of that, so an event tells (class C).
+            // The completion of a destroyed SRQ reaches no program, so an event reports the error
+            // (class C).
             Some(_) => {
                 assert_eq!(done[0].status, WrFlushErr);
                 assert_eq!(events[0], EventType::QpReqErr);
@@ -206,7 +208,7 @@ fn a_message_stays_with_the_queue_that_it_began_with() {
 }
 
 #[test]
-fn a_read_is_repeated_with_the_domain_that_it_had() {
+fn a_repeated_read_uses_its_first_protection_domain() {
     let mut p = target();
     let other = XrcSrq {
         srqn: 6,
@@ -233,12 +235,12 @@ fn a_read_is_repeated_with_the_domain_that_it_had() {
     assert!(again
         .iter()
         .all(|packet| matches!(packet.kind, Kind::ReadResponse(_))));
-    // A response names no queue.
+    // A response has no SRQ number.
     assert!(again.iter().all(|packet| packet.srqn == 0));
 }
 
 #[test]
-fn an_initiator_takes_no_requests_and_a_target_no_responses() {
+fn an_initiator_drops_requests_and_a_target_drops_responses() {
     let mut p = pair(Mode::Split);
     let dst = p.zeros(A, 8);
     p.post_recv(A, 1, &[dst.sge()]);
@@ -252,7 +254,7 @@ fn an_initiator_takes_no_requests_and_a_target_no_responses() {
         msn: 0,
     });
     p.deliver(B, request(0, nak, 0, &[]));
-    // Nor is what somebody writes as its producer index looked at.
+    // A producer index of the target is ignored.
     p.qp(B).handle_posts(0, 3);
     p.settle();
     for side in [0, 1] {
@@ -260,7 +262,7 @@ fn an_initiator_takes_no_requests_and_a_target_no_responses() {
         assert_eq!(p.qps[side].state(), QpState::Rts);
     }
     assert!(p.statuses(A).is_empty() && p.statuses(B).is_empty());
-    // A reliable connection's packet is none of either.
+    // The target drops a packet of a reliable connection too.
     p.deliver(B, by_hand::request(Kind::Send(SendTail::None), 0, &[1]));
     assert_eq!(p.qps[1].counters().dropped_transport, 2);
 }

@@ -104,28 +104,29 @@ mod tests {
         assert_eq!(limit.start(true), Some(1));
         assert!(beyond(&limit));
         assert_eq!(limit.start(true), None);
-        // The first is executed, and there are 2 more receives.
+        // The peer has executed message 1 and has 2 receives left.
         limit.told(1, credits::encode(2));
         limit.complete();
         assert_eq!((limit.start(true), limit.start(true)), (Some(2), Some(3)));
         assert!(!beyond(&limit));
         assert_eq!(limit.start(true), Some(4));
-        assert!(beyond(&limit), "the one without a credit");
+        assert!(beyond(&limit), "message 4 has no credit");
         assert_eq!(limit.start(true), None);
     }
 
     #[test]
-    fn what_needs_no_credit_moves_the_limit() {
+    fn a_message_that_takes_no_receive_moves_the_limit() {
         let mut limit = Limit::new(false);
         for ssn in 1..=5 {
             assert_eq!(limit.start(false), Some(ssn));
         }
         assert_eq!(limit.start(true), Some(6));
         assert_eq!(limit.start(true), None);
-        // Behind the message without a credit it does not: that still has none.
+        // After a message without a credit the limit does not move, because that message still has
+        // no credit.
         assert_eq!(limit.start(false), Some(7));
         assert!(limit.is_beyond(6) && limit.start(true).is_none());
-        // The peer counts them too: 7 done, 1 receive.
+        // The peer counts such messages in its MSN too: 7 are executed, and 1 receive is left.
         limit.told(7, 1);
         assert_eq!(limit.start(true), Some(8));
         assert!(!beyond(&limit));
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_counts_wrongly_cannot_stop_it() {
+    fn a_peer_with_a_wrong_msn_does_not_stop_the_requester() {
         let mut limit = Limit::new(false);
         for ssn in 1..100 {
             assert_eq!(limit.start(true), Some(ssn));

@@ -211,7 +211,7 @@ mod tests {
     #[test]
     fn growing_keeps_the_work_requests_in_their_order() {
         let mut slots = Slots::default();
-        // Indexes wrap on the way.
+        // The indexes wrap during the test.
         (slots.oldest, slots.next) = (u32::MAX - 4, u32::MAX - 4);
         for wr_id in 0..3 {
             push(&mut slots, wr_id);
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_outstanding_can_be_had() {
+    fn only_outstanding_work_requests_are_found() {
         let mut slots = Slots::default();
         assert!(slots.front().is_none() && slots.get(5).is_none());
         push(&mut slots, 7);

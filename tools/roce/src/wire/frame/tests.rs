@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Frames out and in, and every way in which they can be damaged.
+//! Tests of whole frames: emitted and parsed, truncated, altered, and random.
 
 use super::*;
 use crate::host::AtomicOp;
@@ -317,7 +317,7 @@ fn every_flipped_bit_is_refused_or_harmless() {
             let mut bytes = good.clone();
             bytes[bit / 8] ^= 1 << (bit % 8);
             if let Ok(frame) = parse(&bytes) {
-                // Only what the ICRC leaves out can have changed.
+                // Only fields that the ICRC does not cover can have changed.
                 assert_eq!((frame.packet.kind, frame.packet.psn), (sent.kind, sent.psn));
             }
         }
@@ -356,14 +356,15 @@ fn mutated_frames_with_a_right_icrc_never_panic() {
                 bytes[body..].copy_from_slice(&crc);
             }
             if let Ok(frame) = parse(&bytes) {
-                // What was accepted can be sent again.
+                // An accepted packet can be emitted again.
                 bytes_of(&frame.path, &frame.packet);
             }
         }
     }
 }
 
-/// A good frame that is changed from its BTH on, with lengths and checksums made right again.
+/// Parses a valid frame after a change to its bytes from the BTH on, with correct lengths, IPv4
+/// checksum and ICRC.
 fn resealed(change: impl FnOnce(&mut Vec<u8>)) -> Result<Frame, Malformed> {
     let bytes = bytes_of(&path(), &samples()[6]);
     let mut transport = bytes[42..bytes.len() - 4].to_vec();
@@ -378,12 +379,12 @@ fn resealed(change: impl FnOnce(&mut Vec<u8>)) -> Result<Frame, Malformed> {
 }
 
 #[test]
-fn what_contradicts_itself_is_refused() {
+fn frames_that_contradict_themselves_are_refused() {
     type Change = fn(&mut Vec<u8>);
     // An RDMA WRITE ONLY of 5 bytes: 12 of BTH, 16 of RETH, 3 of padding.
     let cases: [(Change, Malformed); 9] = [
         (|bytes| bytes[1] |= 0x01, Malformed::TransportVersion),
-        // The same of a service that has no such operation.
+        // UC has no operation 0x15.
         (
             |bytes| bytes[0] = opcode::service::UC | 0x15,
             Malformed::Opcode,
@@ -391,16 +392,16 @@ fn what_contradicts_itself_is_refused() {
         (|bytes| bytes[0] = opcode::CNP, Malformed::Length),
         (|bytes| bytes.truncate(11), Malformed::Truncated),
         (|bytes| bytes.truncate(27), Malformed::Truncated),
-        // Padding without a payload.
+        // Padding, but no payload.
         (|bytes| bytes.truncate(28), Malformed::Length),
-        // No multiple of four.
+        // A length that is not a multiple of four.
         (|bytes| bytes.truncate(35), Malformed::Length),
-        // A payload behind an opcode that has none.
+        // A payload after an opcode that has none.
         (
             |bytes| bytes[0] = opcode::op::READ_REQUEST,
             Malformed::Length,
         ),
-        // More than the largest path MTU, by the least there is.
+        // 4097 bytes of payload: more than the largest path MTU.
         (|bytes| bytes.resize(28 + 4100, 0), Malformed::Length),
     ];
     for (change, error) in cases {
@@ -418,7 +419,7 @@ fn what_contradicts_itself_is_refused() {
 }
 
 #[test]
-fn what_a_reliable_responder_refuses_is_a_packet_without_payload() {
+fn a_request_that_will_be_refused_is_parsed_without_payload() {
     for code in [0x15, 0x18, 0x1e, 0x1f] {
         let good = resealed(|_| {}).unwrap().packet;
         let packet = resealed(|bytes| bytes[0] = code).unwrap().packet;
@@ -440,7 +441,7 @@ fn what_a_reliable_responder_refuses_is_a_packet_without_payload() {
 }
 
 #[test]
-fn a_congestion_notification_is_told_from_what_is_malformed() {
+fn a_cnp_with_its_reserved_bytes_is_parsed() {
     let cnp = resealed(|bytes| {
         bytes[0] = opcode::CNP;
         bytes[1] = 0;
@@ -452,9 +453,10 @@ fn a_congestion_notification_is_told_from_what_is_malformed() {
     assert!(!cnp.kind.is_request() && cnp.payload.is_empty());
 }
 
-/// As hardware has it: BECN, no MigReq, 16 reserved bytes (see `icrc.rs` for a captured one).
+/// A CNP has BECN set, MigReq clear, and 16 reserved bytes. `icrc.rs` has one that was captured
+/// from hardware.
 #[test]
-fn a_congestion_notification_is_what_hardware_sends() {
+fn an_emitted_cnp_has_the_fields_of_one_from_hardware() {
     let cnp = Packet {
         dst_qpn: 0x118,
         psn: 0,
@@ -475,7 +477,7 @@ fn a_congestion_notification_is_what_hardware_sends() {
 }
 
 #[test]
-fn what_routers_have_marked_is_known() {
+fn the_mark_of_a_router_is_parsed() {
     for (class, marked) in [
         (0xb8, false),
         (0xb9, false),
@@ -506,7 +508,7 @@ fn a_udp_length_below_that_of_ip_is_refused() {
 }
 
 #[test]
-fn tags_of_priority_belong_to_no_vlan_and_two_tags_are_none_of_ours() {
+fn priority_tags_belong_to_no_vlan_and_two_tags_are_refused() {
     let tagged = Path {
         vlan: Some(7),
         sl: 3,
@@ -522,12 +524,12 @@ fn tags_of_priority_belong_to_no_vlan_and_two_tags_are_none_of_ours() {
 }
 
 #[test]
-fn what_is_not_for_the_port_goes_to_the_ethernet_side() {
+fn frames_to_another_port_or_of_another_type_are_not_rocev2() {
     let good = bytes_of(&path(), &samples()[6]);
     let seen = peek(&good).unwrap();
     assert_eq!((seen.dmac, seen.dgid), (path().dmac, path().dgid));
     assert_eq!(peek(&good[..good.len() - 1]), None);
-    // Another port, another type; what else the headers may have against it is tested beside them.
+    // Another UDP port, and another Ethernet type. The modules of the headers test other faults.
     for (at, value) in [(37, 0xb8), (13, 6)] {
         let mut bytes = good.clone();
         bytes[at] = value;
