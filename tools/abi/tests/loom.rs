@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Model of the doorbell protocol: no post and no arm is ever lost, in any interleaving and with any reordering that the
-//! memory model allows. What runs here is `include/abi/doorbell.rs` itself, over loom's atomics.
+//! A model of the doorbell protocol. It shows that no post and no arm is lost in any interleaving,
+//! with any reordering that the memory model allows. The models run the code of
+//! `include/abi/doorbell.rs` itself with loom's atomics.
 //!
-//! Run with `RUSTFLAGS="--cfg loom" cargo test -p verbena-abi --release --test loom --target-dir build/cargo-loom`.
-//! A lost post shows as a deadlock: the device waits for a doorbell that nobody rings. The models without the device's
-//! fence have to fail, which shows that they can.
+//! Run with `RUSTFLAGS="--cfg loom" cargo test -p verbena-abi --release --test loom --target-dir
+//! build/cargo-loom`. A lost post shows as a deadlock: the device waits for a doorbell that is
+//! never rung. The models without the device's fence must fail, which shows that a lost post is
+//! found.
 #![cfg(loom)]
 
 use loom::sync::atomic::{fence, AtomicU32, AtomicU64, Ordering};
@@ -25,17 +27,18 @@ struct Area {
     producers: [AtomicU32; 2],
     served: AtomicU32,
     arm: AtomicU64,
-    /// In place of the ring of the CQ: CQEs written.
+    /// Number of CQEs that were written, in place of the ring of the CQ.
     cqes: AtomicU32,
-    /// The doorbell: latched, as an eventfd. It orders nothing, which is less than the real one does.
+    /// The doorbell, latched like an eventfd. It orders no memory accesses, whereas the real one
+    /// does.
     doorbell: Notify,
-    /// The completion event: latched. Whoever gets it sees what came before it.
+    /// The completion event, latched. A thread that sees it also sees the writes before it.
     event: Mutex<bool>,
     event_raised: Condvar,
 }
 
 impl Area {
-    /// The device sleeps, or is awake.
+    /// Returns an area whose device sleeps or is awake.
     fn new(asleep: bool) -> Arc<Self> {
         Arc::new(Self {
             sleep: AtomicU32::new(asleep.into()),
@@ -53,7 +56,7 @@ impl Area {
     }
 }
 
-/// One side's view; `fences` false leaves its full fences out.
+/// The view of one side. With `fences` false, the full fences of that side are left out.
 struct View {
     area: Arc<Area>,
     fences: bool,
@@ -120,7 +123,7 @@ impl Words for View {
     }
 }
 
-/// The device's side, as far as it matters here: what it saw last, and how it goes to sleep.
+/// The device, as far as the models need it: the values that it has seen last, and its sleep word.
 struct Device {
     view: View,
     sleep: u32,
@@ -149,7 +152,7 @@ impl Device {
         }
     }
 
-    /// Looks at what has changed; true if anything has.
+    /// Reads the words that have changed. Returns true if any has.
     fn scan(&mut self) -> bool {
         let mut found = false;
         let generation = self.view.load_acquire(doorbell::qp_generation(0));
@@ -169,7 +172,7 @@ impl Device {
         found
     }
 
-    /// Device specification, "Notification".
+    /// Raises an event if the arm asks for one (device specification, "Notification").
     fn serve(&mut self) {
         let arm = Arm::unpack(self.view.load64_acquire(doorbell::cq_arm(CQ_SLOT)));
         let beyond = |index: u32| 0 < self.written.wrapping_sub(index) as i32;
@@ -196,7 +199,7 @@ impl Device {
         self.serve();
     }
 
-    /// Sleeps and wakes until `done`.
+    /// Sleeps and wakes until `done` returns true.
     fn run(&mut self, done: impl Fn(&Self) -> bool) {
         while !done(self) {
             if self.sleep & 1 == 0 {
@@ -253,7 +256,7 @@ fn arms_are_served(device_fences: bool) {
                     seq: 0,
                     mode: ArmMode::None,
                 };
-                // It arms before it has polled anything, and relies on the event alone.
+                // The program arms before it polls, and relies on the event alone.
                 doorbell::arm_cq(&view, CQ_SLOT, &mut last, 0, ArmMode::Next, || {
                     area.doorbell.notify();
                 });
@@ -271,7 +274,8 @@ fn arms_are_served(device_fences: bool) {
     });
 }
 
-/// Explores with up to three preemptions: enough for every bug that the protocol had while it was designed, and quick.
+/// Explores all interleavings with up to three preemptions. That was enough for every bug that the
+/// protocol had during its design, and is quick.
 fn check(model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);

@@ -40,7 +40,7 @@ impl Commentator {
         match sight.fate {
             Fate::Passes => {}
             Fate::Lost => text.push_str(", lost"),
-            Fate::Corrupted => text.push_str(", corrupted on its way"),
+            Fate::Corrupted => text.push_str(", corrupted on the link"),
         }
         if sight.is_hollow {
             text.push_str(", payload not shown");
@@ -113,7 +113,7 @@ fn verb(packet: &Packet) -> &'static str {
             },
         },
         Kind::ReadResponse(_) | Kind::AtomicResponse(..) => "answers ",
-        Kind::Cnp => "tells of congestion, as does ",
+        Kind::Cnp => "reports congestion (CNP), ",
         _ => "",
     }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What is captured is read back by the same crate's reader; other programs judge it in `scripts/judges`.
+//! Tests that read captures back with the reader of the same crate. Other programs read them in
+//! `scripts/judges`.
 
 use super::*;
 use pcap_file::pcapng::{Block, PcapNgReader};
@@ -8,7 +9,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use verbena_roce_lab::{Mode, Pair, Post, Side};
 
-/// Time, bytes and comment of each packet.
+/// Returns the time, bytes and comment of each packet.
 fn read(bytes: &[u8]) -> Vec<(u64, Vec<u8>, Option<String>)> {
     let mut reader = PcapNgReader::new(bytes).unwrap();
     let mut packets = vec![];
@@ -25,7 +26,7 @@ fn read(bytes: &[u8]) -> Vec<(u64, Vec<u8>, Option<String>)> {
     packets
 }
 
-/// The comments on what a pair does.
+/// Returns the comments on the packets that a pair sends.
 fn comments(mut pair: Pair, act: impl FnOnce(&mut Pair)) -> Vec<String> {
     let capture = Rc::new(RefCell::new(Capture::new(Vec::new(), "test").unwrap()));
     pair.tap = Some(Box::new(Rc::clone(&capture)));
@@ -38,7 +39,7 @@ fn comments(mut pair: Pair, act: impl FnOnce(&mut Pair)) -> Vec<String> {
 }
 
 #[test]
-fn frames_times_and_comments_come_back() {
+fn frames_times_and_comments_are_read_back() {
     let mut capture = Capture::new(Vec::new(), "test").unwrap();
     let late = 0x1234_5678_9abc_def0;
     capture.write(1, &[1, 2, 3], Some("one")).unwrap();
@@ -49,7 +50,7 @@ fn frames_times_and_comments_come_back() {
 }
 
 #[test]
-fn directions_and_statistics_come_back() {
+fn directions_and_statistics_are_read_back() {
     let mut capture = Capture::new(Vec::new(), "test").unwrap();
     let late = 0x1234_5678_9abc_def0;
     let (inbound, outbound) = (Direction::Inbound, Direction::Outbound);
@@ -82,14 +83,14 @@ fn directions_and_statistics_come_back() {
         InterfaceStatisticsOption::IsbIfDrop(7),
     ];
     assert_eq!(block.options, expected);
-    // High half first, whatever the byte order.
+    // The high half of the time comes first in either byte order.
     let place = bytes.len() - block_length(&bytes);
     let half =
         |at: usize| u32::from_ne_bytes(bytes[place + at..place + at + 4].try_into().unwrap());
     assert_eq!((half(12), half(16)), (0x1234_5678, 0x9abc_def0));
 }
 
-/// The length of the last block, which is at its end.
+/// Returns the length of the last block, which is in its last four bytes.
 fn block_length(bytes: &[u8]) -> usize {
     u32::from_ne_bytes(bytes[bytes.len() - 4..].try_into().unwrap()) as usize
 }
@@ -120,7 +121,7 @@ fn parts_of_a_message_are_numbered() {
 }
 
 #[test]
-fn what_is_lost_and_sent_again_is_named() {
+fn comments_name_lost_packets_and_retransmissions() {
     let mut pair = Pair::rc(Mode::Wire);
     pair.link.loss = 30;
     let seen = comments(pair, |pair| {
@@ -137,7 +138,7 @@ fn what_is_lost_and_sent_again_is_named() {
 }
 
 #[test]
-fn a_failed_write_is_told_at_the_end() {
+fn a_failed_write_is_returned_at_the_end() {
     #[derive(Debug)]
     struct Full(usize);
     impl Write for Full {

@@ -31,28 +31,28 @@ struct Args {
     /// Replay one seed with a trace.
     #[arg(long, value_name = "K", conflicts_with = "seeds")]
     seed: Option<u64>,
-    /// Capture what that seed sends, for Wireshark (pcapng).
+    /// Capture the packets of that seed for Wireshark (pcapng).
     #[arg(long, value_name = "FILE", requires = "seed")]
     capture: Option<PathBuf>,
-    /// Only tell whether that seed keeps all rules.
+    /// Report only if that seed keeps all rules, without a trace.
     #[arg(long, requires = "seed")]
     quiet: bool,
-    /// Threads; as many as there are cores if not given.
+    /// Number of threads [default: number of cores].
     #[arg(long, value_name = "J")]
     jobs: Option<usize>,
-    /// Where to note what was done.
+    /// File for the progress.
     #[arg(long, value_name = "FILE", default_value = "build/sim/state")]
     state: PathBuf,
-    /// What the source is known by; what was done with another is forgotten.
+    /// Identification of the source. Progress with another source is discarded.
     #[arg(long, value_name = "HASH", default_value = "unknown")]
     source: String,
     /// Do not stop at the first seed that breaks a rule.
     #[arg(long)]
     all: bool,
-    /// Print what was met, with counts.
+    /// Print the features that were met, with counts.
     #[arg(long)]
     coverage: bool,
-    /// Append a line about all that was done with this source to a file.
+    /// Append to a file a line about all seeds that were run with this source.
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
 }
@@ -92,14 +92,17 @@ fn run_all<S: Subject>(args: &Args) -> ExitCode {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         if let Err(error) = signal_hook::flag::register(signal, Arc::clone(&stop)) {
-            eprintln!("warning: ^C will lose what was done since the last note: {error}");
+            eprintln!("warning: no handler for ^C and SIGTERM, which will lose the progress since the last report: {error}");
         }
     }
     let before = state.done();
     let started = Instant::now();
     let mut failures = crew::run::<S>(&mut state, args.seeds, jobs, args.all, &stop, |state| {
         if let Err(error) = state.store(&args.state) {
-            eprintln!("warning: {}: {error}", args.state.display());
+            eprintln!(
+                "warning: the progress cannot be stored in {}: {error}",
+                args.state.display()
+            );
         }
         let seconds = started.elapsed().as_secs_f64();
         let rate = (state.done() - before) as f64 / seconds.max(0.001);
@@ -109,7 +112,10 @@ fn run_all<S: Subject>(args: &Args) -> ExitCode {
         );
     });
     if let Err(error) = state.store(&args.state) {
-        eprintln!("error: {}: {error}", args.state.display());
+        eprintln!(
+            "error: the progress cannot be stored in {}: {error}",
+            args.state.display()
+        );
         return ExitCode::FAILURE;
     }
     if args.coverage {
@@ -128,7 +134,10 @@ fn run_all<S: Subject>(args: &Args) -> ExitCode {
         let line = format!("| {} | {} |\n", args.source, state.summary());
         let file = OpenOptions::new().append(true).create(true).open(record);
         if let Err(error) = file.and_then(|mut file| file.write_all(line.as_bytes())) {
-            eprintln!("error: {}: {error}", record.display());
+            eprintln!(
+                "error: the line for the record cannot be written to {}: {error}",
+                record.display()
+            );
             return ExitCode::FAILURE;
         }
     }

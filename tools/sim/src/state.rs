@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_that_touch_become_one() {
+    fn adjacent_ranges_are_joined() {
         let mut state = State::default();
         for (first, end) in [(10, 20), (0, 5), (5, 10), (40, 50)] {
             state.add(first, end, &Coverage::default());
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_run() {
+    fn missing_seeds_are_returned_in_blocks() {
         let mut state = State::default();
         state.add(3, 5, &Coverage::default());
         state.add(8, 9, &Coverage::default());
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_stored_is_loaded() {
+    fn a_stored_state_is_loaded() {
         let dir = std::env::temp_dir().join(format!("verbena-sim-{}", std::process::id()));
         let path = dir.join("state");
         let mut state = State::load(&path, "abc");

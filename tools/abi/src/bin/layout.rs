@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Prints `Documentation/layout.txt`: every shared structure with the offset and size of each field, and every code.
+//! Prints `Documentation/layout.txt`: every shared structure with the offset and size of each
+//! field, and the value of every code.
 
 use std::cell::Cell;
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What two queue pairs of one device send each other by reference, as a tap on the device sees it: no byte of these frames was
-//! ever sent, and for Wireshark they have to be like all others.
+//! Captures the packets that two queue pairs of one device exchange by reference, as a tap on the
+//! device sees them. These frames were never sent, but Wireshark has to read them like others.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -12,7 +12,7 @@ use verbena_device::mock::{Driver, SendWr};
 use verbena_device::tap::tap;
 use verbena_roce::wire::frame;
 
-/// Lengths of messages: each padding, nothing, one packet and several.
+/// Lengths of messages: each number of padding bytes, no bytes, one packet, and several packets.
 const LENGTHS: [u32; 8] = [0, 1, 2, 3, 4, 1024, 1025, 4000];
 
 /// Writes `DIR/device.pcapng`, and `DIR/device.jsonl` with the opcode of each packet.

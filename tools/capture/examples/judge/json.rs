@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Packets as lines of JSON: flat, fields only where the packet has them.
+//! Packets as lines of JSON: flat objects that have only the fields of the packet.
 
 use std::fmt::Write;
 use verbena_roce::host::Source;
 use verbena_roce::packet::{Aeth, AethSyndrome, Kind, NakCode, Packet, SendTail, Transport};
 use verbena_roce::wire::{atomic_eth, frame, Path};
 
-/// A line under way.
+/// A line that is not complete.
 struct Line(String);
 
 impl Line {
@@ -28,7 +28,7 @@ impl Line {
         self
     }
 
-    /// Text that needs no escapes.
+    /// Adds text that needs no escapes.
     fn text(mut self, key: &str, value: &str) -> Self {
         self.key(key);
         let _ = write!(self.0, "\"{value}\"");
@@ -123,7 +123,8 @@ impl Line {
     }
 }
 
-/// The numbers of the specification, not those of the code that is judged.
+/// Returns the syndrome byte of an AETH, with the numbers of the specification rather than those of
+/// the code under test.
 fn byte_of(syndrome: AethSyndrome) -> u8 {
     match syndrome {
         AethSyndrome::Ack { credits } => credits,
@@ -137,7 +138,7 @@ fn byte_of(syndrome: AethSyndrome) -> u8 {
     }
 }
 
-/// The kind of an acknowledgement: NAKs with their code, the others without their value.
+/// Returns the kind of an acknowledgement: a NAK with its code, others without their value.
 pub fn syndrome(packet: &Packet) -> Option<u8> {
     let Kind::Ack(aeth) = packet.kind else {
         return None;
@@ -146,13 +147,13 @@ pub fn syndrome(packet: &Packet) -> Option<u8> {
     Some(if byte < 0x60 { byte & 0x60 } else { byte })
 }
 
-/// A packet that was sent.
+/// Returns the line of a sent packet.
 pub fn packet(path: &Path, packet: &Packet, now: u64) -> String {
     let line = Line::new().number("time", now).path(path).packet(packet);
     line.number("from", packet.src_qpn).end()
 }
 
-/// A frame that was parsed.
+/// Returns the line of a parsed frame.
 pub fn frame(bytes: &[u8]) -> String {
     match frame::parse(bytes) {
         Ok(frame) => {
@@ -166,7 +167,7 @@ pub fn frame(bytes: &[u8]) -> String {
     }
 }
 
-/// A row of the table of opcodes.
+/// Returns the line of an opcode.
 pub fn opcode(code: u8, service: &str, name: &str, served: bool) -> String {
     Line::new()
         .number("opcode", code)

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What `scripts/judges` has judged.
+//! Makes the input for `scripts/judges`.
 //!
-//! `judge generate DIR` has queue pairs send packets of every opcode and syndrome over each kind of path. For each path it
-//! writes `DIR/PATH.pcapng` and `DIR/PATH.jsonl`, a line for each packet: what the engine meant to send. `DIR/opcodes.jsonl`
-//! has the table of opcodes. `DIR/device.pcapng` and `DIR/device.jsonl` are of what passes inside a device.
+//! `judge generate DIR` makes queue pairs send packets with every opcode and syndrome over each
+//! kind of path. For each path it writes `DIR/PATH.pcapng`, and `DIR/PATH.jsonl` with a line for
+//! each packet that the engine meant to send. `DIR/opcodes.jsonl` has the table of opcodes.
+//! `DIR/device.pcapng` and `DIR/device.jsonl` have the packets inside a device.
 //!
-//! `judge parse` reads frames in hexadecimal, a line each, and prints what the parser makes of each.
+//! `judge parse` reads frames in hexadecimal, one a line, and prints the result of the parser for
+//! each.
 
 mod device;
 mod json;
@@ -39,7 +41,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// A capture, and beside it what was meant.
+/// A capture, and the lines about the packets that were meant.
 #[derive(Debug)]
 pub struct Recorder {
     capture: Capture<BufWriter<File>>,
@@ -63,7 +65,7 @@ impl Tap for Recorder {
             b
         };
         let line = json::packet(path, sight.packet, sight.now);
-        writeln!(self.meant, "{line}").expect("writing what was meant");
+        writeln!(self.meant, "{line}").expect("the line of a packet cannot be written");
         self.capture.see(sight);
     }
 
@@ -93,7 +95,7 @@ fn generate(dir: &Path) -> io::Result<()> {
         }));
         scenes::all(paths, &recorder);
         let mut recorder = Rc::into_inner(recorder)
-            .ok_or_else(|| io::Error::other("somebody still holds the capture"))?
+            .ok_or_else(|| io::Error::other("a pair still refers to the capture"))?
             .into_inner();
         for seen in &mut recorder.seen {
             seen.sort_unstable();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What queue pairs do, so that there is every opcode, every syndrome that a responder of these services has, every padding.
+//! The operations of queue pairs that together send every opcode, every syndrome that a responder
+//! of these services has, and every number of padding bytes.
 
 use crate::Recorder;
 use std::cell::RefCell;
@@ -12,18 +13,18 @@ use verbena_roce::{Attr, QpType};
 use verbena_roce_lab::{Buffer, Mode, Pair, Post, Setup, Side};
 use Side::{A, B};
 
-/// Lengths of messages of one packet: each padding, nothing, a whole path MTU.
+/// Lengths of messages of one packet: each number of padding bytes, no bytes, and a whole path MTU.
 const SHORT: [u32; 7] = [0, 1, 2, 3, 4, 17, 256];
-/// And of two packets and more, of 256 bytes.
+/// Lengths of messages of several packets of 256 bytes.
 const LONG: [u32; 5] = [257, 512, 513, 770, 1027];
 const QKEY: u32 = 0x1234;
-/// Number of the queue pair A of each pair.
+/// QPN of queue pair A of each pair.
 pub const QPN_A: u32 = 0x10;
 const QPN_B: u32 = 0x11;
 /// The shared receive queue that extended connections name.
 const SRQN: u32 = 0x65_4321;
 
-/// Each kind of path, with a name: both ends of it.
+/// Returns each kind of path with its name: the paths of both ends.
 pub fn paths() -> Vec<(&'static str, [Path; 2])> {
     let ipv4 = [1, 2].map(|n| ipv4_to_gid([10, 0, 0, n]));
     let ipv6 = [1, 2].map(|n| {
@@ -54,13 +55,13 @@ pub fn paths() -> Vec<(&'static str, [Path; 2])> {
     ]
 }
 
-/// Makes pairs over a path, recorded one after the other.
+/// Makes pairs over a path, whose packets are recorded one pair after the other.
 struct Stage<'a> {
     paths: [Path; 2],
     recorder: &'a Rc<RefCell<Recorder>>,
 }
 
-/// All scenes.
+/// Runs all scenes.
 pub fn all(paths: [Path; 2], recorder: &Rc<RefCell<Recorder>>) {
     let stage = Stage { paths, recorder };
     for qp_type in [QpType::Rc, QpType::Uc, QpType::XrcIni] {
@@ -94,7 +95,7 @@ impl Stage<'_> {
         });
         pair.now = self.recorder.borrow().now + 1_000;
         pair.tap = Some(Box::new(Rc::clone(self.recorder)));
-        // Whose memory is B's.
+        // The SRQ has the protection domain of B's memory.
         let (pd, life) = (pair.world.ends[1].pd, 1);
         let srqn = SRQN;
         pair.world.xrc.insert(srqn, Ok(XrcSrq { srqn, life, pd }));
@@ -179,7 +180,7 @@ impl Stage<'_> {
         let mut pair = self.pair(qp_type);
         let (from, to) = buffers(&mut pair, 8);
         send(&mut pair, Post::atomic_write(1, &[from.sge()], to));
-        // A range, and the whole region; for everybody to see.
+        // A FLUSH of a range and of the whole region, with global visibility.
         for level in [0, 1] {
             let how = Feth {
                 placement: 1,
@@ -212,7 +213,7 @@ impl Stage<'_> {
         succeed(&mut pair);
     }
 
-    /// The largest path MTU, and a message of one of them and a byte.
+    /// Sends with the largest path MTU: a message of one whole packet and one byte more.
     fn big_packets(&self) {
         let mut pair = self.pair_of(Setup {
             attr: Attr {
@@ -227,7 +228,7 @@ impl Stage<'_> {
         succeed(&mut pair);
     }
 
-    /// NAKs that end a connection.
+    /// Causes the NAKs that end a connection.
     fn refusals(&self) {
         type Act = fn(&mut Pair, Buffer, Buffer);
         let acts: [(WcStatus, Act); 3] = [
@@ -256,7 +257,7 @@ impl Stage<'_> {
         }
     }
 
-    /// RNR NAKs, until there is a receive.
+    /// Causes RNR NAKs until a receive is posted.
     fn not_ready(&self) {
         let mut pair = self.pair(QpType::Rc);
         let (from, to) = buffers(&mut pair, 64);
@@ -266,7 +267,7 @@ impl Stage<'_> {
         succeed(&mut pair);
     }
 
-    /// A gap in a SEND, and one in the responses of a READ.
+    /// Causes a gap in a SEND, and a gap in the responses of a READ.
     fn losses(&self) {
         let mut pair = self.pair(QpType::Rc);
         let (from, to) = buffers(&mut pair, 1024);
@@ -284,7 +285,7 @@ impl Stage<'_> {
     }
 }
 
-/// Posts to A; of extended connections, to the queue at B.
+/// Posts a work request to A. On an extended connection, the work request names the SRQ at B.
 fn send(pair: &mut Pair, mut post: Post) {
     post.wqe.srqn = SRQN;
     pair.post(A, post);
@@ -295,7 +296,7 @@ fn buffers(pair: &mut Pair, length: usize) -> (Buffer, Buffer) {
     (pair.buffer(A, &from), pair.buffer(B, &to))
 }
 
-/// The beginning of a buffer; of no bytes, no SGE.
+/// Returns an SGE for the beginning of a buffer, or none for no bytes.
 fn part(buffer: Buffer, length: u32) -> Vec<Sge> {
     let sge = buffer.part(0, length);
     Some(sge).filter(|_| length > 0).into_iter().collect()

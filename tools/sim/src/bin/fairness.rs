@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! `scripts/sim --fairness`: simulates senders that share a link which is too narrow for all of
-//! them, and prints the smallest and the largest share, the queue in front of the link, and
-//! goodput: without congestion control, and with it, with routers that mark and without.
+//! `scripts/sim --fairness`: simulates senders that share a link that is too narrow for all of
+//! them. Prints the smallest and the largest share, the queue in front of the link, and the
+//! goodput: without congestion control, with delay as its only signal, and with routers that mark
+//! packets.
 
 use clap::{Parser, ValueEnum};
 use verbena_roce::host::WqeOpcode;
@@ -13,37 +14,37 @@ use verbena_roce_lab::flows::Shape;
 #[derive(Parser)]
 #[command(name = "fairness")]
 struct Args {
-    /// Senders, each to a receiver of its own behind the link.
+    /// Number of senders, each with a receiver of its own behind the link.
     #[arg(long, value_name = "N", default_value_t = 8)]
     senders: usize,
-    /// Rate in Gbit/s.
+    /// Rate of the link in Gbit/s.
     #[arg(long, value_name = "GBIT", default_value_t = 10.0)]
     rate: f64,
-    /// Delay from end to end in microseconds.
+    /// Delay from end to end, in microseconds.
     #[arg(long, value_name = "US", default_value_t = 5.0)]
     delay: f64,
-    /// Path MTU.
+    /// Path MTU in bytes.
     #[arg(long, value_name = "BYTES", default_value_t = 1024)]
     mtu: u32,
-    /// Packets that may be unacknowledged, of each sender.
+    /// Maximum number of unacknowledged packets of each sender.
     #[arg(long, value_name = "PACKETS", default_value_t = 128)]
     window: u32,
     /// Loss in each direction, in percent.
     #[arg(long, value_name = "PERCENT", default_value_t = 0.0)]
     loss: f64,
-    /// Packets are marked when the queue has so many bytes.
+    /// Number of bytes in the queue from which packets are marked.
     #[arg(long, value_name = "BYTES", default_value_t = 40_000)]
     mark: u64,
-    /// Each begins so long after the one before it.
+    /// Time between the starts of one sender and the next, in microseconds.
     #[arg(long, value_name = "US", default_value_t = 0)]
     stagger: u64,
-    /// Milliseconds of virtual time.
+    /// Length of the measurement, in milliseconds of virtual time.
     #[arg(long, value_name = "MS", default_value_t = 1000)]
     time: u64,
-    /// Operation; without one, WRITE and READ.
+    /// Operation of the senders [default: WRITE, then READ].
     #[arg(long, value_enum)]
     op: Option<Operation>,
-    /// Print what the queue pairs have counted.
+    /// Print the counters of the queue pairs.
     #[arg(long)]
     counters: bool,
 }
@@ -91,7 +92,7 @@ fn print(args: &Args, op: &str, how: &str, outcome: &Outcome) {
 fn main() {
     let args = Args::parse();
     println!(
-        "{} senders. Shares: of an even one. Queue: kB. Goodput: of what the link can carry.",
+        "{} senders. Shares: relative to an even share. Queue: kB. Goodput: relative to the capacity of the link.",
         args.senders
     );
     println!("op    control  least   most    queue  longest  goodput");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! `scripts/sim --goodput`: simulates the cost of loss on a link of a given rate and delay, and
-//! prints goodput relative to that without loss, and packets sent for each that is needed.
+//! `scripts/sim --goodput`: simulates the cost of loss on a link. Prints the goodput, its ratio to
+//! the goodput without loss, and the number of packets sent for each packet needed.
 
 use clap::{Parser, ValueEnum};
 use verbena_roce::host::WqeOpcode;
@@ -12,34 +12,35 @@ use verbena_roce_lab::flows::{Flows, Shape};
 #[derive(Parser)]
 #[command(name = "goodput")]
 struct Args {
-    /// Loss in each direction, in percent; several are run one after the other.
+    /// Loss in each direction, in percent; several values give several runs.
     #[arg(long, value_name = "PERCENT", default_values_t = [0.1, 1.0, 5.0, 20.0])]
     loss: Vec<f64>,
-    /// Rate in Gbit/s.
+    /// Rate of the link in Gbit/s.
     #[arg(long, value_name = "GBIT", default_value_t = 10.0)]
     rate: f64,
-    /// Delay from end to end in microseconds.
+    /// Delay from end to end, in microseconds.
     #[arg(long, value_name = "US", default_value_t = 5.0)]
     delay: f64,
-    /// Path MTU.
+    /// Path MTU in bytes.
     #[arg(long, value_name = "BYTES", default_value_t = 1024)]
     mtu: u32,
-    /// Packets that may be unacknowledged.
+    /// Maximum number of unacknowledged packets.
     #[arg(long, value_name = "PACKETS", default_value_t = 128)]
     window: u32,
-    /// Packets that are needed.
+    /// Number of packets that the transfer needs without loss.
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     packets: u64,
-    /// Operation.
+    /// Operation of the sender.
     #[arg(long, value_enum, default_value_t = Operation::Write)]
     op: Operation,
-    /// Runs, each with its own seed; figures are of all together.
+    /// Number of runs, each with its own seed. The figures are those of all runs together.
     #[arg(long, value_name = "N", default_value_t = 1)]
     runs: u64,
-    /// Who sends all again and keeps nothing.
+    /// Side that recovers as the specification says: it sends everything again and keeps no
+    /// packets.
     #[arg(long, value_enum, default_value_t = Old::None)]
     old: Old,
-    /// Print what the queue pairs have counted.
+    /// Print the counters of both queue pairs.
     #[arg(long)]
     counters: bool,
 }
