@@ -231,7 +231,12 @@ mod tests {
         };
         let told = json!({ "rules": [rule("a", 7, 1), rule("b", 0, 0), rule("c", 7, 1)] });
         let text = summary(&told);
-        let (seven, zero) = (text.find("seed 7\na: matched 9, fired 1; fires on number 3 of them, once; it has to fire\nc: "), text.find("seed 0\nb: "));
+        let (seven, zero) = (
+            text.find(
+                "seed 7\na: matched 9, fired 1; fires on match number 3, once; it has to fire\nc: ",
+            ),
+            text.find("seed 0\nb: "),
+        );
         assert!(seven < zero && seven.is_some(), "{text}");
         let files: Vec<&str> = text.split("<<'RULES'\n").skip(1).collect();
         let files: Vec<RuleSet> = files

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT */
 /*
- * An RDMA WRITE from one queue pair of a device to another loses its third packet: it is sent again, and the data are right. Then what a
- * handle promises: what makes no sense is refused, a rule that never fires is told, and no rule is left.
+ * A rule drops the third packet of an RDMA WRITE from one queue pair of a device to another. The packet is sent
+ * again, and the data arrive. Then the program tests the handles: invalid rules are refused, a rule that never fires
+ * is reported, and no rule is left.
  *
  *	cc -std=gnu11 third_packet.c verbena_fault.c ../../../examples/lib/verbs.c -libverbs
  *
- * With VERBENA_CONTROL in the environment, and what the examples want there. Ends with `N passed, N failed`.
+ * The environment must have VERBENA_CONTROL and the variables of the examples. The last line is `N passed, N failed`.
  */
 #include "../../../examples/lib/verbs.h"
 #include "verbena_fault.h"
@@ -68,7 +69,7 @@ int main(void)
 		check("sent again", status == IBV_WC_SUCCESS, ibv_wc_status_str((enum ibv_wc_status)status));
 		check("data", !memcmp(here.memory, there.memory, LENGTH), "other data");
 		check("ended", !verbena_fault_end(fault, &told, why), why);
-		/* What was lost comes once more. */
+		/* The retransmission of the dropped packet matches too. */
 		check("counted", told.fired == 1 && told.matched >= 2 && !told.idle, "not once");
 	}
 
@@ -81,7 +82,7 @@ int main(void)
 		check("twice", !verbena_fault_add(NULL, &again, why) && strstr(why, "already"), why);
 		check("looked at", !verbena_fault_look(fault, &told, why) && told.idle == 1, why);
 		check("idle", verbena_fault_end(fault, &told, why) == -1 && strstr(why, "never fired"), why);
-		/* It has gone, so there is room for another. */
+		/* The rule was removed, so another one can have its name. */
 		again.optional = 1;
 		fault = verbena_fault_add(NULL, &again, why);
 		check("gone", fault && !verbena_fault_end(fault, NULL, why), why);

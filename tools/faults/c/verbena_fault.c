@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT */
-/* See verbena_fault.h. What is said to the NIC and what it answers is a line of JSON each. */
+/* See verbena_fault.h. Each request to the NIC and each answer is a line of JSON. */
 #define _POSIX_C_SOURCE 200809L
 
 #include "verbena_fault.h"
@@ -17,10 +17,10 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-/* A NIC that is stopped gives no answer: so many milliseconds it may take. */
+/* Time in milliseconds to wait for an answer. A NIC that is stopped gives none. */
 #define PATIENCE 10000
 
-/* Text that grows. Without memory it is none any more (at is NULL and failed is set). */
+/* Text that grows. If memory runs out, `failed` is set, and nothing more is appended. */
 struct text {
 	char *at;
 	size_t length, room;
@@ -28,10 +28,10 @@ struct text {
 };
 
 struct verbena_fault {
-	/* The connection, or -1 for a port, which is opened anew each time. */
+	/* The connection, or -1 for a port, which is opened anew for each request. */
 	int fd;
 	char *path;
-	/* The names of its rules as JSON, with their quotes. */
+	/* The names of the rules as JSON strings with quotes. */
 	char **names;
 	size_t count;
 };
@@ -73,7 +73,7 @@ static void put(struct text *text, const char *string)
 	put_bytes(text, string, strlen(string));
 }
 
-/* A string as the NIC writes it, so that names can be compared. */
+/* Appends a JSON string with the escapes that the NIC uses, so that names can be compared. */
 static void put_string(struct text *text, const char *string)
 {
 	static const char plain[] = "\"\\\b\t\n\f\r", letters[] = "\"\\btnfr";
@@ -96,7 +96,7 @@ static void put_string(struct text *text, const char *string)
 	put(text, "\"");
 }
 
-/* A field of a match, with the comma before it unless it is the first. */
+/* Appends the name of a field, after a comma unless it is the first field. */
 static void put_name(struct text *text, const char *name)
 {
 	if (text->at && text->at[text->length - 1] != '{')
@@ -124,7 +124,7 @@ static void put_number(struct text *text, const char *name, uint64_t value)
 	put(text, digits);
 }
 
-/* --- reading: each returns what is behind a value, or NULL if there is none ----------------------------------------------- */
+/* --- reading: the functions return the end of a value, or NULL if there is no value -------------------------------------- */
 
 static const char *blank(const char *at)
 {
@@ -175,7 +175,7 @@ static const char *behind(const char *at)
 	return at;
 }
 
-/* The value of a field of the object at a place, or NULL. */
+/* Returns the value of a field of the object at `at`, or NULL. */
 static const char *field(const char *at, const char *name)
 {
 	size_t length = strlen(name);
@@ -209,7 +209,7 @@ static uint64_t number(const char *at)
 	return at ? strtoull(at, NULL, 10) : 0;
 }
 
-/* The next of a list whose first is at a place, or NULL. */
+/* Returns the element of a list after the one at `at`, or NULL. */
 static const char *next_of(const char *at)
 {
 	at = behind(at);
@@ -239,18 +239,18 @@ static int open_door(const char *path, char *why)
 		fd = open(path, O_RDWR | O_CLOEXEC | O_NOCTTY);
 		if (fd < 0)
 			return explain(why, "%s: %s", path, strerror(errno));
-		/* The answer to somebody who did not wait for it. */
+		/* Discard the answer to a program that did not wait for it. */
 		ready.fd = fd;
 		while (poll(&ready, 1, 0) > 0 && read(fd, old, sizeof(old)) > 0)
 			;
 		return fd;
 	}
 	if (strlen(path) >= sizeof(address.sun_path))
-		return explain(why, "%s: is too long for a socket", path);
+		return explain(why, "%s is too long for the path of a socket", path);
 	strcpy(address.sun_path, path);
 	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	if (fd < 0)
-		return explain(why, "no socket: %s", strerror(errno));
+		return explain(why, "cannot create a socket: %s", strerror(errno));
 	if (connect(fd, (struct sockaddr *)&address, sizeof(address))) {
 		explain(why, "%s: %s", path, strerror(errno));
 		close(fd);
@@ -276,7 +276,7 @@ static int send_all(int fd, const char *bytes, size_t length)
 	return 0;
 }
 
-/* Asks, and has the answer in a text, which is the caller's to free. Returns 0 if the NIC has done it. */
+/* Sends a request and reads the answer, which the caller frees. Returns 0 if the NIC has executed the request. */
 static int converse(int fd, const struct text *asked, struct text *answer, char *why)
 {
 	struct pollfd ready = { .fd = fd, .events = POLLIN };
@@ -284,9 +284,9 @@ static int converse(int fd, const struct text *asked, struct text *answer, char 
 	const char *ok, *error, *end;
 
 	if (asked->failed)
-		return explain(why, "no memory");
+		return explain(why, "out of memory");
 	if (send_all(fd, asked->at, asked->length))
-		return explain(why, "the NIC has gone: %s", strerror(errno));
+		return explain(why, "the connection to the NIC is closed: %s", strerror(errno));
 	while (!answer->length || answer->at[answer->length - 1] != '\n') {
 		int found = poll(&ready, 1, PATIENCE);
 		ssize_t length;
@@ -294,15 +294,15 @@ static int converse(int fd, const struct text *asked, struct text *answer, char 
 		if (found < 0 && errno == EINTR)
 			continue;
 		if (found <= 0)
-			return explain(why, "the NIC gives no answer");
+			return explain(why, "the NIC has not answered within %d s", PATIENCE / 1000);
 		length = read(fd, part, sizeof(part));
 		if (length < 0 && errno == EINTR)
 			continue;
 		if (length <= 0)
-			return explain(why, "the NIC has gone");
+			return explain(why, "the NIC has closed the connection");
 		put_bytes(answer, part, (size_t)length);
 		if (answer->failed)
-			return explain(why, "no memory");
+			return explain(why, "out of memory");
 	}
 	ok = field(blank(answer->at), "ok");
 	if (ok && !strncmp(ok, "true", 4))
@@ -333,7 +333,7 @@ static void release(struct verbena_fault *fault)
 	char rest[256];
 
 	if (fault->fd >= 0) {
-		/* The NIC closes the connection when its rules are gone. */
+		/* The NIC closes the connection after it has removed the rules. */
 		shutdown(fault->fd, SHUT_WR);
 		while (read(fault->fd, rest, sizeof(rest)) > 0)
 			;
@@ -346,7 +346,7 @@ static void release(struct verbena_fault *fault)
 	free(fault);
 }
 
-/* Keeps the names of the rules of a file. */
+/* Stores the names of the rules of a file. */
 static int keep_names(struct verbena_fault *fault, const char *rules, char *why)
 {
 	const char *rule = field(blank(rules), "rule");
@@ -358,16 +358,16 @@ static int keep_names(struct verbena_fault *fault, const char *rules, char *why)
 		char **names = realloc(fault->names, (fault->count + 1) * sizeof(*names));
 
 		if (!names)
-			return explain(why, "no memory");
+			return explain(why, "out of memory");
 		fault->names = names;
 		if (!end)
-			return explain(why, "a rule has no name");
+			return explain(why, "a rule of the file has no name");
 		names[fault->count] = strndup(name, (size_t)(end - name));
 		if (!names[fault->count])
-			return explain(why, "no memory");
+			return explain(why, "out of memory");
 		fault->count++;
 	}
-	return fault->count ? 0 : explain(why, "there is no rule");
+	return fault->count ? 0 : explain(why, "the file has no rule");
 }
 
 struct verbena_fault *verbena_fault_add_json(const char *nic, const char *rules, char *why)
@@ -384,16 +384,16 @@ struct verbena_fault *verbena_fault_add_json(const char *nic, const char *rules,
 		fault->path = nic ? strdup(nic) : NULL;
 	}
 	if (!nic) {
-		explain(why, "VERBENA_CONTROL does not say where the NIC is");
+		explain(why, "VERBENA_CONTROL is not set: set it to the control socket of the NIC");
 	} else if (!fault || !fault->path) {
-		explain(why, "no memory");
+		explain(why, "out of memory");
 	} else if (!keep_names(fault, rules, why)) {
-		/* Nothing can be tied to a port, which stays open when nobody listens any more. */
+		/* Rules cannot end with the connection of a port, because a port stays open after a program has closed it. */
 		int port = is_port(nic);
 
 		put(&asked, port ? "{\"command\":\"fault-add\",\"set\":"
 				 : "{\"command\":\"fault-add\",\"while_connected\":true,\"set\":");
-		/* A request is a line. No string has a line feed in it. */
+		/* A request is one line. JSON strings contain no line feeds, so these can be replaced. */
 		for (at = rules; *at; at++)
 			put_bytes(&asked, *at == '\n' ? " " : at, 1);
 		put(&asked, "}\n");
@@ -419,7 +419,7 @@ struct verbena_fault *verbena_fault_add(const char *nic, const struct verbena_ru
 	char name[64];
 
 	if (!rule->action) {
-		explain(why, "a rule has an action");
+		explain(why, "the rule has no action");
 		return NULL;
 	}
 	snprintf(name, sizeof(name), "c %ld.%u", (long)getpid(), atomic_fetch_add(&made, 1) + 1);
@@ -448,7 +448,7 @@ struct verbena_fault *verbena_fault_add(const char *nic, const struct verbena_ru
 	}
 	put(&text, "}}]}");
 	if (text.failed)
-		explain(why, "no memory");
+		explain(why, "out of memory");
 	else
 		fault = verbena_fault_add_json(nic, text.at, why);
 	free(text.at);
@@ -482,7 +482,7 @@ int verbena_fault_look(struct verbena_fault *fault, struct verbena_fault_told *t
 		}
 	}
 	if (!rc && found != fault->count)
-		rc = explain(why, "somebody has removed a rule, or its name is written in another way than the NIC does");
+		rc = explain(why, "a rule is missing: another program removed it, or its name has escapes that the NIC does not write");
 	free(asked.at);
 	free(answer.at);
 	return rc;
@@ -507,7 +507,7 @@ int verbena_fault_end(struct verbena_fault *fault, struct verbena_fault_told *to
 	if (told)
 		*told = own;
 	if (!rc && own.idle)
-		rc = explain(why, "%u rules have never fired", own.idle);
+		rc = explain(why, "%u rules that are not optional have never fired", own.idle);
 	release(fault);
 	return rc;
 }

@@ -2,7 +2,7 @@
 
 //! Refuses actions that make no sense, or that do not fit their match.
 
-use crate::check::{any_of, wrong, Checked};
+use crate::check::{only_on, wrong, Checked};
 use crate::names::{self, none_of, Opcodes};
 use crate::rule::{Action, Complete, Corrupt, Direction, Field, Icrc, Match, On};
 use verbena_abi::cqe::WcStatus;
@@ -67,29 +67,38 @@ impl Action {
             _ => &[On::Packet],
         };
         if !on.contains(&matches.on) {
-            return wrong(name, format!("happens only to on = {}", any_of(on)));
+            return wrong(name, only_on(matches.on, on));
         }
         let is_whole = matches.qp.is_none() && matches.qp_created.is_none();
         match self {
             Action::DelayUs(us) if !(1..=DELAY).contains(us) => {
-                wrong(name, "1 to 10000000, ten seconds")
+                wrong(
+                    name,
+                    format!("{us} is out of range: 1 to {DELAY}, which is ten seconds"),
+                )
             }
             Action::StallMs(ms) | Action::StallDeviceMs(ms) | Action::PortDownMs(ms)
                 if !(1..=STALL).contains(ms) =>
             {
-                wrong(name, "1 to 60000, a minute")
+                wrong(
+                    name,
+                    format!("{ms} is out of range: 1 to {STALL}, which is a minute"),
+                )
             }
             Action::Duplicate(n) | Action::Reorder(n) | Action::Repeat(n)
                 if !(1..=MANY).contains(n) =>
             {
-                wrong(name, "1 to 16")
+                wrong(name, format!("{n} is out of range: 1 to {MANY}"))
             }
             Action::Corrupt(how) => how.check(matches),
             Action::Nak(code) if names::nak(code).is_none() => {
                 wrong(name, none_of(code, names::NAKS.iter().copied()))
             }
             Action::Rnr(timer) if timer >> 5 != 0 => {
-                wrong(name, "a timer code has 5 bits (IBTA table 45)")
+                wrong(
+                    name,
+                    format!("{timer} is not a timer code: 0 to 31 (IBTA table 45)"),
+                )
             }
             Action::Nak(_) | Action::Rnr(_) => answers(name, matches),
             Action::Complete(how) => complete(name, how, matches),
@@ -97,7 +106,7 @@ impl Action {
                 let all = none_of(errno, names::ERRNOS.iter().map(|(name, _)| *name));
                 wrong(
                     name,
-                    format!("{all}; the driver has no others for commands"),
+                    format!("{all}; commands of the driver fail with no other errno"),
                 )
             }
             Action::QpError | Action::CqOverflow(_) | Action::KillSrq | Action::StallMs(_)
@@ -105,7 +114,7 @@ impl Action {
             {
                 wrong(
                     name,
-                    "says of no queue pair: give match.qp or match.qp_created",
+                    "applies to a queue pair, and the match names none: give match.qp or match.qp_created",
                 )
             }
             _ => Ok(()),
@@ -120,29 +129,35 @@ fn answers(name: &'static str, matches: &Match) -> Checked {
     if matches.opcode.is_empty() {
         return wrong(
             name,
-            "match.opcode has to say which requests are refused, or Acknowledge",
+            "needs match.opcode: the requests to refuse, or Acknowledge",
         );
     }
     if opcodes.are_acknowledgements() {
         return Ok(());
     }
     if !opcodes.are_requests() {
-        return wrong(name, "match.opcode: requests only, or Acknowledge only");
+        return wrong(
+            name,
+            "needs a match.opcode that names only requests, or only Acknowledge",
+        );
     }
     if matches.way() == Direction::Out {
         return wrong(
             name,
-            "a request is refused where it arrives: match.direction = \"in\"",
+            "refuses a request when it arrives: set match.direction = \"in\"",
         );
     }
     Ok(())
 }
 
 fn complete(name: &'static str, how: &Complete, matches: &Match) -> Checked {
-    if how.cause().is_none() {
+    if let (Complete::Because(because), None) = (how, how.cause()) {
         return wrong(
             "action.complete.vendor_err",
-            "is no code of this device: `verbenactl explain` has them",
+            format!(
+                "{:#x} is not a code of this device: `verbenactl explain all` lists the codes",
+                because.vendor_err
+            ),
         );
     }
     let status = how.status();
@@ -151,8 +166,13 @@ fn complete(name: &'static str, how: &Complete, matches: &Match) -> Checked {
             let all = WcStatus::ALL.iter().map(|status| status.verbs_name());
             wrong(name, none_of(status, all))
         }
-        Some(WcStatus::Success) => wrong(name, "IBV_WC_SUCCESS is no fault"),
-        Some(WcStatus::WrFlushErr) => wrong(name, "flushing is the end of what has failed already"),
+        Some(WcStatus::Success) => {
+            wrong(name, "IBV_WC_SUCCESS is not an error: name another status")
+        }
+        Some(WcStatus::WrFlushErr) => wrong(
+            name,
+            "IBV_WC_WR_FLUSH_ERR only follows another error: name the status of that error",
+        ),
         Some(_) => {
             let local = [WqeOpcode::LocalInv, WqeOpcode::FastReg];
             let bits = names::sends(&matches.opcode).unwrap_or_default();
@@ -162,7 +182,7 @@ fn complete(name: &'static str, how: &Complete, matches: &Match) -> Checked {
             if only_local == 0 {
                 return wrong(
                     "match.opcode",
-                    "what a process cannot post fails by action.errno of its command",
+                    "action.complete does not apply to LOCAL_INV and REG_MR: match another operation, or fail a command with action.errno",
                 );
             }
             Ok(())
@@ -175,27 +195,41 @@ impl Corrupt {
         let opcodes = Opcodes::of(&matches.opcode).unwrap_or_default();
         let (field, value) = match (self.field, self.payload) {
             (Some(_), Some(_)) | (None, None) => {
-                return wrong("action.corrupt", "give field, or payload");
+                return wrong(
+                    "action.corrupt",
+                    "changes one header field or one byte of payload: give field or payload",
+                );
             }
             (None, Some(_)) if self.value.is_some_and(|value| value > 0xff) => {
-                return wrong("action.corrupt.value", "a byte has 8 bits");
+                let value = self.value.unwrap_or_default();
+                return wrong(
+                    "action.corrupt.value",
+                    format!("{value} is too large for a byte: 0 to 255"),
+                );
             }
             (None, Some(_)) => {
                 if let Some(row) = opcodes
                     .rows()
                     .find(|row| !row.payload && !matches.opcode.is_empty())
                 {
-                    return wrong("action.corrupt.payload", format!("{} has none", row.name));
+                    return wrong(
+                        "action.corrupt.payload",
+                        format!("{} has no payload: match other packets", row.name),
+                    );
                 }
                 return Ok(());
             }
             (Some(field), None) => (field, self.value),
         };
         let widest = (field.bytes() * 8) as u32;
-        if value.is_some_and(|value| value.checked_shr(widest).unwrap_or(0) != 0) {
+        let is_too_large = |value: &u64| value.checked_shr(widest).unwrap_or(0) != 0;
+        if let Some(value) = value.filter(is_too_large) {
             return wrong(
                 "action.corrupt.value",
-                format!("{} has {widest} bits", field.name()),
+                format!(
+                    "{value:#x} is too large: {} has {widest} bits",
+                    field.name()
+                ),
             );
         }
         let needs: &[Header] = match field {

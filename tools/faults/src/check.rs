@@ -36,8 +36,17 @@ pub(crate) fn wrong(field: &'static str, why: impl Into<String>) -> Checked {
     Err((field, why.into()))
 }
 
+/// Returns the error of a field or action that is not possible with this kind of match.
+pub(crate) fn only_on(given: On, possible: &[On]) -> String {
+    format!(
+        "is not possible with on = {}: use on = {}",
+        any_of(&[given]),
+        any_of(possible)
+    )
+}
+
 /// Formats kinds of matches as rules name them.
-pub(crate) fn any_of(on: &[On]) -> String {
+fn any_of(on: &[On]) -> String {
     let names: Vec<String> = on
         .iter()
         .map(|on| format!("{on:?}").to_lowercase())
@@ -55,7 +64,7 @@ impl RuleSet {
     pub fn check(&self) -> Result<(), (Option<usize>, String)> {
         if self.version != VERSION {
             let why = format!(
-                "version: {} is not known, this is version {VERSION}",
+                "version: {} is not known: this program reads version {VERSION}",
                 self.version
             );
             return Err((None, why));
@@ -66,7 +75,10 @@ impl RuleSet {
             if before.into_iter().any(|other| other.name == rule.name) {
                 return Err((
                     Some(n),
-                    format!("rule {:?}: name: is there twice", rule.name),
+                    format!(
+                        "rule {:?}: name: an earlier rule has this name: choose another",
+                        rule.name
+                    ),
                 ));
             }
         }
@@ -95,7 +107,10 @@ impl Rule {
 
 fn name(name: &str) -> Checked {
     if name.is_empty() || name.len() > NAME || name.chars().any(char::is_control) {
-        return wrong("name", "1 to 64 bytes, none of them control characters");
+        return wrong(
+            "name",
+            format!("is not valid: a name has 1 to {NAME} bytes and no control characters"),
+        );
     }
     Ok(())
 }
@@ -125,7 +140,10 @@ impl Match {
                 }
             }
             On::Time if self.after_ms.is_none() => {
-                return wrong("match.after_ms", "says when, on = \"time\" needs it");
+                return wrong(
+                    "match.after_ms",
+                    "is missing: on = \"time\" needs the time of the action",
+                );
             }
             On::Time | On::Interrupt => {}
         }
@@ -167,7 +185,7 @@ impl Match {
         let packets = packets.map(|(field, said)| (field, said, &[On::Packet][..]));
         for (field, said, on) in packets.into_iter().chain(others) {
             if said && !on.contains(&self.on) {
-                return wrong(field, format!("only with on = {}", any_of(on)));
+                return wrong(field, only_on(self.on, on));
             }
         }
         Ok(())
@@ -192,8 +210,11 @@ impl Match {
             ("match.peer_qp", self.peer_qp),
             ("match.psn", self.psn),
         ] {
-            if number.is_some_and(|number| number >> BITS != 0) {
-                return wrong(field, "has 24 bits");
+            if let Some(number) = number.filter(|number| number >> BITS != 0) {
+                return wrong(
+                    field,
+                    format!("{number:#x} is too large: the number has {BITS} bits"),
+                );
             }
         }
         for (field, number) in [
@@ -206,17 +227,20 @@ impl Match {
             ("match.limit", self.limit),
         ] {
             if number == Some(0) {
-                return wrong(field, "counts from 1");
+                return wrong(field, "0 is not valid: counting begins at 1");
             }
         }
         if self.qp.is_some() && self.qp_created.is_some() {
             return wrong(
                 "match.qp_created",
-                "names the queue pair, as match.qp does: give one",
+                "match.qp names the queue pair already: give only one of the two",
             );
         }
         if self.psn.is_some() && self.packet.is_some() {
-            return wrong("match.packet", "names the PSN, as match.psn does: give one");
+            return wrong(
+                "match.packet",
+                "match.psn names the PSN already: give only one of the two",
+            );
         }
         Ok(())
     }
@@ -232,13 +256,22 @@ impl Match {
             .filter(|(_, said)| *said)
             .map(|(field, _)| field);
         if let (Some(first), Some(second)) = (said.next(), said.next()) {
-            return wrong(second, format!("says how often, as {first} does: give one"));
+            return wrong(
+                second,
+                format!("{first} is given too: give only one of the two"),
+            );
         }
-        if self.probability.is_some_and(|p| !(p > 0.0 && p <= 1.0)) {
-            return wrong("match.probability", "is above 0 and at most 1");
+        if let Some(p) = self.probability.filter(|p| !(*p > 0.0 && *p <= 1.0)) {
+            return wrong(
+                "match.probability",
+                format!("{p} is out of range: above 0 and at most 1"),
+            );
         }
         if self.nth.is_some() && self.limit.is_some() {
-            return wrong("match.limit", "match.nth is once already");
+            return wrong(
+                "match.limit",
+                "a rule with match.nth fires once: remove match.limit",
+            );
         }
         Ok(())
     }

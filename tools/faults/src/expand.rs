@@ -30,14 +30,14 @@ impl Rule {
         let m = &self.matches;
         let which = match (m.nth, m.every, m.probability) {
             _ if m.on == On::Time => return String::from("once"),
-            (Some(n), ..) => return format!("number {n} of them, once"),
-            (_, Some(n), _) => format!("one of {n}"),
-            (.., Some(p)) => format!("each of them by chance, {p}"),
-            _ => String::from("each of them"),
+            (Some(n), ..) => return format!("match number {n}, once"),
+            (_, Some(n), _) => format!("one of {n} matches"),
+            (.., Some(p)) => format!("each match with probability {p}"),
+            _ => String::from("each match"),
         };
         match m.limit {
-            Some(1) => format!("{which}, once at most"),
-            Some(n) => format!("{which}, {n} times at most"),
+            Some(1) => format!("{which}, at most once"),
+            Some(n) => format!("{which}, at most {n} times"),
             None => format!("{which}, without a limit"),
         }
     }
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_said_is_written_out() {
+    fn expanded_rules_have_their_defaults() {
         let all = rule(named("RDMA READ response"), Action::Drop).expanded();
         let parts = ["First", "Middle", "Last", "Only"];
         let wanted = parts.map(|part| format!("RDMA READ response {part}"));
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn an_expanded_rule_is_right_and_stays_as_it_is() {
+    fn an_expanded_rule_is_valid_and_expands_to_itself() {
         for (matches, action) in [
             (named("SEND"), Action::Drop),
             (named("CNP"), Action::MarkEcn),
@@ -120,28 +120,31 @@ mod tests {
     }
 
     #[test]
-    fn how_often_is_told_in_words() {
+    fn how_often_returns_words() {
         let often = |matches| rule(matches, Action::Drop).how_often();
         let m = Match::default;
         let (nth, every) = (Some(3), Some(2));
-        assert_eq!(often(Match { nth, ..m() }), "number 3 of them, once");
+        assert_eq!(often(Match { nth, ..m() }), "match number 3, once");
         let limit = Some(5);
         let all = Match { limit, ..m() };
-        assert_eq!(often(all), "each of them, 5 times at most");
+        assert_eq!(often(all), "each match, at most 5 times");
         let once = Match {
             limit: Some(1),
             ..m()
         };
-        assert_eq!(often(once), "each of them, once at most");
+        assert_eq!(often(once), "each match, at most once");
         let all = Match { every, ..m() };
-        assert_eq!(often(all), "one of 2, without a limit");
+        assert_eq!(often(all), "one of 2 matches, without a limit");
         let probability = Some(0.25);
         let all = Match {
             probability,
             limit,
             ..m()
         };
-        assert_eq!(often(all), "each of them by chance, 0.25, 5 times at most");
+        assert_eq!(
+            often(all),
+            "each match with probability 0.25, at most 5 times"
+        );
         let on = On::Time;
         assert_eq!(often(Match { on, ..m() }), "once");
     }

@@ -13,7 +13,7 @@ use verbena_roce::wire::opcode::{self, Operation, CNP};
 pub const NOT_AVAILABLE: [(&str, &str); 6] = [
     (
         "guest",
-        "a rule is of the guest whose control socket it came by",
+        "a rule applies to the guest whose control socket received it",
     ),
     (
         "pid",
@@ -21,16 +21,16 @@ pub const NOT_AVAILABLE: [(&str, &str); 6] = [
     ),
     (
         "replace",
-        "corrupt with a right ICRC changes fields and bytes of a response",
+        "use corrupt with icrc = \"right\" to change fields and bytes of a response",
     ),
-    ("stall", "stall_ms for a queue pair, stall_device_ms"),
+    ("stall", "use stall_ms for a queue pair, or stall_device_ms"),
     (
         "gid_change",
-        "addresses are the guest's net device's: `ip address add` and `ip address del`",
+        "the guest's net device sets the addresses: use `ip address add` and `ip address del`",
     ),
     (
         "mtu",
-        "the MTU is the guest's net device's: `ip link set mtu`",
+        "the guest's net device sets the MTU: use `ip link set mtu`",
     ),
 ];
 
@@ -238,7 +238,7 @@ pub(crate) fn sends(names: &[String]) -> Result<u32, &str> {
 pub(crate) fn none_of<'a>(bad: &str, names: impl Iterator<Item = &'a str> + Clone) -> String {
     match nearest(bad, names.clone()) {
         Some(name) => format!("there is no {bad:?}: did you mean {name}?"),
-        None => format!("{bad:?} is none of {}", list(names)),
+        None => format!("there is no {bad:?}: the names are {}", list(names)),
     }
 }
 

@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn the_beginning_of_a_name_may_have_been_meant() {
+    fn the_nearest_beginning_of_a_name_is_found() {
         let names = ["RDMA WRITE First", "RDMA WRITE Only", "RDMA READ Request"];
         let asked = |word| nearest(word, names.into_iter());
         assert_eq!(asked("RDMA WRTE"), Some("RDMA WRITE"));

@@ -348,14 +348,18 @@ impl Table {
     ) -> Result<(), String> {
         set.check().map_err(|(_, why)| why)?;
         if self.entries.len() + set.rule.len() > MAX_RULES {
-            return Err(format!("more than {MAX_RULES} rules"));
+            return Err(format!(
+                "{} rules in addition to {}: a device has at most {MAX_RULES}; remove some",
+                set.rule.len(),
+                self.entries.len()
+            ));
         }
         let is_there = |name: &str| self.entries.iter().any(|entry| entry.rule.name == name);
         let mut new = Vec::new();
         for rule in &set.rule {
             if is_there(&rule.name) {
                 return Err(format!(
-                    "rule {:?}: name: such a rule is there already",
+                    "rule {:?}: name: the device already has a rule with this name: choose another",
                     rule.name
                 ));
             }
@@ -370,7 +374,9 @@ impl Table {
             }
             let id = self.next_id + new.len() as u64;
             let entry = Entry::new(id, rule, set.seed, owner, now, created);
-            new.push(entry.ok_or_else(|| format!("rule {:?}: a name is not known", rule.name))?);
+            new.push(
+                entry.ok_or_else(|| format!("rule {:?}: a name in it is unknown", rule.name))?,
+            );
         }
         self.next_id += new.len() as u64;
         self.entries.append(&mut new);

@@ -95,7 +95,7 @@ mod tests {
     use crate::rule::Direction;
     use crate::table::{Party, Sequence};
 
-    /// Places a packet of so many PSNs, by its opcode and how it begins and ends.
+    /// Places a packet with this opcode, PSN, first and last flags, and number of PSNs.
     fn place_of(
         track: &mut Track,
         opcode: u8,
@@ -118,12 +118,12 @@ mod tests {
         })
     }
 
-    /// Of a SEND.
+    /// Places a packet of a SEND.
     fn place(track: &mut Track, psn: u32, how: (bool, bool), psns: u32) -> Option<(u64, u64)> {
         place_of(track, 0, psn, how, psns)
     }
 
-    /// Of a READ.
+    /// Places a packet of a READ.
     fn read(track: &mut Track, psn: u32, how: (bool, bool), psns: u32) -> Option<(u64, u64)> {
         place_of(track, RESUMING[0], psn, how, psns)
     }
@@ -150,12 +150,12 @@ mod tests {
     }
 
     #[test]
-    fn a_read_that_is_asked_for_again_from_where_it_was_lost_is_the_same() {
+    fn a_read_repeated_from_a_lost_response_on_keeps_its_place() {
         let mut track = Track::default();
         assert_eq!(read(&mut track, 10, ONLY, 4), Some((1, 1)));
         assert_eq!(read(&mut track, 12, ONLY, 2), Some((1, 3)));
         assert_eq!(read(&mut track, 14, ONLY, 1), Some((2, 1)));
-        // Its responses; where the second was lost, it goes on with a first one.
+        // The responses: the repetition from the second one on begins with a FIRST.
         let mut track = Track::default();
         assert_eq!(read(&mut track, 10, FIRST, 1), Some((1, 1)));
         assert_eq!(read(&mut track, 11, FIRST, 1), Some((1, 2)));
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_whose_first_packet_was_lost_is_not_of_the_one_before() {
+    fn packets_after_a_lost_first_packet_have_no_place() {
         let mut track = Track::default();
         let mut place = |psn, how| place(&mut track, psn, how, 1);
         assert_eq!(place(0, FIRST), Some((1, 1)));
@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(place(4, LAST), None);
         assert_eq!(place(2, FIRST), Some((2, 1)));
         assert_eq!(place(3, MIDDLE), Some((2, 2)));
-        // One that was cut short is not gone on with by the next.
+        // The next message does not continue one that was cut short.
         assert_eq!(place(4, FIRST), Some((3, 1)));
     }
 
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_is_bounded() {
+    fn the_number_of_known_messages_is_limited() {
         let mut track = Track::default();
         for psn in 0..1000 {
             let expected = (u64::from(psn) + 1, 1);

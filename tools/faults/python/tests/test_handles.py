@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""What the package promises beside the rule itself: how rules end, what is refused, what captures tell."""
+"""Tests of the package: the end of rules, refused rules, and captures."""
 import os
 
 import pytest
@@ -8,7 +8,7 @@ from verbena_faults import NeverFired, Nic, Refused
 WRITE = {"opcode": "RDMA WRITE"}
 
 
-def test_a_rule_goes_with_its_block(verbena, pair):
+def test_a_rule_is_removed_at_the_end_of_its_block(verbena, pair):
     with verbena.fault("drop", {**WRITE, "limit": 1}, name="x", optional=True):
         assert [rule["name"] for rule in verbena.rules()] == ["x"]
     assert verbena.rules() == []
@@ -25,25 +25,25 @@ def test_a_rule_that_never_fires_fails_unless_it_is_optional(verbena, pair):
     with verbena.fault("drop", {"opcode": "CmpSwap"}, optional=True) as fault:
         pair.write(b"x")
     assert (fault.matched, fault.fired) == (0, 0)
-    # Whatever else went wrong is what is told.
+    # Another exception takes precedence over NeverFired.
     with pytest.raises(KeyError), verbena.fault("drop", {"opcode": "CmpSwap"}):
         raise KeyError
 
 
-def test_what_makes_no_sense_is_refused_and_leaves_nothing(verbena):
+def test_an_invalid_rule_is_refused_and_leaves_no_rule(verbena):
     for rule in ({"nth": 0}, {"qp": 1 << 24}, {"on": "nothing"}, {"nht": 1}):
         with pytest.raises(Refused), verbena.fault("drop", rule):
-            pytest.fail("it is there")
+            pytest.fail("the rule was added")
     with verbena.fault("drop", WRITE, name="x", optional=True):
         with pytest.raises(Refused, match="already"), verbena.fault("drop", WRITE, name="x"):
-            pytest.fail("it is there twice")
+            pytest.fail("the rule was added twice")
         assert len(verbena.rules()) == 1
     assert verbena.rules() == []
     with pytest.raises(Refused):
         verbena.ask("nonsense")
 
 
-def test_a_capture_has_each_frame_and_what_rules_did(verbena, pair, tmp_path):
+def test_a_capture_has_each_frame_and_the_effects_of_rules(verbena, pair, tmp_path):
     with verbena.capture(tmp_path / "a.pcapng") as capture:
         with verbena.fault("drop", {**WRITE, "qp": pair.qpn, "packet_of_message": 2, "limit": 1}, name="second"):
             pair.write(b"right" * 1000)
@@ -55,7 +55,7 @@ def test_a_capture_has_each_frame_and_what_rules_did(verbena, pair, tmp_path):
     assert sent.count(psn(lost[0])) >= 2 and len(set(sent)) == 5
     file = (tmp_path / "a.pcapng").read_bytes()
     assert file[:4] == b"\x0a\x0d\x0d\x0a" and b'rule "second": drop' in file
-    # The next begins anew, and one that fails is there too.
+    # The next capture begins empty, and its file is written although the block fails.
     with pytest.raises(ZeroDivisionError), verbena.capture(tmp_path / "b.pcapng"):
         raise ZeroDivisionError
     assert os.path.getsize(tmp_path / "b.pcapng") < len(file)
@@ -63,10 +63,10 @@ def test_a_capture_has_each_frame_and_what_rules_did(verbena, pair, tmp_path):
         verbena.ask("capture-end")
 
 
-def test_the_fixture_leaves_nothing(verbena):
+def test_a_rule_is_left_to_the_fixture(verbena):
     assert verbena.rules() == []
     verbena.add({"name": "left", "action": "drop", "match": {"opcode": "CmpSwap"}})
 
 
-def test_the_fixture_has_left_nothing():
+def test_the_fixture_has_removed_the_rule():
     assert Nic().rules() == []

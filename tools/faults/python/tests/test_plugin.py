@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""What pytest says with the plugin: of a test that fails, and where there is no NIC."""
+"""Tests of the reports of pytest with the plugin: for a test that fails, and without a NIC."""
 import os
 import re
 
@@ -16,7 +16,7 @@ def nowhere(monkeypatch):
     monkeypatch.delenv("VERBENA_CONTROL")
 
 
-def test_a_failure_tells_why_which_rules_fired_and_where_the_capture_is(pytester):
+def test_a_failure_shows_the_cause_the_rules_and_the_capture(pytester):
     pytester.makepyfile(
         """
         def test_it(verbena, pair, tmp_path):
@@ -34,7 +34,7 @@ def test_a_failure_tells_why_which_rules_fired_and_where_the_capture_is(pytester
     assert os.path.getsize(capture) > 0
 
 
-def test_a_failure_tells_errors_of_queue_pairs_that_are_gone_but_not_those_of_tests_before(pytester):
+def test_a_failure_shows_errors_of_destroyed_queue_pairs_but_not_of_earlier_tests(pytester):
     pytester.makepyfile(
         """
         from verbena_faults.pytest_plugin import queue_pairs
@@ -61,15 +61,15 @@ def test_a_failure_tells_errors_of_queue_pairs_that_are_gone_but_not_those_of_te
     assert 'rule "lost now" fired' in told and "lost before" not in told
 
 
-def test_a_failure_without_an_error_tells_that_there_was_none(pytester):
+def test_a_failure_without_an_error_says_so(pytester):
     pytester.makepyfile("def test_it(qp):\n    qp.write(b'x')\n    assert qp.written() == b'y'")
     told = pytester.runpytest("--verbena-capture", "seen").stdout.str()
     assert re.search(r"there was no error since the test began; QP 0x[0-9a-f]+ is in RTS\n", told)
-    assert "the test has made no rule" in told
+    assert "the test has added no rule" in told
     assert re.search(r"/seen/\S*test_it.pcapng \(\d+ frames\)", told)
 
 
-def test_two_queue_pairs_or_one(pair, qp):
+def test_pair_has_two_queue_pairs_and_qp_has_one(pair, qp):
     assert len({pair.qpn, pair.peer_qpn, qp.qpn}) == 3 and qp.qpn == qp.peer_qpn
     for one in pair, qp:
         one.write(b"right" * 1000)
@@ -83,21 +83,21 @@ def test_without_a_nic_tests_are_skipped_unless_it_is_required(pytester, nowhere
     skipped.stdout.fnmatch_lines(["*VERBENA_CONTROL is not set*--verbena-required makes this an error*"])
     required = pytester.runpytest("--verbena-required")
     required.assert_outcomes(errors=1)
-    required.stdout.fnmatch_lines(["*there is no NIC, and --verbena-required wants one: VERBENA_CONTROL is not set*"])
+    required.stdout.fnmatch_lines(["*--verbena-required needs a NIC, and there is none: VERBENA_CONTROL is not set*"])
     pytester.makeini("[pytest]\nverbena_required = true")
     pytester.runpytest().assert_outcomes(errors=1)
 
 
 @pytest.mark.parametrize("path, why", [("nowhere", "there is no such file"), ("test_it.py", "neither a socket nor a port")], ids=["nowhere", "file"])
-def test_a_nic_that_is_not_there_is_an_error_with_a_reason(pytester, monkeypatch, path, why):
+def test_a_missing_nic_is_an_error_with_a_reason(pytester, monkeypatch, path, why):
     pytester.makepyfile(test_it=WANTS_NIC)
     monkeypatch.setenv("VERBENA_CONTROL", path)
     run = pytester.runpytest()
     run.assert_outcomes(errors=1)
-    run.stdout.fnmatch_lines([f"*no way to the NIC at {path} (VERBENA_CONTROL): *{why}*"])
+    run.stdout.fnmatch_lines([f"*the NIC at {path} (VERBENA_CONTROL) cannot be reached: *{why}*"])
 
 
-def test_programs_are_told_the_same(nowhere):
+def test_programs_get_the_same_reasons(nowhere):
     with pytest.raises(NoNic, match="VERBENA_CONTROL is not set"):
         Nic()
     with pytest.raises(NoNic, match="no such file"):

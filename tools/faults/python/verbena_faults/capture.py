@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""A capture of what a NIC sends and receives in a `with` block, as pcapng for Wireshark.
+"""Captures the frames that a NIC sends and receives in a `with` block, as pcapng for Wireshark.
 
-The NIC keeps the frames until the block ends, 8192 of them and 16 MiB at most; what comes beyond that is dropped and counted.
-`verbenactl capture` has no such end.
+The NIC keeps up to 8192 frames and 16 MiB until the block ends. It drops and counts further frames.
+`verbenactl capture` has no such limit.
 """
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from typing import Iterator, NamedTuple, Optional, Type, Union
 from .door import Tied
 
 _WAYS = ("local", "local, lost on purpose", "sent", "received")
-# Of the flags of a packet: inbound, outbound. One that stays in the device is neither.
+# Direction in the flags of a packet: 1 is inbound, 2 is outbound. A frame within the device has
+# neither.
 _DIRECTIONS = (0, 0, 2, 1)
 _NO_QPN = 0xFFFFFFFF
 
@@ -28,11 +29,13 @@ class Frame(NamedTuple):
     time_ns: int
     data: bytes
     note: Optional[str]
-    """What a rule had happen with it, or what a rule did before it."""
+    """The effect of a rule on the frame, or the action of a rule before it."""
 
 
 class Capture:
-    """A capture. When its block has ended, however it did, its file is there, and `frames` and `dropped` say what was seen."""
+    """A capture. At the end of its block, also after an exception, the file is written, `frames` has the captured
+    frames, and `dropped` has the number of dropped ones.
+    """
 
     def __init__(self, path: str, file: Union[str, os.PathLike[str]]) -> None:
         self.path, self.file = path, file
@@ -61,7 +64,7 @@ class Capture:
                 to.write(block)
 
     def _read(self, records: bytes) -> None:
-        """Records of the control socket (tools/control/src/capture.rs)."""
+        """Reads records of the control socket (tools/control/src/capture.rs)."""
         at = 0
         while records[at] != 2:
             kind, way, src, dst, length, time = struct.unpack_from("<BBIIIQ", records, at)
@@ -93,7 +96,7 @@ def _comment(frame: Frame, guest: str) -> str:
 
 
 def _blocks(frames: list[Frame], guest: str) -> Iterator[bytes]:
-    """A section with one Ethernet interface, whose times are in nanoseconds (pcapng, section 4)."""
+    """Yields a section with one Ethernet interface, with times in nanoseconds (pcapng, section 4)."""
     yield _block(0x0A0D0D0A, struct.pack("<IHHq", 0x1A2B3C4D, 1, 0, -1))
     end = _option(0, b"")
     yield _block(1, struct.pack("<HHI", 1, 0, 0) + _option(2, b"verbena") + _option(9, b"\x09") + end)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""The way to a NIC: one JSON object a line each way."""
+"""The connection to a NIC. Each request and each answer is a JSON object on a line."""
 from __future__ import annotations
 
 import errno
@@ -14,30 +14,30 @@ PATIENCE = 10.0
 
 
 class Refused(Exception):
-    """The NIC says why it does not do what it was asked for."""
+    """The NIC has refused a request. The text is its reason."""
 
 
 class NoNic(Exception):
-    """There is no way to a NIC; the text says why, and what helps."""
+    """The NIC cannot be reached. The text has the reason and the next step."""
 
 
 def _no_nic(path: str, error: OSError) -> NoNic:
-    """What an error of opening or connecting means."""
+    """Returns the exception for an error of opening or connecting."""
     if isinstance(error, FileNotFoundError):
-        why = "there is no such file: does the guest run, and is this the name that scripts/vm printed?"
+        why = "there is no such file: check that the guest runs, and that this is the path that scripts/vm printed"
     elif isinstance(error, ConnectionRefusedError):
-        why = "nobody listens there: the NIC whose control socket this was has ended"
+        why = "no process listens there: the NIC of this control socket has ended, so start it again"
     elif isinstance(error, PermissionError):
-        why = "permission denied: root and the user who started the NIC may ask it"
+        why = "permission denied: only root and the user who started the NIC may connect"
     elif error.errno == errno.EBUSY:
-        why = "another program has this port open, and one at a time can"
+        why = "another program has this port open, and only one can at a time: wait until that program has closed it"
     else:
         why = error.strerror or str(error)
-    return NoNic(f"no way to the NIC at {path} (VERBENA_CONTROL): {why}")
+    return NoNic(f"the NIC at {path} (VERBENA_CONTROL) cannot be reached: {why}")
 
 
 class Door:
-    """A connection to the NIC. Of a port there is one at a time, and it stays connected when nobody listens any more."""
+    """A connection to the NIC. A port has one connection at a time, and stays open after the NIC has stopped listening."""
 
     def __init__(self, path: str) -> None:
         self.socket: Optional[socket.socket] = None
@@ -53,7 +53,7 @@ class Door:
             raise OSError("this is neither a socket nor a port of a guest")
         if self.is_port:
             self.file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-            # The answer to somebody who did not wait for it.
+            # Discards the answer to a program that did not wait for it.
             while self._is_readable(0) and os.read(self.file, 1 << 16):
                 pass
         else:
@@ -71,24 +71,24 @@ class Door:
         return bool(poll.poll(patience * 1000))
 
     def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """What the NIC answers, without `ok`."""
+        """Sends a request and returns the answer of the NIC without `ok`."""
         line = json.dumps(request).encode() + b"\n"
         while line:
             line = line[os.write(self.file, line):]
         parts: list[bytes] = []
         while not parts or not parts[-1].endswith(b"\n"):
             if not self._is_readable(PATIENCE):
-                raise Refused("the NIC gives no answer")
+                raise Refused(f"the NIC has not answered within {PATIENCE:.0f} s")
             parts.append(os.read(self.file, 1 << 16))
             if not parts[-1]:
-                raise Refused("the NIC has gone")
+                raise Refused("the NIC has closed the connection")
         told: dict[str, Any] = json.loads(b"".join(parts))
         if not told.pop("ok"):
             raise Refused(told.get("error", "the NIC gave no reason"))
         return told
 
     def close(self) -> None:
-        """Ends the connection, and with it what is tied to it."""
+        """Closes the connection. The NIC then ends the rules and captures that belong to the connection."""
         if self.socket:
             self.socket.close()
         else:
@@ -96,7 +96,10 @@ class Door:
 
 
 class Tied:
-    """A connection that something is tied to for a while. A port is opened anew each time, so that others have it in between."""
+    """A connection for a rule or a capture that ends with the connection.
+
+    A port is opened anew for each request, so that other programs can use it in between.
+    """
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -108,7 +111,7 @@ class Tied:
             self.door = door
 
     def begin(self, request: Mapping[str, Any]) -> Tied:
-        """Asks for what is to be tied to it. It ends if the NIC refuses."""
+        """Requests the rule or the capture. Closes the connection if the NIC refuses."""
         try:
             self.ask(request)
         except BaseException:
@@ -118,11 +121,11 @@ class Tied:
 
     @property
     def is_port(self) -> bool:
-        """Nothing can be tied to it."""
+        """True for a port, with whose connection nothing ends."""
         return self.door is None
 
     def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """As of a `Door`."""
+        """Sends a request like `Door.ask`."""
         if self.door:
             return self.door.ask(request)
         door = Door(self.path)
@@ -132,6 +135,6 @@ class Tied:
             door.close()
 
     def close(self) -> None:
-        """The end of what is tied to it."""
+        """Closes the connection, and so ends the rule or the capture."""
         if self.door:
             self.door.close()

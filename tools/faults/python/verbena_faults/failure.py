@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""What is told of a test that has failed: why its queue pairs are in error, which rules fired, where its captures are."""
+"""The additional sections of the report of a failed test: the errors of queue pairs, the rules, and the captures."""
 from __future__ import annotations
 
 import json
@@ -14,13 +14,13 @@ _PATIENCE = 60
 
 
 def sections(nic: Nic, qpns: Iterable[int], since: int) -> Iterator[tuple[str, str]]:
-    """Title and text of each.
+    """Yields the title and the text of each section.
 
-    `qpns`: the queue pairs of the test, which are told of if nothing was in error. `since`: how many entries the flight recorder had
-    written when the test began.
+    `qpns` are the queue pairs of the test, whose states are reported if there was no error. `since` is the number of
+    entries that the flight recorder had written when the test began.
     """
     yield "verbena: why", _why(nic, qpns, since)
-    yield "verbena: rules", "\n".join(_rules(nic)) or "the test has made no rule"
+    yield "verbena: rules", "\n".join(_rules(nic)) or "the test has added no rule"
     for capture in nic.captures:
         seen = f"{len(capture.frames)} frames" if capture.dropped == 0 else f"{len(capture.frames)} frames, {capture.dropped} dropped"
         yield "verbena: capture", f"{os.path.abspath(capture.file)} ({seen})"
@@ -39,23 +39,24 @@ def _why(nic: Nic, qpns: Iterable[int], since: int) -> str:
         errors: list[dict[str, Any]] = json.loads(told)["errors"]
     except (ValueError, KeyError):
         return told
-    # Of what is in error and has no entry any more, nobody knows when it came to it.
+    # It is not known when an object whose entry was overwritten got its error, so that error
+    # counts.
     new = ["\n".join(error["why"]) for error in errors if error["entry"] is None or error["entry"] >= since]
     if new:
         return "\n\n".join(new)
     objects = nic.ask("contexts")["contexts"]
     states = {thing["number"]: thing["fields"]["state"] for thing in objects if thing["kind"] == "qp"}
-    told = "".join(f"; QP {qpn:#x} is in {states.get(qpn, 'no state any more').upper()}" for qpn in qpns)
+    told = "".join(f"; QP {qpn:#x} is in {states[qpn].upper()}" if qpn in states else f"; QP {qpn:#x} no longer exists" for qpn in qpns)
     return f"there was no error since the test began{told}"
 
 
 def _verbenactl(nic: Nic, *arguments: str) -> str:
-    """What it prints, or why it does not."""
+    """Returns the output of verbenactl, or the reason why there is none."""
     command = shlex.split(os.environ.get("VERBENACTL") or "verbenactl") + ["--socket", nic.path, *arguments]
     try:
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=_PATIENCE, check=False)
     except FileNotFoundError:
-        return f"{command[0]} is not there to ask for {shlex.join(arguments)}: on the host VERBENACTL='scripts/in-root verbenactl' names it"
+        return f"{command[0]} was not found, so {shlex.join(arguments)} was not run: on the host, set VERBENACTL='scripts/in-root verbenactl'"
     except subprocess.TimeoutExpired:
-        return f"{shlex.join(command)} gives no answer for {_PATIENCE} s"
+        return f"{shlex.join(command)} has not ended within {_PATIENCE} s"
     return done.stdout.rstrip("\n")

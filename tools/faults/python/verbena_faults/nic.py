@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""A NIC, and rules for it."""
+"""A NIC, its rules and its captures."""
 from __future__ import annotations
 
 import itertools
@@ -16,21 +16,22 @@ _names = itertools.count(1)
 
 
 class NeverFired(AssertionError):
-    """A rule was to fire and did not, so nothing was tested."""
+    """A rule that is not optional did not fire, so the test has tested nothing."""
 
 
 class Nic:
     """The NIC of one VM: the one at `path`, or at $VERBENA_CONTROL.
 
-    `faults` and `captures` are those that were made by it so far, in order, also after their blocks have ended.
+    `faults` and `captures` are the rules and captures that this object has made, in order, including those whose
+    blocks have ended.
     """
 
     def __init__(self, path: Optional[str] = None) -> None:
         path = path or os.environ.get("VERBENA_CONTROL")
         if not path:
             raise NoNic(
-                "VERBENA_CONTROL is not set: on the host it names the control socket of a NIC, which scripts/vm prints;"
-                " in a guest of scripts/vm it is set, and names the port that leads to the guest's NIC"
+                "VERBENA_CONTROL is not set: on the host, set it to the control socket of a NIC, which scripts/vm prints;"
+                " in a guest, scripts/vm sets it to the port that leads to the guest's NIC"
             )
         self.path = path
         self.faults: list[Fault] = []
@@ -38,7 +39,7 @@ class Nic:
         self._own_capture: Optional[Capture] = None
 
     def ask(self, command: str, **more: Any) -> dict[str, Any]:
-        """Asks what `verbenactl` asks, and returns what the NIC says."""
+        """Sends a command of the control protocol, as `verbenactl` does, and returns the answer."""
         door = Door(self.path)
         try:
             return door.ask({"command": command, **more})
@@ -46,7 +47,7 @@ class Nic:
             door.close()
 
     def rules(self) -> list[dict[str, Any]]:
-        """The rules that there are, with `matched` and `fired`."""
+        """Returns the present rules, with `matched` and `fired`."""
         told: list[dict[str, Any]] = self.ask("faults")["rules"]
         return told
 
@@ -70,40 +71,40 @@ class Nic:
         seed: int = 0,
         optional: bool = False,
     ) -> Fault:
-        """A rule for a `with` block."""
+        """Returns a rule for a `with` block."""
         name = name or f"python {os.getpid()}.{next(_names)}"
         fault = Fault(self, {"name": name, "optional": optional, "match": dict(match or {}), "action": action}, seed)
         self.faults.append(fault)
         return fault
 
     def capture(self, file: Union[str, os.PathLike[str]]) -> Capture:
-        """A capture in pcapng of a `with` block."""
+        """Returns a capture of a `with` block, as pcapng."""
         self.end_capture()
         capture = Capture(self.path, file)
         self.captures.append(capture)
         return capture
 
     def capture_until_another(self, file: Union[str, os.PathLike[str]]) -> None:
-        """Begins a capture that ends with `end_capture`, or when another is wanted: the NIC has one at a time."""
+        """Begins a capture that ends with `end_capture`, or when the test begins another: the NIC has one at a time."""
         capture = self.capture(file)
         capture.__enter__()
         self._own_capture = capture
 
     def end_capture(self) -> None:
-        """Ends what `capture_until_another` began, if it has not ended."""
+        """Ends the capture of `capture_until_another`, if it has not ended."""
         capture, self._own_capture = self._own_capture, None
         if capture:
             capture.__exit__(None, None, None)
 
     def counters(self, qpn: Optional[int] = None) -> dict[str, int]:
-        """Counters of a queue pair since it was created, or of the port, by name (Documentation/verbenactl.md)."""
+        """Returns the counters of a queue pair since its creation, or of the port, by name (Documentation/verbenactl.md)."""
         told = self.ask("port")["port"] if qpn is None else self.ask("qp", number=qpn)["qp"]
         counters: dict[str, int] = told["counters"]
         return counters
 
 
 class Fault:
-    """A rule that goes at the end of its `with` block. `matched` and `fired` say how it went, then and afterwards."""
+    """A rule that the NIC removes at the end of its `with` block. `matched` and `fired` are valid in the block and after it."""
 
     def __init__(self, nic: Nic, rule: Mapping[str, Any], seed: int) -> None:
         self.nic, self.rule, self.seed = nic, rule, seed
@@ -140,10 +141,10 @@ class Fault:
 
     @property
     def matched(self) -> int:
-        """What it names came so often."""
+        """Number of matches."""
         return int(self._look()["matched"])
 
     @property
     def fired(self) -> int:
-        """It fired so often."""
+        """Number of firings."""
         return int(self._look()["fired"])

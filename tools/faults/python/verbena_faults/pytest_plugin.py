@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""Fixtures for pytest (Documentation/pytest.md): `verbena`, the NIC at $VERBENA_CONTROL, without rules before the test and after it;
-`pair`, two queue pairs that are connected; `qp`, one that is connected to itself. A test that has one of them and fails tells why.
+"""Fixtures for pytest (Documentation/pytest.md).
+
+`verbena` is the NIC at $VERBENA_CONTROL, without rules before and after the test. `pair` is two connected queue
+pairs, and `qp` is a queue pair that is connected to itself. If a test with one of these fixtures fails, its report
+shows the errors of the NIC.
 """
 from __future__ import annotations
 
@@ -19,11 +22,11 @@ _SINCE = pytest.StashKey[int]()
 
 
 def pytest_addoption(parser: Any) -> None:
-    """What a command line or a configuration can ask for."""
+    """Adds the options of the command line and of the configuration."""
     group = parser.getgroup("verbena", "a Verbena NIC")
-    required = "tests that want a NIC fail where there is none, instead of being skipped (VERBENA_CONTROL is not set)"
+    required = "tests that need a NIC fail, instead of being skipped, if VERBENA_CONTROL is not set"
     group.addoption("--verbena-required", action="store_true", help=required)
-    group.addoption("--verbena-capture", metavar="DIR", help="what the NIC sends and receives in each test, as DIR/TEST.pcapng")
+    group.addoption("--verbena-capture", metavar="DIR", help="captures the packets of the NIC in each test, as DIR/FILE_TEST.pcapng")
     parser.addini("verbena_required", f"{required}, as --verbena-required", type="bool", default=False)
 
 
@@ -32,17 +35,17 @@ def _nic(config: Any) -> Nic:
         return Nic()
     except NoNic as why:
         if config.getoption("--verbena-required") or config.getini("verbena_required"):
-            pytest.fail(f"there is no NIC, and --verbena-required wants one: {why}", pytrace=False)
+            pytest.fail(f"--verbena-required needs a NIC, and there is none: {why}", pytrace=False)
         pytest.skip(f"{why} (--verbena-required makes this an error)")
 
 
 @pytest.fixture
 def verbena(request: pytest.FixtureRequest) -> Iterator[Nic]:
-    """The NIC."""
+    """The NIC at $VERBENA_CONTROL."""
     nic = _nic(request.config)
     try:
         nic.clear()
-        # What went wrong, the flight recorder knows.
+        # The report of a failed test needs the flight recorder.
         recorder = nic.ask("recorder")
         if recorder["entries"] == 0:
             recorder = nic.ask("record", entries=ENTRIES)
@@ -62,7 +65,7 @@ def verbena(request: pytest.FixtureRequest) -> Iterator[Nic]:
 
 
 def queue_pairs(is_loop: bool) -> Any:
-    """As the fixtures `pair` and `qp` have them; whoever asks for them closes them."""
+    """Returns queue pairs like those of the fixtures `pair` and `qp`. The caller closes them."""
     if "VERBENA_SHARED" in os.environ:
         from .remote import RemotePair
 
@@ -70,8 +73,8 @@ def queue_pairs(is_loop: bool) -> Any:
     try:
         from .queue_pairs import NoDevice, Pair
     except ImportError as error:
-        text = "queue pairs are made with pyverbs (Debian's python3-pyverbs), which is missing here: run pytest in the guest, or have the guest"
-        pytest.fail(f"{text} make them (Documentation/pytest.md, \"On the host\"). {error}", pytrace=False)
+        text = "queue pairs need pyverbs (Debian's python3-pyverbs), which is missing here: run pytest in the guest, or let the guest"
+        pytest.fail(f"{text} create them (Documentation/pytest.md, \"On the host\"). {error}", pytrace=False)
     try:
         return Pair(is_loop)
     except NoDevice as why:
@@ -79,7 +82,7 @@ def queue_pairs(is_loop: bool) -> Any:
 
 
 def lent(is_loop: bool) -> Iterator[Any]:
-    """The queue pairs of one test, which are closed when it ends."""
+    """Yields queue pairs for one test, and closes them after it."""
     made = queue_pairs(is_loop)
     try:
         yield made
@@ -89,19 +92,19 @@ def lent(is_loop: bool) -> Iterator[Any]:
 
 @pytest.fixture
 def pair(verbena: Nic) -> Iterator[Any]:
-    """Two queue pairs that are connected: `queue_pairs.Pair`."""
+    """Two connected queue pairs: a `queue_pairs.Pair`."""
     yield from lent(is_loop=False)
 
 
 @pytest.fixture
 def qp(verbena: Nic) -> Iterator[Any]:
-    """One queue pair that is connected to itself: `queue_pairs.Pair`, both of whose ends are the same."""
+    """A queue pair that is connected to itself: a `queue_pairs.Pair` with the same queue pair at both ends."""
     yield from lent(is_loop=True)
 
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
-    """Adds what the NIC knows to the report of a test that has failed, while its queue pairs are still there."""
+    """Adds the sections of `failure` to the report of a failed test, before its queue pairs are closed."""
     outcome: Any = yield
     report = outcome.get_result()
     used = getattr(item, "funcargs", {})
@@ -114,4 +117,4 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         nic.end_capture()
         report.sections.extend(failure.sections(nic, qpns, item.stash.get(_SINCE, 0)))
     except (NoNic, Refused) as why:
-        report.sections.append(("verbena", f"the NIC cannot be asked what happened: {why}"))
+        report.sections.append(("verbena", f"the NIC does not report its errors: {why}"))

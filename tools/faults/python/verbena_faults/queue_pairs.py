@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""Reliable connected queue pairs of one device for tests, by pyverbs: two that are connected, or one that is connected to itself."""
+"""Reliable connected queue pairs of one device for tests, with pyverbs: two connected ones, or one connected to itself."""
 from __future__ import annotations
 
 import os
@@ -22,11 +22,11 @@ _ACCESS = e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE
 
 
 class NoDevice(Exception):
-    """There is no RDMA device to make queue pairs of."""
+    """The RDMA device cannot be opened."""
 
 
 class WorkFailed(AssertionError):
-    """A work request completed with an error: `status`, a number of ibv_wc_status, and `vendor_err`."""
+    """A work request completed with an error. `status` is a number of ibv_wc_status."""
 
     def __init__(self, text: str, status: int, vendor_err: int) -> None:
         super().__init__(text)
@@ -34,28 +34,28 @@ class WorkFailed(AssertionError):
 
 
 def status_name(status: int) -> str:
-    """The name of a completion status in C."""
+    """Returns the name of a completion status in C."""
     names = (name for name in dir(e) if name.startswith("IBV_WC_") and name.endswith(("_ERR", "_SUCCESS")))
     return next((name for name in names if getattr(e, name) == status), f"status {status}")
 
 
 def open_device() -> Context:
-    """The device that $DEVICE names, verbena0 by default."""
+    """Opens the device that $DEVICE names, verbena0 by default."""
     name = os.environ.get("DEVICE", "verbena0")
     try:
         return Context(name=name)
     except PyverbsError as error:
         raise NoDevice(
-            f"the RDMA device {name} cannot be opened: {error}. `ibv_devices` lists those that there are, DEVICE names another;"
-            " in a guest of scripts/vm without --no-module there is verbena0"
+            f"the RDMA device {name} cannot be opened: {error}. `ibv_devices` lists the devices; set DEVICE to another one."
+            " A guest of scripts/vm has verbena0, except with --no-module"
         ) from None
 
 
 class Pair:
-    """Two queue pairs, `qp` and `peer`, the first of which writes to the memory of the second; with `is_loop` both are the same one.
+    """Two queue pairs: `qp` writes to the memory of `peer`. With `is_loop` both are the same queue pair.
 
-    `qpn` and `peer_qpn` are their numbers. `context`, `pd`, `cq`, `source` and `target` (memory regions of `ROOM` bytes) are pyverbs'
-    own objects, for whatever else a test wants to do with them.
+    `qpn` and `peer_qpn` are their numbers. `context`, `pd`, `cq`, `source` and `target` are objects of pyverbs, which
+    a test can use directly. `source` and `target` are memory regions of `ROOM` bytes.
     """
 
     def __init__(self, is_loop: bool = False) -> None:
@@ -75,7 +75,7 @@ class Pair:
         self.qpn, self.peer_qpn, self.length = int(self.qp.qp_num), int(self.peer.qp_num), 0
 
     def connect(self, qp: QP, peer: QP, step: Any = QP.to_rts) -> None:
-        """Connects a queue pair in RESET with `peer`; `step`: the method of pyverbs' `QP` that moves it, `QP.to_rtr` or `QP.to_rts`."""
+        """Connects a queue pair in RESET with `peer`. `step` is the method that moves it: `QP.to_rtr` or `QP.to_rts`."""
         index = int(os.environ.get("VERBENA_GID") or os.environ.get("GID") or "0")
         route = GlobalRoute(dgid=GID(str(self.context.query_gid(1, index))), sgid_index=index, hop_limit=64)
         attr = QPAttr(port_num=1)
@@ -86,9 +86,9 @@ class Pair:
         step(qp, attr)
 
     def write(self, data: bytes, rkey: Optional[int] = None) -> None:
-        """An RDMA WRITE of at most `ROOM` bytes, with its completion; `rkey`: another key than the right one.
+        """Posts an RDMA WRITE of up to `ROOM` bytes and waits for its completion. `rkey` replaces the R_Key of `target`.
 
-        Raises `WorkFailed` if it completes with an error, `TimeoutError` if it does not complete.
+        Raises `WorkFailed` if the WRITE completes with an error, and `TimeoutError` if it does not complete.
         """
         __tracebackhide__ = True
         self.length = len(data)
@@ -104,7 +104,7 @@ class Pair:
             raise WorkFailed(text, done.status, done.vendor_err)
 
     def completion(self) -> Any:
-        """The next completion of either queue pair, as pyverbs has it."""
+        """Waits for the next completion of either queue pair, and returns it as pyverbs does."""
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             count, found = self.cq.poll(1)
@@ -114,11 +114,11 @@ class Pair:
         raise TimeoutError(f"no completion for QP {self.qpn:#x} within {PATIENCE} s")
 
     def written(self) -> bytes:
-        """What the memory has that the last `write` was for."""
+        """Returns the bytes in the memory of `target`, as many as the last `write` had."""
         told: bytes = self.target.read(self.length, 0)
         return told
 
     def close(self) -> None:
-        """Destroys all of it."""
+        """Destroys all objects."""
         for thing in dict.fromkeys((self.qp, self.peer, self.cq, self.source, self.target, self.pd, self.context)):
             thing.close()

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""Queue pairs in a guest for a test on the host: `scripts/vm --share DIR`, and in the guest `python3 -m verbena_faults.remote /mnt/host`.
+"""Queue pairs in a guest for a test on the host.
 
-Each call is a file with a number that the host writes, and each answer one that the guest writes, in a directory of both. A file `over`
-is the end.
+Start the guest with `scripts/vm --share DIR`, and run `python3 -m verbena_faults.remote /mnt/host` in the guest.
+The host writes each call to a numbered file in the shared directory, and the guest writes each answer to another.
+The file `over` ends the program in the guest.
 """
 from __future__ import annotations
 
@@ -17,14 +18,14 @@ PATIENCE = 120 * int(os.environ.get("VERBENA_SLOW", "1"))
 
 
 def put(path: str, what: Any) -> None:
-    """Whole or not at all."""
+    """Writes a file completely or not at all."""
     with open(path + ".new", "w", encoding="ascii") as file:
         json.dump(what, file)
     os.rename(path + ".new", path)
 
 
 def take(path: str) -> Any:
-    """What a file has, which is gone then."""
+    """Reads a file and removes it."""
     with open(path, encoding="ascii") as file:
         what = json.load(file)
     os.unlink(path)
@@ -32,7 +33,7 @@ def take(path: str) -> Any:
 
 
 class RemotePair:
-    """As `queue_pairs.Pair`, as far as it goes over files: `qpn`, `peer_qpn`, `write`, `written`, `close`."""
+    """The part of `queue_pairs.Pair` that works over files: `qpn`, `peer_qpn`, `write`, `written` and `close`."""
 
     numbers = itertools.count(1)
 
@@ -47,7 +48,7 @@ class RemotePair:
         deadline = time.monotonic() + PATIENCE
         while not os.path.exists(told):
             if time.monotonic() > deadline:
-                raise TimeoutError(f"the guest does not answer: {what}. Does verbena_faults.remote run there, in this directory: {self.directory}?")
+                raise TimeoutError(f"the guest has not answered the call {what}: check that verbena_faults.remote runs there, with the directory {self.directory}")
             time.sleep(0.02)
         wrong, result = take(told)
         if wrong:
@@ -55,21 +56,21 @@ class RemotePair:
         return result
 
     def write(self, data: bytes) -> None:
-        """As of `queue_pairs.Pair`; fails with the text of what was raised there."""
+        """Like `queue_pairs.Pair.write`. An exception in the guest is raised as AssertionError with its text."""
         __tracebackhide__ = True
         self._call("write", data.hex())
 
     def written(self) -> bytes:
-        """As of `queue_pairs.Pair`."""
+        """Like `queue_pairs.Pair.written`."""
         return bytes.fromhex(self._call("written"))
 
     def close(self) -> None:
-        """As of `queue_pairs.Pair`."""
+        """Like `queue_pairs.Pair.close`."""
         self._call("close")
 
 
 def serve(directory: str) -> None:
-    """The guest's end."""
+    """Executes the calls of the host, in the guest."""
     from .queue_pairs import Pair, WorkFailed
 
     pair: Any = None
@@ -83,7 +84,7 @@ def serve(directory: str) -> None:
             return pair.write(bytes.fromhex(argument))
         return pair.written().hex() if what == "written" else pair.close()
 
-    # The end of an earlier guest is not that of this one.
+    # The file may be left from an earlier guest.
     with contextlib.suppress(FileNotFoundError):
         os.unlink(os.path.join(directory, "over"))
     put(os.path.join(directory, "ready"), True)
@@ -95,7 +96,7 @@ def serve(directory: str) -> None:
                 put(os.path.join(directory, told), [None, answer(what, argument)])
             except WorkFailed as wrong:
                 put(os.path.join(directory, told), [str(wrong), None])
-            except Exception as wrong:  # the test is told of it
+            except Exception as wrong:  # the host raises it in the test
                 put(os.path.join(directory, told), [repr(wrong), None])
         time.sleep(0.02)
 

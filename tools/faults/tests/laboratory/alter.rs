@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Frames that were altered, as the transport reads them.
+//! Tests of altered frames, as the transport parses them.
 
 use verbena_faults::{alter, Corrupt, Field, Icrc};
 use verbena_roce::packet::{Kind, Reth, Transport};
@@ -67,7 +67,7 @@ fn how(field: Option<Field>, value: Option<u64>, payload: Option<u32>, icrc: Icr
 }
 
 #[test]
-fn a_field_becomes_what_is_asked_for() {
+fn a_field_gets_the_requested_value() {
     for (is_ipv4, vlan) in [
         (true, None),
         (false, None),
@@ -106,7 +106,7 @@ fn a_field_becomes_what_is_asked_for() {
 }
 
 #[test]
-fn a_payload_has_a_bit_flipped_and_no_more_than_it_has() {
+fn a_bit_of_the_payload_is_flipped_but_not_of_the_padding() {
     let mut bytes = write(true, None);
     assert!(alter::corrupt(
         &mut bytes,
@@ -114,10 +114,10 @@ fn a_payload_has_a_bit_flipped_and_no_more_than_it_has() {
     ));
     let packet = frame::parse(&bytes).unwrap().packet;
     let verbena_roce::host::Source::Bytes(payload) = packet.payload.source() else {
-        panic!("no bytes");
+        panic!("the payload is not bytes");
     };
     assert_eq!(payload, b"helln");
-    // Behind it there is padding.
+    // The bytes after the payload are padding.
     let before = bytes.clone();
     assert!(!alter::corrupt(
         &mut bytes,
@@ -127,7 +127,7 @@ fn a_payload_has_a_bit_flipped_and_no_more_than_it_has() {
 }
 
 #[test]
-fn a_wrong_icrc_is_seen() {
+fn a_wrong_icrc_is_detected() {
     let mut bytes = write(true, None);
     assert!(alter::corrupt(
         &mut bytes,
@@ -137,7 +137,7 @@ fn a_wrong_icrc_is_seen() {
 }
 
 #[test]
-fn what_is_no_frame_is_left_alone() {
+fn bytes_that_are_not_a_whole_frame_stay_unchanged() {
     let whole = write(true, None);
     let change = how(Some(Field::Psn), Some(1), None, Icrc::Right);
     for length in 0..58 {

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Files that are wrong in every way: an error with its line, and never a panic. What is taken for good is good.
+//! Files with errors of every kind: they are refused with the line of the error, and never cause a
+//! panic. Accepted files are checked.
 
 use verbena_control::{read_rules, read_toml};
 use verbena_faults::{RuleSet, Table};
 use verbena_nic_lab::{is_clear, is_good};
 use verbena_roce_lab::Rng;
 
-/// What is drawn, the same each time.
+/// A stream of random decisions, the same in each run.
 struct Lot(Rng);
 
 impl Lot {
@@ -47,7 +48,7 @@ fn json() -> String {
     serde_json::to_string_pretty(&read_toml(TOML).unwrap()).unwrap()
 }
 
-/// Numbers that are none, or too large; names that are known, and are not; deep nesting; bytes of all kinds.
+/// Malformed and large numbers, known and unknown names, deep nesting, and bytes of all kinds.
 const PIECES: &[&str] = &[
     "99999999999999999999999999",
     "-1",
@@ -125,7 +126,7 @@ fn spoilt(lot: &mut Lot, text: &str) -> Vec<u8> {
 }
 
 #[test]
-fn files_that_are_spoilt_by_lot_are_refused_with_their_line() {
+fn randomly_damaged_files_are_refused_with_a_line() {
     let json = json();
     let mut lot = Lot(Rng::new(12));
     let (mut good, mut bad) = (0, 0);
@@ -142,12 +143,12 @@ fn files_that_are_spoilt_by_lot_are_refused_with_their_line() {
             }
         }
     }
-    // Neither all nor nothing is refused.
+    // Some files are accepted, and many are refused.
     assert!(good > 300 && bad > 10_000, "{good} {bad}");
 }
 
 #[test]
-fn a_file_that_is_cut_anywhere_is_refused_or_has_fewer_rules() {
+fn a_truncated_file_is_refused_or_has_fewer_rules() {
     for text in [TOML, &json()] {
         let whole = read_rules(text.as_bytes()).unwrap();
         for end in 0..text.len() {
@@ -164,7 +165,7 @@ fn a_file_that_is_cut_anywhere_is_refused_or_has_fewer_rules() {
 }
 
 #[test]
-fn a_rule_that_is_refused_leaves_those_that_were_there() {
+fn a_refused_rule_changes_no_other_rules() {
     let json = json();
     let mut lot = Lot(Rng::new(13));
     let mut table = Table::default();
@@ -172,7 +173,7 @@ fn a_rule_that_is_refused_leaves_those_that_were_there() {
     table.add(&read_toml(TOML).unwrap(), None, 0, 0).unwrap();
     let before = table.told();
     for _ in 0..5_000 {
-        // As the NIC gets them: whoever reads no file looks at nothing.
+        // The NIC gets rules as JSON in requests, without the checks of files.
         let Ok(set) = serde_json::from_slice::<RuleSet>(&spoilt(&mut lot, &json)) else {
             continue;
         };
@@ -187,7 +188,7 @@ fn a_rule_that_is_refused_leaves_those_that_were_there() {
 }
 
 #[test]
-fn what_is_nested_deep_is_refused_whatever_the_stack() {
+fn deep_nesting_is_refused_without_a_stack_overflow() {
     let deep = |open: &str, n| open.repeat(n);
     for n in [150, 250, 1_000, 100_000] {
         for file in [
@@ -208,7 +209,7 @@ fn what_is_nested_deep_is_refused_whatever_the_stack() {
             is_clear(&error, file.as_bytes());
         }
     }
-    // Many rules are not deep.
+    // Many rules are not deeply nested.
     let rules: Vec<String> = (0..256)
         .map(|n| format!("[[rule]] # {n}\nname = \"a.{n}\"\nmatch = {{ opcode = [\"SEND\"] }}\naction = {{ delay_us = 5 }}\n# ...\n"))
         .collect();
@@ -218,7 +219,7 @@ fn what_is_nested_deep_is_refused_whatever_the_stack() {
 }
 
 #[test]
-fn what_is_there_twice_or_is_no_text_is_told() {
+fn repeated_fields_and_invalid_text_are_refused_with_their_line() {
     for (file, told) in [
         (&b"version = 1\nversion = 1\n"[..], "line 2: "),
         (b"version = 1\n[[rule]]\nname = \"x\"\nname = \"y\"\naction = \"drop\"\n", "line 4: "),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Rules as people write them, and what a device is told to do by them.
+//! Tests of rules as users write them, and of their effects on a device.
 
 use verbena_abi::cmd::{CmdStatus, Opcode};
 use verbena_abi::cqe::WcStatus;
@@ -19,7 +19,7 @@ fn rules(text: &str) -> RuleSet {
     read_toml(&format!("version = 1\nseed = 7\n{text}")).unwrap()
 }
 
-/// A rule called x: what its match and its action are.
+/// Returns the rule `x` with a match and an action.
 fn rule(matches: &str, action: &str) -> RuleSet {
     rules(&format!(
         "[[rule]]\nname = \"x\"\nmatch = {{ {matches} }}\naction = {action}\n"
@@ -32,7 +32,7 @@ fn table(matches: &str, action: &str) -> Table {
     table
 }
 
-/// A packet of WRITEs of four packets, that a queue pair sends which begins with PSN 100.
+/// Returns a packet of WRITEs of four packets each, from a queue pair whose first PSN is 100.
 fn write(psn: u32) -> Passing {
     let place = (psn - 100) % 4;
     Passing {
@@ -54,16 +54,17 @@ fn write(psn: u32) -> Passing {
     }
 }
 
-/// The PSNs of those WRITEs, counted from 0, of which the first sixteen fire.
+/// Passes the first 16 packets of these WRITEs, and returns those on which a rule fires, counted
+/// from 0.
 fn fired(table: &mut Table) -> Vec<u32> {
     let fires = |psn: &u32| table.packet(0, &write(100 + psn)).is_some();
     (0..16).filter(fires).collect()
 }
 
 #[test]
-fn what_answers_the_peer_is_no_message_of_its_own() {
+fn responses_to_the_peer_do_not_count_as_messages() {
     let mut table = table("packet_of_message = 3", "\"drop\"");
-    // Acknowledgements, and READ responses: with PSNs of the peer's.
+    // Acknowledgements and READ responses, which have PSNs of the peer.
     for (opcode, sequence) in [(0x11, None), (0x10, Some(Sequence::Responses))] {
         for psn in 100..103 {
             let answer = Passing {
@@ -80,7 +81,7 @@ fn what_answers_the_peer_is_no_message_of_its_own() {
 }
 
 #[test]
-fn what_is_matched_fires() {
+fn a_rule_fires_on_each_match() {
     for (matches, expected) in [
         (
             "",
@@ -114,7 +115,7 @@ fn what_is_matched_fires() {
         ("qp = 16", &[]),
         ("peer_qp = 18, nth = 1", &[0]),
         ("peer_qp = 17", &[]),
-        // Ten were there before.
+        // Ten queue pairs existed before the rule.
         ("qp_created = 2, nth = 1", &[0]),
         ("qp_created = 1", &[]),
         ("after_ms = 1", &[]),
@@ -128,7 +129,7 @@ fn what_is_matched_fires() {
 }
 
 #[test]
-fn chance_is_the_seeds_and_the_rules_own() {
+fn random_firings_depend_only_on_the_seed_and_the_rule() {
     let set = rule("probability = 0.3", "\"drop\"");
     let alone = fired(&mut table("probability = 0.3", "\"drop\""));
     assert!(!alone.is_empty() && alone.len() < 16);
@@ -138,7 +139,7 @@ fn chance_is_the_seeds_and_the_rules_own() {
     other.rule[0].matches.limit = Some(1);
     table.add(&other, None, 0, 0).unwrap();
     table.add(&set, None, 0, 0).unwrap();
-    // What fires is the first's once; the draws of the second are the same.
+    // The first rule fires once, and the random numbers of the second stay the same.
     let both = fired(&mut table);
     assert!(alone.iter().all(|psn| both.contains(psn)));
     let seeds = (0..20).map(|seed| {
@@ -162,7 +163,7 @@ fn chance_is_the_seeds_and_the_rules_own() {
 }
 
 #[test]
-fn what_is_sent_again_keeps_its_number() {
+fn a_retransmission_keeps_its_message_number() {
     let mut table = table("packet_of_message = 3, message = 1", "\"drop\"");
     assert_eq!(fired(&mut table), [2]);
     assert_eq!(fired(&mut table), [2]);
@@ -171,7 +172,7 @@ fn what_is_sent_again_keeps_its_number() {
 }
 
 #[test]
-fn the_first_that_would_fire_does_and_all_count() {
+fn only_the_first_rule_fires_and_all_count_the_match() {
     let mut table = Table::default();
     let mut set = rule("nth = 3", "\"drop\"");
     let second = Rule {
@@ -192,7 +193,7 @@ fn the_first_that_would_fire_does_and_all_count() {
 }
 
 #[test]
-fn a_rule_waits_for_another() {
+fn a_rule_with_while_waits_for_another_rule() {
     let mut table = Table::default();
     let set = rules(
         "[[rule]]\nname = \"first\"\nmatch = { nth = 2 }\naction = \"mark_ecn\"\n\
@@ -233,7 +234,7 @@ fn rules_are_added_all_or_none_and_go_with_their_owner() {
 }
 
 #[test]
-fn sends_commands_and_moments_have_hooks_of_their_own() {
+fn sends_commands_and_times_have_hooks_of_their_own() {
     let party = write(100).party;
     let mut sends = table(
         "on = \"send\", opcode = \"RDMA_READ\", nth = 2",
@@ -290,10 +291,10 @@ fn events_and_interrupts_have_hooks_of_their_own() {
 }
 
 #[test]
-fn what_lasts_is_tied_to_its_rule() {
+fn a_lasting_effect_ends_with_its_rule() {
     let mut table = table("nth = 1", "\"port_down\"");
     let Some(Effect::PortDown(None, id)) = table.packet(0, &write(100)) else {
-        panic!("the port stays up");
+        panic!("the rule does not stop the port");
     };
     assert!(table.has(id) && table.remove("x") && !table.has(id));
     table.add(&rule("", "\"port_down\""), None, 0, 0).unwrap();
@@ -312,7 +313,7 @@ fn a_status_may_have_another_cause() {
 }
 
 #[test]
-fn only_queue_pairs_that_are_named_are_concerned() {
+fn only_named_queue_pairs_are_concerned() {
     let party = write(100).party;
     let table = table("qp = 17", "\"drop\"");
     assert!(table.concerns(Direction::Out, &party) && !table.concerns(Direction::In, &party));
@@ -320,7 +321,7 @@ fn only_queue_pairs_that_are_named_are_concerned() {
 }
 
 #[test]
-fn both_formats_say_the_same() {
+fn both_formats_give_the_same_rules() {
     let set = rule(
         "opcode = \"RDMA WRITE\", nth = 3",
         "{ corrupt = { payload = 0, icrc = \"wrong\" } }",

@@ -1,30 +1,30 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What makes no sense is refused, with its line, its field and the reason.
+//! Rules with errors are refused with the line, the field and the reason.
 
 use verbena_control::{read_json, read_toml};
 
-/// What is wrong with a rule in line 4 of a file.
+/// Returns the error of a rule in line 4 of a file.
 fn error(matches: &str, action: &str) -> String {
     let text = format!(
         "version = 1\n\n\n[[rule]]\nname = \"x\"\nmatch = {{ {matches} }}\naction = {action}\n"
     );
     let Err(error) = read_toml(&text) else {
-        panic!("taken: {matches} {action}");
+        panic!("accepted: {matches} {action}");
     };
     assert!(error.starts_with("line "), "{error}");
     error
 }
 
 #[test]
-fn what_cannot_be_combined_is_refused_with_the_reason() {
+fn invalid_combinations_are_refused_with_the_reason() {
     let corrupt = |what: &str| format!("{{ corrupt = {{ {what}, icrc = \"right\" }} }}");
     for (matches, action, told) in [
-        ("nth = 0", "\"drop\"", "match.nth: counts from 1"),
+        ("nth = 0", "\"drop\"", "match.nth: 0 is not valid"),
         (
             "nth = 1, every = 2",
             "\"drop\"",
-            "match.every: says how often, as match.nth does",
+            "match.every: match.nth is given too",
         ),
         ("nth = 1, limit = 2", "\"drop\"", "match.limit"),
         (
@@ -35,27 +35,27 @@ fn what_cannot_be_combined_is_refused_with_the_reason() {
         (
             "event = \"CQ_ERR\"",
             "\"drop\"",
-            "match.event: only with on = event",
+            "match.event: is not possible with on = packet: use on = event",
         ),
         (
             "on = \"event\", vector = 1",
             "\"withhold\"",
-            "match.vector: only with on = interrupt",
+            "match.vector: is not possible with on = event: use on = interrupt",
         ),
         (
             "on = \"event\", qp = 1",
             "\"withhold\"",
-            "match.qp: only with",
+            "match.qp: is not possible with on = event",
         ),
         (
             "on = \"send\", byte = 1",
             "{ stall_ms = 1 }",
-            "match.byte: only with on = packet",
+            "match.byte: is not possible with on = send: use on = packet",
         ),
         (
             "on = \"interrupt\"",
             "{ repeat = 1 }",
-            "action.repeat: happens only to on = event",
+            "action.repeat: is not possible with on = interrupt: use on = event",
         ),
         ("on = \"event\"", "{ repeat = 17 }", "1 to 16"),
         (
@@ -109,12 +109,12 @@ fn what_cannot_be_combined_is_refused_with_the_reason() {
         (
             "command = \"CREATE_QP\"",
             "\"drop\"",
-            "match.command: only with on = command",
+            "match.command: is not possible with on = packet: use on = command",
         ),
         (
             "on = \"command\", psn = 1",
             "{ errno = \"ENOMEM\" }",
-            "match.psn: only with on = packet",
+            "match.psn: is not possible with on = command: use on = packet",
         ),
         (
             "on = \"command\", command = \"CREATE\"",
@@ -125,7 +125,7 @@ fn what_cannot_be_combined_is_refused_with_the_reason() {
         (
             "on = \"command\"",
             "\"drop\"",
-            "action.drop: happens only to on = packet",
+            "action.drop: is not possible with on = command: use on = packet",
         ),
         (
             "on = \"send\", opcode = \"WRITE\"",
@@ -137,11 +137,15 @@ fn what_cannot_be_combined_is_refused_with_the_reason() {
             "{ complete = \"GENERAL\" }",
             "IBV_WC_GENERAL_ERR",
         ),
-        ("on = \"send\"", "{ complete = \"SUCCESS\" }", "no fault"),
+        (
+            "on = \"send\"",
+            "{ complete = \"SUCCESS\" }",
+            "not an error",
+        ),
         (
             "on = \"send\"",
             "{ complete = \"WR_FLUSH_ERR\" }",
-            "flushing",
+            "follows another error",
         ),
         (
             "on = \"send\", opcode = \"LOCAL_INV\"",
@@ -162,11 +166,11 @@ fn what_cannot_be_combined_is_refused_with_the_reason() {
         ),
         ("", "{ delay_us = 0 }", "action.delay_us"),
         ("", "{ duplicate = 17 }", "1 to 16"),
-        ("", "{ rnr = 32 }", "match.opcode has to say|5 bits"),
+        ("", "{ rnr = 32 }", "needs match.opcode|0 to 31"),
         (
             "",
             "{ nak = \"remote access error\" }",
-            "match.opcode has to say",
+            "needs match.opcode",
         ),
         (
             "opcode = \"SEND\"",
@@ -181,7 +185,7 @@ fn what_cannot_be_combined_is_refused_with_the_reason() {
         (
             "opcode = [\"SEND\", \"Acknowledge\"], direction = \"in\"",
             "{ rnr = 3 }",
-            "requests only",
+            "only requests",
         ),
         (
             "opcode = \"SEND\"",
@@ -193,7 +197,7 @@ fn what_cannot_be_combined_is_refused_with_the_reason() {
         (
             "",
             &corrupt("field = \"psn\", payload = 1"),
-            "field, or payload",
+            "give field or payload",
         ),
         (
             "",
@@ -203,7 +207,7 @@ fn what_cannot_be_combined_is_refused_with_the_reason() {
         (
             "opcode = \"Acknowledge\"",
             &corrupt("payload = 1"),
-            "has none",
+            "has no payload",
         ),
     ] {
         let error = error(matches, action);
@@ -211,7 +215,7 @@ fn what_cannot_be_combined_is_refused_with_the_reason() {
             told.split('|').any(|told| error.contains(told)),
             "{matches} {action}: {error}"
         );
-        // Its field may not be there at all: then it is the line in which the rule begins.
+        // The file may not have the field. Then the error has the line in which the rule begins.
         let has = |lines: &[u32]| {
             let begins = |line: &u32| error.starts_with(&format!("line {line}: rule \"x\": "));
             lines.iter().any(begins)
@@ -228,7 +232,7 @@ fn what_cannot_be_combined_is_refused_with_the_reason() {
 }
 
 #[test]
-fn what_is_not_there_yet_is_refused_by_name() {
+fn unavailable_names_are_refused_by_name() {
     for (matches, action) in [
         ("pid = 1", "\"drop\""),
         ("guest = 1", "\"drop\""),
@@ -241,7 +245,7 @@ fn what_is_not_there_yet_is_refused_by_name() {
 }
 
 #[test]
-fn what_cannot_be_read_is_told_with_its_line() {
+fn unreadable_files_are_refused_with_the_line() {
     for (text, line, told) in [
         ("version = 2", 1, "version"),
         ("seed = 1", 1, "version"),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The published schema has what the types have, and nothing else.
+//! Compares the published schema with the types: both have the same fields and actions.
 
 use serde_json::{json, Value};
 use verbena_faults::RuleSet;
@@ -18,7 +18,7 @@ fn keys(value: &Value) -> Vec<&str> {
     keys
 }
 
-/// Whether the types take an action.
+/// True if the types accept an action.
 fn takes(action: &Value) -> bool {
     let set = json!({ "version": 1, "rule": [{ "name": "x", "action": action }] });
     serde_json::from_value::<RuleSet>(set).is_ok()
@@ -27,7 +27,7 @@ fn takes(action: &Value) -> bool {
 #[test]
 fn fields_are_those_of_the_types() {
     let schema: Value = serde_json::from_str(SCHEMA).unwrap();
-    // An error about a field that is not known lists all that are.
+    // The error about an unknown field lists all known fields.
     let known = |set: Value| -> Vec<String> {
         let error = serde_json::from_value::<RuleSet>(set)
             .unwrap_err()

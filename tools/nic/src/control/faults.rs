@@ -147,7 +147,7 @@ mod tests {
             while_connected: true,
         };
         let told = rules.answer(&request).unwrap();
-        assert!(told.contains("match.nth: counts from 1"), "{told}");
+        assert!(told.contains("match.nth: 0 is not valid"), "{told}");
         assert!(rules.answer(&Request::Status).is_none() && !rules.owns);
     }
 }
