@@ -159,6 +159,6 @@ mod tests {
         let error = read(Path::new("/nonexistent")).unwrap_err();
         assert!(error.starts_with("/nonexistent: "), "{error}");
         let error = parse(b"hello", "x").unwrap_err();
-        assert_eq!(error, "x: this is no recording of Verbena's");
+        assert_eq!(error, "x: this is not a recording of Verbena");
     }
 }

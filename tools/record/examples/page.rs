@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Prints the page of a recording that is made up: WRITEs of one queue pair to another, some of which are lost and sent again.
-//! `page 100000` has so many packets; see it in a browser.
+//! Prints the page of a made-up recording: WRITEs from one queue pair to another, some of which are
+//! lost and sent again. `page 100000` makes a recording with this number of packets.
 
 use std::io::Write;
 use verbena_abi::ctx::QpState;
@@ -9,7 +9,7 @@ use verbena_abi::syndrome::Syndrome;
 use verbena_faults::{Action, Direction, Match, On, Rule};
 use verbena_record::{report, Entry, Facts, Packet, Recording, What};
 
-/// Packets between two losses.
+/// Number of packets between two losses.
 const LOSS: u32 = 97;
 
 fn main() -> std::io::Result<()> {

@@ -490,7 +490,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::flags::{FIRST, LAST, LOST, RECV, WRITTEN};
 
-    /// One of each kind, all fields different.
+    /// Returns one entry of each kind, with different values in all fields.
     pub(crate) fn all() -> Vec<What> {
         let packet = Packet {
             qpn: 1,
@@ -591,7 +591,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn words_of_no_kind_are_no_entry() {
+    fn words_of_an_unknown_kind_are_refused() {
         for kind in [0, RESET + 1, 255] {
             assert_eq!(Entry::unpack(&[1, kind.into(), 0, 0, 0, 0]), None);
         }

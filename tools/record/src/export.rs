@@ -92,12 +92,12 @@ impl Counts {
     fn party(&self, m: &mut Match, owner: u32, base: u32, qpn: u32) -> Result<(), String> {
         if owner <= base {
             return Err(format!(
-                "QP {qpn:#x} was there before the rule: add rules before the program begins"
+                "QP {qpn:#x} existed before the rule was added: add rules before the program starts"
             ));
         }
         if !self.born.contains(&owner) {
             return Err(format!(
-                "the creation of QP {qpn:#x} is not in the recording: record more entries, or earlier"
+                "the creation of QP {qpn:#x} is not in the recording: record more entries, or begin to record earlier"
             ));
         }
         m.qp_created = Some(u64::from(owner - base));
@@ -136,7 +136,7 @@ pub fn export(recording: &Recording, rules: &[Option<Rule>]) -> Exported {
         let made = match entry.what {
             What::Fired { rule, .. } => match rules.get(usize::from(rule)) {
                 Some(Some(rule)) => exact(&counts, &entry.what, rule).map(|m| (rule, m)),
-                _ => Err(String::from("nothing more is known of the rule")),
+                _ => Err(String::from("the recording does not have the rule")),
             },
             What::Passed {
                 way,
@@ -178,7 +178,7 @@ fn repeated(rule: &Rule, exact: Option<Match>, others: &[Rule]) -> Result<Option
         // A rule on time is exact as it is, even if it fires often.
         None if others.contains(rule) => return Ok(None),
         None if is_there(&rule.name) => {
-            return Err(format!("there are two rules {:?}", rule.name));
+            return Err(format!("two different rules have the name {:?}", rule.name));
         }
         None => rule.clone(),
     };
@@ -239,13 +239,15 @@ fn exact(counts: &Counts, what: &What, rule: &Rule) -> Result<Option<Match>, Str
         }
         (On::Command, _) => {
             let since = counts.since.get(&number).ok_or(
-                "the recording begins behind the rule: switch it on before rules are added",
+                "the recording begins after the rule was added: begin to record before rules are added",
             )?;
             let before = since.get(&opcode).copied().unwrap_or(0);
             let all = counts.commands.get(&opcode).copied().unwrap_or(0);
             Ok(Some(Match {
                 on,
-                command: Some(verbena_faults::command_name(opcode).ok_or("an unknown command")?),
+                command: Some(
+                    verbena_faults::command_name(opcode).ok_or("the command is unknown")?,
+                ),
                 // The recording has a command only when it is answered, so this one is not counted
                 // yet.
                 nth: Some(all - before.min(all) + 1),
@@ -326,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_firing_is_named_by_queue_pair_packet_and_time_of_passing() {
+    fn a_firing_is_exported_by_queue_pair_packet_and_pass() {
         let out = of(
             &[
                 created(3),
@@ -354,18 +356,18 @@ mod tests {
     }
 
     #[test]
-    fn what_chance_lost_is_a_firing_too() {
+    fn a_random_loss_is_exported_as_a_rule() {
         let out = of(&[created(7), passed(7, 1, LOST)], &[]);
         assert_eq!(out.set.rule[0].matches.qp_created, Some(1));
         assert_eq!(out.set.rule[0].matches.nth, Some(1));
     }
 
     #[test]
-    fn what_cannot_be_named_exactly_is_missing_with_the_reason() {
+    fn firings_that_cannot_be_exported_are_missing_with_the_reason() {
         for (whats, why) in [
             (vec![passed(3, 1, 0), fired(0, 3, 1)], "creation of QP 0x11"),
             (vec![created(2), fired(0, 2, 1)], "before the rule"),
-            (vec![created(3), fired(9, 3, 1)], "nothing more is known"),
+            (vec![created(3), fired(9, 3, 1)], "does not have the rule"),
             (vec![created(3), What::Reset, fired(0, 3, 1)], "creation"),
         ] {
             let out = of(&whats, &[rule("x")]);
@@ -375,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn a_moment_is_there_once_and_what_no_rule_can_say_is_missing() {
+    fn a_rule_on_time_is_exported_once_and_an_invalid_rule_is_missing() {
         let later = Some(Rule {
             name: String::from("later"),
             optional: false,
@@ -401,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_each_one_rule() {
+    fn exported_rules_have_unique_names() {
         let whats = [created(3), fired(0, 3, 1), fired(1, 3, 2), fired(0, 3, 3)];
         let out = of(&whats, &[rule("x"), rule("x 3")]);
         assert_eq!(out.set.rule.len(), 3, "{:?}", out.missing);

@@ -65,16 +65,16 @@ pub enum Bad {
 impl fmt::Display for Bad {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoRecording => write!(f, "this is no recording of Verbena's"),
+            Self::NoRecording => write!(f, "this is not a recording of Verbena"),
             Self::Version(n) => write!(
                 f,
-                "a recording of version {n}; this reads version {VERSION}"
+                "a recording of version {n}; this program reads version {VERSION}"
             ),
             Self::Short(at, what) => write!(f, "it ends after {at} bytes, in the middle of {what}"),
-            Self::Long(more) => write!(f, "{more} bytes too many at its end"),
-            Self::Sum => write!(f, "its sum is wrong: bytes of it have changed"),
-            Self::Wrong(what) => write!(f, "{what} cannot be so"),
-            Self::Entry(n) => write!(f, "entry {n} is of no kind that is known"),
+            Self::Long(more) => write!(f, "it has {more} bytes after its end"),
+            Self::Sum => write!(f, "its checksum is wrong: the file is damaged"),
+            Self::Wrong(what) => write!(f, "{what} has an impossible value"),
+            Self::Entry(n) => write!(f, "entry {n} has an unknown kind"),
         }
     }
 }
@@ -162,21 +162,21 @@ impl Recording {
             return Err(Bad::NoRecording);
         }
         rest.at = MAGIC.len();
-        let version = rest.u32("its head")?;
+        let version = rest.u32("the head")?;
         if version != VERSION {
             return Err(Bad::Version(version));
         }
-        if rest.u32("its head")? as usize != ENTRY {
+        if rest.u32("the head")? as usize != ENTRY {
             return Err(Bad::Wrong("the length of entries"));
         }
         let mut found = Self {
-            first: rest.u64("its head")?,
-            power_on: rest.u64("its head")?,
-            taken: rest.u64("its head")?,
-            mac: rest.array("its head")?,
+            first: rest.u64("the head")?,
+            power_on: rest.u64("the head")?,
+            taken: rest.u64("the head")?,
+            mac: rest.array("the head")?,
             ..Self::default()
         };
-        rest.take(2, "its head")?;
+        rest.take(2, "the head")?;
         found.reason = rest.text("the reason")?;
         for _ in 0..rest.u32("the rules")? {
             found.rules.push(rest.text("the rules")?);
@@ -200,7 +200,7 @@ impl Recording {
             found.entries.push(entry);
         }
         let end = rest.at;
-        let told = rest.u64("the sum")?;
+        let told = rest.u64("the checksum")?;
         if bytes.len() > rest.at {
             return Err(Bad::Long(bytes.len() - rest.at));
         }
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_longer_or_changed_is_refused() {
+    fn truncated_extended_and_changed_files_are_refused() {
         let bytes = recording().to_bytes();
         for end in 0..bytes.len() {
             let error = Recording::from_bytes(&bytes[..end]).unwrap_err();
@@ -259,14 +259,17 @@ mod tests {
         let mut newer = bytes.clone();
         newer[8] = 2;
         let error = Recording::from_bytes(&newer).unwrap_err().to_string();
-        assert_eq!(error, "a recording of version 2; this reads version 1");
+        assert_eq!(
+            error,
+            "a recording of version 2; this program reads version 1"
+        );
         let endless = Recording {
             first: u64::MAX,
             ..recording()
         };
         let error = Recording::from_bytes(&endless.to_bytes());
         assert_eq!(error, Err(Bad::Wrong("the number of entries")));
-        // A count that would need all the memory takes none.
+        // A large count does not make the reader allocate memory for all entries.
         let mut endless = recording();
         endless.entries.clear();
         let mut bytes = endless.to_bytes();

@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_of_packets_is_a_frame_each_as_on_a_wire() {
+    fn a_row_of_packets_becomes_one_frame_for_each() {
         let all = of(vec![
             created(1),
             created(2),
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn of_very_many_packets_a_row_is_one_frame() {
+    fn in_a_large_recording_a_row_becomes_one_frame() {
         let many = Packet {
             count: 1 << 17,
             bytes: 1 << 30,

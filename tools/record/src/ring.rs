@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_entries_are_there_in_order() {
+    fn the_last_entries_are_returned_in_order() {
         assert_eq!(numbers(&pushed(0), 0, 9), (0, vec![]));
         assert_eq!(numbers(&pushed(3), 0, 9), (0, vec![0, 1, 2]));
         assert_eq!(numbers(&pushed(3), 1, 1), (1, vec![1]));

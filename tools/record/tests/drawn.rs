@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Recordings of entries that were drawn by lot, as no device writes them: whatever they say, something is told of it.
+//! Random entries that no device writes: all functions that read recordings must process them
+//! without a panic.
 
 use verbena_faults::{Action, Match, Rule};
 use verbena_record::{errors, export, frames, report, why, Entry, Facts, Recording, What, WORDS};
 
-/// Draws (splitmix64).
+/// A source of random numbers (splitmix64).
 struct Dice(u64);
 
 impl Dice {
@@ -16,7 +17,7 @@ impl Dice {
         z ^ (z >> 31)
     }
 
-    /// Small numbers mostly, so that entries have to do with each other.
+    /// Returns mostly small numbers, so that entries refer to each other.
     fn number(&mut self) -> u64 {
         match self.roll() % 4 {
             0 => self.roll(),
@@ -29,14 +30,14 @@ impl Dice {
         let mut words = [0; WORDS];
         words.iter_mut().for_each(|word| *word = self.number());
         words[1] = self.roll() % 14 | (self.roll() & 0x3_ffff_ff00);
-        // Times as a device has them.
+        // A device has no times above this limit.
         words[0] &= u64::MAX >> 8;
         Entry::unpack(&words)
     }
 }
 
 #[test]
-fn whatever_is_recorded_is_told_of_without_a_panic() {
+fn random_recordings_are_processed_without_a_panic() {
     let rule = Rule {
         name: "é".repeat(30),
         optional: false,

@@ -34,7 +34,7 @@ const fn known(
     }
 }
 
-const NOT_HERE: &str = "nothing: Verbena never gives this event, since RoCE has no such thing.";
+const NOT_HERE: &str = "nothing: Verbena never reports this event, because RoCE does not have it.";
 
 pub(super) static ALL: [Known; 19] = [
     known(
@@ -43,8 +43,8 @@ pub(super) static ALL: [Known; 19] = [
         "11.6.3",
         "A CQ is in error. Its queue pairs go to ERR, with IBV_EVENT_QP_FATAL each.",
         &[
-            "The CQ overflowed: the program polls too slowly, or `cqe` is less than what its \
-             queue pairs can have under way.",
+            "The CQ overflowed: the program polls too slowly, or `cqe` is less than the number \
+             of work requests that its queue pairs can have outstanding.",
             "The memory of the CQ cannot be written.",
             "A fault rule with `cq_overflow` fired.",
         ],
@@ -54,9 +54,9 @@ pub(super) static ALL: [Known; 19] = [
         1,
         "IBV_EVENT_QP_FATAL",
         "11.6.3",
-        "A queue pair went to ERR, and no work request is to blame.",
+        "A queue pair went to ERR, and a work request is not the cause.",
         &[
-            "Its CQ died (IBV_EVENT_CQ_ERR), or its SRQ (IBV_EVENT_SRQ_ERR).",
+            "Its CQ (IBV_EVENT_CQ_ERR) or its SRQ (IBV_EVENT_SRQ_ERR) is in error.",
             "The memory of its queues was overwritten or cannot be read.",
             "A fault rule with `qp_error` fired.",
         ],
@@ -66,11 +66,11 @@ pub(super) static ALL: [Known; 19] = [
         2,
         "IBV_EVENT_QP_REQ_ERR",
         "11.6.3, 9.7.4.1",
-        "The peer asked this queue pair for what it cannot do; the queue pair is in ERR. The \
-         peer's completion has IBV_WC_REM_INV_REQ_ERR.",
+        "The peer sent a request that this queue pair does not execute; the queue pair is in \
+         ERR. The peer's completion has IBV_WC_REM_INV_REQ_ERR.",
         &[
-            "qp_access_flags, set at the way to INIT, do not allow the operation.",
-            "The peer has more READs and atomics under way than max_dest_rd_atomic.",
+            "qp_access_flags, set on the transition to INIT, do not allow the operation.",
+            "The peer has more READs and atomics outstanding than max_dest_rd_atomic.",
             "The address of an atomic is not a multiple of 8, or a packet is malformed.",
         ],
         CONNECTION,
@@ -79,13 +79,13 @@ pub(super) static ALL: [Known; 19] = [
         3,
         "IBV_EVENT_QP_ACCESS_ERR",
         "11.6.3, 9.7.4.1",
-        "The peer accessed memory that it may not; the queue pair is in ERR. The peer's \
+        "The peer accessed memory without permission; the queue pair is in ERR. The peer's \
          completion has IBV_WC_REM_ACCESS_ERR.",
         &[
             "The peer used a wrong or old R_Key, or the region was deregistered.",
             "The access reaches beyond the memory region.",
             "The region was registered without the IBV_ACCESS_REMOTE_ flag of the operation.",
-            "Region and queue pair are not of one protection domain.",
+            "The region and the queue pair belong to different protection domains.",
         ],
         CONNECTION,
     ),
@@ -93,15 +93,15 @@ pub(super) static ALL: [Known; 19] = [
         4,
         "IBV_EVENT_COMM_EST",
         "11.6.3",
-        "A packet came while the queue pair was in RTR: the peer is there already.",
-        &["The peer was faster than this end's ibv_modify_qp to RTS."],
+        "A packet arrived while the queue pair was in RTR, so the peer is already connected.",
+        &["The peer sent a packet before this side's ibv_modify_qp to RTS."],
         NOTHING,
     ),
     known(
         5,
         "IBV_EVENT_SQ_DRAINED",
         "11.6.3",
-        "The send queue is drained: the queue pair is in SQD and its last send is done.",
+        "The send queue is drained: the queue pair is in SQD and its last send is complete.",
         &["The program moved it to SQD with en_sqd_async_notify."],
         NOTHING,
     ),
@@ -127,9 +127,9 @@ pub(super) static ALL: [Known; 19] = [
         "11.6.3",
         "The device is dead until its driver has reset it; all outstanding work is flushed.",
         &[
-            "The driver was unbound, or the device removed.",
-            "The NIC's process ended or its model failed: its log tells.",
-            "A fault rule with `fatal`, or `verbena-nic --misbehave`, asked for it.",
+            "The driver was unbound, or the device was removed.",
+            "The NIC's process ended or its device model failed: see its log.",
+            "A fault rule with `fatal`, or `verbena-nic --misbehave`, caused it.",
         ],
         DEVICE,
     ),
@@ -145,10 +145,10 @@ pub(super) static ALL: [Known; 19] = [
         10,
         "IBV_EVENT_PORT_ERR",
         "11.6.3",
-        "The port is down; what is sent meanwhile is lost and is sent again.",
+        "The port is down. Packets sent meanwhile are lost, and are sent again.",
         &["The net device went down (ip link set down)."],
-        "bring the net device up again. A connection that runs out of retries before has \
-         IBV_WC_RETRY_EXC_ERR.",
+        "bring the net device up again. A connection whose retries run out before that fails \
+         with IBV_WC_RETRY_EXC_ERR.",
     ),
     known(
         11,
@@ -198,7 +198,7 @@ pub(super) static ALL: [Known; 19] = [
         "IBV_EVENT_QP_LAST_WQE_REACHED",
         "11.6.3",
         "A queue pair on an SRQ is in ERR and takes no receive from the SRQ any more.",
-        &["The queue pair came to ERR: `verbenactl why QPN` tells by what."],
+        &["The queue pair entered ERR: `verbenactl why QPN` shows the cause."],
         "poll its CQs; after that the queue pair may be destroyed or reset.",
     ),
     known(
@@ -215,6 +215,6 @@ pub(super) static ALL: [Known; 19] = [
         "11.6.3",
         "The table of GIDs changed.",
         &["An address of the net device was added or removed (ip address)."],
-        "look up sgid_index again: entries may have moved.",
+        "look up sgid_index again, because entries may have moved.",
     ),
 ];

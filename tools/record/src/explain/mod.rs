@@ -163,12 +163,12 @@ pub fn explain(words: &[String]) -> Result<Answer, String> {
             (Some(verb), _) => errno(verb, other),
             (None, Some(verb)) => errno(verb, one),
             (None, None) => Err(format!(
-                "{one} {other}: neither is a verb. Ask for one code, or for a verb and its errno: \
+                "{one} {other}: neither is a verb. Give one code, or a verb and its errno: \
                  verbenactl explain ibv_create_qp EINVAL"
             )),
         },
         _ => Err(String::from(
-            "ask for one code, or for a verb and its errno; quote a text that has blanks",
+            "give one code, or a verb and its errno; quote a text that has blanks",
         )),
     }
 }
@@ -177,7 +177,7 @@ fn errno(verb: &'static str, word: &str) -> Result<Answer, String> {
     let Some(errno) = verbs::find(word) else {
         let all = verbs::ERRNOS.iter().map(|errno| errno.name);
         return Err(format!(
-            "{word} is no errno that a verb has: those are {}",
+            "no verb fails with the errno {word}; the errnos of verbs are {}",
             all.collect::<Vec<_>>().join(", ")
         ));
     };
@@ -192,7 +192,7 @@ fn verbs_with(errno: &verbs::Errno) -> String {
     let with = verbs::CASES.iter().filter(|case| case.errno == errno.name);
     let with: Vec<_> = with.map(|case| case.verb).collect();
     format!(
-        "{} is errno {}, {}; what it means depends on the verb: verbenactl explain VERB {0}, where \
+        "{} is errno {}, {}; its meaning depends on the verb: verbenactl explain VERB {0}, where \
          VERB is {}",
         errno.name,
         errno.number,
@@ -211,7 +211,7 @@ fn one(word: &str) -> Result<Answer, String> {
         let told: Vec<_> = told.collect();
         if told.is_empty() {
             return Err(format!(
-                "{verb} has no errno that is its own: name the one that it failed with, as in \
+                "{verb} has no errno with causes of its own: give the errno of the failure, as in \
                  verbenactl explain {verb} EINVAL"
             ));
         }
@@ -245,7 +245,7 @@ fn one(word: &str) -> Result<Answer, String> {
     }
     let near = names::near(word, all.iter().map(|known| known.name.as_str()));
     let near = match near.as_slice() {
-        [] => String::from("verbenactl explain all lists them"),
+        [] => String::from("verbenactl explain all lists the codes"),
         near => format!("did you mean {}?", near.join(", ")),
     };
     Err(format!("no such code: {word}; {near}"))
@@ -270,7 +270,7 @@ fn by_number(word: &str, number: u32) -> Result<Answer, String> {
         return Err(match errno {
             Some(errno) => verbs_with(errno),
             None => {
-                format!("no such code: {word} (verbenactl explain all lists them)")
+                format!("no such code: {word} (verbenactl explain all lists the codes)")
             }
         });
     }

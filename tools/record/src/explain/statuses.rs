@@ -25,7 +25,7 @@ const fn of_reliable_datagrams(status: WcStatus, text: &'static str) -> Known {
         meaning: "This status belongs to reliable datagrams, which RoCE does not have.",
         clause: "11.6.2",
         causes: &[
-            "A fault rule with `complete` asked for this status (verbenactl fault summary).",
+            "A fault rule with `complete` set this status (verbenactl fault summary).",
             "The program printed another number, for example an errno or an opcode.",
         ],
         remedy: DATAGRAM_ONLY,
@@ -38,10 +38,10 @@ pub(super) static ALL: [Known; 22] = [
     Known {
         status: Success,
         text: "success",
-        meaning: "The work request is done; its buffers may be used again.",
+        meaning: "The work request is complete; its buffers may be used again.",
         clause: "11.6.2",
         causes: &[],
-        remedy: "nothing: this is no error.",
+        remedy: "nothing: this is not an error.",
     },
     Known {
         status: LocLenErr,
@@ -51,7 +51,8 @@ pub(super) static ALL: [Known; 22] = [
         causes: &[
             "A SEND was longer than the buffer of the receive that it took.",
             "The message is longer than max_msg_sz of ibv_query_port.",
-            "An atomic's data are not 8 bytes, or a READ was answered with another length.",
+            "The buffer of an atomic is not 8 bytes long, or the response to a READ had another \
+             length.",
         ],
         remedy: CONNECTION,
     },
@@ -61,11 +62,11 @@ pub(super) static ALL: [Known; 22] = [
         meaning: "The queue pair cannot execute the work request as it was posted.",
         clause: "11.6.2",
         causes: &[
-            "The opcode is not one for this transport, such as an RDMA WRITE on UD.",
-            "The address handle is of another protection domain than the queue pair, or its \
-             GID is gone.",
+            "The transport does not have the opcode, such as an RDMA WRITE on UD.",
+            "The address handle belongs to another protection domain than the queue pair, or its \
+             GID was removed.",
             "A READ or an atomic was posted although max_rd_atomic is 0.",
-            "The entry was overwritten: the program wrote to the queue's memory.",
+            "The entry was overwritten: the program wrote to the memory of the queue.",
         ],
         remedy: SQE_OR_CONNECTION,
     },
@@ -73,11 +74,11 @@ pub(super) static ALL: [Known; 22] = [
     Known {
         status: LocProtErr,
         text: "local protection error",
-        meaning: "An SGE of the work request names memory that it may not use.",
+        meaning: "An SGE of the work request names memory that the work request may not use.",
         clause: "11.6.2",
         causes: &[
-            "The L_Key is not one: ibv_dereg_mr came before the completion, or the field \
-             was never set.",
+            "The L_Key is not valid: the program called ibv_dereg_mr before the completion, or \
+             never set the field.",
             "Address and length reach beyond the memory region.",
             "The region belongs to another protection domain.",
             "A receive or a READ writes to a region without IBV_ACCESS_LOCAL_WRITE.",
@@ -88,14 +89,14 @@ pub(super) static ALL: [Known; 22] = [
         status: WrFlushErr,
         text: "Work Request Flushed Error",
         meaning: "The work request was not executed: its queue pair was in ERR, or its send \
-                  queue in SQE. That is never the first error.",
+                  queue in SQE. Another error always precedes this status.",
         clause: "11.6.2, 10.3.1",
         causes: &[
-            "An earlier work request of this queue pair failed: the first completion of it \
-             with another status tells.",
+            "An earlier work request of this queue pair failed: see its first completion with \
+             another status.",
             "The program or its library moved the queue pair to ERR: ibv_modify_qp, \
              rdma_disconnect, or the peer disconnected.",
-            "A CQ or the SRQ of the queue pair died, or the device did: \
+            "A CQ or the SRQ of the queue pair, or the device, is in error: \
              IBV_EVENT_CQ_ERR, IBV_EVENT_SRQ_ERR, IBV_EVENT_DEVICE_FATAL.",
             "The peer's request was refused: IBV_EVENT_QP_REQ_ERR, IBV_EVENT_QP_ACCESS_ERR.",
         ],
@@ -104,20 +105,20 @@ pub(super) static ALL: [Known; 22] = [
     Known {
         status: MwBindErr,
         text: "memory management operation error",
-        meaning: "A bind, a fast registration or an invalidate named a key that it may not.",
+        meaning: "A bind, a fast registration or an invalidate named a key that it may not use.",
         clause: "11.6.2",
         causes: &[
             "The memory region was registered without IBV_ACCESS_MW_BIND.",
             "The window reaches beyond the region, or asks for rights that the region lacks.",
-            "Window, region and queue pair are not of one protection domain.",
-            "The peer sent a SEND with invalidate that named a key it may not invalidate.",
+            "The window, the region and the queue pair belong to different protection domains.",
+            "The peer sent a SEND with invalidate for a key that it may not invalidate.",
         ],
         remedy: CONNECTION,
     },
     Known {
         status: BadRespErr,
         text: "bad response error",
-        meaning: "The response that came cannot answer the request.",
+        meaning: "The response does not fit the request.",
         clause: "11.6.2, 9.9.2",
         causes: &[
             "A fault rule or an impairment changed a packet.",
@@ -144,9 +145,9 @@ pub(super) static ALL: [Known; 22] = [
         clause: "11.6.2, 9.7.5.2",
         causes: &[
             "A SEND was longer than the receive that the peer had posted.",
-            "The peer's qp_access_flags do not allow the operation: they are set at the \
-             way to INIT.",
-            "More READs and atomics are under way than the peer's max_dest_rd_atomic.",
+            "The peer's qp_access_flags, set on the transition to INIT, do not allow the \
+             operation.",
+            "More READs and atomics are outstanding than the peer's max_dest_rd_atomic.",
             "The address of an atomic is not a multiple of 8.",
         ],
         remedy: CONNECTION,
@@ -157,24 +158,24 @@ pub(super) static ALL: [Known; 22] = [
         meaning: "The peer refused the remote key or address (NAK code 2).",
         clause: "11.6.2, 9.7.5.2",
         causes: &[
-            "The R_Key is not the one of the peer's region: it was sent in another byte \
-             order, is an old one, or the region was deregistered.",
+            "The R_Key is not that of the peer's region: it was sent in another byte order, is \
+             an old one, or the region was deregistered.",
             "Address and length reach beyond the peer's region.",
             "The region was registered without IBV_ACCESS_REMOTE_WRITE, REMOTE_READ or \
              REMOTE_ATOMIC.",
-            "Region and queue pair of the peer are not of one protection domain.",
+            "The region and the queue pair of the peer belong to different protection domains.",
         ],
         remedy: CONNECTION,
     },
     Known {
         status: RemOpErr,
         text: "remote operation error",
-        meaning: "The peer could not execute the request for a reason of its own (NAK code 3).",
+        meaning: "The peer could not execute the request because of an error on its side (NAK code 3).",
         clause: "11.6.2, 9.7.5.2",
         causes: &[
             "The receive that the peer had posted has a bad SGE: its completion there has \
              IBV_WC_LOC_PROT_ERR.",
-            "The peer's SRQ or CQ died.",
+            "The peer's SRQ or CQ is in error.",
         ],
         remedy: CONNECTION,
     },
@@ -184,15 +185,15 @@ pub(super) static ALL: [Known; 22] = [
         meaning: "The peer did not acknowledge a packet within retry_cnt retries.",
         clause: "11.6.2, 9.7.6.1.3",
         causes: &[
-            "The peer's queue pair is gone, in ERR, or never came to RTR: its process ended, \
-             or it failed first.",
-            "dest_qp_num or a PSN is not the peer's: rq_psn has to be the sq_psn of the other \
-             end, dest_qp_num its qp_num.",
-            "The GID is not the peer's, or sgid_index is of another network or address \
+            "The peer's queue pair is gone, in ERR, or has not reached RTR: its process ended, \
+             or it had an error before.",
+            "dest_qp_num or a PSN does not match the peer: rq_psn must be the peer's sq_psn, and \
+             dest_qp_num the peer's qp_num.",
+            "The GID is not the peer's, or sgid_index belongs to another network or address \
              family: ping the address.",
-            "The way loses packets: link or port down, a fault rule, an impairment, a path \
-             MTU that does not pass.",
-            "timeout is too short for a busy peer: the wait is 4.096 us times 2^timeout.",
+            "The path loses packets: the link or port is down, a fault rule or an impairment \
+             drops them, or the path MTU is too large.",
+            "timeout is too short for a busy peer: the ACK timer is 4.096 us times 2^timeout.",
         ],
         remedy: CONNECTION,
     },
@@ -202,11 +203,11 @@ pub(super) static ALL: [Known; 22] = [
         meaning: "The peer had no receive posted for rnr_retry retries.",
         clause: "11.6.2, 9.7.5.2.8",
         causes: &[
-            "The receiving program posts receives too late or too few: the first have to be \
-             there before the queue pair goes to RTR.",
-            "rnr_retry is below 7, which waits without end, and the peer is slower than \
-             min_rnr_timer allows.",
-            "The peer's SRQ is empty: all of its queue pairs take from it.",
+            "The receiving program posts receives too late or too few: post the first ones before \
+             the queue pair enters RTR.",
+            "rnr_retry is below 7 (7 retries for ever), and the peer is slower than \
+             min_rnr_timer and the retries allow.",
+            "The peer's SRQ is empty: all queue pairs of the SRQ take receives from it.",
         ],
         remedy: CONNECTION,
     },
@@ -220,8 +221,8 @@ pub(super) static ALL: [Known; 22] = [
         causes: &[
             "A packet in the middle of a UC message was lost, and its receive came from an SRQ.",
         ],
-        remedy: "post the receive again; the queue pair goes on. UC repairs no loss: where \
-                 every message counts, use RC.",
+        remedy: "post the receive again; the queue pair still works. UC does not recover \
+                 from loss: use RC if every message has to arrive.",
     },
     of_reliable_datagrams(InvEecnErr, "invalid EE context number"),
     of_reliable_datagrams(InvEecStateErr, "invalid EE context state"),
@@ -231,25 +232,25 @@ pub(super) static ALL: [Known; 22] = [
         meaning: "The device failed.",
         clause: "11.6.2",
         causes: &[
-            "The device is dead: IBV_EVENT_DEVICE_FATAL, and `verbenactl status` tells of what.",
-            "A fault rule with `complete` asked for this status.",
+            "The device is dead: IBV_EVENT_DEVICE_FATAL, and `verbenactl status` shows the cause.",
+            "A fault rule with `complete` set this status.",
         ],
         remedy: DEVICE,
     },
     Known {
         status: RespTimeoutErr,
         text: "response timeout error",
-        meaning: "No response came in time. Verbena gives this status by fault rules alone.",
+        meaning: "No response arrived in time. Only fault rules cause this status in Verbena.",
         clause: "11.6.2",
-        causes: &["A fault rule with `complete` asked for this status."],
+        causes: &["A fault rule with `complete` set this status."],
         remedy: CONNECTION,
     },
     Known {
         status: GeneralErr,
         text: "general error",
-        meaning: "An error that no other status names. Verbena gives it by fault rules alone.",
+        meaning: "An error that no other status describes. Only fault rules cause this status in Verbena.",
         clause: "11.6.2",
-        causes: &["A fault rule with `complete` asked for this status."],
+        causes: &["A fault rule with `complete` set this status."],
         remedy: CONNECTION,
     },
 ];

@@ -56,44 +56,44 @@ fn own(cause: Syndrome) -> Option<&'static [&'static str]> {
     use Syndrome::*;
     Some(match cause {
         RkeyUnknown | LkeyUnknown => &[
-            "The region was deregistered, or the key invalidated, before the access came.",
-            "The key is not one that ibv_reg_mr gave: it was sent in another byte order, cut, \
-             or never set.",
+            "The region was deregistered, or the key was invalidated, before the access.",
+            "The key is not one that ibv_reg_mr returned: it was sent in another byte order, \
+             truncated, or never set.",
             "The window of the key is not bound.",
         ],
-        RkeyPd | LkeyPd => &["Region and queue pair were created on two protection domains."],
+        RkeyPd | LkeyPd => &["The region and the queue pair belong to different protection domains."],
         RkeyBounds | LkeyBounds => &[
-            "Address plus length reaches beyond what ibv_reg_mr registered.",
-            "The address is an offset (or the other way round): only zero-based regions and \
-             windows count from 0.",
-            "The address was sent in another byte order or cut to 32 bits.",
+            "Address plus length reaches beyond the region that ibv_reg_mr registered.",
+            "The program passed an offset for an address, or an address for an offset: only \
+             zero-based regions and windows use offsets.",
+            "The address was sent in another byte order or truncated to 32 bits.",
         ],
         RkeyAccess => &[
             "The region was registered without IBV_ACCESS_REMOTE_WRITE, REMOTE_READ or \
-             REMOTE_ATOMIC, as the operation needs.",
+             REMOTE_ATOMIC, whichever the operation needs.",
         ],
         LkeyAccess => &["The region was registered without IBV_ACCESS_LOCAL_WRITE."],
-        OperationDisabled => &["qp_access_flags at the way to INIT lack the operation: \
+        OperationDisabled => &["qp_access_flags, set on the transition to INIT, lack the operation: \
              IBV_ACCESS_REMOTE_WRITE, REMOTE_READ, REMOTE_ATOMIC."],
         TooManyReads => &["The peer's max_rd_atomic is greater than max_dest_rd_atomic here."],
         AtomicMisaligned => &["The remote address of the atomic is not a multiple of 8."],
-        RecvSge => &["The receive that was posted names a bad L_Key, or memory of another size."],
+        RecvSge => &["The posted receive has a bad L_Key, or its address and length do not fit the region."],
         CqOverflow => &[
             "The program polls too slowly, or waits for events and does not drain the CQ.",
-            "`cqe` is less than all sends and receives of its queue pairs together.",
+            "`cqe` is less than the number of sends and receives of all queue pairs of the CQ.",
         ],
         ModifiedToErr => &[
             "The program called ibv_modify_qp to ERR.",
-            "The connection ended: rdma_disconnect, or the process of either end went.",
+            "The connection ended: rdma_disconnect, or the process at one of the ends ended.",
         ],
         Injected => &["A fault rule, or the driver's INJECT_FAULT: verbenactl fault summary."],
-        AddressHandleGid => &["The address that the address handle was made with was removed."],
-        NoReadResources => &["max_rd_atomic was 0 at the way to RTS."],
-        RecvTooSmall => &["The peer's SEND is longer than the receive that was next in line."],
+        AddressHandleGid => &["The source address of the address handle was removed."],
+        NoReadResources => &["max_rd_atomic was 0 on the transition to RTS."],
+        RecvTooSmall => &["The peer's SEND is longer than the next posted receive."],
         GidMacNotAllowed | GidNotAllowed | GidReserved | GidInUse | GidMacInUse => &[
             "Two guests, or two machines, have the same address.",
-            "The host's policy for this guest does not have the address: verbena-nic --mac, \
-             --ip, --gid; `verbenactl port` has the list.",
+            "The host's policy does not allow the guest this address: see --mac, --ip and --gid of \
+             verbena-nic; `verbenactl port` lists the refused addresses.",
         ],
         _ => return None,
     })
@@ -111,16 +111,16 @@ pub(super) fn causes(cause: Syndrome) -> &'static [&'static str] {
         0x2000..=0x20ff => 3,
         0x2100..=0x21ff => 2,
         0x2200..=0x22ff => {
-            return &["The receive that was posted is malformed: its memory was overwritten."]
+            return &["The posted receive is malformed: its memory was overwritten."]
         }
         0x3003 | 0x3103 | 0x3202 => 1,
         0x3000..=0x30ff => 0,
         0x3100..=0x31ff => 14,
         0x4000..=0x40ff => {
             return &[
-                "An argument of the verb is out of range, or an object that it names is gone \
-                 or in use.",
-                "The driver has a defect, if the arguments are right.",
+                "An argument of the verb is out of range, or an object that it names does not \
+                 exist or is in use.",
+                "If the arguments are valid: a defect of the driver.",
             ]
         }
         _ => 8,

@@ -14,7 +14,7 @@ fn refused(words: &[&str]) -> String {
 }
 
 #[test]
-fn one_status_is_found_by_each_of_its_spellings() {
+fn a_status_is_found_by_each_of_its_spellings() {
     for word in [
         "12",
         "0xc",
@@ -37,7 +37,7 @@ fn one_status_is_found_by_each_of_its_spellings() {
 }
 
 #[test]
-fn one_event_is_found_by_each_of_its_spellings() {
+fn an_event_is_found_by_each_of_its_spellings() {
     for word in [
         "QP_FATAL",
         "IBV_EVENT_QP_FATAL",
@@ -54,7 +54,7 @@ fn one_event_is_found_by_each_of_its_spellings() {
 }
 
 #[test]
-fn a_number_that_is_several_codes_is_told_as_each() {
+fn a_number_of_several_codes_is_explained_as_each() {
     let words = [String::from("1")];
     let answer = explain(&words).unwrap();
     assert_eq!(answer.told[0].name, "IBV_WC_LOC_LEN_ERR");
@@ -68,7 +68,7 @@ fn a_number_that_is_several_codes_is_told_as_each() {
 }
 
 #[test]
-fn an_errno_is_told_by_its_verb() {
+fn an_errno_is_explained_for_its_verb() {
     for words in [
         ["ibv_create_qp", "EINVAL"],
         ["EINVAL", "ibv_create_qp"],
@@ -81,12 +81,12 @@ fn an_errno_is_told_by_its_verb() {
         assert!(told.causes[0].contains("max_qp_wr"), "{told:?}");
     }
     assert!(of(&["ibv_post_send"]).name.starts_with("ibv_post_send: "));
-    // One that is not the verb's own is told in general.
+    // An errno without causes of its own for this verb has the general meaning.
     assert!(of(&["ibv_poll_cq", "EIO"]).causes[0].contains("dead"));
 }
 
 #[test]
-fn what_names_nothing_is_refused_with_what_is_near() {
+fn unknown_codes_are_refused_with_similar_names() {
     assert!(refused(&["RETRY_EXEC_ERR"]).contains("did you mean IBV_WC_RETRY_EXC_ERR"));
     assert!(refused(&["nonsense"]).contains("explain all"));
     assert!(refused(&["99999"]).contains("no such code: 99999"));
@@ -119,7 +119,7 @@ fn every_code_of_the_contract_is_explained() {
     for told in all() {
         let name = &told.name;
         let no_error = ["IBV_WC_SUCCESS", "IBV_EVENT_PATH_MIG"].contains(&name.as_str());
-        let not_here = told.remedy.contains("never gives");
+        let not_here = told.remedy.contains("never reports");
         assert!(no_error || not_here || !told.causes.is_empty(), "{name}");
         assert!(
             !told.meaning.is_empty() && !told.remedy.is_empty(),
@@ -134,7 +134,7 @@ fn each_name_is_found_again() {
         let found = of(&[&told.name]);
         assert_eq!(&found, told, "{}", told.name);
     }
-    // This one is both, and the spelling tells.
+    // This name is that of a syndrome and of an event, and the spelling decides.
     assert_eq!(of(&["DeviceFatal"]).kind, Kind::VendorErr);
     assert_eq!(of(&["DEVICE_FATAL"]).kind, Kind::Event);
 }

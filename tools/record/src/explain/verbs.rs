@@ -27,19 +27,19 @@ const fn errno(
 
 pub(super) static ERRNOS: [Errno; 14] = [
     errno(1, "EPERM", "Operation not permitted", "The process lacks a capability."),
-    errno(2, "ENOENT", "No such file or directory", "The object, or the device's file, is not there."),
-    errno(5, "EIO", "Input/output error", "The device is dead: close it, and open it once it is back."),
-    errno(11, "EAGAIN", "Resource temporarily unavailable", "There is nothing yet, and the file descriptor does not block."),
+    errno(2, "ENOENT", "No such file or directory", "The object, or the file of the device, does not exist."),
+    errno(5, "EIO", "Input/output error", "The device is dead: close it, and open it again after it is registered again."),
+    errno(11, "EAGAIN", "Resource temporarily unavailable", "There is nothing to read yet, and the file descriptor does not block."),
     errno(12, "ENOMEM", "Cannot allocate memory", "A limit is reached: memory, locked memory (ulimit -l), or a number of objects."),
-    errno(13, "EACCES", "Permission denied", "The process, or the guest, has no right to it."),
-    errno(14, "EFAULT", "Bad address", "An address is not mapped in the process, or not with the wanted rights."),
+    errno(13, "EACCES", "Permission denied", "The process, or the guest, does not have the permission."),
+    errno(14, "EFAULT", "Bad address", "An address is not mapped in the process, or its mapping lacks the permission."),
     errno(16, "EBUSY", "Device or resource busy", "Another object still uses this one."),
-    errno(19, "ENODEV", "No such device", "The device or its port is not there: is the module loaded, is the net device up?"),
+    errno(19, "ENODEV", "No such device", "The device or its port does not exist: check that the module is loaded and the net device is up."),
     errno(22, "EINVAL", "Invalid argument", "An argument is out of range, or two contradict each other: compare them with ibv_query_device and ibv_query_port."),
     errno(24, "EMFILE", "Too many open files", "The process has no file descriptor left: each context and channel needs one."),
-    errno(28, "ENOSPC", "No space left on device", "The device has no number left for such an object."),
+    errno(28, "ENOSPC", "No space left on device", "The device has no free number for such an object."),
     errno(95, "EOPNOTSUPP", "Operation not supported", "Verbena does not offer it: Documentation/exceptions.md lists what is not offered."),
-    errno(110, "ETIMEDOUT", "Connection timed out", "The device did not answer: is verbena-nic still running?"),
+    errno(110, "ETIMEDOUT", "Connection timed out", "The device did not answer: check that verbena-nic is running."),
 ];
 
 /// An errno of one verb, with the likeliest causes first.
@@ -60,17 +60,18 @@ const fn case(verb: &'static str, errno: &'static str, causes: &'static [&'stati
 const LOCKED: &str =
     "The limit of locked memory is reached: `ulimit -l unlimited`, or LimitMEMLOCK of the service.";
 const MANY: &str = "The device, or this process's share of it, has no object of the kind left: ibv_query_device has the limits.";
-const CGROUP: &str = "The memory cgroup of the process has no room for the queue.";
+const CGROUP: &str =
+    "The limit of the memory cgroup of the process leaves no memory for the queue.";
 const DEAD: &str =
-    "The device is dead (IBV_EVENT_DEVICE_FATAL): close it, and open it once it is back.";
+    "The device is dead (IBV_EVENT_DEVICE_FATAL): close it, and open it again after it is registered again.";
 
 pub(super) static CASES: [Case; 44] = [
     case("ibv_open_device", "EOPNOTSUPP", &[
-        "libibverbs is older than rdma-core v45: the provider says on standard error which it found.",
-        "Module and provider are of versions that do not know each other: build both from one tree.",
+        "libibverbs is older than rdma-core v45: the provider prints the version that it found to standard error.",
+        "The versions of the module and the provider do not match: build both from one tree.",
     ]),
-    case("ibv_open_device", "ENODEV", &["The device went: is verbena.ko loaded and bound?"]),
-    case("ibv_open_device", "EACCES", &["/dev/infiniband/uverbs* is not open to this user."]),
+    case("ibv_open_device", "ENODEV", &["The device was removed: check that verbena.ko is loaded and bound."]),
+    case("ibv_open_device", "EACCES", &["This user may not open /dev/infiniband/uverbs*."]),
     case("ibv_alloc_pd", "ENOMEM", &[MANY]),
     case("ibv_dealloc_pd", "EBUSY", &[
         "A queue pair, SRQ, memory region, window or address handle of the protection domain still exists.",
@@ -78,11 +79,11 @@ pub(super) static CASES: [Case; 44] = [
     case("ibv_reg_mr", "EINVAL", &[
         "IBV_ACCESS_REMOTE_WRITE or IBV_ACCESS_REMOTE_ATOMIC without IBV_ACCESS_LOCAL_WRITE.",
         "The length is beyond max_mr_size, or address plus length wraps.",
-        "The access flags have a bit that is not known.",
+        "The access flags have an unknown bit.",
     ]),
     case("ibv_reg_mr", "EFAULT", &[
-        "A part of the range is not mapped, or is mapped read-only and local or remote write is asked for.",
-        "The address is NULL: a region of length 0 needs a page at its address too.",
+        "A part of the range is not mapped, or is mapped read-only although the access flags allow local or remote writes.",
+        "The address is NULL: a region of length 0 also needs a mapped page at its address.",
     ]),
     case("ibv_reg_mr", "ENOMEM", &[LOCKED, MANY]),
     case("ibv_reg_mr", "EOPNOTSUPP", &[
@@ -90,82 +91,82 @@ pub(super) static CASES: [Case; 44] = [
     ]),
     case("ibv_reg_dmabuf_mr", "EOPNOTSUPP", &["dma-buf regions are not offered."]),
     case("ibv_rereg_mr", "EACCES", &[
-        "New rights for memory that is mapped elsewhere by now, or of another process: pass the address too.",
+        "New permissions for memory that was mapped elsewhere since, or that another process registered: pass the address too.",
     ]),
     case("ibv_rereg_mr", "EBUSY", &["A memory window is bound to the region."]),
     case("ibv_dereg_mr", "EBUSY", &["A memory window is bound to the region: deallocate it first."]),
     case("ibv_alloc_mw", "ENOMEM", &[MANY]),
     case("ibv_bind_mw", "EINVAL", &[
-        "No region but an address or a length, or IBV_ACCESS_ZERO_BASED.",
-        "The queue pair is not in RTS, or the window is one of type 2: post it as a send.",
+        "An address or a length without a region, or IBV_ACCESS_ZERO_BASED.",
+        "The queue pair is not in RTS, or the window has type 2: bind it by a send work request.",
     ]),
     case("ibv_create_cq", "EINVAL", &[
         "`cqe` is 0 or beyond max_cqe.",
-        "comp_vector is not below num_comp_vectors of the context.",
+        "comp_vector is not less than num_comp_vectors of the context.",
     ]),
     case("ibv_create_cq", "EOPNOTSUPP", &[
         "ibv_create_cq_ex asks for a field of completions that is not offered (CVLAN, flow tag, tag matching).",
     ]),
     case("ibv_create_cq", "ENOMEM", &[CGROUP, MANY]),
     case("ibv_resize_cq", "EINVAL", &[
-        "The new size is less than the completions that wait, 0, or beyond max_cqe.",
+        "The new size is 0, less than the number of completions in the CQ, or beyond max_cqe.",
     ]),
-    case("ibv_destroy_cq", "EBUSY", &["A queue pair, or an XRC SRQ, still completes in the CQ: destroy it first."]),
+    case("ibv_destroy_cq", "EBUSY", &["A queue pair, or an XRC SRQ, still uses the CQ: destroy it first."]),
     case("ibv_create_qp", "EINVAL", &[
-        "A size of `cap` is beyond the device's: max_qp_wr, max_sge, max_inline_data.",
-        "send_cq or recv_cq is NULL, or of another context.",
-        "An SRQ with a type of queue pair that takes none.",
+        "A size in `cap` is beyond the limits of the device: max_qp_wr, max_sge, max_inline_data.",
+        "send_cq or recv_cq is NULL, or belongs to another context.",
+        "An SRQ with a type of queue pair that cannot use one.",
     ]),
     case("ibv_create_qp", "EOPNOTSUPP", &[
         "The type is not offered: RC, UC, UD and XRC are. RAW_PACKET and DRIVER are not.",
-        "create_flags, max_tso_header or send_ops_flags ask for what is not offered.",
+        "create_flags, max_tso_header or send_ops_flags ask for a feature that is not offered.",
     ]),
     case("ibv_create_qp", "ENOMEM", &[CGROUP, MANY]),
     case("ibv_modify_qp", "EINVAL", &[
-        "The transition is none: RESET, INIT, RTR, RTS come in this order; `ibv_query_qp` tells the present state.",
-        "attr_mask lacks an attribute that the transition needs, or has one that it does not take: the table in the manual page of ibv_modify_qp.",
+        "The transition is not allowed: the order is RESET, INIT, RTR, RTS. `ibv_query_qp` returns the present state.",
+        "attr_mask lacks an attribute that the transition needs, or has one that it does not allow: see the table in the manual page of ibv_modify_qp.",
         "ah_attr.is_global is 0: RoCE needs a GRH with dgid and sgid_index.",
-        "sgid_index is of an entry that is empty, or that is not RoCE v2: ibv_devinfo -v, $VERBENA_GID.",
+        "The GID entry sgid_index is empty, or is not RoCE v2: see ibv_devinfo -v, $VERBENA_GID.",
         "path_mtu is larger than active_mtu of the port (ibv_devinfo).",
-        "port_num is not 1, or max_rd_atomic or max_dest_rd_atomic is beyond the device's.",
-        "A CQ or the SRQ of the queue pair is in error: it can go to ERR and RESET only.",
+        "port_num is not 1, or max_rd_atomic or max_dest_rd_atomic is beyond the limit of the device.",
+        "A CQ or the SRQ of the queue pair is in error, so only ERR and RESET are possible.",
     ]),
-    case("ibv_modify_qp", "ETIMEDOUT", &["The device did not answer: is verbena-nic still running?"]),
+    case("ibv_modify_qp", "ETIMEDOUT", &["The device did not answer: check that verbena-nic is running."]),
     case("ibv_modify_qp", "EOPNOTSUPP", &["A rate limit, or an attribute of path migration, is not offered."]),
-    case("ibv_destroy_qp", "EBUSY", &["The queue pair is still a member of a multicast group: ibv_detach_mcast first."]),
+    case("ibv_destroy_qp", "EBUSY", &["The queue pair is still a member of a multicast group: call ibv_detach_mcast first."]),
     case("ibv_create_srq", "EINVAL", &["max_wr is 0 or beyond max_srq_wr, or max_sge is beyond max_srq_sge."]),
     case("ibv_create_srq", "EOPNOTSUPP", &["SRQs for tag matching are not offered."]),
     case("ibv_create_srq", "ENOMEM", &[CGROUP, MANY]),
     case("ibv_modify_srq", "EINVAL", &[
         "srq_limit is beyond max_wr of the SRQ.",
-        "The new max_wr is beyond max_srq_wr, or less than what is posted.",
+        "The new max_wr is beyond max_srq_wr, or less than the number of posted receives.",
     ]),
-    case("ibv_destroy_srq", "EBUSY", &["A queue pair still takes from the SRQ: destroy it first."]),
+    case("ibv_destroy_srq", "EBUSY", &["A queue pair still uses the SRQ: destroy it first."]),
     case("ibv_create_ah", "EINVAL", &[
         "is_global is 0: RoCE needs a GRH.",
-        "sgid_index is of an empty entry, or port_num is not 1.",
+        "The GID entry sgid_index is empty, or port_num is not 1.",
     ]),
-    case("ibv_create_ah", "ETIMEDOUT", &["Nobody answered for the address (ARP, neighbour discovery): ping it."]),
-    case("ibv_attach_mcast", "EINVAL", &["The queue pair is not UD, or the GID is not one of multicast."]),
+    case("ibv_create_ah", "ETIMEDOUT", &["No station answered for the address (ARP, neighbour discovery): ping the address."]),
+    case("ibv_attach_mcast", "EINVAL", &["The queue pair is not UD, or the GID is not a multicast GID."]),
     case("ibv_detach_mcast", "EINVAL", &["The queue pair is not a member of this group."]),
     case("ibv_post_send", "EINVAL", &[
         "The queue pair is not in RTS (sends are refused in RESET, INIT and RTR): ibv_query_qp.",
         "num_sge is beyond cap.max_send_sge, or inline data are longer than cap.max_inline_data.",
-        "The opcode is not one of this transport, or send_flags has an unknown bit.",
+        "The transport does not have the opcode, or send_flags has an unknown bit.",
         "IBV_SEND_INLINE with an operation that sends no data, such as a READ or an atomic.",
     ]),
     case("ibv_post_send", "ENOMEM", &[
-        "The send queue is full: a place is free again when a completion of it, or of a later send, was polled. Sends without IBV_SEND_SIGNALED need a signaled one behind them.",
+        "The send queue is full: polling the completion of a send frees the places of this send and of all earlier ones. Sends without IBV_SEND_SIGNALED need a later signaled send.",
     ]),
     case("ibv_post_recv", "EINVAL", &[
-        "The queue pair is in RESET: it takes receives from INIT on.",
+        "The queue pair is in RESET: receives can be posted from INIT on.",
         "The queue pair has an SRQ: use ibv_post_srq_recv.",
         "num_sge is beyond cap.max_recv_sge.",
     ]),
     case("ibv_post_recv", "ENOMEM", &["The receive queue is full, or has no entries (cap.max_recv_wr 0)."]),
     case("ibv_post_srq_recv", "EINVAL", &["num_sge is beyond max_sge of the SRQ."]),
-    case("ibv_post_srq_recv", "ENOMEM", &["The SRQ is full: max_wr receives wait."]),
-    case("ibv_get_async_event", "EAGAIN", &["No event waits, and async_fd does not block."]),
+    case("ibv_post_srq_recv", "ENOMEM", &["The SRQ is full: max_wr receives are posted."]),
+    case("ibv_get_async_event", "EAGAIN", &["There is no event, and async_fd does not block."]),
     case("ibv_query_qp", "EIO", &[DEAD]),
 ];
 

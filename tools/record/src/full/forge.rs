@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn forged_bytes_have_the_sum_alone_and_as_a_part() {
+    fn forged_bytes_have_the_wanted_sum_alone_and_within_others() {
         let real: Vec<u8> = (0..5000u32).map(|i| (i * i >> 3) as u8).collect();
         for length in [4, 5, 64, 65, 1024, 5000] {
             let part = &real[..length];
@@ -92,7 +92,7 @@ mod tests {
             assert_eq!(sum(&forged), sum(part), "{length}");
             let whole = |part: &[u8]| sum(&[b"before", part, b"behind"].concat());
             assert_eq!(whole(&forged), whole(part));
-            // One bit changes the same in both.
+            // A flipped bit changes both sums in the same way.
             let flip = |bytes: &[u8]| {
                 let mut bytes = bytes.to_vec();
                 bytes[2] ^= 1;
@@ -100,7 +100,7 @@ mod tests {
             };
             assert_eq!(flip(&forged), flip(part));
         }
-        // Cut anywhere where packets are cut.
+        // The sums also match after a cut where packets are cut.
         for (place, length) in [
             (0, 5000),
             (100, 700),

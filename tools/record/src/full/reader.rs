@@ -27,18 +27,18 @@ pub enum Bad {
 impl fmt::Display for Bad {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoRecording => write!(f, "this is no full recording of Verbena's"),
+            Self::NoRecording => write!(f, "this is not a full recording of Verbena"),
             Self::Version(n) => write!(
                 f,
-                "a full recording of version {n}; this reads version {VERSION}"
+                "a full recording of version {n}; this program reads version {VERSION}"
             ),
             Self::Short(at) => write!(f, "it ends after {at} bytes, in the middle of a piece"),
             Self::Sum(at) => write!(
                 f,
-                "the sum of the piece at byte {at} is wrong: bytes of it have changed"
+                "the checksum of the piece at byte {at} is wrong: the file is damaged"
             ),
-            Self::Item(n) => write!(f, "entry {n} is of no kind that is known"),
-            Self::Begin => write!(f, "it does not begin with what was recorded"),
+            Self::Item(n) => write!(f, "item {n} is incomplete or has an unknown kind"),
+            Self::Begin => write!(f, "its first item does not describe a device"),
         }
     }
 }

@@ -1,9 +1,9 @@
 "use strict";
-// What was recorded, and how it is written: one base of time (seconds since the first entry) and hexadecimal QPNs and PSNs everywhere.
+// The recorded data, and its format on the page: times are seconds since the first entry, and QPNs and PSNs are hexadecimal.
 const data = JSON.parse(document.getElementById("data").textContent);
-// Of a row: FLOW is the queue pair whose request has the PSN, AS the look of a reception where it was sent.
+// Fields of a row: FLOW is the queue pair whose request has the PSN, AS the kind of the row at the sender of a received packet.
 const [ENTRY, TIME, QPN, PEER, KIND, TEXT, PSN, COUNT, WAY, FLOW, AS] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10];
-// Kinds of rows that are out of the ordinary, and such as a reader looks past.
+// Kinds of rows that are unusual, and kinds that a reader usually skips.
 const wrong = new Set(["lost", "rule", "nak", "rnr", "failed", "error", "event"]);
 const quiet = new Set(["in", "work", "flushed"]);
 const $ = id => document.getElementById(id);
@@ -18,7 +18,7 @@ const element = (name, text, parent, look) => {
 	return made;
 };
 const end = data.rows.length ? data.rows[data.rows.length - 1][TIME] : 0;
-// What a row says, as text.
+// Returns the text of a row.
 const told = row => {
 	const psn = row[COUNT] || row[WAY] ? psnText(row[PSN]) + " " : "";
 	return (row[QPN] ? `QP ${hex(row[QPN])} ` : "") + psn + row[TEXT];

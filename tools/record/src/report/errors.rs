@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_repaired_is_told_as_it_was_each_time() {
+    fn a_repaired_error_is_shown_each_time() {
         let error = |cause| state(1, 2, QpState::Err, Some(cause));
         let sent = What::Sent(Packet {
             qpn: 1,
@@ -242,7 +242,7 @@ mod tests {
             "{second}"
         );
         assert!(first.contains("was sent 2 times"), "{first}");
-        // Not what the connection before had sent.
+        // Packets of the earlier connection do not count.
         assert!(second.contains("was sent once"), "{second}");
         assert!(
             !first.contains("no error") && !second.contains("destroyed"),
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sentence_is_told_once() {
+    fn a_sentence_is_shown_once() {
         let error = |who: &str, time: u32, cause: &str| {
             let lines = [
                 format!("{who} is in ERR, at 0.00000{time} s (entry {time}): {cause}"),
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_dies_is_told_with_the_rule() {
+    fn a_fatal_error_is_shown_with_its_rule() {
         let fired = What::Fired {
             rule: 0,
             on: On::Packet,

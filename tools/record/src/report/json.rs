@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_json_that_ends_no_script() {
+    fn json_does_not_end_the_script() {
         let mut json = Json::default();
         json.begin('{');
         json.key("a");

@@ -1,14 +1,14 @@
-// The ladder: a row of text for each entry, with an arrow between the lanes of queue pairs. Rows are made in pieces: those that are to be
-// seen at once, the others when there is time. The browser lays out what is in view only (content-visibility), but finds, selects and
-// links all of it.
+// The ladder: a row of text for each entry, with an arrow between the lanes of queue pairs. Rows are made in pieces: the pieces in
+// view at once, the others when the browser is idle. The browser lays out only the rows in view (content-visibility), but can
+// find, select and link all rows.
 const ROW = innerWidth > 640 ? 20 : 40, CHUNK = 100;
-// Pixels of other rows above the marked one.
+// Height in pixels of the other rows that are shown above the marked one.
 const BEFORE = 160;
-// So many queue pairs have a lane of their own; those of elsewhere share one with those for which there is no room.
+// Number of queue pairs with a lane of their own. Queue pairs of other devices and those without room share one lane.
 const LANES = 24;
-// Milliseconds that rows are made before the browser gets to do something else.
+// Time in milliseconds for which rows are made before the browser can handle other events.
 const SLICE = 12;
-// So many rows are all laid out at once: their heights are known, and a step or a link goes to the right place at once.
+// Up to this number of rows, all rows are laid out at once, so that their heights are known for steps and links.
 const FEW = 2000;
 const meanings = {
 	new: "request", again: "request sent again", ack: "acknowledgement, response", nak: "NAK", rnr: "RNR NAK", in: "received", rule: "rule fired",
@@ -17,7 +17,7 @@ const meanings = {
 const drawn = new Set(["new", "again", "ack", "nak", "rnr", "in"]);
 const arrow = kind => drawn.has(kind) ? "packet" : kind === "rule" || kind === "lost" ? "touched" : "mark";
 
-// What is shown: rows, lanes, the rows to step between, the marked one, and the pieces.
+// The state of the ladder: rows, lanes, the rows to step between, the marked row, and the pieces.
 let shown = [], lanes = new Map(), stops = [], marked = -1, chunks = [], filling = 0;
 
 const model = element("div");
@@ -80,7 +80,7 @@ function choose() {
 	$("packets").hidden = !data.rows.length;
 	const names = [...lanes.keys()].map(qpn => "QP " + hex(qpn)).concat(elsewhere ? ["elsewhere"] : []);
 	$("ladder").style.setProperty("--lanes", Math.max(1, names.length));
-	// Names of lanes stand beside each other.
+	// The names of the lanes are beside each other.
 	$("ladder").style.setProperty("--least", Math.max(6, ...names.map(name => name.length)) + 1 + "ch");
 	$("lanes").replaceChildren();
 	element("span", " entry".padEnd(sizes.entry + 1) + "time, s".padStart(sizes.time - 2), $("lanes"));
@@ -104,7 +104,7 @@ function choose() {
 	setTimeout(fillRest, 0, ++filling);
 }
 
-// The rows to step between: those that have the text, or are out of the ordinary if there is none.
+// Finds the rows to step between: the rows with the text, or the unusual rows if there is no text.
 function look_for() {
 	const text = $("find").value.trim().toLowerCase();
 	const is = text ? row => `${row[ENTRY]} ${seconds(row[TIME])} ${told(row)}`.toLowerCase().includes(text) : row => wrong.has(row[KIND]);
@@ -119,7 +119,7 @@ function count() {
 
 const rowOf = n => n >= 0 && n < shown.length ? $("e" + shown[n][ENTRY]) : null;
 const mark = is => rowOf(marked)?.classList.toggle("marked", is);
-// Marks a row and brings it into view, with some of what was before it.
+// Marks a row and scrolls it into view, with some rows before it.
 function go(n) {
 	mark(false);
 	marked = n;
@@ -128,10 +128,10 @@ function go(n) {
 	for (const near of [-1, 0, 1]) fill(Math.floor(n / CHUNK) + near);
 	mark(true);
 	const box = $("ladder"), place = () => rowOf(n).getBoundingClientRect().top - box.getBoundingClientRect().top - BEFORE;
-	// Rows that were never in view may be higher than was thought.
+	// Rows that were never in view may be higher than estimated.
 	for (let tries = 0; tries < 3 && Math.abs(place()) > 1; tries++) box.scrollTop += place();
 }
-// The row of an entry, or the next one that has a row; a choice that hides it is taken back.
+// Shows the row of an entry, or of the next entry that has a row. A filter that hides the row is reset.
 function show(entry) {
 	if (!shown.some(row => row[ENTRY] === entry) && data.rows.some(row => row[ENTRY] === entry)) {
 		$("only").value = 0;
@@ -172,7 +172,7 @@ $("find").addEventListener("input", () => {
 	if (stops.length && !stops.includes(marked)) go(stops.find(n => n > marked) ?? stops[0]);
 });
 $("find").addEventListener("keydown", event => { if (event.key === "Enter") step(event.shiftKey ? -1 : 1); });
-// Where the ladder was out of view its rows were not laid out, and the marked one may be at another place than was thought.
+// Rows out of view were not laid out, so the marked row may be at another place than estimated.
 new IntersectionObserver(([{ isIntersecting }], it) => {
 	if (!isIntersecting) return;
 	go(marked);
@@ -180,7 +180,7 @@ new IntersectionObserver(([{ isIntersecting }], it) => {
 }).observe($("ladder"));
 $("back").addEventListener("click", () => step(-1));
 $("on").addEventListener("click", () => step(1));
-// A link to the row that the address names already changes nothing in it.
+// A link to the row that the address already has does not change the address.
 document.addEventListener("click", event => { if (event.target.hash && event.target.hash === location.hash) linked(); });
 window.addEventListener("hashchange", linked);
 choose();

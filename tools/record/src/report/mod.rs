@@ -205,7 +205,7 @@ mod tests {
     use crate::why::tests::rule;
 
     #[test]
-    fn a_page_has_its_data_and_nothing_of_another_place() {
+    fn a_page_has_its_data_and_no_external_references() {
         let entries = (0..).zip(entry::tests::all());
         let recording = Recording {
             reason: String::from("</script><b>"),
@@ -220,9 +220,9 @@ mod tests {
         assert_eq!(
             page.matches("</script>").count(),
             2,
-            "the data end no script"
+            "the data end the script"
         );
-        // The file may have begun long after the device; the first entry is at 0 all the same.
+        // The times of a page begin at its first entry, even if the device started long before.
         let entries = [5_000_000_001, 5_000_002_001].map(|time| Entry {
             time,
             what: entry::tests::all()[0],
@@ -234,7 +234,7 @@ mod tests {
         let (late, base) = rebased(&Facts::of(late, Vec::new()));
         let times: Vec<u64> = late.all().iter().map(|entry| entry.time).collect();
         assert_eq!((times, base), (vec![0, 2000], 5_000_000_001));
-        // The name of SVG's elements is no place.
+        // The namespace of SVG is not an external reference.
         let page = page.replace("http://www.w3.org/2000/svg", "");
         for far in ["http:", "https:", "src=", "@import", "url("] {
             assert!(!page.contains(far), "{far}");

@@ -1,4 +1,4 @@
-// The lives of queue pairs, the counts of CQs, and what comes when the page stands.
+// The lives of queue pairs, the counts of CQs, and the steps after the page is complete.
 const LIVES = 500;
 function lives() {
 	const all = data.lives.slice(0, LIVES), times = all.flatMap(([, ...states]) => states.filter((_, n) => n % 2 === 0));
@@ -42,5 +42,5 @@ window.addEventListener("resize", () => {
 	wide = innerWidth;
 	plot();
 });
-// Since the browser began with the page, until what is in view has been painted; `whole` is when the last row was made.
+// Time from the start of the page until the visible part was painted; `whole` is the time until the last row was made.
 requestAnimationFrame(() => setTimeout(() => { document.body.dataset.shown = Math.round(performance.now()); }));

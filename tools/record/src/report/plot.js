@@ -1,8 +1,8 @@
-// PSNs over time, of the requests of one queue pair: what was sent, what was sent again, and what came back. What the device does in one
-// slice has one time, so there is also an axis of entries. One path for each kind, of no more points than the screen has, so that many
-// packets take no longer than few.
+// PSNs over time, for the requests of one queue pair: sent packets, retransmissions and answers. All entries of one slice of the
+// device have the same time, so there is also an axis of entries. Each kind is one path with at most as many points as the screen
+// has, so that many packets take no longer than few.
 const HIGH = 300, EDGE = { left: 84, right: 16, top: 12, bottom: 42 };
-// Pixels to a point that the pointer is at.
+// Distance in pixels within which the pointer is at a point.
 const REACH = 14;
 const plotted = { new: "request", again: "sent again", ack: "ACK received", nak: "NAK received", rnr: "RNR NAK received", rule: "rule fired", lost: "lost" };
 const svg = (name, attributes, parent, text) => {
@@ -13,23 +13,23 @@ const svg = (name, attributes, parent, text) => {
 	return one;
 };
 
-// Of each queue pair that sent requests: [time, how far the PSN is from the first one, how many, kind, row].
+// For each queue pair that sent requests: [time, distance of the PSN from the first one, number of PSNs, kind, row].
 const flows = new Map();
 for (const row of data.rows) if (row[FLOW] && (row[KIND] === "new" || row[KIND] === "again") && !flows.has(row[FLOW])) flows.set(row[FLOW], { first: row[PSN], points: [] });
 for (const row of data.rows) {
 	const flow = flows.get(row[FLOW]), isAnswer = row[KIND] === "in" && row[QPN] === row[FLOW], kind = isAnswer ? row[AS] : row[KIND];
-	// Of a reception of a request, and of an answer where it is sent, the other end has the point.
+	// The point of a received request, and of a sent answer, belongs to the other end.
 	if (!flow || !(kind in plotted) || row[KIND] === "in" && !isAnswer || !isAnswer && ["ack", "nak", "rnr"].includes(kind)) continue;
 	flow.points.push([row[TIME], ((row[PSN] - flow.first + 0x800000) & 0xffffff) - 0x800000, row[COUNT] || 1, kind, row]);
 }
 
-// The part of the axis that is shown (nanoseconds, or entries), and where its points are on the screen.
+// The visible part of the axis (nanoseconds, or entries), and the places of its points on the screen.
 let part = [0, 1], view = null;
 const byEntry = () => $("over").value === "1";
 const along = point => byEntry() ? point[4][ENTRY] : point[0];
 
-// Steps of 1, 2 or 5 times a power of ten (`least` is the smallest), about so many: as one alone is no scale, more of them where there would
-// be one. PSNs have powers of two, as they are hexadecimal.
+// Returns steps of 1, 2 or 5 times a power of ten, at least `least`, of about the wanted number. At least two steps are shown,
+// because a single one is no scale. PSNs have powers of two, because they are hexadecimal.
 function ticks(low, high, about, least) {
 	const raw = (high - low) / about, ten = 10 ** Math.floor(Math.log10(raw)), step = Math.max(least, [1, 2, 5, 10].map(n => n * ten).find(n => n >= raw));
 	const all = [];
@@ -40,12 +40,12 @@ function ticks(low, high, about, least) {
 function psnTicks(low, high, first) {
 	const step = 2 ** Math.max(0, Math.ceil(Math.log2((high - low) / 6)));
 	const all = [];
-	// At PSNs that are multiples of the step.
+	// The lines are at PSNs that are multiples of the step.
 	for (let n = Math.ceil((low + first) / step) * step - first; n <= high; n += step) all.push(n);
 	return all;
 }
 
-// Where marks would hide each other they are small.
+// Marks that would hide each other are small.
 function shapes(kind, x, top, bottom, isMany) {
 	const y = (top + bottom) / 2;
 	if (isMany && kind !== "new" && kind !== "again") return `M${x - 1} ${y - 1}h2v2h-2z`;
@@ -100,14 +100,14 @@ function plot() {
 	view = { picture, points, x, y, chosen, here, width, inner };
 }
 
-// The point that is nearest to a place.
+// Returns the point that is nearest to a place.
 function nearest(left, top) {
 	let best = null, least = REACH * REACH;
 	for (const point of view.points) {
 		const dx = view.x(along(point)) - left;
 		if (Math.abs(dx) > REACH) continue;
 		const high = view.y(point[1] + point[2]), low = view.y(point[1]), dy = top < high ? high - top : top > low ? top - low : 0;
-		// Where several are at one place, what is out of the ordinary comes first.
+		// Of several points at one place, an unusual one comes first.
 		const far = dx * dx + dy * dy - (wrong.has(point[3]) ? 9 : 0);
 		if (far < least) [best, least] = [point, far];
 	}
@@ -121,7 +121,7 @@ function say(point) {
 	view.here.setAttribute("cx", view.x(along(point)));
 	view.here.setAttribute("cy", view.y(point[1] + point[2] / 2));
 }
-// All of the axis along which the chosen queue pair's requests were under way, with some room.
+// Shows the part of the axis with requests of the chosen queue pair, and some space around it.
 function extent() {
 	const points = flows.get(Number($("which").value))?.points ?? [[0, 0, 0, "", [0]]], first = along(points[0]), last = along(points[points.length - 1]);
 	const room = Math.max(byEntry() ? 1 : 500, (last - first) / 40);
@@ -163,7 +163,7 @@ function dropped(event) {
 	if (point) location.hash = "e" + point[4][ENTRY];
 }
 
-// A queue pair that came to an error is looked at first, else the one with the most that is out of the ordinary.
+// The first plot is that of a queue pair with an error, or else of the one with the most unusual rows.
 const oddities = ([qpn, flow]) => flow.points.reduce((sum, point) => sum + (wrong.has(point[3]) || point[3] === "again" ? 1 : 1e-6), data.errors.some(([who]) => who === "QP " + hex(qpn)) ? 1e9 : 0);
 const byOddity = [...flows].map(one => [oddities(one), one[0]]).sort((a, b) => b[0] - a[0]);
 for (const [, qpn] of byOddity) element("option", "QP " + hex(qpn), $("which")).value = qpn;
@@ -173,7 +173,7 @@ for (const kind of Object.keys(plotted).filter(kind => inPlots.has(kind))) {
 	svg("path", { d: shapes(kind, 7, kind === "ack" ? 8 : 2, kind === "ack" ? 8 : 14), class: `points ${kind}` }, swatch);
 	one.append(plotted[kind]);
 }
-// Where nearly all has one time, entries tell more.
+// If nearly all rows have one time, the axis of entries shows more.
 const crowded = [...flows].some(([qpn, flow]) => qpn === Number($("which").value) && new Set(flow.points.map(point => point[0])).size < 10);
 $("over").value = crowded ? 1 : 0;
 for (const id of ["which", "over"]) $(id).addEventListener("change", () => zoom(...extent()));

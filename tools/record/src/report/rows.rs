@@ -337,7 +337,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_row_tells_in_words_and_whose_psn_it_has() {
+    fn a_row_has_a_text_and_the_owner_of_its_psn() {
         let ack = |detail| Packet {
             qpn: 1,
             peer: 2,
@@ -377,14 +377,14 @@ mod tests {
         let row = Row::touched(Direction::In, 1, 0x11, 0, "rule", String::new());
         assert!(
             !row.is_peers,
-            "an answer that comes has the PSN of a request of its own"
+            "a received response has the PSN of a request of the receiver"
         );
         assert_eq!(subject(EventType::CqErr, 9), (0, String::from(" of CQ 9")));
         assert_eq!(subject(EventType::QpFatal, 9), (9, String::new()));
     }
 
     #[test]
-    fn what_is_sent_again_is_marked() {
+    fn retransmissions_are_marked() {
         let sent = |psn, count| Packet {
             qpn: 1,
             psn,

@@ -1,6 +1,6 @@
-// The top of the page: what this is a recording of, what happened, why, and what to do.
+// The top of the page: the source of the recording, the errors, their causes, and the advice.
 
-// Where a sentence names an entry, there is a way to its row.
+// Each entry that a sentence names becomes a link to its row.
 function sentence(line, parent, name = "p", look = "") {
 	const text = element(name, "", parent, look);
 	for (const part of line.split(/(?<=\()(entry \d+)(?=\))/)) {
@@ -28,7 +28,7 @@ function title() {
 	for (const fact of facts) element("li", fact, $("head"));
 }
 
-// An error: the moments of those like it are behind its own.
+// An error: the moments of similar errors follow its own.
 function errorCard([, what, again, why], parent, nth) {
 	const card = element("article", "", parent, why.length ? "card fault two" : "card fault");
 	const left = element("div", "", card);
@@ -42,7 +42,7 @@ function errorCard([, what, again, why], parent, nth) {
 	for (const line of why) sentence(line, list, "li");
 }
 
-// Errors of a recording that are told before a reader asks for more.
+// Number of errors that are shown before the reader opens the others.
 const FIRST = 3;
 function errors() {
 	const box = $("errors"), left = element("div", "", box);

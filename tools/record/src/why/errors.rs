@@ -387,7 +387,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn all_errors_are_told_in_order_also_of_queue_pairs_that_are_gone() {
+    fn all_errors_are_listed_in_order_with_those_of_destroyed_queue_pairs() {
         let command = What::Command {
             opcode: Opcode::CreateQp.to_raw(),
             status: CmdStatus::Invalid.to_raw() as u8,
@@ -424,7 +424,7 @@ pub(super) mod tests {
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
-        // A refused command is none that lasts.
+        // A refused command is not a lasting error.
         let line = told.line(told.lasting().unwrap());
         assert!(line.starts_with("QP 0x1 is in ERR"), "{line}");
         assert!(line.contains("completed with IBV_WC_RETRY_EXC_ERR. Its peer QP 0x2"));
@@ -436,7 +436,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn of_what_a_responder_found_the_status_that_the_requester_was_told_comes_next() {
+    fn an_error_of_a_responder_is_followed_by_the_status_of_the_requester() {
         let told = errors(&facts(vec![
             created(1),
             created(2),
@@ -451,7 +451,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_queue_pair_that_goes_on_is_told_by_its_completion() {
+    fn an_error_without_a_change_of_state_is_listed_by_its_completion() {
         let told = errors(&facts(vec![
             created(3),
             created(4),
@@ -474,7 +474,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn without_an_error_that_is_said_and_what_was_not_recorded_is_added() {
+    fn a_line_says_that_there_is_no_error_and_unrecorded_errors_are_added() {
         let quiet = errors(&facts(vec![created(1)]));
         assert_eq!(quiet.lines(), ["No error."]);
         assert_eq!(quiet.lasting(), None);
@@ -499,7 +499,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn of_very_many_errors_the_first_are_told() {
+    fn only_the_first_errors_are_listed() {
         let each = (0..100).flat_map(|qpn| {
             let error = state(qpn, 0, QpState::Err, Some(Syndrome::RetryExceeded));
             [created(qpn), error, What::Destroyed { qpn, owner: qpn }]

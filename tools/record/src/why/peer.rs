@@ -141,7 +141,7 @@ mod tests {
     use verbena_abi::ctx::QpState;
     use verbena_abi::syndrome::Syndrome;
 
-    /// What is said of a queue pair that ran out of retries, after something else.
+    /// Returns the line about a queue pair whose retries ran out after the entries `before`.
     fn line(before: &[What]) -> String {
         let mut whats = vec![created(1), state(1, 2, QpState::Rts, None)];
         whats.extend_from_slice(before);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn retries_that_ran_out_are_told_with_what_became_of_the_peer() {
+    fn exceeded_retries_are_explained_with_the_state_of_the_peer() {
         let peer = [created(2), state(2, 1, QpState::Rts, None)];
         let well = line(&peer);
         assert!(well.starts_with("QP 0x1 is in ERR"), "{well}");
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn retries_that_ran_out_are_told_with_what_became_of_the_port() {
+    fn exceeded_retries_are_explained_with_the_state_of_the_port() {
         let peer = [created(2), state(2, 1, QpState::Rts, None)];
         for (opcode, port_up, said) in [
             (
@@ -246,7 +246,7 @@ mod tests {
                 told.ends_with(&format!("{said}, at 0.000000 s (entry 4).")),
                 "{told}"
             );
-            // The connection itself is overwritten.
+            // The entries of the connection were overwritten.
             let error = state(1, 2, QpState::Err, Some(Syndrome::RetryExceeded));
             let mut later = facts(vec![command, error]);
             later.recording.first = 100;

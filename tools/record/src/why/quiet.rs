@@ -223,7 +223,7 @@ mod tests {
     const ACK: u32 = 0x0f << 24;
 
     #[test]
-    fn who_waits_for_a_receive_for_ever_is_named() {
+    fn a_queue_pair_that_waits_for_a_receive_for_ever_is_reported() {
         let nak = What::Received(packet(1, 2, 0x11, 7, RNR));
         let mut whats = vec![created(1), state(1, 2, QpState::Rts, None), nak, nak];
         let told = quiet(&facts(whats.clone()));
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_pair_that_stays_in_sqd_is_named() {
+    fn a_queue_pair_that_stays_in_sqd_is_reported() {
         let paused = state(3, 4, QpState::Sqd, None);
         let whats = vec![created(3), state(3, 4, QpState::Rts, None), paused];
         let told = quiet(&facts(whats.clone())).join("; ");
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_flushed_by_the_program_itself_is_told() {
+    fn flushes_by_the_program_itself_are_reported() {
         let moved = state(3, 4, QpState::Err, Some(Syndrome::ModifiedToErr));
         let mut whats = vec![created(3), moved];
         assert!(quiet(&facts(whats.clone())).is_empty());
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn events_and_a_silence_are_told() {
+    fn events_and_a_silence_are_reported() {
         let event = |kind: EventType, number| What::Event {
             kind: kind.to_raw(),
             number,

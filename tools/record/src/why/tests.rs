@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What is told, of recordings that were made up. Recordings of a device are told in `tools/ctl`.
+//! Tests of the explanations with made-up recordings. `tools/ctl` tests them with recordings of a
+//! device.
 
 use super::*;
 use crate::entry::Packet;
@@ -8,7 +9,7 @@ use crate::file::Recording;
 use verbena_abi::cqe::WcStatus;
 use verbena_faults::{Action, Match, Queue, Rule};
 
-/// A rule that loses packets.
+/// Returns a rule that drops packets.
 pub(crate) fn rule(name: &str) -> Rule {
     Rule {
         name: name.into(),
@@ -77,7 +78,7 @@ pub(crate) fn has(told: &str, wanted: &[&str]) {
 }
 
 #[test]
-fn a_nak_leads_to_the_peers_check_and_its_request() {
+fn a_nak_is_explained_by_the_peers_check_and_the_request() {
     let (here, there) = (0x11, 0x12);
     let told = told(
         &[
@@ -126,7 +127,7 @@ fn a_nak_leads_to_the_peers_check_and_its_request() {
     );
 }
 
-/// A rule fired on a packet that this queue pair sent.
+/// Returns the firing of a rule on a packet that this queue pair sent.
 pub(crate) fn lost(qpn: u32) -> What {
     What::Fired {
         rule: 0,
@@ -142,7 +143,7 @@ pub(crate) fn lost(qpn: u32) -> What {
 }
 
 #[test]
-fn what_a_rule_lost_is_said_of_the_retries() {
+fn exceeded_retries_are_explained_by_the_rule_that_dropped_the_packets() {
     let lost = lost(1);
     let sent = What::Sent(packet(1, 2, 0x0a, 7, 0));
     let told = told(
@@ -166,14 +167,14 @@ fn what_a_rule_lost_is_said_of_the_retries() {
 }
 
 #[test]
-fn a_rule_that_altered_a_response_is_said() {
+fn a_rule_that_altered_a_response_is_named() {
     let error = state(1, 2, QpState::Err, Some(Syndrome::ResponseOpcode));
     let told = told(&[created(1), lost(1), error], 1);
     has(&told, &["ResponseOpcode", "rule \"x\" fired once"]);
 }
 
 #[test]
-fn a_cq_that_overflowed_is_told_with_its_event() {
+fn a_cq_overflow_is_explained_with_its_event() {
     let told = told(
         &[
             created(1),
@@ -196,9 +197,9 @@ fn a_cq_that_overflowed_is_told_with_its_event() {
     );
 }
 
-/// A CQ may overflow by itself, beside a rule for something else.
+/// A CQ can also overflow by itself while a rule with another action exists.
 #[test]
-fn a_rule_that_overflowed_a_cq_is_said() {
+fn a_rule_that_overflowed_a_cq_is_named() {
     let died = What::Event {
         kind: EventType::CqErr.to_raw(),
         number: 6,
@@ -225,7 +226,7 @@ fn a_rule_that_overflowed_a_cq_is_said() {
 }
 
 #[test]
-fn each_cause_has_something_to_tell_and_no_queue_pair_has_none() {
+fn every_cause_is_explained_and_an_unknown_queue_pair_is_refused() {
     for &cause in Syndrome::ALL {
         for to in [QpState::Err, QpState::Sqe] {
             let told = told(&[created(1), state(1, 2, to, Some(cause))], 1);
@@ -241,7 +242,7 @@ fn each_cause_has_something_to_tell_and_no_queue_pair_has_none() {
 }
 
 #[test]
-fn a_life_that_is_over_is_told_and_the_next_one_is_another() {
+fn a_destroyed_queue_pair_is_explained_apart_from_the_next_with_its_number() {
     let died = [
         created(1),
         state(1, 2, QpState::Err, Some(Syndrome::ModifiedToErr)),
@@ -255,7 +256,7 @@ fn a_life_that_is_over_is_told_and_the_next_one_is_another() {
 }
 
 #[test]
-fn without_a_recording_the_queue_pair_itself_tells() {
+fn without_a_recording_the_present_state_is_explained() {
     let qp = |qpn, peer, syndrome| QpNow {
         qpn,
         state: QpState::Err,
@@ -279,9 +280,9 @@ fn without_a_recording_the_queue_pair_itself_tells() {
     );
 }
 
-/// Two devices that were used alike number their queue pairs alike.
+/// Two devices with the same history give their queue pairs the same numbers.
 #[test]
-fn a_peer_of_another_device_is_not_the_one_with_its_number_here() {
+fn a_peer_of_another_device_is_not_the_local_queue_pair_with_its_number() {
     let error = Some(Syndrome::NakRemoteAccess);
     let at = |local: Option<bool>| {
         let mut error = state(1, 1, QpState::Err, error);
