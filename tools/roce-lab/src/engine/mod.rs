@@ -189,7 +189,8 @@ impl Engine {
                 return;
             }
             let mut bytes = self.nic.pool.buffer(packet.payload.len() as usize);
-            let room = Rc::get_mut(&mut bytes).expect("the pool lends what nobody has");
+            let room =
+                Rc::get_mut(&mut bytes).expect("the pool lends buffers without other references");
             room.clear();
             let nic = &mut self.nic;
             frame::emit(&path, &packet, room, |place| {

@@ -38,7 +38,7 @@ fn messages_complete() {
 }
 
 #[test]
-fn a_giant_message_holds_up_no_small_one() {
+fn a_giant_message_does_not_delay_small_ones() {
     for (wire, turn) in [
         (false, sched::TURN_BYTES / 4096),
         (true, sched::TURN_PACKETS.into()),

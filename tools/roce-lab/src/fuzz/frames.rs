@@ -160,12 +160,13 @@ pub fn round_trip(bytes: &[u8]) {
             return;
         };
         let once = emit(&first);
-        let second = frame::parse(&once).expect("what is emitted parses");
+        let second = frame::parse(&once).expect("an emitted frame can be parsed");
         assert_same(&first, &second);
         assert_eq!(emit(&second), once);
         // Parsing from a buffer, without a copy, gives the same packet.
         let buffer = Rc::new(once);
-        let third = frame::parse_in(&buffer, &mut Pool::default()).expect("it did before");
+        let third =
+            frame::parse_in(&buffer, &mut Pool::default()).expect("the frame was parsed before");
         assert_same(&second, &third);
     });
 }

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_crashed_once_passes() {
+    fn inputs_that_crashed_once_pass() {
         replay("crashes");
     }
 

@@ -297,7 +297,7 @@ impl Network {
         };
         let mut buffer = self.lab.pool.buffer(packet.payload.len() as usize);
         let mut host = self.lab.host(me);
-        let bytes = Rc::get_mut(&mut buffer).expect("nobody else refers to it");
+        let bytes = Rc::get_mut(&mut buffer).expect("the buffer has no other references");
         bytes.clear();
         let emitted = frame::emit(&path, packet, bytes, |place| {
             if place.is_empty() {

@@ -190,7 +190,7 @@ impl Network {
             assert_eq!(
                 end.received,
                 u32::from(ours.takes_recv()),
-                "a message that nothing is wrong with was not executed: {ours:?}"
+                "a valid message was not executed: {ours:?}"
             );
         }
         if due.is_some() && end.qp_type == QpType::Uc {
@@ -253,7 +253,7 @@ impl Network {
                 return;
             }
         }
-        panic!("poll never has enough");
+        panic!("poll always has more to do");
     }
 
     /// Checks that sends which an unreliable service reports as complete have left.
@@ -269,7 +269,7 @@ impl Network {
             let left = op.psns > 0 && end.hi >= op.end();
             assert!(
                 left || over_mtu || op.is_silent() || end.send_failed,
-                "complete, but it has not left: {op:?}"
+                "complete, but not sent: {op:?}"
             );
             end.checked += 1;
         }
@@ -298,14 +298,17 @@ impl Network {
                 end.gap.is_none_or(|gap| gap != end.expected
                     || end.gap_nak == Some(gap)
                     || end.fault_nak == Some(gap)),
-                "a gap at {:#x} is not told",
+                "a gap at {:#x} is not reported",
                 end.expected
             );
         }
         let waits = end.hi > end.una && matches!(end.state, QpState::Rts | QpState::Sqd);
         if end.qp_type == QpType::Rc && waits && end.strict {
             if let Some(timeout) = end.timeout() {
-                assert!(deadline.is_some(), "it waits for ever");
+                assert!(
+                    deadline.is_some(),
+                    "no deadline: the queue pair waits for ever"
+                );
                 // IBTA 9.7.6: the timer expires within four times its value.
                 let tries = u64::from(end.attr.retry_cnt) + 1;
                 let bound = end.progress_at + tries * 4 * timeout + 1_000_000;
@@ -402,7 +405,7 @@ impl Network {
             assert_eq!(
                 snap.msn,
                 (end.msn & 0xff_ffff) as u32,
-                "messages are counted wrongly"
+                "the number of messages is wrong"
             );
             let una = extend(end.una, snap.una_psn);
             if una != end.una && end.started {
@@ -436,7 +439,7 @@ impl Network {
         }
         assert!(
             end.una < una && una <= end.hi && una <= expected,
-            "{una:#x} is taken for acknowledged, after {:#x}; the peer expects {expected:#x}",
+            "{una:#x} counts as acknowledged, after {:#x}; the peer expects {expected:#x}",
             end.una
         );
         if let Some(op) = lab.op_at(me, una) {
@@ -444,17 +447,17 @@ impl Network {
             let due = (una - op.first) * u64::from(end.attr.path_mtu);
             assert!(
                 !op.responds() || u64::from(op.got) == due,
-                "more of a READ is taken for done than has come: {op:?}"
+                "more of a READ counts as done than has arrived: {op:?}"
             );
         }
         let (now, mut psn, mut back) = (lab.now, end.una, 0);
         while psn < una {
-            let op = lab.op_at(me, psn).expect("acknowledged and never sent");
+            let op = lab.op_at(me, psn).expect("acknowledged, but never sent");
             let op = &lab.ops[op as usize];
             psn = op.message_at(psn).1;
             if op.responds() && psn <= una {
                 let whole = psn < op.end() || op.got == op.returns();
-                assert!(whole, "done, but not all has come back: {op:?}");
+                assert!(whole, "complete before all data arrived: {op:?}");
                 back += 1;
             }
         }
@@ -513,7 +516,7 @@ impl Network {
                     end.last_wqe = false;
                 }
                 EventType::QpReqErr | EventType::QpAccessErr | EventType::QpFatal => errors += 1,
-                _ => panic!("an event that is none of a queue pair: {event:?}"),
+                _ => panic!("an event that queue pairs do not have: {event:?}"),
             }
         }
         end.blamed += errors;
@@ -540,7 +543,7 @@ impl Network {
                     "to SQE without a reason"
                 );
             }
-            _ => assert!(asked, "from {before:?} to {state:?} by itself"),
+            _ => assert!(asked, "from {before:?} to {state:?} without a cause"),
         }
         let (hears, peer, is_ud) = (end.hears(), end.peer, end.qp_type == QpType::Ud);
         end.disturbed |= !hears;

@@ -111,7 +111,7 @@ impl Lab {
                 c.status != WcStatus::Success,
                 "a receive completes without a request"
             );
-            (op.expect("a receive that nobody took"), 0)
+            (op.expect("a receive that was never taken"), 0)
         } else {
             self.cursor(me)
         };
@@ -172,7 +172,7 @@ impl Lab {
         );
         assert!(
             index < self.ends[me].sq.len(),
-            "{c:?}: nothing is posted there"
+            "{c:?}: no work request was posted there"
         );
         let flushed = c.status == WcStatus::WrFlushErr;
         for at in done..=index {

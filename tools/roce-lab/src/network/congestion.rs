@@ -54,7 +54,7 @@ impl Lab {
         let end = &mut self.ends[me];
         assert!(
             end.cnps.may,
-            "a CNP for nothing that was marked, or too soon"
+            "a CNP without a marked packet, or before the interval has passed"
         );
         assert_eq!((packet.psn, packet.psns, packet.marked), (0, 1, false));
         assert_eq!(packet.dst_qpn, end.attr.dest_qpn);
@@ -67,7 +67,7 @@ impl Lab {
     pub(super) fn after_marked(&mut self, me: usize) {
         let end = &mut self.ends[me];
         let is_owed = end.cnps.must && end.hears() && !self.queues[end.queue].dead;
-        assert!(!is_owed, "what was marked is answered by no CNP");
+        assert!(!is_owed, "no CNP answers a marked packet");
         (end.cnps.may, end.cnps.must) = (false, false);
     }
 }

@@ -114,7 +114,7 @@ impl Lab {
             (_, Target::Buffer(_)) => false,
             (Call::Response { end }, Target::Scatter { sges, offset, .. }) => {
                 let op = self.op_at(me, end - 1);
-                let op = op.expect("a response to nothing is copied");
+                let op = op.expect("a response without a request is copied");
                 let op = &mut self.ops[op as usize];
                 assert!(
                     !op.over && op.sges == *sges && op.got == *offset,
@@ -173,7 +173,7 @@ impl Lab {
                 );
                 assert!(
                     !op.fault.is_remote_access(),
-                    "a part of what may not be written is written: {op:?}"
+                    "a part of a refused write is written: {op:?}"
                 );
                 let due = op.wqe.remote_addr + u64::from(done);
                 assert_eq!(*addr, due, "a WRITE goes on at a wrong place");

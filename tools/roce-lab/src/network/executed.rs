@@ -55,7 +55,7 @@ impl Lab {
             first, end: last, ..
         } = lab.call
         else {
-            panic!("PSN {to:#x} is expected without that {from:#x} came");
+            panic!("PSN {to:#x} is expected although {from:#x} has not arrived");
         };
         assert!(
             first <= from && from < last && from < to,
@@ -65,7 +65,10 @@ impl Lab {
             Some(op) if lab.ops[op as usize].responds() => lab.ops[op as usize].message_at(from).1,
             _ => last,
         };
-        assert!(to <= reaches, "more is expected than what came");
+        assert!(
+            to <= reaches,
+            "the expected PSN is after the last packet that arrived"
+        );
         lab.note_executed(me, to);
         let mut psn = from;
         while psn < to {
@@ -81,7 +84,7 @@ impl Lab {
             assert_eq!(
                 u64::from(op.done),
                 due,
-                "not executed as far as it says: {op:?}"
+                "not executed as far as the expected PSN says: {op:?}"
             );
             if psn <= to && op.takes_recv() && op.fault != Fault::RemoteInvalidate {
                 assert!(op.executed, "its receive is not complete: {op:?}");

@@ -40,7 +40,10 @@ impl Network {
         for sample in &self.samples {
             if let Some(op) = self.lab.ops.get(sample.op as usize) {
                 assert!(op.over || !op.wqe.signaled, "{op:?}");
-                assert!(!sample.gather.is_alive(), "its buffers can be read: {op:?}");
+                assert!(
+                    !sample.gather.is_alive(),
+                    "the buffers of a finished work request can be read: {op:?}"
+                );
             }
             let same = |other: &&super::Sample| Rc::ptr_eq(&other.gather, &sample.gather);
             let ours = self.samples.iter().filter(same).count();
@@ -75,7 +78,11 @@ impl Network {
         let counters = self.qps[me].counters();
         let orderly = matches!(self.climate, Climate::Fair | Climate::Weather);
         if orderly {
-            assert_eq!(end.state, QpState::Rts, "an end without a cause");
+            assert_eq!(
+                end.state,
+                QpState::Rts,
+                "the connection ended without a cause"
+            );
             let refused = (counters.naks_sent, counters.flushed);
             assert_eq!(refused, (0, 0), "refused or flushed without a cause");
             for op in &end.sq {

@@ -34,7 +34,7 @@ impl Host for LabHost<'_> {
         assert!(gather.sges.is_empty() && gather.inline.is_empty());
         let end = &self.lab.ends[self.me];
         let op = &self.lab.ops[end.sq[index as usize] as usize];
-        assert!(!op.over, "a WQE is read that is complete: {op:?}");
+        assert!(!op.over, "a complete WQE is read: {op:?}");
         *wqe = op.wqe.clone();
         gather.pd = end.pd;
         gather.sges.extend_from_slice(&op.sges);

@@ -140,10 +140,10 @@ impl Lab {
                 end.expected
             );
             let op = self.op_at(end.peer, end.expected);
-            let op = op.expect("a request that nobody sent is executed");
+            let op = op.expect("a request that was never sent is executed");
             (op, self.ops[op as usize].done)
         } else if end.qp_type == QpType::Uc {
-            let (op, done) = end.message.expect("a message is executed that was broken");
+            let (op, done) = end.message.expect("an abandoned message is executed");
             let due = (first - self.ops[op as usize].first) as u32 * end.attr.path_mtu;
             assert!(
                 done >= due && last > first,
@@ -152,7 +152,7 @@ impl Lab {
             );
             (op, done)
         } else {
-            (op.expect("a datagram that nobody sent"), 0)
+            (op.expect("a datagram that was never sent"), 0)
         }
     }
 }

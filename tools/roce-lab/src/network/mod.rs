@@ -151,7 +151,10 @@ impl Network {
             let local = self.run_as(seed, climate, Some(Mode::Local)).digest;
             for mode in [Mode::Split, Mode::Wire] {
                 let outcome = self.run_as(seed, climate, Some(mode));
-                assert_eq!(outcome.digest, local, "{mode:?} is not as local");
+                assert_eq!(
+                    outcome.digest, local,
+                    "the outcome of {mode:?} differs from that of local packets"
+                );
             }
         }
         self.run_as(seed, climate, None)
@@ -202,7 +205,7 @@ impl Network {
                 What::Thaw(me) => self.thaw(me),
             }
         }
-        panic!("it does not come to an end");
+        panic!("the run does not end");
     }
 }
 

@@ -63,13 +63,13 @@ impl Lab {
         loop {
             let end = &mut self.ends[me];
             let number = end.sq.get(end.assign).copied();
-            let number = number.expect("a packet is sent that no work request asks for");
+            let number = number.expect("a packet without a work request is sent");
             end.assign += 1;
             let hi = end.hi;
             let op = &mut self.ops[number as usize];
             assert!(
                 !op.stays(),
-                "sent in spite of a fault, or something after it: {op:?}"
+                "a work request with a fault, or a later one, is sent: {op:?}"
             );
             op.first = hi;
             if !op.is_silent() {
@@ -93,7 +93,7 @@ impl Lab {
         );
         assert!(
             self.now >= end.rnr_until,
-            "sent before the RNR timer is over"
+            "sent before the RNR timer expires"
         );
         let reliable = end.qp_type == QpType::Rc;
         // A UC packet whose memory was gone has used its PSN without being sent.
@@ -102,7 +102,7 @@ impl Lab {
         } else {
             hi
         };
-        assert!(psn <= hi, "PSN {psn:#x} leaves a gap behind {hi:#x}");
+        assert!(psn <= hi, "PSN {psn:#x} leaves a gap after {hi:#x}");
         let modern = end.is_modern();
         if reliable && modern && psn > end.at && psn <= end.resume {
             // Either the packets that were sent again alone have left, and the reference checks
@@ -117,7 +117,7 @@ impl Lab {
         } else if reliable && psn != end.at {
             assert!(
                 psn == una,
-                "it goes back to {psn:#x}, not to {una:#x}, the oldest not acknowledged"
+                "the requester goes back to {psn:#x}, not to {una:#x}, the oldest unacknowledged PSN"
             );
             let goes_back = psn < end.at;
             let now = self.now;
@@ -181,7 +181,7 @@ impl Lab {
             let end = &self.ends[me];
             let op = &self.ops[number as usize];
             if op.wqe.fence {
-                assert_eq!(end.reads, 0, "a fence does not hold: {op:?}");
+                assert_eq!(end.reads, 0, "a fence is ignored: {op:?}");
             }
             let (most, least) = (end.read_part(), end.least_part());
             let op = &mut self.ops[number as usize];
@@ -295,8 +295,11 @@ impl Lab {
         match packet.kind {
             Kind::Ack(aeth) => self.observe_ack(me, psn, &aeth),
             Kind::ReadResponse(_) | Kind::AtomicResponse(..) => {
-                assert!(after <= expected, "a response to what was not executed");
-                let number = self.op_at(peer, psn).expect("a response to nothing");
+                assert!(
+                    after <= expected,
+                    "a response to a request that was not executed"
+                );
+                let number = self.op_at(peer, psn).expect("a response without a request");
                 let op = &self.ops[number as usize];
                 let begin = (psn - op.first) as u32;
                 match packet.kind {
@@ -380,7 +383,10 @@ impl Lab {
                 self.check_msn(me, aeth);
             }
             AethSyndrome::Rnr { timer } => {
-                assert_eq!(psn, expected, "an RNR NAK of another PSN than the expected");
+                assert_eq!(
+                    psn, expected,
+                    "an RNR NAK for another PSN than the expected one"
+                );
                 assert_eq!(timer, self.ends[me].attr.min_rnr_timer);
                 self.check_pending(me, psn);
                 self.check_msn(me, aeth);
@@ -390,7 +396,7 @@ impl Lab {
                 self.ends[me].gap_nak = Some(psn);
             }
             AethSyndrome::Nak(NakCode::Sequence) => {
-                assert_eq!(psn, expected, "a NAK of another PSN than the expected");
+                assert_eq!(psn, expected, "a NAK for another PSN than the expected one");
                 self.check_pending(me, psn);
                 self.check_msn(me, aeth);
                 let end = &mut self.ends[me];
@@ -422,7 +428,9 @@ impl Lab {
     pub fn note_executed(&mut self, me: usize, to: u64) {
         let (mut psn, peer) = (self.ends[me].expected, self.ends[me].peer);
         while psn < to {
-            let number = self.op_at(peer, psn).expect("more executed than was sent");
+            let number = self
+                .op_at(peer, psn)
+                .expect("more was executed than was sent");
             let op = &self.ops[number as usize];
             let (first, end) = op.message_at(psn);
             let responds = op.responds();

@@ -17,7 +17,7 @@ fn seeds_of_every_climate_keep_all_rules() {
 }
 
 #[test]
-fn the_way_of_travel_does_not_change_the_outcome() {
+fn the_mode_does_not_change_the_outcome() {
     let mut network = Network::new();
     for seed in 0..60 {
         for climate in [Climate::Fair, Climate::Weather] {

@@ -285,7 +285,7 @@ impl Answers {
                 self.sequence = false;
                 self.is_negative(psn, aeth, now);
             }
-            AethSyndrome::Nak(_) => panic!("9.9.3: a NAK, and nothing is refused: {aeth:?}"),
+            AethSyndrome::Nak(_) => panic!("9.9.3: a NAK without a refused request: {aeth:?}"),
         }
     }
 
@@ -338,7 +338,7 @@ impl Answers {
         let done = (psn - stored.first) * mtu;
         let rest = u64::from(reth.length) - done;
         let due = rest.min(u64::from(packet.psns) * mtu);
-        assert!(end <= stored.end, "9.7.5.1: more responses than asked for");
+        assert!(end <= stored.end, "9.7.5.1: more responses than requested");
         assert_eq!(
             u64::from(packet.payload.len()),
             due,
@@ -355,7 +355,7 @@ impl Answers {
                 "9.4.4: responses begin where nobody asked"
             );
         } else {
-            assert_eq!(psn, self.next, "9.4.4: responses go on where they were not");
+            assert_eq!(psn, self.next, "9.4.4: responses continue at a wrong PSN");
         }
         if let Payload::Region { key, addr, .. } = packet.payload {
             let from = reth.addr.wrapping_add(done);

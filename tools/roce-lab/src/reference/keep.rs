@@ -53,7 +53,7 @@ fn keep(kept: &mut Vec<(u64, Packet)>, room: u64, packet: &Packet, psn: u64, rea
 /// Removes and returns the packet that the engine reports as kept.
 fn take(kept: &mut Vec<(u64, Packet)>, packet: &Packet, psn: u64) -> Packet {
     let found = kept.iter().position(|(at, _)| *at == psn);
-    let found = found.expect("reference: what is executed never came");
+    let found = found.expect("reference: an executed request never arrived");
     let (_, ours) = kept.remove(found);
     assert!(
         same(&ours, packet) && ours.ack_req == packet.ack_req,
