@@ -215,7 +215,7 @@ mod tests {
         assert!(error.contains("in the middle of a piece"), "{error}");
         std::fs::write(&file, b"hello").unwrap();
         let error = run(&file, None).unwrap_err();
-        assert!(error.contains("no full recording"), "{error}");
+        assert!(error.contains("not a full recording"), "{error}");
         let (entries, reason) = end(&bytes);
         assert!(entries > 10);
         assert_eq!(reason.as_deref(), Some("over"));

@@ -238,7 +238,7 @@ pub(crate) fn sends(names: &[String]) -> Result<u32, &str> {
 pub(crate) fn none_of<'a>(bad: &str, names: impl Iterator<Item = &'a str> + Clone) -> String {
     match nearest(bad, names.clone()) {
         Some(name) => format!("there is no {bad:?}: did you mean {name}?"),
-        None => format!("there is no {bad:?}: the names are {}", list(names)),
+        None => format!("{bad:?} is none of {}", list(names)),
     }
 }
 

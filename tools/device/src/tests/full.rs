@@ -370,7 +370,7 @@ fn a_damaged_recording_is_an_error_without_a_panic() {
     }
     let second = 12 + 8 + all.iter().map(Vec::len).sum::<usize>() / 2;
     for (cut, wanted) in [
-        (4, "no full recording"),
+        (4, "not a full recording"),
         (10, "middle of a piece"),
         (second, "middle of a piece"),
     ] {
