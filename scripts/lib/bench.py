@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""bench.py BUILD [guest] [wire] [recording] [engine]: from the lines of scripts/bench to tables, bench.json, bench-wire.json,
-bench-recording.json, bench-engine.json and bench.svg."""
+"""bench.py BUILD [guest] [wire] [recording] [engine]: makes tables, bench.json, bench-wire.json, bench-recording.json, bench-engine.json
+and bench.svg from the results of scripts/bench."""
 import json
 import math
 import os
@@ -28,8 +28,8 @@ def spread(values):
 
 
 def summarise(samples, others=(), one="verbena", base="rxe"):
-    """One row for each test and size, in the order of the run: `one` beside `base`. `others`: those of `base` on another way, which count
-    where they are better."""
+    """Returns a row for each test and size, in the order of the run, which compares `one` with `base`. `others`: results of `base` over
+    another link, which are used where they are better."""
     groups, also = {}, {}
     for s in samples:
         groups.setdefault((s["test"], s["size"]), {}).setdefault(s["device"].rstrip("0123456789"), []).append(s["value"])
@@ -53,7 +53,7 @@ def summarise(samples, others=(), one="verbena", base="rxe"):
 
 
 def amount(value, unit):
-    """With three digits and the unit that fits: 15.4 us, 43.7 MiB/s, 9.88 GiB/s."""
+    """Formats with three digits and a suitable unit: 15.4 us, 43.7 MiB/s, 9.88 GiB/s."""
     if unit == "MiB/s":
         for name, factor in (("GiB/s", 1 / 1024), ("MiB/s", 1), ("KiB/s", 1024)):
             if value * factor >= 0.9995 or name == "KiB/s":
@@ -63,8 +63,8 @@ def amount(value, unit):
     return f"{value:.{min(digits, 3)}f} {unit}"
 
 
-def told(abouts):
-    """Where and when a part was measured, of what its guests and the machine said of themselves."""
+def describe(abouts):
+    """Describes machine, day and versions of a part, from the lines of its guests and of the machine."""
     about = {}
     for one in abouts:
         about |= one
@@ -75,7 +75,7 @@ def told(abouts):
 
 
 def panel(rows, title, about, one="verbena", base="rxe"):
-    """What the picture has of a part."""
+    """Returns a part in the form of the picture."""
     bars = []
     for r in rows:
         row, (a, b) = r["row"], r["spread"]
@@ -100,9 +100,9 @@ def write(path, rows):
 
 
 def read(path):
-    """The measurements, and where and when they were made."""
+    """Returns the measurements, and the description of machine, day and versions."""
     all_lines = lines(path)
-    return [line for line in all_lines if "test" in line], told(line["about"] for line in all_lines if "about" in line)
+    return [line for line in all_lines if "test" in line], describe(line["about"] for line in all_lines if "about" in line)
 
 
 def guest(build):
@@ -123,7 +123,7 @@ def recording(build):
     return [(summarise(samples, one="recorded", base="unrecorded"), "in one guest, with the flight recorder and without", about, {})]
 
 
-# Of each part how its results are made, its file, and the names of the two that are compared.
+# Of each part: the function that reads its results, its file, and the names of the compared sides.
 PARTS = {
     "guest": (guest, "bench.json", ("verbena", "rxe")),
     "wire": (wire, "bench-wire.json", ("verbena", "rxe")),
@@ -135,7 +135,7 @@ def main():
     build, parts = sys.argv[1], sys.argv[2:]
     panels = []
     for part, (results, name, sides) in PARTS.items():
-        # The picture has what other runs measured too, each with its date.
+        # The picture includes results of earlier runs, each with its date.
         if part not in parts and not os.path.exists(f"{build}/{name}l"):
             continue
         found = results(build)

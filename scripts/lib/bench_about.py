@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""Runs in the toolchain root: one line of JSON about the machine, the day and the versions of the host, for the results of scripts/bench."""
+"""Prints a JSON line about machine, day and versions of the host, for the results of scripts/bench. Runs in the toolchain root."""
 import datetime
 import json
 import os
@@ -8,7 +8,7 @@ import subprocess
 
 
 def first(command, pattern):
-    """What a program's first line says of its version."""
+    """Returns the part of the command's output that matches, or `?`."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     found = re.search(pattern, done.stdout)
     return found[1] if found else "?"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""Joins the figures with targets, Criterion's estimates and those over a wire: {"targets": [...], "criterion": [{name, ns, rate, unit}, ...],
-"wire": [{test, size, unit, value, memcpy, ratio}, ...]}."""
+"""Joins the results with targets, Criterion's estimates and the results over a wire: {"targets": [...], "criterion": [{name, ns, rate, unit},
+...], "wire": [{test, size, unit, value, memcpy, ratio}, ...]}."""
 
 import json
 import pathlib

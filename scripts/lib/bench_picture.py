@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""The picture of what scripts/bench measured: a panel for each part, with where and when that was. `bench_picture.py README.md` prints that of the tables
-in there (Documentation/pictures/bench.svg), whose figures are older than the last run.
+"""The picture of the results of scripts/bench: a panel for each part, with machine, day and versions. `bench_picture.py README.md` prints
+the picture of the tables in README.md (Documentation/pictures/bench.svg), which may be older than the last run.
 """
 import math
 import re
 import sys
 from html import escape
 
-# Pixels: of a bar with its room, of bars, of what stands above and below the bars of a panel.
+# Pixels: height of a bar with its gap, width of the bars, space above and below the bars of a panel.
 HIGH, WIDE, ABOVE, BELOW = 24, 320, 62, 46
-# Colours that differ for colour-blind readers too, on a light and on a dark ground; a bar to the left of 1 is worse. No line goes through text.
+# The colours differ for colour-blind readers too, on light and dark backgrounds. A bar to the left of 1 means worse. The outline of text
+# hides lines under it.
 STYLE = """
 svg { background: #fff; } text { fill: #1b1f24; font: 13px system-ui, sans-serif; paint-order: stroke; stroke: #fff; stroke-width: 4px; } .head { font-size: 20px; font-weight: 600; }
 .title { font-size: 15px; font-weight: 600; } .soft { fill: #57606a; font-size: 12px; } .grid { stroke: #d3d9e0; } .one { stroke: #1b1f24; }
@@ -21,7 +22,7 @@ svg { background: #14181d; } text { fill: #e8ecf1; stroke: #14181d; } .soft { fi
 
 
 def text_width(text, size=13):
-    """At most so many pixels in any sans-serif font that a viewer may take."""
+    """Returns an upper bound of the width in pixels, for any sans-serif font that a viewer may use."""
     return math.ceil(len(text) * size * 0.62)
 
 
@@ -32,7 +33,7 @@ def text(x, y, content, look="", end=""):
 
 
 def scale(ratios):
-    """Of a panel: what stands at the axis, its ends, and whether it is logarithmic, as it is where it goes far."""
+    """Returns the ticks of a panel's axis, its ends, and whether it is logarithmic, which a wide range needs."""
     low, high = min(1.0, *ratios), max(1.0, *ratios)
     if high / low < 5:
         step = 0.05 if high - low < 0.3 else 0.5
@@ -44,7 +45,7 @@ def scale(ratios):
 
 
 def panel(top, left, one):
-    """The lines of a panel, its height and its width. `one` has title, about, axis and rows: (label, ratio, figures)."""
+    """Returns the elements of a panel, its height and its width. `one` has title, about, axis and rows: (label, ratio, figures)."""
     rows = one["rows"]
     ticks, low, high, is_log = scale([ratio for _, ratio, _ in rows])
 
@@ -52,7 +53,7 @@ def panel(top, left, one):
         part = math.log(ratio / low) / math.log(high / low) if is_log else (ratio - low) / (high - low)
         return left + WIDE * part
 
-    # Where and when stands below the title, unless it holds for all panels.
+    # Machine and day are below the title, unless they are the same for all panels.
     above = ABOVE if one["about"] else ABOVE - 18
     bottom = top + above + HIGH * len(rows)
     out = [text(20, top + 20, one["title"], "title")]
@@ -75,7 +76,7 @@ def panel(top, left, one):
 
 
 def picture(panels):
-    """All panels, one below the other, as SVG."""
+    """Returns all panels, one below the other, as SVG."""
     left = 30 + max(text_width(label) for one in panels for label, _, _ in one["rows"])
     out, top, wide = [], 44, 300
     about = panels[0]["about"]
@@ -95,7 +96,7 @@ def times(ratio):
 
 
 def tables(lines):
-    """The tables of a Markdown file, each a list of rows of cells."""
+    """Yields the tables of a Markdown file, each as a list of rows of cells."""
     rows = [[cell.strip() for cell in line.strip().strip("|").split("|")] if line.startswith("|") else None for line in lines]
     table = []
     for row in [*rows, None]:

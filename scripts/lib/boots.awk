@@ -2,13 +2,13 @@
 #
 # usage: awk -f scripts/lib/boots.awk KERNEL.LOG
 #
-# The log of a guest's kernel without the boots that the emulator spoilt and that were followed by another; exits with 3 if the
-# last one is such.
+# Prints the log of a guest's kernel without the boots that the emulator broke and that were repeated. Exits with 3 if the last boot is
+# broken.
 #
-# Where code is to be changed, the kernel puts an int3 for a moment. With a thread for each CPU, TCG drops what it has translated of
-# code before it writes to it: a CPU that translates between the two keeps the int3 for good, and runs into it when the kernel has
-# long forgotten it. It was seen once in thousands of boots, where sched_clock_tick(), which all CPUs run at each tick, is patched.
-# Before /init there is nothing of Verbena in the guest that could be the cause; after it an int3 counts as any other oops.
+# To patch code, the kernel writes an int3 for a short time. With a thread for each CPU, TCG discards its translation of code before it
+# writes to the code. A CPU that translates between these two keeps the int3, and executes it long after the kernel has removed it. This
+# happened once in thousands of boots, in sched_clock_tick(), which all CPUs run at each tick. Before /init nothing of Verbena runs in
+# the guest, so Verbena cannot be the cause. After /init an int3 counts as any other oops.
 function boot_ends() {
 	if (!spoilt) printf "%s", boot
 	boot = ""

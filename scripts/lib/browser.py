@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""A browser without a screen, driven by the DevTools protocol through a pair of pipes. Runs in the browser root (scripts/rootfs browser).
+"""Drives a headless browser by the DevTools protocol through a pair of pipes. Runs in the browser root (scripts/rootfs browser).
 
-`Browser.open(page)` is a page that has come to its end (`data-shown` of its body), with all that the browser had to say of it.
+`Browser.open(page)` opens a page, waits until it has loaded (`data-shown` of its body), and collects the browser's messages about it.
 """
 import base64
 import json
@@ -13,30 +13,30 @@ import time
 
 import png
 
-# Pipes, so that there is no port for anybody else; no network but what a page asks for, which is a failure.
+# Pipes instead of a port, which others could connect to. The browser makes no requests of its own; a request of a page is a failure.
 OPTIONS = ("--no-sandbox", "--remote-debugging-pipe", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars", "--no-first-run",
            "--disable-background-networking", "--disable-component-update", "--disable-sync", "--force-color-profile=srgb",
            "--font-render-hinting=none", "--disable-lcd-text")
-# Seconds for an answer, and for a page to be shown.
+# Seconds for an answer, and until a page is shown.
 LIMIT, PATIENCE = 120, 20
 
 
 class Broken(Exception):
-    """The browser does not do what it is told."""
+    """The browser does not answer, or answers with an error."""
 
 
 class Browser:
     def __init__(self):
         self.home = tempfile.TemporaryDirectory()
-        told, tells = os.pipe(), os.pipe()
-        # The browser reads what it is told from descriptor 3 and answers by 4.
+        commands, answers = os.pipe(), os.pipe()
+        # The browser reads commands from descriptor 3 and answers on 4.
         command = 'exec 3<&"$0" 4>&"$1" && shift && exec "$@"'
         self.process = subprocess.Popen(
-            ["bash", "-c", command, str(told[0]), str(tells[1]), "chromium-headless-shell", *OPTIONS, f"--user-data-dir={self.home.name}"],
-            pass_fds=(told[0], tells[1]), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        os.close(told[0])
-        os.close(tells[1])
-        self.write, self.read = told[1], tells[0]
+            ["bash", "-c", command, str(commands[0]), str(answers[1]), "chromium-headless-shell", *OPTIONS, f"--user-data-dir={self.home.name}"],
+            pass_fds=(commands[0], answers[1]), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        os.close(commands[0])
+        os.close(answers[1])
+        self.write, self.read = commands[1], answers[0]
         self.rest = b""
         self.number = 0
         self.events = []
@@ -55,7 +55,7 @@ class Browser:
         self.home.cleanup()
 
     def message(self, until):
-        """The next message, or None when it is that late."""
+        """Returns the next message, or None if there is none before the time `until`."""
         while b"\0" not in self.rest:
             if not select.select([self.read], [], [], max(0, until - time.monotonic()))[0]:
                 return None
@@ -67,7 +67,7 @@ class Browser:
         return json.loads(message)
 
     def ask(self, method, session=None, **parameters):
-        """Has something done; events that come meanwhile are kept."""
+        """Calls a method and returns its result. Events that arrive meanwhile are kept."""
         self.number += 1
         asked = {"id": self.number, "method": method, "params": parameters, **({"sessionId": session} if session else {})}
         data = json.dumps(asked).encode() + b"\0"
@@ -94,7 +94,7 @@ class Browser:
 
 
 class Page:
-    """A page, in a context of its own. `before` is a script that runs before those of the page."""
+    """A page in a context of its own. The script `before` runs before the scripts of the page."""
 
     def __init__(self, browser, path, width, height, before):
         self.browser = browser
@@ -111,7 +111,7 @@ class Page:
         self.found = []
         began = time.monotonic()
         self.ask("Page.navigate", url=self.url)
-        # A page that never says so is looked at all the same; one that has said what is wrong will not.
+        # After PATIENCE, or one second after an error, the page is checked although it is not shown.
         while not (shown := self.evaluate("document.readyState === 'complete' && document.body.dataset.shown")):
             browser.listen(0.02)
             late = time.monotonic() - began
@@ -122,7 +122,7 @@ class Page:
         browser.listen(0.1)
 
     def mine(self):
-        """The events of this page, which are forgotten."""
+        """Removes the events of this page from the queue and returns them."""
         events = [event for event in self.browser.events if event.get("sessionId") == self.session]
         self.browser.events = [event for event in self.browser.events if event.get("sessionId") != self.session]
         return events
@@ -131,34 +131,34 @@ class Page:
         return self.browser.ask(method, self.session, **parameters)
 
     def evaluate(self, script):
-        """What a script in the page comes to; it may be a promise."""
+        """Returns the result of a script in the page; promises are awaited."""
         done = self.ask("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in done:
-            raise Broken(f"{script[:200]}: {told(done['exceptionDetails'])}")
+            raise Broken(f"{script[:200]}: {error_text(done['exceptionDetails'])}")
         return done["result"].get("value")
 
     def whole(self):
-        """Whether all rows come to be made (`data-whole` of the body)."""
+        """Waits until all rows are made (`data-whole` of the body), and returns whether they are."""
         until = time.monotonic() + PATIENCE
         while not (whole := self.evaluate("'whole' in document.body.dataset")) and time.monotonic() < until:
             self.browser.listen(0.05)
         return whole
 
     def see(self, width, height, scheme):
-        """The page in another window, of a reader who likes it "light" or "dark"."""
+        """Changes the size of the window and the preferred scheme, "light" or "dark"."""
         self.ask("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         self.ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
         self.evaluate("new Promise(done => requestAnimationFrame(() => setTimeout(done)))")
 
     def complaints(self):
-        """What a reader's console would show in red or yellow, and what of the page is not in it: one line each."""
+        """Returns errors and warnings of the console, requests, dialogs and crashes of the page, one line each."""
         self.browser.listen(0)
         self.found += self.mine()
         wrong = []
         for event in self.found:
             what, how = event["method"], event["params"]
             if what == "Runtime.exceptionThrown":
-                wrong.append(f"exception: {told(how['exceptionDetails'])}")
+                wrong.append(f"exception: {error_text(how['exceptionDetails'])}")
             elif what == "Runtime.consoleAPICalled" and how["type"] in ("error", "warning", "assert"):
                 wrong.append(f"console.{how['type']}: {' '.join(str(a.get('value', a.get('description'))) for a in how['args'])}")
             elif what == "Log.entryAdded" and how["entry"]["level"] in ("error", "warning"):
@@ -170,7 +170,7 @@ class Page:
         return wrong
 
     def picture(self, path, width, height, keep):
-        """The page from its top, so large, at least the colours of `keep` as they are. Returns the colours that the file has."""
+        """Saves a picture of the top of the page in this size, with the colours of `keep` unchanged. Returns the colours in the file."""
         clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
         taken = base64.b64decode(self.ask("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)["data"])
         data, colours = png.smaller(taken, keep)
@@ -182,5 +182,5 @@ class Page:
         self.browser.ask("Target.closeTarget", targetId=self.target)
 
 
-def told(details):
+def error_text(details):
     return details.get("exception", {}).get("description") or details["text"]

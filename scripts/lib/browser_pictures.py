@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""What `scripts/browser pictures` runs in the browser root: `browser_pictures.py DIR` takes a picture of the report of each scenario, from its top to
-the end of its ladder, in the colours of the page.
+"""Part of `scripts/browser pictures`, in the browser root. `browser_pictures.py DIR` takes a picture of the report of each scenario, from
+its top to the end of its ladder, in the colours of the page.
 """
 import json
 import os
@@ -12,17 +12,17 @@ from browser import Browser
 DIR, PICTURES = sys.argv[1], "Documentation/pictures"
 # The ladder has 70% of the height: its head and 19 rows.
 WIDTH, HEIGHT = 1000, 580
-# The end of the ladder.
+# The y coordinate below the ladder.
 END = "Math.ceil(document.getElementById('ladder').getBoundingClientRect().bottom + window.scrollY + 12)"
 
-# All colours that the page has names for.
+# All colours that have a name in the page.
 PALETTE = """(() => {
 	const probe = document.body.appendChild(document.createElement("i")), root = [...document.styleSheets[0].cssRules].find(rule => rule.selectorText === ":root");
 	const colours = [...root.style].map(name => { probe.style.color = `var(${name})`; return getComputedStyle(probe).color; });
 	probe.remove();
 	return colours;
 })()"""
-# The colours of the kinds that the page has.
+# The colours of the kinds of rows in the page's key.
 KINDS = """(() => [...document.querySelectorAll("#key .swatch i")].map(one => getComputedStyle(one, "::after").backgroundColor))()"""
 
 
@@ -41,9 +41,10 @@ with Browser() as browser:
             sys.exit(f"error: {name}: {page.complaints()}")
         path = f"{PICTURES}/{name}.png"
         kinds = colours_of(page, KINDS)
-        # The palette keeps the colour of the marked row's edge, which too few pixels have to be chosen, from becoming another colour with a meaning.
+        # The edge of the marked row has too few pixels for its colour to be kept by frequency. The palette keeps it from turning into a
+        # colour with another meaning.
         colours = page.picture(path, WIDTH, page.evaluate(END), sorted(kinds | colours_of(page, PALETTE)))
         if not kinds <= colours:
-            sys.exit(f"error: {name}: the picture has not the colours {kinds - colours}")
+            sys.exit(f"error: {name}: the picture lacks the colours {kinds - colours}")
         page.close()
         print(f"{path}: {os.path.getsize(path)} bytes")

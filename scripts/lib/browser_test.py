@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""What `scripts/browser test` runs in the browser root: `browser_test.py DIR` opens what reports.py has made there, and pages with a planted error,
-each of which has to be found. Prints `ok NAME` or `FAILED NAME: why` for each, and ends with `N passed, N failed`.
+"""Part of `scripts/browser test`, in the browser root. `browser_test.py DIR` opens the pages that reports.py has made there, and pages with
+planted errors, each of which must be found. Prints `ok NAME` or `FAILED NAME: why` for each, and ends with `N passed, N failed`.
 """
 import itertools
 import json
@@ -13,8 +13,8 @@ import table_page
 from browser import Broken, Browser
 
 DIR = sys.argv[1]
-# Of each scenario what its errors have to say, or that there is none.
-TOLD = {
+# Texts that the errors of each scenario's report must contain.
+ERRORS = {
     "address-changes": ["Nothing came to an error."],
     "cq-overflow": ["died, at", "CqOverflow", "CqDied"],
     "device-fatal": ["The device died", "Injected", 'Rule "dead"'],
@@ -28,8 +28,8 @@ TOLD = {
     "srq-dry": ["RnrRetryExceeded", "posts receives too late or too few"],
     "srq-error": ["SRQ", "died, at", "NakRemoteOperational", 'Rule "dead SRQ"'],
 }
-# What the page holds once all rows are made. A row counts with its text; an arrow, or a cross, with what the browser draws of it. Of more rows
-# than `few` each hundredth is looked at so closely.
+# The rows of the ladder, once all are made. A row counts if it has text; an arrow or a cross counts if the browser draws it. If there are
+# more than `few` rows, only each hundredth is checked in detail.
 LADDER = """(few => {
 	const rows = [...document.querySelectorAll("#rows .row")], close = rows.filter((_, n) => rows.length <= few || n % 100 === 0);
 	const drawn = row => {
@@ -44,7 +44,7 @@ LADDER = """(few => {
 		lost: document.querySelectorAll("#rows .row.lost").length - bare.filter(row => row.matches(".lost")).length,
 		odd: odd.slice(0, 3).map(text), text: rows.slice(0, 2000).map(text).join("\\n") };
 })"""
-# A reader searches for a row by what it says, and copies it.
+# A reader can search for the text of a row, and copy it.
 SEARCH = """(() => {
 	const packets = [...document.querySelectorAll("#rows .row.packet")], row = packets[packets.length - 1];
 	if (!row) return "";
@@ -57,12 +57,12 @@ SEARCH = """(() => {
 	const find = document.getElementById("find");
 	find.value = text;
 	find.dispatchEvent(new Event("input"));
-	const told = document.getElementById("where").textContent, found = stops.length, isMarked = document.querySelector(".row.marked")?.textContent.includes(text);
+	const answer = document.getElementById("where").textContent, found = stops.length, isMarked = document.querySelector(".row.marked")?.textContent.includes(text);
 	find.value = "";
 	find.dispatchEvent(new Event("input"));
-	return isMarked && found >= alike && told.endsWith("that match") ? "" : `the field "Find" finds ${found} of ${alike} rows: ${told}`;
+	return isMarked && found >= alike && answer.endsWith("that match") ? "" : `the field "Find" finds ${found} of ${alike} rows: ${answer}`;
 })()"""
-# What a reader may do: each choice, each button, each link, another size of the window.
+# Uses the page as a reader may: each choice, each button, each link, another size of the window.
 USE = """(async () => {
 	const change = (id, value) => { const it = document.getElementById(id); it.value = value; it.dispatchEvent(new Event("change")); };
 	for (const id of ["only", "which", "over"]) for (const one of [...document.querySelectorAll(`#${id} option`)].slice(0, 20)) change(id, one.value);
@@ -99,7 +99,7 @@ PAGE = """(() => {
 		fold: Math.max(0, ...[...document.querySelectorAll(".advice, .fault:first-child")].map(one => one.getBoundingClientRect().bottom)),
 		errorCount: data.errors.length };
 })()"""
-# The plot: axes with numbers and what they are of, and where its points are.
+# The plot: its axes with their numbers and titles, and the places of its points.
 PLOT = """(() => {
 	const all = name => [...document.querySelectorAll(`#plot ${name}`)].map(one => one.textContent);
 	if (!flows.size) return null;
@@ -109,11 +109,11 @@ PLOT = """(() => {
 	return { isChosen: failed || isOdd(flows.get(first)) || ![...flows.values()].some(isOdd), psn: all(".psn"), time: all(".time"), title: all(".title"), paths: document.querySelectorAll("#plot path.points").length, entry: point[4][ENTRY],
 		x: box.left + view.x(along(point)) * box.width / view.width, y: box.top + view.y(point[1] + point[2] / 2) * box.height / HIGH, left: box.left + EDGE.left, right: box.right - EDGE.right, part };
 })()"""
-# A phone: what of it cannot be read or hit, or is in the way of something else.
+# On a phone: returns what cannot be read or hit, or overlaps.
 PHONE = """(() => {
 	const box = one => one.getBoundingClientRect(), all = name => [...document.querySelectorAll(name)], wrong = [];
 	const fold = Math.max(0, ...all(".advice, .fault:first-child").map(one => box(one).bottom + scrollY));
-	if (fold > 800) wrong.push(`what happened, why and what to do end at ${fold} pixels`);
+	if (fold > 800) wrong.push(`the first error and the advice end at ${fold} pixels`);
 	for (const one of all(".wide")) if (one.scrollWidth > one.clientWidth) wrong.push(`a table is cut off: ${one.textContent.slice(0, 60)}`);
 	for (const one of all("select, button, input[type=search], .tools label")) {
 		const { width, height } = box(one);
@@ -128,7 +128,7 @@ PHONE = """(() => {
 	if (flows.size && all("#plot .time").length < 2) wrong.push("the axis of the plot has no scale");
 	return wrong;
 })()"""
-# Text whose contrast with what is behind it is too small, of all that is in view or may come there.
+# Returns texts with too little contrast to their background, among all that are or may come into view.
 CONTRAST = """(least => {
 	const parts = colour => colour.match(/[\\d.]+(?:e-?\\d+)?/g).map(Number).map((part, n) => n < 3 && colour.startsWith("rgb") ? part / 255 : part);
 	const light = colour => colour.slice(0, 3).map(part => part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4).reduce((sum, part, n) => sum + part * [0.2126, 0.7152, 0.0722][n], 0);
@@ -142,7 +142,7 @@ CONTRAST = """(least => {
 		const [low, high] = [light(over(parts(colour), ground(one))), light(ground(one))].sort((a, b) => a - b), contrast = (high + 0.05) / (low + 0.05);
 		if (contrast < least) wrong.push(`${text.slice(0, 40)} (${one.className || one.tagName}): ${contrast.toFixed(1)}`);
 	};
-	// Of rows one of each look, as it is and marked.
+	// Of the rows, one for each class, unmarked and marked.
 	const texts = [...document.querySelectorAll("body *:not(script, style, .row, .row *)")].concat(...[...looks.values()].map(row => [...row.children]));
 	const look = one => {
 		const text = [...one.childNodes].filter(node => node.nodeType === 3).map(node => node.data).join("").trim(), style = getComputedStyle(one);
@@ -158,15 +158,15 @@ CONTRAST = """(least => {
 	}
 	return wrong.slice(0, 5);
 })"""
-# The colours of the states of queue pairs that the page has.
+# The colours of the states of queue pairs in the page.
 STATES = """(() => Object.fromEntries([...document.querySelectorAll(".bar span")].map(one => [one.className, one])
 	.map(([name, one]) => [name, getComputedStyle(one).backgroundColor]).filter(([, colour]) => colour.startsWith("rgb("))))()"""
 COLOURS = """(names => {
 	const style = getComputedStyle(document.documentElement);
 	return Object.fromEntries(names.map(name => [name, style.getPropertyValue("--" + name).trim()]));
 })"""
-# What keeps packets apart, and what all of it stands on. As the eyes of most, and of those who lack one kind of cone, see linear light
-# (Machado, Oliveira and Fernandes 2009).
+# Colours that must be told apart, colours of text, and backgrounds. EYES: linear light as seen by most people and by people without one
+# kind of cone (Machado, Oliveira and Fernandes 2009).
 APART, TEXT, GROUND = ("new", "again", "ack", "nak", "rnr", "in", "ink"), ("ink", "soft", "link"), ("bg", "panel")
 EYES = {
     "usual": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
@@ -174,12 +174,12 @@ EYES = {
     "deuteranopia": ((0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413), (-0.011820, 0.042940, 0.968881)),
     "tritanopia": ((1.255528, -0.076749, -0.178779), (-0.078411, 0.930809, 0.147602), (0.004733, 0.691367, 0.303900)),
 }
-# The least distance of two kinds in CIELAB; contrast of lines (WCAG 1.4.11) and of text (1.4.3).
+# The least distance of two colours in CIELAB; the least contrast of lines (WCAG 1.4.11) and of text (1.4.3).
 DISTANCE, LINE, READABLE = 25, 3, 4.5
 
 
 class Wrong(Exception):
-    """A page is not as it should be."""
+    """A page has an error."""
 
 
 def must(holds, text):
@@ -213,7 +213,7 @@ def judge_colours(colours, scheme):
     for name in (*APART, *TEXT):
         for ground in GROUND[:1] if name in APART and name not in TEXT else GROUND:
             least = READABLE if name in TEXT else LINE
-            must(contrast(colours[name], colours[ground]) >= least, f"{name} on {ground} has not the contrast {least} ({scheme}): {colours[name]}")
+            must(contrast(colours[name], colours[ground]) >= least, f"{name} on {ground} has a contrast below {least} ({scheme}): {colours[name]}")
     judge_distances({name: colours[name] for name in APART}, scheme)
 
 
@@ -228,10 +228,10 @@ def judge_plot(page):
     plot = page.evaluate(PLOT)
     if not plot:
         return
-    must(plot["isChosen"], "the plot begins with a queue pair of which nothing is out of the ordinary")
+    must(plot["isChosen"], "the plot begins with a queue pair that has no error and no unusual packet")
     must(len(plot["psn"]) > 1 and all(re.fullmatch("0x[0-9a-f]{6}", text) for text in plot["psn"]), f"PSNs at the axis of the plot: {plot['psn']}")
     must(len(plot["time"]) > 0, f"times at the axis of the plot: {plot['time']}")
-    must("PSN" in plot["title"] and any(title.endswith(", s") or title == "entry" for title in plot["title"]), f"what the axes are of: {plot['title']}")
+    must("PSN" in plot["title"] and any(title.endswith(", s") or title == "entry" for title in plot["title"]), f"titles of the axes: {plot['title']}")
     must(plot["paths"] > 0, "the plot has no points")
 
     def mouse(kind, x, y, **more):
@@ -247,14 +247,14 @@ def judge_plot(page):
     begin, end = page.evaluate("part")
     must(plot["part"][0] < begin < end < plot["part"][1] or plot["part"] == [begin, end] and end - begin <= 1000, f"a part of the plot: {[begin, end]} of {plot['part']}")
     page.evaluate("document.getElementById('whole').click()")
-    must(page.evaluate("part") == plot["part"], "the plot does not come back to all")
+    must(page.evaluate("part") == plot["part"], "the button `whole` does not restore the whole plot")
 
 
 def judge_widths(page):
-    """A phone and wide windows, in both schemes."""
+    """Checks a phone and wide windows, in both schemes."""
     for width, scheme in (420, "dark"), (420, "light"), (1600, "dark"):
         page.see(width, 900, scheme)
-        must(page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), f"it is wider than the window of {width} pixels")
+        must(page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), f"the page is wider than the window of {width} pixels")
         judge_colours(page.evaluate(f"{COLOURS}({json.dumps([*APART, *TEXT, *GROUND])})"), scheme)
         states = page.evaluate(STATES)
         judge_distances({name: "#" + "".join(f"{int(part):02x}" for part in re.findall(r"\d+", colour)) for name, colour in states.items()}, scheme)
@@ -263,46 +263,46 @@ def judge_widths(page):
             must(not (wrong := page.evaluate(PHONE)), f"on a phone: {wrong}")
         ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
         light = luminance([int(part) / 255 for part in re.findall(r"\d+", ground)[:3]])
-        must((light < 0.2) == (scheme == "dark"), f"its ground is {ground} in the {scheme} scheme")
+        must((light < 0.2) == (scheme == "dark"), f"the background is {ground} in the {scheme} scheme")
     page.see(1000, 900, "light")
 
 
 def judge(browser, path, expected, plain=None):
-    """All that has to hold of a page; what it takes is told."""
+    """Checks a page. Returns the time until it was shown, and the result of PAGE."""
     page = browser.open(path, 1000, 900)
     try:
-        # Before anything else: what goes wrong in the page explains the rest.
+        # First, because an error in the page explains the other failures.
         must(not page.complaints(), "; ".join(page.complaints()[:5]))
-        must(page.shown is not None, "it never says that it is shown")
-        must(page.whole(), "it never has all of its rows")
+        must(page.shown is not None, "the page never sets data-shown")
+        must(page.whole(), "the page never sets data-whole")
         seen = page.evaluate(PAGE)
         must(not seen["ran"], "a name was executed")
         if seen["wrong"]:
-            must(seen["first"] and seen["inView"], "the ladder does not begin with what went wrong")
+            must(seen["first"] and seen["inView"], "the ladder does not begin with the first error")
         ladder = page.evaluate(f"{LADDER}(2000)")
         for what in "rows", "packets", "lost":
             must(ladder[what] == expected[what], f"{ladder[what]} {what} in the ladder, {expected[what]} in the recording")
         must(not ladder["odd"], f"rows that cannot be read: {ladder['odd']}")
-        for part in expected.get("told", ()):
-            must(part in seen["errors"], f"{part!r} is not among its errors: {seen['errors']}")
-        must(not seen["twice"], f"said more than once: {seen['twice']}")
+        for part in expected.get("errors", ()):
+            must(part in seen["errors"], f"{part!r} is not among the errors: {seen['errors']}")
+        must(not seen["twice"], f"appears more than once: {seen['twice']}")
         explained = re.findall(r"\w+ \(0x[0-9a-f]{4}\): [^.\n]+", seen["errors"])
-        must(len(explained) == len(set(explained)), f"said more than once: {explained}")
+        must(len(explained) == len(set(explained)), f"appears more than once: {explained}")
         if plain:
-            must(seen["count"] == plain["count"], f"other elements than without such a name: {seen['count']}, not {plain['count']}")
-        must(not seen["late"], f"another time than in the ladder: {seen['late']}")
+            must(seen["count"] == plain["count"], f"the elements differ from those without a hostile name: {seen['count']}, not {plain['count']}")
+        must(not seen["late"], f"the errors have other times than the ladder: {seen['late']}")
         must(not seen["decimal"], "the number of a queue pair without 0x")
         if "scenario" in expected:
-            must(seen["name"] == expected["scenario"] and seen["title"].startswith(expected["scenario"]), f"its head names {seen['name']!r}")
-            must(all(rule in seen["rules"] for rule in expected["fired"]), f"rules in its head: {seen['rules']}")
-            must(seen["fold"] <= 900, f"what happened, why and what to do end at {seen['fold']} pixels")
+            must(seen["name"] == expected["scenario"] and seen["title"].startswith(expected["scenario"]), f"the head names {seen['name']!r}")
+            must(all(rule in seen["rules"] for rule in expected["fired"]), f"rules in the head: {seen['rules']}")
+            must(seen["fold"] <= 900, f"the first error and the advice end at {seen['fold']} pixels")
         if "first" in expected:
             must(f"{expected['first']} entries before them were overwritten" in seen["head"], seen["head"])
         if "reason" in expected:
-            # innerText has neither of the line separators as it is.
-            must(expected["reason"] in page.evaluate("document.getElementById('head').textContent"), f"the reason is not in its head: {seen['head']}")
-            must(expected["rule"] in seen["errors"], f"{expected['rule']} is not among its errors: {seen['errors']}")
-            must(expected["rule"] in ladder["text"], f"{expected['rule']} is not in its ladder")
+            # textContent, because innerText converts both line separators.
+            must(expected["reason"] in page.evaluate("document.getElementById('head').textContent"), f"the reason is not in the head: {seen['head']}")
+            must(expected["rule"] in seen["errors"], f"{expected['rule']} is not among the errors: {seen['errors']}")
+            must(expected["rule"] in ladder["text"], f"{expected['rule']} is not in the ladder")
         if expected["rows"] <= 2000:
             must(not (lost := page.evaluate(SEARCH)), lost)
         judge_plot(page)
@@ -316,7 +316,7 @@ def judge(browser, path, expected, plain=None):
         page.close()
 
 
-# A page with a table (table_page.py): a word without a place to break, and a verdict that has to stay whole.
+# A page with a table (table_page.py): a word that is too long for a line, and a verdict that must not be broken.
 TABLE = [["1.1", ("long", "a rule<br><small>" + "word_" * 30 + "</small>"), ("ok", "ok"), ("bad", "FAILED<details open><summary>why</summary><pre>no</pre></details>"),
           ("known", "known"), ("dim", "-")]]
 WHOLE = """(() => {
@@ -342,7 +342,7 @@ def judge_table(browser, path):
 
 
 def planted(text, expected):
-    """Pages with an error in them, made of a good one, by what has to be said of each."""
+    """Yields pages with an error, made of a good page, with a text that the message about each must contain."""
     rows, packets = f"{expected['rows'] - 1} rows in the ladder", f"{expected['packets'] - 1} packets in the ladder"
     end = "document.body.dataset.shown"
     policy = text[text.index("<meta http-equiv"):text.index("<title>")]
@@ -360,7 +360,7 @@ def planted(text, expected):
     yield "image", late('new Image().src = "http://192.0.2.1/planted";').replace(policy, ""), "request: http://192.0.2.1/planted"
     yield "fetch", late('fetch("http://192.0.2.1/planted").catch(() => 0);').replace(policy, ""), "request: http://192.0.2.1/planted"
     yield "font", text.replace("<style>", '<link rel="stylesheet" href="http://192.0.2.1/planted">\n<style>').replace(policy, ""), "request: http://192.0.2.1/planted"
-    yield "never", text.replace(f"{end} =", "0 ||"), "never says"
+    yield "never", text.replace(f"{end} =", "0 ||"), "never sets data-shown"
     yield "row", text.replace("const end =", "data.rows.splice(data.rows.length - 1, 1);\nconst end ="), rows
     yield "arrow", text.replace('let shape = isPacket ?', "let shape = isPacket && row !== data.rows.find(one => one[COUNT]) ?"), packets
     yield "cross", text.replace(".lost i::after {", ".gone i::after {"), "0 lost in the ladder"
@@ -370,8 +370,8 @@ def planted(text, expected):
     yield "link", text.replace("row[ENTRY] >= entry)", "row[ENTRY] > entry)"), "links to other entries"
     yield "search", text.replace(".row p { display", ".row p { visibility: hidden; display"), "is not found by a search"
     yield "find", text.replace(".includes(text) : row", '.includes("PSN") : row'), 'the field "Find" finds'
-    yield "twice", text.replace("of data.advice) {", "of [...data.advice, ...data.advice]) {"), "said more than once"
-    yield "time", text.replace("(ns / 1e9)", "(ns / 1e9 + 1)"), "another time than in the ladder"
+    yield "twice", text.replace("of data.advice) {", "of [...data.advice, ...data.advice]) {"), "appears more than once"
+    yield "time", text.replace("(ns / 1e9)", "(ns / 1e9 + 1)"), "other times than the ladder"
     yield "decimal", text.replace('"QP " + hex(qpn)', '"QP " + qpn'), "without 0x"
     yield "fold", text.replace("#errors { display", "#errors { margin-top: 700px; display"), "pixels"
     yield "wide", text.replace("#head {", "#head { min-width: 500px;"), "wider than the window of 420"
@@ -381,12 +381,12 @@ def planted(text, expected):
     yield "states", text.replace(".RTS { --c: var(--ack); }", ".RTS { --c: #b3261e; }"), "look alike (dark"
     yield "faint", text.replace(".row.odd > *, .row.marked > * {", ".gone {"), "contrast of text (dark)"
     yield "hint", text.replace("::placeholder { color: var(--soft)", "::placeholder { color: #888"), "contrast of text (dark): ['PSN, opcode"
-    yield "late-advice", text.replace(".advice { order: 1; }", ".advice { order: 1; margin-top: 400px; }"), "on a phone: ['what happened"
+    yield "late-advice", text.replace(".advice { order: 1; }", ".advice { order: 1; margin-top: 400px; }"), "on a phone: ['the first error"
     yield "table", text.replace("td:last-child { grid-column: 2 / -1;", "td:last-child { width: 500px;"), "a table is cut off"
     yield "finger", text.replace("min-height: 44px", "min-height: 30px"), "too small for a finger"
     yield "broken", text.replace("- 3ch) / var(--lanes), 120px); --text: calc(100cqw - 2ch); width: max(100cqw, var(--before) + var(--across) + 3ch)", "- 2ch) / var(--lanes), 520px); --text: calc(100cqw - 2ch); width: 100cqw"), "is below its number"
     yield "names", text.replace('"--least"', '"--gone"'), "names of lanes overlap"
-    yield "explained", text.replace('"errors":[[', '"errors":[["x","Same (0x1302): Twice.",[],["Same (0x1302): Twice. Or not."]],['), "said more than once: ['"
+    yield "explained", text.replace('"errors":[[', '"errors":[["x","Same (0x1302): Twice.",[],["Same (0x1302): Twice. Or not."]],['), "appears more than once: ['"
     yield "scale", text.replace("return [all, Math.max(0", "return [innerWidth < 900 ? all.slice(0, 1) : all, Math.max(0"), "the axis of the plot"
     yield "axis", text.replace('class: "psn"', 'class: "other"'), "at the axis"
     yield "pointer", text.replace("function say(point) {", "function say(point) { return;"), "under the pointer"
@@ -417,16 +417,16 @@ def main():
             return f"{DIR}/{name}.html"
 
         scenarios = [name for name, it in expected.items() if "scenario" in it]
-        if sorted(scenarios) != sorted(TOLD):
-            verdict("scenarios", f"{scenarios}, and not those of which the test knows")
+        if sorted(scenarios) != sorted(ERRORS):
+            verdict("scenarios", f"expected.json has {sorted(scenarios)}, and the test {sorted(ERRORS)}")
         seen = {}
         for name in scenarios:
-            seen[name] = attempt(name, browser, path(name), {**expected[name], "told": TOLD.get(name, [])})[1]
-        attempt("empty", browser, path("empty"), {**expected["empty"], "told": ["Nothing was recorded."]})
+            seen[name] = attempt(name, browser, path(name), {**expected[name], "errors": ERRORS.get(name, [])})[1]
+        attempt("empty", browser, path("empty"), {**expected["empty"], "errors": ["Nothing was recorded."]})
         attempt("overwritten", browser, path("overwritten"), expected["overwritten"])
         for name in (name for name in expected if name.startswith("hostile-")):
             attempt(name, browser, path(name), expected[name], plain=seen["peer-dies"])
-        # As the example makes them: each packet is sent and received, and each 97th was lost and sent again.
+        # As the example makes the page: each packet is sent and received, and each 97th is lost and retransmitted.
         half = 50000
         lost = half // 97
         many = {"rows": 2 * half + 2 * lost + 3, "packets": 2 * half + lost, "lost": lost}
@@ -436,7 +436,7 @@ def main():
             verdict("table")
         except (Wrong, Broken) as wrong:
             verdict("table", str(wrong))
-        print(f"{many['packets']} packets: shown {shown} ms after the browser began with the page", flush=True)
+        print(f"{many['packets']} packets: shown {shown} ms after the browser began to load the page", flush=True)
 
         with open(path("peer-dies"), encoding="utf-8") as file:
             text = file.read()
@@ -446,15 +446,15 @@ def main():
         cases.append(("markup", markup, "hostile-2", "a name was executed"))
         with open(path("device-fatal"), encoding="utf-8") as file:
             chosen = file.read().replace("sort((a, b) => b[0] - a[0])", "sort((a, b) => a[0] - b[0])")
-        cases.append(("chosen", chosen, "device-fatal", "nothing is out of the ordinary"))
+        cases.append(("chosen", chosen, "device-fatal", "has no error and no unusual packet"))
         for name, page, like, said in cases:
             with open(path("planted"), "w", encoding="utf-8") as file:
                 file.write(page)
             try:
-                judge(browser, path("planted"), {**expected[like], "told": []}, plain=seen["peer-dies"] if like != "device-fatal" else None)
-                verdict(f"planted/{name}", "nothing was found")
+                judge(browser, path("planted"), {**expected[like], "errors": []}, plain=seen["peer-dies"] if like != "device-fatal" else None)
+                verdict(f"planted/{name}", "the planted error was not found")
             except (Wrong, Broken) as wrong:
-                verdict(f"planted/{name}", "" if said in str(wrong) else f"{said!r} was not found, but: {wrong}")
+                verdict(f"planted/{name}", "" if said in str(wrong) else f"the message does not contain {said!r}: {wrong}")
         os.remove(path("planted"))
     print(f"{passed} passed, {failed} failed", flush=True)
     return bool(failed)

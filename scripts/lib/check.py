@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""The checks of scripts/check-style that only read files: `check.py NAME`, in the top directory. Prints what is wrong."""
+"""The checks of scripts/check-style that only read files: `check.py NAME`, in the top directory. Prints the errors."""
 import os
 import re
 import subprocess
@@ -10,7 +10,7 @@ from recipes import Mistake, blocks  # noqa: E402
 
 
 def tracked(*suffixes):
-    """Files that are or would be in the repository."""
+    """Returns the files that are in the repository, or would be after `git add`."""
     out = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         stdout=subprocess.PIPE, check=True, text=True).stdout
@@ -23,7 +23,7 @@ def read(path):
 
 
 def spdx():
-    """Every source file names its licence in its first lines: GPL-2.0 for the module, GPL-2.0 OR MIT for the rest."""
+    """Every source file has a licence in its first lines: GPL-2.0 for the module, GPL-2.0 OR MIT for the rest."""
     source = (".rs", ".c", ".h", ".py", ".sh", ".toml")
     for f in tracked():
         name = os.path.basename(f)
@@ -37,7 +37,7 @@ def spdx():
         kernel = f.startswith(("rust/", "selftest/")) or f == "Kbuild"
         wanted = "GPL-2.0" if kernel else "GPL-2.0 OR MIT"
         if m[1].strip() != wanted:
-            yield f"{f}: licence is '{m[1].strip()}', here it is '{wanted}'"
+            yield f"{f}: the licence is '{m[1].strip()}', and must be '{wanted}' in this directory"
 
 
 TOKEN = re.compile(
@@ -45,16 +45,16 @@ TOKEN = re.compile(
 
 
 def code(text):
-    """Rust source without comments, strings and characters; line numbers stay."""
+    """Returns Rust source without comments, strings and characters, with the same line numbers."""
     return TOKEN.sub(lambda m: "\n" * m[0].count("\n") + " ", text)
 
 
-# What the first lines of a generated file say.
+# A text in the first lines of each generated file.
 GENERATED = re.compile(r"enerated by (scripts/|rust-bindgen)")
 
 
 def walls():
-    """`unsafe` only where CONTRIBUTING.md says, each block with its SAFETY comment."""
+    """`unsafe` is only where CONTRIBUTING.md allows it, and each block has a SAFETY comment."""
     listed = re.search(r"<!-- walls:begin -->(.*?)<!-- walls:end -->", read("CONTRIBUTING.md"), re.S)
     if not listed:
         yield "CONTRIBUTING.md: no list between walls:begin and walls:end"
@@ -73,14 +73,14 @@ def walls():
         lines = text.split("\n")
         for n, line in enumerate(code(text).split("\n")):
             if not inside and re.search(r"allow\([^)]*\bunsafe_code\b", line):
-                yield f"{f}:{n + 1}: allows unsafe_code and is no wall that CONTRIBUTING.md lists"
+                yield f"{f}:{n + 1}: allows unsafe_code, but is not in the table of walls in CONTRIBUTING.md"
             if not re.search(r"\bunsafe\b", line):
                 continue
             if not inside:
-                yield f"{f}:{n + 1}: unsafe outside the walls that CONTRIBUTING.md lists"
+                yield f"{f}:{n + 1}: unsafe in a file that is not in the table of walls in CONTRIBUTING.md"
             elif re.search(r"\bunsafe\s*(\{|impl\b)", line):
                 above, i = lines[n], n - 1
-                # The comment stands above the statement, which may have begun some lines earlier.
+                # The comment is above the statement, which may begin some lines earlier.
                 while i >= 0 and n - i <= 24 and lines[i].strip():
                     above += lines[i]
                     i -= 1
@@ -100,7 +100,7 @@ def dependencies():
                     continue
                 text = read(os.path.join(base, f))
                 sources += code(text)
-                # A module from outside the crate's folder (the ABI) is a folder of its own.
+                # A module from outside the crate (the ABI) is a directory of its own.
                 for outside in re.findall(r'#\[path = "((?:\.\./)+[^"]+)"\]', text):
                     beside = os.path.dirname(os.path.normpath(os.path.join(base, outside)))
                     sources += "".join(code(read(os.path.join(beside, g))) for g in os.listdir(beside) if g.endswith(".rs"))
@@ -119,9 +119,9 @@ def dependencies():
                 commented = False
             if name and not section.startswith("workspace"):
                 if not re.search(rf"\b{name.replace('-', '_')}\b", sources):
-                    yield f"{manifest}: {name} is not used"
+                    yield f"{manifest}: {name} is not used: remove it"
                 if not commented and not line.startswith("[") and "path =" not in line:
-                    yield f"{manifest}: {name} has no comment that says what for"
+                    yield f"{manifest}: {name} has no comment that justifies it"
 
 
 def anchor(heading):
@@ -130,7 +130,7 @@ def anchor(heading):
 
 
 def links():
-    """Relative links in Markdown lead to files, and their anchors to headings."""
+    """Relative links in Markdown point to existing files, and their anchors to existing headings."""
     for f in tracked(".md"):
         text = re.sub(r"^(```|~~~).*?^\1", "", read(f), flags=re.S | re.M)
         for target in re.findall(r"(?<!`)\]\(([^)\s]+)\)", re.sub(r"`[^`\n]*`", "``", text)):
@@ -147,7 +147,7 @@ def links():
 
 
 def hosts():
-    """No names of package hosts: mirrors come from the package manager's own configuration."""
+    """No file names a package host, because mirrors come from the package manager's configuration."""
     for f in tracked():
         if f.endswith("Cargo.lock"):
             continue
@@ -157,7 +157,7 @@ def hosts():
 
 
 def shell():
-    """Shell scripts please shellcheck, stop at the first error, and explain themselves."""
+    """Shell scripts pass shellcheck, stop at the first error, and have --help."""
     scripts = [f for f in tracked() if re.match(r"#!/bin/(ba)?sh\b", read(f)) or f.endswith(".sh")]
     result = subprocess.run(["shellcheck", "-x", "-P", "SCRIPTDIR", "-f", "gcc", *scripts], stdout=subprocess.PIPE, text=True)
     yield from result.stdout.splitlines()
@@ -173,7 +173,7 @@ def shell():
 
 
 def rules():
-    """Each test that Documentation/rules.md names exists: `a::b::test` in tools/roce, or a crate's `device::...`, `roce_lab::...`."""
+    """Each test in Documentation/rules.md exists: `a::b::test` in tools/roce, or in another crate, as `device::...`, `roce_lab::...`."""
     page, tests = "Documentation/rules.md", {}
     for f in tracked(".rs"):
         crate = re.match(r"tools/([^/]+)/(?:src|tests)/", f)
@@ -195,7 +195,7 @@ def rules():
             crate = "roce"
             if not ours and os.path.isdir(f"tools/{other}"):
                 crate, parts = other, parts[1:]
-            # A module that checks something in all its tests.
+            # A whole module, all of whose tests show the rule.
             if os.path.exists(f"tools/{crate}/src/{'/'.join(parts)}.rs"):
                 continue
             named += 1
@@ -209,11 +209,11 @@ def rules():
 
 
 def mutants():
-    """Each patch (tools/*/mutants) says in its first line what it breaks, and applies."""
+    """Each patch (tools/*/mutants) describes its bug in the first line, and applies."""
     patches = tracked(".patch")
     for f in patches:
         if not re.match(r"[A-Z][^\n]*\.\n\n--- a/", read(f)):
-            yield f"{f}: no line about the bug, or no patch below it"
+            yield f"{f}: the first line is not a sentence about the bug, followed by an empty line and the patch"
         result = subprocess.run(["git", "apply", "--check", f], stderr=subprocess.PIPE, text=True)
         if result.returncode:
             yield f"{f}: {result.stderr.strip()}"
@@ -225,7 +225,7 @@ def mutants():
             yield f"tools/testing/mutants.toml: no test {test}"
     for f in patches:
         if f.startswith("tools/testing/mutants/") and f'"{f}"' not in table:
-            yield f"{f}: neither tools/testing/mutants.toml nor conformance.toml says what notices it"
+            yield f"{f}: neither tools/testing/mutants.toml nor conformance.toml names the tests that find it"
     for folder, least in ("sim", 20), ("device", 20), ("provider", 10), ("nic", 10), ("testing", 20):
         count = sum(f.startswith(f"tools/{folder}/mutants/") for f in patches)
         if count < least:
@@ -233,20 +233,20 @@ def mutants():
 
 
 def examples():
-    """What a page shows below a comment with the name of a file is that file, but for the line of its licence."""
+    """A code block below a comment with the name of a file equals that file without its licence line."""
     shown = 0
     for f in tracked(".md"):
         for path, block in re.findall(r"^<!-- (\S+/\S+) -->\n```\w*\n(.*?)^```$", read(f), re.S | re.M):
             shown += 1
             lines = [line for line in read(path).split("\n") if "SPDX-License-Identifier" not in line] if os.path.exists(path) else []
             if "\n".join(lines) != block:
-                yield f"{f}: shows another {path} than there is"
+                yield f"{f}: the code block below the comment {path} differs from that file"
     if not shown:
         yield "no page shows a file"
 
 
 def recipes():
-    """Each recipe is a page that scripts/test-recipes can follow, and is linked where readers look for it."""
+    """scripts/test-recipes can follow each recipe, and the pages for readers link to it."""
     pages = tracked(".md")
     for f in pages:
         if os.path.dirname(f) != "Documentation/recipes":
@@ -257,14 +257,14 @@ def recipes():
             yield f"{f}: {mistake}"
         for page in "Documentation/README.md", "Documentation/quickstart.md":
             if f"](recipes/{os.path.basename(f)})" not in read(page):
-                yield f"{page}: has no link to {f}"
+                yield f"{page}: has no link to the recipe {f}"
 
 
 MOST_LINES = 600
 
 
 def lines():
-    """No source file has more than 600 lines, but those that are generated."""
+    """No source file has more than 600 lines, except generated ones."""
     for f in tracked():
         text = read(f)
         if not f.endswith((".rs", ".c", ".h", ".py", ".sh")) and not re.match(r"#!.*\b(sh|bash|python3)\b", text):
@@ -276,12 +276,12 @@ def lines():
             yield f"{f}: {count} lines, {MOST_LINES} are allowed"
 
 
-# What each part of the device model may use besides itself, from the ground up: all that stands before it.
+# The layers of the device model, from the lowest up. A module may use modules of its own layer and of the layers before it.
 FLOORS = ("config regs error slots misbehave tap", "memory", "objects hostile", "execution", "device")
 
 
 def floors():
-    """In the device model `use` goes down: no file names what stands on a floor above its own, nor does the ground know more."""
+    """In the device model, no file uses a module of a higher layer."""
     floor = {name: n for n, names in enumerate(FLOORS) for name in names.split()}
     top = "tools/device/src/"
     known = set()
@@ -291,15 +291,15 @@ def floors():
             continue
         known.add(part)
         if part not in floor:
-            yield f"{f}: stands on none of the floors ({'; '.join(FLOORS)})"
+            yield f"{f}: {part} is in none of the layers of FLOORS ({'; '.join(FLOORS)})"
             continue
-        # The tests of a file may use what they like.
+        # The tests in a file may use all layers.
         for n, line in enumerate(code(re.split(r"#\[cfg\(.*\btest\b.*\)\]\nmod tests", read(f))[0]).split("\n")):
             for name in re.findall(r"\bcrate::([a-z_]+)", line):
                 if floor.get(name, -1) > floor[part]:
-                    yield f"{f}:{n + 1}: {part} uses {name}, which stands above it"
+                    yield f"{f}:{n + 1}: {part} uses {name}, which is in a higher layer"
     for name in floor.keys() - known:
-        yield f"{top}: there is no {name}"
+        yield f"{top}: FLOORS names {name}, which does not exist"
 
 
 CHECKS = {c.__name__: c for c in (spdx, walls, dependencies, links, hosts, shell, rules, lines, examples, recipes, mutants, floors)}

@@ -35,12 +35,12 @@ def names(folder, pattern):
 
 
 def unit(test):
-    """Of `PACKAGE::PATH` the package and the path."""
+    """Splits `PACKAGE::PATH` into package and path."""
     return test.split("::", 1)
 
 
 def is_unit(test):
-    """Whether a test of that name stands in a file of its module, or in one that has it."""
+    """True if the package has a test of that name, in a file whose path contains one of its modules."""
     package, path = unit(test)
     *modules, name = path.split("::")
     folder = f"tools/{package.removeprefix('verbena-')}"
@@ -49,7 +49,7 @@ def is_unit(test):
 
 
 def units():
-    """By package, all that `cargo test` has to run."""
+    """Returns, by package, the tests that `cargo test` has to run."""
     found = {}
     for rule in rules():
         for test in rule.get("unit", []):
@@ -59,34 +59,34 @@ def units():
 
 
 def check():
-    """What is wrong with the table."""
+    """Yields the errors of the table."""
     user = names("tools/testing/src/tests", r'"[0-9a-z.]+/[a-z0-9-]+"')
     kernel = names("selftest", r'\{ "[a-z0-9-]+"') | {"drain-held"}
     for rule in rules():
         where = f"{TABLE}: {rule['section']} {rule['rule']}"
         for test in rule.get("user", []):
             if test not in user:
-                yield f"{where}: there is no test {test}"
+                yield f"{where}: the guest tests have no test {test}"
         for test in rule.get("kernel", []):
             if test not in kernel:
                 yield f"{where}: the self-test has no test {test}"
         for test in rule.get("unit", []):
             if not is_unit(test):
-                yield f"{where}: there is no test {test}"
+                yield f"{where}: no crate has the unit test {test}"
         if rule.get("unreachable"):
             continue
         if not any(rule.get(kind) for kind in ("user", "kernel", "unit")):
-            yield f"{where}: no test"
+            yield f"{where}: the rule has no test"
         if "kernel" not in rule and "kernel_none" not in rule:
-            yield f"{where}: no test for kernel users: write one, or say why there is none"
+            yield f"{where}: no test for kernel users: write one, or give the reason in kernel_none"
         if "bug" not in rule:
             yield f"{where}: no planted bug"
         elif not os.path.isfile(rule["bug"]):
-            yield f"{where}: there is no {rule['bug']}"
+            yield f"{where}: the patch {rule['bug']} does not exist"
 
 
 def results(log):
-    """By part of the log, what each test came to: ok, FAILED, skipped."""
+    """Returns, by part of the log, the result of each test: ok, FAILED, skipped."""
     found, part = {"user": {}, "kernel": {}, "rxe": {}, "unit": {}}, None
     with open(log, encoding="utf-8", errors="replace") as f:
         for line in f:
@@ -100,7 +100,7 @@ def results(log):
 
 
 def verdict(tests, found):
-    """Of several tests: what the worst says."""
+    """Returns the worst result of several tests."""
     if not tests:
         return ""
     said = [found.get(test, "not run") for test in tests]
@@ -147,7 +147,7 @@ def report(log, text_path, html_path):
         held, bad = held + good, bad + (not good)
         of_rxe += rxe == "ok"
     compared = sum(1 for rule, *_ in lines(found) if rule.get("user"))
-    end = f"{held} rules hold, {bad} do not; of the {compared} that processes can see, rxe keeps {of_rxe}"
+    end = f"{held} rules hold, {bad} do not; rxe keeps {of_rxe} of the {compared} rules that processes can observe"
     text = "\n".join([*text, "", end, ""])
     with open(text_path, "w", encoding="utf-8") as f:
         f.write(text)

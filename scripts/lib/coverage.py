@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""The work of scripts/coverage, inside of the toolchain root."""
+"""Part of scripts/coverage that runs in the toolchain root."""
 import glob
 import json
 import os
@@ -12,7 +12,7 @@ TOP, SHOWN = sys.argv[1], sys.argv[2:]
 SRC = f"{TOP}/tools/roce/src/"
 WORK = f"{TOP}/build/coverage"
 LEAST = 90.0
-# What has to reach it.
+# Groups of files that must reach LEAST percent.
 GROUPS = {
     "parsers (wire/)": r"wire/",
     "requester": r"qp/(requester|timers)",
@@ -21,7 +21,7 @@ GROUPS = {
 
 
 def measure():
-    """Runs the tests; which lines of each file were run, as {file: {line: times}}."""
+    """Runs the tests. Returns how often each line ran, as {file: {line: times}}."""
     profiles = f"{WORK}/profiles"
     shutil.rmtree(profiles, ignore_errors=True)
     env = dict(os.environ, RUSTFLAGS="-Cinstrument-coverage", LLVM_PROFILE_FILE=f"{profiles}/%p-%m.profraw")
@@ -54,7 +54,7 @@ def measure():
 
 
 def test_modules():
-    """Files and folders of modules that only tests have."""
+    """Returns files and directories of modules that only tests use."""
     found = []
     for name in glob.glob(f"{SRC}**/*.rs", recursive=True):
         folder = os.path.dirname(name) if os.path.basename(name) in ("mod.rs", "lib.rs") else name[:-3]
@@ -64,12 +64,12 @@ def test_modules():
 
 
 def items(text, pattern):
-    """Line numbers of the items of which a line matches."""
+    """Yields the line numbers of each item that begins with a matching line."""
     for begin, line in enumerate(text):
         if not re.match(pattern, line):
             continue
         indent, end = re.match(r"\s*", line)[0], begin
-        # An item ends with the brace that rustfmt puts below its beginning. Those of one line come with an attribute.
+        # rustfmt puts the closing brace of an item below its beginning. An item of one line follows its attribute.
         if not (begin + 1 < len(text) and text[begin + 1].endswith(";")):
             while end < len(text) - 1 and text[end] not in (indent + "}", indent + "},"):
                 end += 1
@@ -79,7 +79,7 @@ def items(text, pattern):
 
 
 def without_tests(name, lines):
-    """Lines outside of test modules, and of functions that the compiler has run: their table is all that is left of them."""
+    """Returns the lines outside of test modules. Leaves out functions that ran only at compile time, whose results are constants."""
     with open(SRC + name, encoding="utf-8") as f:
         text = f.read().split("\n")
     skipped = set()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""faults.py LOG JSON [--all]: the table of scripts/faults, from what `fault-table` printed in the guest.
+"""faults.py LOG JSON [--all]: makes the table of scripts/faults from the output of `fault-table` in the guest.
 
-Writes the rows to JSON and prints them. With --all each status and each event has to have a row: those of the ABI (include/abi), but for statuses
-of reliable datagrams, and those that come from the net device. Ends with `N passed, N failed`.
+Writes the rows to JSON and prints them. With --all, each status and each event must have a row: those of the ABI (include/abi) except the
+statuses of reliable datagrams, and the events that come from the net device. Ends with `N passed, N failed`.
 """
 import json
 import os
@@ -11,17 +11,17 @@ import sys
 import textwrap
 
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-# These have no row: the ABI says why beside each (IBTA 11.6.2: "reliable datagram only").
+# Statuses without a row. The ABI gives the reason beside each (IBTA 11.6.2: "reliable datagram only").
 DATAGRAM = re.compile(r"reliable datagram only", re.I)
-# Events of the port are the kernel's, which sees the net device.
+# Events of the port come from the kernel, which watches the net device.
 NETDEV = ("IBV_EVENT_PORT_ERR", "IBV_EVENT_PORT_ACTIVE", "IBV_EVENT_GID_CHANGE")
-# Rows of --long: the same rules have the same happen.
+# Rows of --long: the same rules have the same result.
 AGAIN = "again/"
 VENDOR_ERR = re.compile(r"^ +(\w+) = (0x[0-9a-f]+),$", re.M)
 
 
 def abi(path, enum):
-    """Variants of an enumeration of the ABI, as C spells them, with what stands above each."""
+    """Returns the variants of an enumeration of the ABI, as C spells them, each with its doc comment."""
     with open(f"{TOP}/include/abi/{path}") as f:
         source = f.read()
     body = re.search(rf"pub enum {enum}: u\d+ {{(.*?)\n    }}", source, re.S)[1]
@@ -35,9 +35,9 @@ def syndromes():
 
 
 def missing(rows):
-    """What has no row that passed; what no row can be of; what a row is of that does not exist."""
+    """Returns the statuses and events without a row, those that no row can have, and all that exist."""
     statuses, events = abi("cqe.rs", "WcStatus"), abi("eqe.rs", "EventType")
-    assert len(statuses) == 22 and len(events) >= 11, "the enumerations of the ABI cannot be read"
+    assert len(statuses) == 22 and len(events) >= 11, "the enumerations of the ABI were not parsed"
     unreachable = [name for name, text in statuses.items() if DATAGRAM.search(text)]
     wanted = [name for name in statuses if name not in unreachable] + list(events) + list(NETDEV)
     there = {row["of"] for row in rows}
@@ -45,7 +45,7 @@ def missing(rows):
 
 
 def words(said, codes):
-    """What was to be reported, or was, in short: the other end behind a slash."""
+    """Formats a report, expected or found: after a slash, that of the other end."""
     def one(prefix):
         parts = []
         for key in ("status", "vendor_err", "state", "event", "limit", "ended", "runs", "ways", "fired"):
@@ -74,7 +74,7 @@ def show(rows, codes):
 
 
 def summary(rows, codes):
-    """Seed, rules as the NIC had them, how often each fired, and the command that has it all again: in full of what failed."""
+    """Prints for each row its seed, its rules, how often each fired, and the command that repeats it; for failures all details."""
     print()
     for r in rows:
         heads = r["summary"].split("\n\n")[0].splitlines()
@@ -92,20 +92,20 @@ def main():
     codes = syndromes()
     unknown = [row["row"] for row in rows for key in ("vendor_err", "peer_vendor_err") if row["wanted"].get(key) and row["wanted"][key] not in codes]
     lacking, unreachable, known = missing(rows)
-    failures = [f"FAILED {name}: wants a vendor_err that the ABI does not have" for name in unknown]
+    failures = [f"FAILED {name}: expects a vendor_err that is not in include/abi/syndrome.rs" for name in unknown]
     failures += [f"FAILED {row['row']}: no such status or event" for row in rows if row["of"] not in known and not row["of"].startswith(AGAIN)]
     if "--all" in options:
-        failures += [f"FAILED {name}: it has no row" for name in lacking]
+        failures += [f"FAILED {name}: no row has this status or event" for name in lacking]
     with open(out + ".new", "w") as f:
         json.dump({"rows": rows, "missing": lacking, "reliable_datagrams": unreachable}, f, indent=1)
     os.replace(out + ".new", out)
     show(rows, codes)
     summary(rows, codes)
-    print(f"of reliable datagrams, which there are none of: {', '.join(unreachable)}")
+    print(f"no row, because only reliable datagrams have it: {', '.join(unreachable)}")
     print("\n".join(failures) + "\n" if failures else "", end="")
     failed = sum(row["result"] != "pass" for row in rows) + len(failures)
     if not rows:
-        print("FAILED: the guest told of no row")
+        print("FAILED: the guest printed no row")
         failed += 1
     print(f"{len(rows) - sum(row['result'] != 'pass' for row in rows)} passed, {failed} failed")
     return 1 if failed else 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""The work of scripts/fuzz, inside of the toolchain root: builds the fuzz targets, runs them in turns, counts."""
+"""Part of scripts/fuzz, in the toolchain root: builds the fuzz targets, runs them in turns, and counts executions."""
 import argparse
 import glob
 import hashlib
@@ -21,13 +21,13 @@ PARSERS = HEADERS + ["frame", "round_trip"]
 SWITCH = "hostile_frames"
 FILES = ["rule_file", "recording"]
 TARGETS = PARSERS + ["operations", SWITCH] + FILES
-# Longest input: what a target can make use of.
+# Length of the longest input. A target ignores more.
 LENGTH = {"frame": 320, "round_trip": 320, "operations": 256, SWITCH: 1024, "rule_file": 1024, "recording": 2048}
-# Seconds of one turn, after which the count is written down.
+# Seconds of a turn. The count is saved after each.
 TURN = 20
 # Bytes of a target's committed corpus, as text.
 COMMITTED = {"operations": 150_000}
-# What libFuzzer needs of the compiler: counters of edges, a table of them, calls at comparisons.
+# libFuzzer needs from the compiler: counters of edges, a table of them, calls at comparisons.
 COVERAGE = ["-Cpasses=sancov-module"] + ["-Cllvm-args=-sanitizer-coverage-" + option for option in (
     "level=4", "inline-8bit-counters", "pc-table", "trace-compares")]
 
@@ -40,7 +40,7 @@ def files(*patterns):
 
 
 def source_hash(target):
-    """Of everything that the target runs: a count is worth nothing for other code."""
+    """Returns a hash of all sources that the target runs, because counts do not apply to other code."""
     ours = "tools/roce-lab/src/fuzz/"
     if target == "operations":
         used = files("tools/roce/src/**/*.rs", ours + "mod.rs", ours + "node.rs", ours + "operations/*.rs",
@@ -73,7 +73,7 @@ def build():
     env = dict(os.environ, RUSTFLAGS=" ".join(["--cfg", "fuzzing"] + COVERAGE))
     if subprocess.run(command, env=env, check=False).returncode:
         sys.exit("error: the fuzz targets do not build, see above")
-    # A copy, so that building again does not disturb a campaign that is running.
+    # A copy, so that another build does not disturb a campaign.
     built = f"{WORK}/bin"
     os.makedirs(built, exist_ok=True)
     for target in TARGETS:
@@ -86,7 +86,7 @@ def binary(target):
 
 
 class State:
-    """Counts of one target: executions, corpus and features by source hash."""
+    """Counts of one target: executions, corpus and features, by source hash."""
 
     def __init__(self, target):
         self.target = target
@@ -110,7 +110,7 @@ class State:
 
 
 def seed(target):
-    """The corpus to grow, with what is committed in it."""
+    """Returns the directory of the growing corpus, after adding the committed inputs."""
     folder = f"{WORK}/corpus/{target}"
     os.makedirs(folder, exist_ok=True)
     inputs = []
@@ -122,7 +122,7 @@ def seed(target):
         with open(crash, "rb") as f:
             inputs.append(f.read())
     for data in inputs:
-        # The name that libFuzzer gives it.
+        # libFuzzer would use the same name.
         path = f"{folder}/{hashlib.sha1(data).hexdigest()}"
         if not os.path.exists(path):
             with open(path, "wb") as f:
@@ -138,7 +138,7 @@ def minimise(target, path):
 
 
 class Campaign:
-    """Turns of targets, by so many workers."""
+    """Turns of targets, run by parallel workers."""
 
     def __init__(self, targets, runs):
         self.states = {target: State(target) for target in targets}
@@ -150,11 +150,11 @@ class Campaign:
         self.stopped = False
 
     def take(self):
-        """A target with something left, and how much of it is to be run now."""
+        """Returns a target with executions left, and how many of them to run in this turn, or None."""
         with self.lock:
             if self.stopped or self.failed:
                 return None
-            # The one that will take longest goes first, so that no worker is left alone with it in the end.
+            # The target that will take longest goes first, so that at the end no worker is left alone with it.
             target = max(self.left, key=lambda t: self.left[t] / self.rate[t])
             runs = min(self.left[target], max(1000, int(self.rate[target] * TURN)))
             self.left[target] -= runs
@@ -204,32 +204,33 @@ class Campaign:
             for worker in workers:
                 worker.join()
         except KeyboardInterrupt:
-            # libFuzzer ends at this signal too, and tells how far it came.
+            # libFuzzer ends at this signal too, and prints its counts.
             self.stopped = True
             with self.lock:
                 for process in self.running.values():
                     process.terminate()
             for worker in workers:
                 worker.join()
-            print("stopped; run it again to go on")
+            print("stopped; the next run continues")
         return not self.failed
 
 
 def report(failed):
     for target, path, log, text in failed:
         why = re.search(r"^thread .* panicked at .*\n.*", text, re.M) or re.search(r"^.*ERROR: libFuzzer: .*", text, re.M)
-        print(f"\nFAILED: {target}: {why[0] if why else 'no word from it, see ' + log}")
+        print(f"\nFAILED: {target}: {why[0] if why else 'it printed no error, see ' + log}")
         if path is None:
             continue
         kept = os.path.relpath(minimise(target, path), TOP)
         print(f"  input:  {kept}\n  replay: scripts/fuzz --replay {target} {kept}\n"
-              f"  keep:   cp {kept} tools/roce-lab/fuzz/crashes/{target}/ (once the fix is known, by its name)")
+              f"  keep:   cp {kept} tools/roce-lab/fuzz/crashes/{target}/ (named after the fix, once there is one)")
 
 
 HEAD = """# Fuzzing: what was run
 
-`scripts/fuzz --runs N --record` writes this list: executions of each target with one state of its source (a hash of all that
-the target runs), without a crash or a hang. A line is replaced when there is more of the same.
+`scripts/fuzz --runs N --record` writes this list: the executions of each target with one state of
+its source (a hash of all that the target runs), without a crash or a hang. A later run with the
+same source replaces the line.
 
 | engine | source | target | executions | corpus | features |
 | --- | --- | --- | ---: | ---: | ---: |
@@ -253,7 +254,7 @@ def record(states):
 
 
 def pack(target):
-    """The committed corpus: the smallest inputs that reach everything, one a line."""
+    """Writes the committed corpus: the smallest inputs that reach all covered code, one a line, up to the limit of COMMITTED."""
     merged = f"{WORK}/merged/{target}"
     shutil.rmtree(merged, ignore_errors=True)
     os.makedirs(merged)
@@ -291,7 +292,7 @@ def main():
     targets = []
     for name in names:
         if name not in TARGETS + ["parsers"]:
-            sys.exit(f"error: no target is called {name}: {', '.join(TARGETS)}, or parsers")
+            sys.exit(f"error: there is no target {name}, only {', '.join(TARGETS)}, and parsers")
         targets += [t for t in (PARSERS if name == "parsers" else [name]) if t not in targets]
     if options.list:
         for target in targets:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-// Tells google's rdma-unit-test of Verbena, for scripts/lib/users-suites. It needs no exceptions: what fails is shown, and its cause is
-// in scripts/lib/users-causes.
+// Describes Verbena to Google's rdma-unit-test, for scripts/lib/users-suites. No test is excluded here: failures are shown, with their
+// causes from scripts/lib/users-causes.
 
 #pragma once
 
@@ -20,12 +20,12 @@ class IntrospectionVerbena : public NicIntrospection {
         "verbena", [](const std::string& name, const ibv_device_attr& attr) { return new IntrospectionVerbena(name, attr); });
   }
 
-  // ibv_post_send() fails, as ibv_post_send(3) has it.
+  // ibv_post_send() fails in RESET, INIT and RTR, as ibv_post_send(3) requires.
   bool SilentlyDropSendWrWhenResetInitRtr() const override { return false; }
 
   bool SupportsReRegMr() const override { return true; }
 
-  // On an emulated processor all is slow.
+  // An emulated processor is slow.
   bool IsSlowNic() const override { return true; }
 
  private:

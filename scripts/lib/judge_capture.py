@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""judge_capture.py [--all] FILE...: what guests have sent and received (scripts/vm --capture), judged by programs that are not ours.
+"""judge_capture.py [--all] FILE...: checks captures of guests (scripts/vm --capture) with independent programs.
 
-tshark finds nothing malformed or remarkable in it, scapy finds the ICRC of each packet right; with --all there are in all files together all
-opcodes that tshark knows. Prints which opcodes there were, and ends with
-`N passed, N failed`.
+tshark must find no packet malformed or suspicious, and scapy must compute the same ICRC for each packet. With --all, the files together
+must contain all opcodes that tshark knows. Prints the opcodes with their counts, and ends with `N passed, N failed`.
 """
 import collections
 import logging
@@ -25,7 +24,7 @@ def tshark(*arguments):
 
 
 def payload_heuristics():
-    """What a test sends is not of another protocol, which tshark would guess."""
+    """Returns options against tshark's guesses of a protocol in the payload, which is test data."""
     for words in map(str.split, tshark("-G", "heuristic-decodes").splitlines()):
         if words[0] == "infiniband.payload":
             yield from ("--disable-heuristic", words[4])
@@ -36,7 +35,7 @@ def remarkable(path, opcodes):
     for name in re.findall(r"^ {8}Opcode: (.*) \(\d+\)$", text, re.M):
         opcodes[name] += 1
     for line in text.splitlines():
-        # How far a packet may go is for the program to say: pingpongs say one hop.
+        # Programs choose the hop limit: pingpongs set it to 1.
         if "Time To Live" in line:
             continue
         if re.search(r"malformed|expert info|\[bad |unreassembled", line, re.I):
@@ -48,13 +47,13 @@ def icrcs(path):
     for count, (data, _) in enumerate(RawPcapNgReader(path), 1):
         found = Ether(data)[BTH].compute_icrc(None)
         if found != data[-4:]:
-            yield f"packet {count}: {data[-4:].hex()} is {found.hex()} for scapy"
+            yield f"packet {count}: {data[-4:].hex()} is the ICRC, and scapy computes {found.hex()}"
     if not count:
-        yield "there is no packet"
+        yield "the capture has no packet"
 
 
-# Not of Verbena: reliable datagrams; what an XRC target cannot be asked for (no window of its own; the other two only RC has); nobody is
-# asked to send a CNP.
+# Opcodes that Verbena does not send: those of reliable datagrams; those that an XRC target cannot execute (it has no windows of its own,
+# and FLUSH and ATOMIC WRITE exist only for RC); CNP.
 OTHERS = re.compile(r"\(RD\)|Reserved|CNP|\(XRC\) - (SEND \w+ with Invalidate|FLUSH|ATOMIC WRITE)")
 
 
@@ -72,9 +71,9 @@ def main():
     opcodes, passed, failed = collections.Counter(), 0, 0
     tests = []
     for path in (a for a in sys.argv[1:] if a != "--all"):
-        tests += (f"{path}: tshark finds nothing remarkable", remarkable(path, opcodes)), (f"{path}: scapy computes the ICRCs", icrcs(path))
+        tests += (f"{path}: tshark finds no packet suspicious", remarkable(path, opcodes)), (f"{path}: scapy computes the ICRCs", icrcs(path))
     if "--all" in sys.argv:
-        tests.append(("all opcodes are there", missing(opcodes)))
+        tests.append(("the captures have all opcodes", missing(opcodes)))
     for name, test in tests:
         wrong = list(test)
         print(f"{'FAILED' if wrong else 'ok'} {name}")

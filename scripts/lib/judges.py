@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""What scripts/judges runs in the toolchain root: `judges.py DIR JUDGE`, DIR as `JUDGE generate DIR` has left it."""
+"""Part of scripts/judges, in the toolchain root: `judges.py DIR JUDGE`, after `JUDGE generate DIR`."""
 import ipaddress
 import json
 import logging
@@ -38,7 +38,7 @@ def tshark(*arguments):
     return done.stdout
 
 
-# What a test sends is not of another protocol, which tshark would guess.
+# tshark must not guess a protocol in the payload, which is test data.
 for words in map(str.split, tshark("-G", "heuristic-decodes").splitlines()):
     if words[0] == "infiniband.payload":
         TSHARK += ["--disable-heuristic", words[4]]
@@ -57,7 +57,7 @@ def full_name(row):
 
 
 def differences(expected, got, what):
-    """Where two dictionaries are not the same."""
+    """Yields the keys with different values."""
     for key in sorted(expected.keys() | got.keys()):
         if expected.get(key) != got.get(key):
             yield f"{what}: {key} is {got.get(key)!r}, not {expected.get(key)!r}"
@@ -66,7 +66,7 @@ def differences(expected, got, what):
 # --- tshark on the engine's captures ---
 
 def table_is_tsharks():
-    """The opcodes that are served are all that tshark knows of these services, but for what is said to come."""
+    """The served opcodes are all opcodes of these services that tshark knows, except those that the table marks as not served."""
     theirs = {}
     for line in tshark("-G", "values").splitlines():
         words = line.split("\t")
@@ -77,23 +77,23 @@ def table_is_tsharks():
     for code in sorted(known.keys() | set(SERVED)):
         row = OPCODES.get(code)
         if row is None or known.get(code) != full_name(row):
-            yield f"opcode {code:#x}: {row} is {known.get(code)!r}"
+            yield f"opcode {code:#x}: the table has {row}, and tshark {known.get(code)!r}"
         elif not row["served"]:
             yield f"opcode {code:#x} is not served: {row}"
 
 
 def names(path):
-    """`tshark -V` names each opcode, on the wire all of them are there, and nothing is malformed or remarkable."""
+    """`tshark -V` names each opcode, the captures of the wire have all opcodes, and no packet is malformed or suspicious."""
     text = tshark("-V", "-r", capture(path))
     theirs = re.findall(r"^ {8}Opcode: (.*) \((\d+)\)$", text, re.M)
     ours = [row["opcode"] for row in lines(path)]
     if len(theirs) != len(ours):
-        yield f"{len(theirs)} packets of {len(ours)}"
+        yield f"tshark shows {len(theirs)} of {len(ours)} packets"
     for number, ((name, code), meant) in enumerate(zip(theirs, ours), 1):
         if int(code) != meant or name.lower() != full_name(OPCODES[meant]):
             yield f"packet {number}: {name} ({code}) is not {full_name(OPCODES[meant])} ({meant})"
     if path in PATHS and {int(code) for _, code in theirs} != set(SERVED):
-        yield f"not all opcodes: {sorted(set(SERVED) - {int(code) for _, code in theirs})}"
+        yield f"missing opcodes: {sorted(set(SERVED) - {int(code) for _, code in theirs})}"
     for line in text.splitlines():
         if re.search(r"malformed|expert info|\[bad |unreassembled", line, re.I):
             yield line.strip()
@@ -124,7 +124,7 @@ def gid(text):
     return ipaddress.IPv6Address(text).packed.hex()
 
 
-# Our name: tshark's name and how to read it. Where there are two, the frame has one of them.
+# Our name: tshark's name and the function that reads its value. Of two names, a frame has one.
 FIELDS = {
     "time": [("frame.time_epoch", nanoseconds)],
     "smac": [("eth.src", plain_hex)],
@@ -161,29 +161,29 @@ FIELDS = {
 }
 
 
-# What is in every packet, up to the BTH.
+# The fields up to the BTH, which every packet has.
 BEFORE = list(FIELDS)[:list(FIELDS).index("qkey")]
 
 
 def fields(path):
-    """tshark sees in each field what the engine meant."""
+    """tshark reads from each field the value that the engine wrote."""
     columns = [(ours, theirs, read) for ours, places in FIELDS.items() for theirs, read in places]
     arguments = [word for _, theirs, _ in columns for word in ("-e", theirs)]
     text = tshark("-r", capture(path), "-T", "fields", "-E", "occurrence=f", *arguments)
     rows = [line.split("\t") for line in text.splitlines()]
     meant = lines(path)
     if len(rows) != len(meant):
-        yield f"{len(rows)} packets of {len(meant)}"
+        yield f"tshark shows {len(rows)} of {len(meant)} packets"
     for index, (row, expected) in enumerate(zip(rows, meant), 1):
         got = {"vlan": 0, "priority": 0, "flow": 0, "length": 0}
         got |= {ours: read(value) for (ours, _, read), value in zip(columns, row) if value != ""}
-        # tshark counts the padding in, and who sent it is on no wire.
+        # tshark includes the padding in the length. The sending queue pair is not on the wire.
         expected["length"] += expected["pad"]
         del expected["from"]
-        # tshark names the operations of extended connections, and takes all behind the BTH for data.
+        # tshark names the opcodes of XRC, but takes everything after the BTH for data.
         if OPCODES[expected["opcode"]]["service"] == "XRC":
             expected, got = ({key: row[key] for key in row if key in BEFORE} for row in (expected, got))
-        # tshark has the selectivity level in bits 4:3; rxe, and the engine, in bits 5:4.
+        # tshark reads the selectivity level from bits 4:3; rxe and the engine have it in bits 5:4.
         expected.pop("level", None)
         yield from differences(expected, got, f"packet {index}")
 
@@ -199,11 +199,11 @@ COMMENT = re.compile(
 
 
 def comments(path):
-    """tshark shows a comment on each packet, which names its queue pairs, its work request and what part it is."""
+    """tshark shows a comment on each packet, with its queue pairs, its work request, and its place in the message."""
     texts = tshark("-r", capture(path), "-T", "fields", "-e", "frame.comment").splitlines()
     meant = lines(path)
     if len(texts) != len(meant):
-        yield f"{len(texts)} packets of {len(meant)}"
+        yield f"tshark shows {len(texts)} of {len(meant)} packets"
     again = lost = 0
     for index, (text, packet) in enumerate(zip(texts, meant), 1):
         found = COMMENT.fullmatch(text)
@@ -223,26 +223,26 @@ def comments(path):
             yield f"packet {index} ({name}): {text!r}"
         again, lost = again + bool(found[11]), lost + bool(found[12])
     if not (again and lost):
-        yield "no retransmission, or no loss"
+        yield "the comments name no retransmission, or no loss"
 
 
 # --- scapy on the engine's captures ---
 
 def icrcs(path):
-    """scapy computes the ICRC of each packet as the engine did, and another one when any bit differs."""
+    """scapy computes the same ICRC for each packet as the engine, and another one if a bit is flipped."""
     total = 0
     for index, (data, _) in enumerate(RawPcapNgReader(capture(path)), 1):
         total += 1
         bth = Ether(data)[BTH]
         if bth.compute_icrc(None) != data[-4:]:
-            yield f"packet {index}: {data[-4:].hex()} is {bth.compute_icrc(None).hex()} for scapy"
+            yield f"packet {index}: {data[-4:].hex()} is the ICRC, and scapy computes {bth.compute_icrc(None).hex()}"
         broken = bytearray(data)
-        # A bit of the PSN: the judge has to see it.
+        # A bit of the PSN.
         broken[len(data) - len(bytes(bth)) + 11] ^= 1
         if Ether(bytes(broken))[BTH].compute_icrc(None) == data[-4:]:
-            yield f"packet {index}: scapy does not see a flipped bit"
+            yield f"packet {index}: scapy computes the same ICRC although a bit is flipped"
     if total != len(lines(path)):
-        yield f"{total} packets of {len(lines(path))}"
+        yield f"the capture has {total} of {len(lines(path))} packets"
 
 
 # --- the engine's parser on scapy's frames ---
@@ -254,7 +254,7 @@ def parse(frames):
 
 
 def extension(dice, name, expected):
-    """Bytes of the headers after the BTH, by the specification: what they are is told to `expected`."""
+    """Returns the headers after the BTH with random values, by the specification, and adds the values to `expected`."""
     bits, out = dice.getrandbits, b""
 
     def put(layout, **values):
@@ -278,7 +278,7 @@ def extension(dice, name, expected):
     if name in ("CmpSwap", "FetchAdd"):
         put("!QIQQ", va=bits(64), rkey=bits(32), swap_add=bits(64), compare=bits(64))
         if name == "FetchAdd":
-            # The field is there and means nothing.
+            # The field exists and has no meaning.
             expected["compare"] = 0
     if is_response and "Middle" not in name:
         syndrome = dice.choice([dice.randrange(0x40), 0x60 + dice.randrange(5)])
@@ -297,7 +297,7 @@ def extension(dice, name, expected):
 
 
 def random_frame(dice, path, row, length):
-    """A frame that scapy built, and what is in it."""
+    """Returns a frame that scapy builds, and the values in it."""
     bits, name = dice.getrandbits, row["name"]
     carries = name.startswith(("SEND", "RDMA WRITE", "RDMA READ response", "ATOMIC WRITE"))
     payload = dice.randbytes(length if carries else 0)
@@ -321,11 +321,11 @@ def random_frame(dice, path, row, length):
         want["sgid"], want["dgid"] = (end.packed.hex() for end in ends)
         want["flow"] = bits(20)
         frame /= IPv6(src=str(ends[0]), dst=str(ends[1]), tc=want["tclass"], fl=want["flow"], hlim=want["hops"])
-    # A UDP checksum may be 0 or not, here right or not: receivers do not look at it.
+    # The UDP checksum may be 0, right or wrong, because receivers ignore it.
     frame /= UDP(sport=want["sport"], dport=4791, chksum=dice.choice([0, bits(16)]))
     headers = extension(dice, name, want)
     del want["service"]
-    # What is reserved, and what routers change, may be anything.
+    # Reserved bits, and bits that routers change, may have any value.
     frame /= BTH(opcode=row["opcode"], solicited=want["se"], migreq=bits(1), padcount=pad, pkey=want["pkey"], fecn=bits(1),
                  becn=bits(1), resv6=bits(6), dqpn=want["dqpn"], ackreq=want["ackreq"], resv7=bits(7), psn=want["psn"])
     frame /= Raw(headers + payload + dice.randbytes(pad))
@@ -333,28 +333,28 @@ def random_frame(dice, path, row, length):
 
 
 def frames(path):
-    """The engine's parser finds in frames that scapy built what was put in, and refuses them with a bit flipped."""
+    """The engine's parser reads the same values from scapy's frames, and refuses a frame with a flipped bit."""
     dice = random.Random("roce" + path)
     built = [random_frame(dice, path, OPCODES[code], length)
              for code in SERVED for length in (0, 1, 2, 3, 4, 61, 256, 4096)]
-    # The ICRC is not scapy's to add where it has dissected nothing: it did.
+    # scapy computes the ICRC when it builds the BTH.
     parsed = parse([frame for frame, _ in built])
     if len(parsed) != len(built):
-        yield f"{len(parsed)} frames of {len(built)}"
+        yield f"the parser read {len(parsed)} of {len(built)} frames"
     for (_, want), got in zip(built, parsed):
         yield from differences(want, got, f"{OPCODES[want['opcode']]['name']} of {want['length']} bytes")
     broken = [frame[:-5] + bytes([frame[-5] ^ 1 << dice.randrange(8)]) + frame[-4:] for frame, _ in built]
     for (_, want), got in zip(built, parse(broken)):
         if got != {"error": "Icrc"}:
-            yield f"{OPCODES[want['opcode']]['name']}, broken: {got}"
+            yield f"{OPCODES[want['opcode']]['name']}, with a flipped bit: {got}"
 
 
 CNP = 0x81
 
 
 def refusals():
-    """Opcodes that are not served, from scapy's whole table too, are refused, and so are reserved syndromes. Those of reliable
-    connections are the responder's to refuse, so they are packets, of which nothing but the opcode is looked at."""
+    """The parser refuses opcodes that are not served, including those in scapy's table, and reserved syndromes. Unknown opcodes of RC and
+    XRC must be refused by the responder, so the parser returns packets with nothing but the opcode."""
     dice = random.Random("refusals")
     others = [code for code in range(256) if code not in SERVED]
     ends = IP(src="10.0.0.1", dst="10.0.0.2") / UDP(sport=0xc000, dport=4791, chksum=0)
@@ -366,7 +366,7 @@ def refusals():
             right = got == {"error": "Length" if code == CNP else "Opcode"}
         if not right:
             yield f"opcode {code:#x}: {got}"
-    # A congestion notification has 16 bytes that mean nothing.
+    # A congestion notification has 16 reserved bytes.
     for got in parse([bytes(Ether() / ends / BTH(opcode=CNP, becn=1) / Raw(bytes(16)))]):
         if (got.get("opcode"), got.get("length"), got.get("payload")) != (CNP, 0, ""):
             yield f"CNP: {got}"
@@ -383,7 +383,7 @@ def main():
         for name, test in (("tshark names opcodes", names), ("tshark sees fields", fields), ("tshark shows comments", comments),
                            ("scapy computes ICRCs", icrcs), ("parser reads scapy's frames", frames)):
             tests.append((f"{path}: {name}", lambda test=test, path=path: test(path)))
-    # What never was on a wire: a tap on the device made frames of it.
+    # Packets inside a device, which were never on a wire. A tap on the device makes frames of them.
     for name, test in (("tshark names opcodes", names), ("scapy computes ICRCs", icrcs)):
         tests.append((f"inside a device: {name}", lambda test=test: test("device")))
     failed = 0

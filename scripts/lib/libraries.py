@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""libraries.py PAGE LOG...: the tables of scripts/libraries, from what `libraries` printed in guests, the newest of each row.
+"""libraries.py PAGE LOG...: makes the tables of scripts/libraries from the newest output of `libraries` for each row.
 
-Prints them as the page has them, and compares: how both ends of a row ended has to be what the page says, where `X or Y` stands for either. When, in which
-words, and which of both ends it happened to, is not compared: that is chance, or the machine's. Ends with `N passed, N failed`.
+Prints the tables in the form of the page, and compares how both ends of a row ended with the page, where `X or Y` allows either. Times, texts,
+and which end had which outcome are not compared, because they depend on chance and on the machine. Ends with `N passed, N failed`.
 """
 import json
 import re
 import sys
 
 HEAD = "| what goes wrong | the device says | one end | the other end |\n| --- | --- | --- | --- |"
-# Each queue pair on an SRQ gets this one when it goes.
+# Each queue pair on an SRQ gets this event when it is destroyed.
 USUAL = "IBV_EVENT_QP_LAST_WQE_REACHED"
 SHOWN = 3
 
 
 def outcome(end, is_client):
-    """In the words of the page."""
+    """Returns an outcome in the words of the page."""
     how = end["outcome"]
     if how == "ends with 0":
         return "done" if end["done"] or not is_client else "ends with 0, with nothing done"
@@ -37,13 +37,13 @@ def cell(end, is_client):
     return text + (f": {words}" if words else "")
 
 
-def device(told):
-    """Statuses and events, as C spells them."""
-    return ", ".join(sorted(set(told) - {USUAL})) or "nothing"
+def device(reports):
+    """Formats statuses and events, as C spells them."""
+    return ", ".join(sorted(set(reports) - {USUAL})) or "nothing"
 
 
 def ends(row):
-    """Both ends' outcomes and cells; the one that knows first comes first."""
+    """Returns the outcomes and the cells of both ends; the end that reports an error first comes first."""
     found = [(row[name], name == "client") for name in ("client", "server")]
     late = 1e9
     found.sort(key=lambda f: (f[0]["outcome"] == "killed by SIGKILL", f[0]["said_after"] if f[0]["said_after"] is not None else late, not f[1]))
@@ -54,7 +54,7 @@ OUTCOME = r"done|waits|aborts|is killed|ends with \d+(?:, with nothing done)?"
 
 
 def documented(page):
-    """The two cells of a row, each as the outcomes that it may have, by program and what goes wrong."""
+    """Returns the allowed outcomes of both ends, by program and fault."""
     with open(page) as f:
         text = f.read()
     found = {}
@@ -69,7 +69,7 @@ def documented(page):
 
 
 def agree(outcomes, cells):
-    """Whichever end it happened to."""
+    """True if the outcomes are allowed, in either order of the ends."""
     return any(all(o in c for o, c in zip(outcomes, order)) for order in (cells, cells[::-1]))
 
 
@@ -91,11 +91,11 @@ def main():
         print(f"| {row['text']} | {device(row['device'])} | {cells[0]} | {cells[1]} |")
         said = known.get((program, row["text"]))
         if not said or not agree(outcomes, said):
-            failed.append(f"{row['row']}: {' / '.join(outcomes)}; {page} says {' / '.join(map(' or '.join, said)) if said else 'nothing of it'}")
+            failed.append(f"{row['row']}: {' / '.join(outcomes)}; {page} has {' / '.join(map(' or '.join, said)) if said else 'no such row'}")
     print("\n" + "".join(f"FAILED {why}\n" for why in failed), end="")
     if not rows:
         failed.append("")
-        print("FAILED: the guest told of no row")
+        print("FAILED: the guest printed no row")
     print(f"{max(len(rows) - len(failed), 0)} passed, {len(failed)} failed")
     return 1 if failed else 0
 

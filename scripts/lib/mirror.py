@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""A mirror that breaks off: passes on what another serves, and breaks off in the middle of what a file names.
+"""A mirror that breaks off: relays the files of another server, and closes the connection in the middle of a chosen one.
 
 usage: mirror.py UPSTREAM PORT-FILE BREAKS
 
-Listens on 127.0.0.1, at a port that it writes to PORT-FILE. While the file BREAKS exists, its first line is a regular expression; a
-request whose path matches gets half of its bytes and then the end of the connection, and from then on every connection is refused until
-BREAKS changes: a network that was cut. Ends when it is killed.
+Listens on 127.0.0.1, at a port that it writes to PORT-FILE. While the file BREAKS exists, its first line is a regular expression. A
+request with a matching path gets half of the bytes; then the connection is closed, and every further connection is closed without an
+answer until BREAKS changes, as if the network had failed. Runs until it is killed.
 """
 import http.server
 import os
@@ -18,11 +18,11 @@ import urllib.request
 
 upstream, port_file, breaks = sys.argv[1].rstrip("/"), sys.argv[2], sys.argv[3]
 HEADERS = ("Content-Length", "Content-Range", "Last-Modified", "Content-Type")
-cut = [None]  # the rule that has cut the network
+cut = [None]  # the expression that has broken off a transfer
 
 
 def rule():
-    """The expression of BREAKS, or None."""
+    """Returns the expression in BREAKS, or None."""
     try:
         with open(breaks, encoding="utf-8") as file:
             return file.readline().strip() or None
@@ -31,12 +31,12 @@ def rule():
 
 
 class Relay(http.server.BaseHTTPRequestHandler):
-    """One connection."""
+    """Handles the requests of one connection."""
 
     protocol_version = "HTTP/1.1"
 
     def do_GET(self):  # noqa: N802 - the name is the library's
-        """Passes on one file, or half of it."""
+        """Relays a file, or half of it."""
         now = rule()
         if now is not None and cut[0] == now:
             self.close_connection = True
@@ -72,11 +72,11 @@ class Relay(http.server.BaseHTTPRequestHandler):
             print(f"cut in the middle of {self.path}", file=sys.stderr)
 
     def log_message(self, *_args):
-        """Says nothing of what went well."""
+        """Logs nothing about successful requests."""
 
 
 class Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
-    """Many connections at once; apt opens several."""
+    """Serves several connections at the same time, because apt opens several."""
 
     daemon_threads = True
 

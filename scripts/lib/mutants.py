@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""The work of scripts/mutants, in the top directory: `mutants.py SEEDS [NAME...]`."""
+"""Part of scripts/mutants, in the top directory: `mutants.py SEEDS [NAME...]`."""
 import concurrent.futures
 import glob
 import hashlib
@@ -14,39 +14,39 @@ import time
 
 HERE = os.path.abspath("build/mutants")
 SOURCE = f"{HERE}/source"
-# What was caught: a run that was stopped goes on behind it.
+# Bugs that were found. A run after an interrupted one skips them.
 STATE = f"{HERE}/caught.jsonl"
-# A build that is quick to make and quick enough to run, with all assertions.
+# A profile that builds fast and runs fast enough, with all assertions.
 PROFILE = {"OPT_LEVEL": "1", "DEBUG_ASSERTIONS": "true", "OVERFLOW_CHECKS": "true", "DEBUG": "0", "INCREMENTAL": "true",
            "CODEGEN_UNITS": "256"}
 ENVIRONMENT = dict(
     os.environ, CARGO_TARGET_DIR=f"{HERE}/target",
-    # The copy is no part of a repository, so that `git apply` takes it as it is.
+    # Outside of any repository, so that `git apply` changes the copy.
     GIT_CEILING_DIRECTORIES=HERE,
     **{f"CARGO_PROFILE_RELEASE_{name}": value for name, value in PROFILE.items()})
-# Most of a build is one thread's work, so that several mutants are tried side by side, each in a place of its own.
+# Most of a build uses one thread, so several mutants are tried in parallel, each in its own directory.
 WORKERS = min(os.cpu_count() or 1, 4)
-# A mutant that hangs is not caught: what waits for ever is to be found by an invariant.
+# Seconds. A mutant that hangs does not count as found, because an invariant should report an endless wait.
 LONGEST = 600
 SIM = "tools/sim/mutants"
 DEVICE = "tools/device/mutants"
 PROVIDER = "tools/provider/mutants"
 NIC = "tools/nic/mutants"
-# The tests that a mutant of each folder is shown to. Those of the transport: unit tests and the rules.
+# The tests for the mutants of each directory. For the transport: unit tests and the rules.
 TESTS = {SIM: ("-p", "verbena-roce", "--lib", "--test", "rules"), DEVICE: ("-p", "verbena-device", "--lib"),
          PROVIDER: ("-p", "verbena-provider", "--lib"), NIC: ("-p", "verbena-nic", "--lib", "--test", "daemon")}
-# What the simulation runs for the mutants of each folder: queue pairs on a network, or programs on the whole device.
+# Options of the simulation for the mutants of each directory: queue pairs on a network, or programs on the whole device.
 LABORATORY = {SIM: (), DEVICE: ("--device",)}
-# What it is built with for that.
+# Features with which the simulation is built for each directory.
 FEATURES = {SIM: ("--no-default-features",), DEVICE: ()}
 
 
 class DoesNotCompile(Exception):
-    """A mutant that is none: it says what the compiler said."""
+    """The mutant does not compile; the text is the compiler's."""
 
 
 def run(*command, timeout=None):
-    """Runs a command to its end. What it has started ends with it, also when its time is up."""
+    """Runs a command. All its processes end with it, or at the timeout."""
     with subprocess.Popen(command, cwd=SOURCE, env=ENVIRONMENT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, text=True, errors="replace", process_group=0) as process:
         try:
@@ -75,7 +75,7 @@ def read(path):
 
 
 def copy():
-    """Makes the copy like the working tree. What is the same is not touched, so that only what changed is built."""
+    """Makes the copy equal to the working tree. Unchanged files are not written, so only changes are built."""
     wanted = {f: read(f) for f in files() if not f.endswith(".patch")}
     for base, _, names in os.walk(SOURCE):
         for name in names:
@@ -101,7 +101,7 @@ def build(folder=SIM):
 
 
 def short(message):
-    """A rule without the work requests and packets that it was broken by, with the place where it stands."""
+    """Shortens a rule's message: leaves out work requests and packets, and adds the place of the assertion."""
     text = " ".join(message.split())
     place = re.search(r"\((?:tools/[\w-]+/)?src/([\w/]+\.rs:\d+)\)$", text)
     text = re.sub(r"^assertion `[^`]*` failed:? ?", "", re.sub(r" \([^()]*:\d+\)$", "", text))
@@ -110,7 +110,7 @@ def short(message):
 
 
 def simulate(seeds, folder=SIM):
-    """What the simulation says, and the first seed that breaks a rule with the rule, if one does."""
+    """Runs the simulation. Returns its output, and the first seed that breaks a rule with that rule, or None."""
     state = f"{HERE}/state"
     if os.path.exists(state):
         os.remove(state)
@@ -128,7 +128,8 @@ def simulate(seeds, folder=SIM):
 
 
 def test(folder, longest=LONGEST):
-    """The tests of a folder's mutants that fail, and a line for when none does. None: they did not run to their end."""
+    """Runs the tests for a directory's mutants. Returns the names of those that fail, and a text for the case that none does. Instead of
+    names, None if the tests did not run to their end."""
     command = ("test", "-q", "--release", "--no-fail-fast", *TESTS[folder])
     compiled(*command, "--no-run")
     try:
@@ -146,10 +147,10 @@ def name_tests(failed):
 
 
 def try_patch(patch, seeds):
-    """Whether a mutant is caught, and a line that says by what; by the simulation, also the seed.
+    """Tries a mutant. Returns whether it was found, the seed if the simulation found it, and a text that says by what.
 
-    One of the transport is shown to a few seeds of the simulation first, to its tests, to the device's, and then to all seeds; one of
-    the device to its tests and then to the simulation of the device; one of the provider or the NIC to its tests.
+    JUDGES has the order. For the transport: a few seeds, its tests, the device's tests, all seeds. For the device: its tests, then the
+    simulation of the device. For the provider and the NIC: the tests of the crate.
     """
     folder = os.path.dirname(patch)
     applied = run("git", "apply", os.path.abspath(patch))
@@ -188,7 +189,7 @@ def by_device(_, seeds):
     return by_tests(DEVICE, seeds)
 
 
-# All seeds take a minute, and what a few do not find the tests do, mostly.
+# Simulating all seeds takes a minute. Tests come before that, because they find most bugs that a few seeds do not.
 JUDGES = {SIM: (by_a_few_seeds, by_tests, by_device, by_simulation), DEVICE: (by_tests, by_simulation), PROVIDER: (by_tests,), NIC: (by_tests,)}
 
 
@@ -197,7 +198,7 @@ def last_line(said):
 
 
 def settle(places):
-    """Gives a process of its own place to work in: sources, what is built of them, state."""
+    """Gives the worker process its own directory for sources, builds and state."""
     global HERE, SOURCE
     HERE = f"{HERE}/{places.get()}"
     SOURCE = f"{HERE}/source"
@@ -206,7 +207,7 @@ def settle(places):
 
 
 def known_by(patches, seeds):
-    """By patch, what a verdict is known by: the very same sources, bug and seeds."""
+    """Returns a key for each patch: a hash of the sources, the bug and the number of seeds."""
     sources = hashlib.sha256(str(seeds).encode())
     for path in files():
         if not path.endswith(".patch"):
@@ -215,7 +216,7 @@ def known_by(patches, seeds):
 
 
 def tried(patch, seeds):
-    """What try_patch says of a mutant in a copy of the sources, and the seconds that it took."""
+    """Runs try_patch in a copy of the sources. Returns its result and the seconds that it took."""
     copy()
     began = time.monotonic()
     return *try_patch(patch, seeds), time.monotonic() - began
@@ -226,7 +227,7 @@ def main():
     patches = [patch for folder in JUDGES for patch in sorted(glob.glob(f"{folder}/*.patch"))]
     chosen = [p for p in patches if not names or any(name in p for name in names)]
     if not chosen:
-        sys.exit("error: no mutant is called " + ", ".join(names))
+        sys.exit("error: no patch has a path that contains " + ", ".join(names))
     keys, done = known_by(chosen, seeds), {}
     for line in (read(STATE) or b"").decode().splitlines():
         entry = json.loads(line)
@@ -255,7 +256,7 @@ def main():
             else:
                 tested.add(os.path.dirname(patch))
             print(f"{'ok' if caught else 'FAILED'} {os.path.basename(patch)[:-6]} ({took}): {line}", flush=True)
-    # What they broke is kept by the engine itself.
+    # The seeds and tests that found bugs must pass without them.
     places.put(0)
     settle(places)
     copy()

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""The copy of the tree that scripts/mutants --guest builds, in the top directory.
+"""The copy of the tree that scripts/mutants --guest builds. Runs in the top directory.
 
-usage: mutants_guest.py copy       makes build/mutants/guest like the working tree; what is the same is not touched
-       mutants_guest.py list NAME...  for each planted bug whose path has one of the names (without names: those of
-                                   tools/testing/mutants): the patch, what runs its rules' tests in the guest, and the names of
-                                   those tests, with | between them. The tests of a bug that is no rule's are in the table BUGS
-       mutants_guest.py list --short  the same of those that BUGS has in the short form
+usage: mutants_guest.py copy       makes build/mutants/guest equal to the working tree, without writing unchanged files
+       mutants_guest.py list NAME...  prints for each planted bug whose path contains a name (without names: those of
+                                   tools/testing/mutants) the patch, the command for the guest, and the names of the tests, joined by
+                                   |. Bugs that belong to no rule are in tools/testing/mutants.toml
+       mutants_guest.py list --short  prints the same for the bugs of the short form in tools/testing/mutants.toml
 """
 import os
 import subprocess
@@ -48,13 +48,13 @@ def copy():
 
 
 def bugs():
-    """The bugs that are no rule's, in the form of rules: `bug` is the patch, `user` are the tests that have to fail."""
+    """Returns the bugs that belong to no rule, in the form of rules: `bug` is the patch, and one of the tests `user` must fail."""
     with open(BUGS, "rb") as f:
         return [{**bug, "bug": bug["patch"]} for bug in tomllib.load(f)["bug"]]
 
 
 def commands(names):
-    """By patch: what to run in the guest, and the tests of which one has to fail there."""
+    """Returns for each patch the command for the guest, and the tests of which at least one must fail."""
     found = {}
     short = names == ["--short"]
     for rule in bugs() if short else rules() + bugs():
@@ -63,7 +63,7 @@ def commands(names):
             run, tests = found.setdefault(patch, ([], []))
             user, kernel = rule.get("user", []), rule.get("kernel", [])
             run += [f"verbena-guest-tests --filter {test}" for test in user]
-            # It runs all that it has.
+            # The program runs all its tests.
             run += ["kernel-selftest"] if kernel else []
             tests += user + kernel
     return {patch: (" && ".join(dict.fromkeys(run)), "|".join(dict.fromkeys(tests))) for patch, (run, tests) in found.items()}

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""Bugs that nobody wrote: `mutants_made.py COUNT SAMPLE SEEDS`, in the top directory, for scripts/mutants --made.
+"""Generated bugs, for scripts/mutants --made: `mutants_made.py COUNT SAMPLE SEEDS`, in the top directory.
 
-cargo-mutants lists every small change that it can think of in the queue pairs of the transport and in the device model. They
-are put into an order by SAMPLE, and tried one after the other until COUNT of them are viable (they compile). What was tried with
-the same source is known from build/mutants/made.jsonl, so that a run goes on where the last one was stopped.
+cargo-mutants lists the small changes that it can make to the transport's queue pairs and to the device model. SAMPLE determines their
+order. They are tried one after the other until COUNT of them were viable (they compiled). Results with the same source are in
+build/mutants/made.jsonl, so a later run continues where the last one was stopped.
 """
 import collections
 import hashlib
@@ -23,14 +23,14 @@ VERSION = "26.0.0"
 TOOLS = f"{HERE}/tools"
 STATE = f"{HERE}/made.jsonl"
 WHERE = ("tools/roce/src/qp/**/*.rs", "tools/device/src/**/*.rs")
-# What only has memory fetched sooner changes nothing but speed.
+# A prefetch changes only speed, so no test can notice its removal.
 NO_NAME = "[Pp]refetch"
-# Mocks and builds that lie or misbehave are there for tests.
+# Mocks and misbehaving builds exist only for tests.
 NOT_IN = ("tools/device/src/mock/**", "tools/device/src/tests/**", "tools/device/src/hostile.rs", "tools/device/src/misbehave.rs",
           "tools/device/src/device/misbehaviour.rs")
-# Flags that are put together with | are different bits: with ^ it is the same number. In these functions they are all constants.
+# Flags joined with | are different bits, so ^ gives the same number. In these functions all of them are constants.
 SAME = re.compile(r"tools/device/src/(config|device/cmd/qp_attr)\.rs:.*: (caps|masks): BinaryOperator -> \^$")
-# What does not end is caught: someone waits for a test.
+# Seconds. A mutant that does not end counts as found, because somebody waits for each test.
 LONGEST = 120
 
 
@@ -38,13 +38,13 @@ def install():
     have = f"{TOOLS}/bin/cargo-mutants"
     known = subprocess.run([have, "mutants", "--version"], stdout=subprocess.PIPE, text=True).stdout if os.path.exists(have) else ""
     if VERSION not in known:
-        print(f"cargo-mutants {VERSION} is built ...", file=sys.stderr, flush=True)
+        print(f"building cargo-mutants {VERSION} ...", file=sys.stderr, flush=True)
         subprocess.run(["cargo", "install", "--quiet", "--locked", "--version", VERSION, "--root", TOOLS, "cargo-mutants"], check=True)
     return have
 
 
 def known_mutants():
-    """All mutants of the copy, in the order of their places."""
+    """Returns all mutants of the copy, in the order of their places."""
     command = [install(), "mutants", "--list", "--json", "--dir", SOURCE]
     for pattern in WHERE:
         command += ["--file", pattern]
@@ -56,9 +56,9 @@ def known_mutants():
 
 
 def known_by():
-    """What verdicts are known by: the code alone, and all that judges it together with it.
+    """Returns the keys of results: a hash of the code, and a hash of the code with all that tests it.
 
-    A change that was caught or that does not compile stays so while only tests and laboratory change; one that survived does not.
+    A mutant that was found, or that does not compile, stays so while only tests and laboratory change. A mutant that survived does not.
     """
     code, everything = hashlib.sha256(), hashlib.sha256()
     for path in files():
@@ -72,14 +72,14 @@ def known_by():
 
 
 def name(mutant):
-    """How a mutant is called: by its place, what it changes and into what."""
+    """Returns the name of a mutant: its place, the changed construct, and the replacement."""
     start = mutant["span"]["start"]
     function = (mutant.get("function") or {}).get("function_name", "")
     return f"{mutant['file']}:{start['line']}:{start['column']}: {function}: {mutant['genre']} -> {mutant['replacement'] or 'nothing'}"
 
 
 def put(mutant):
-    """Makes the change in the copy."""
+    """Applies the mutant to the copy."""
     path = f"{SOURCE}/{mutant['file']}"
     text = read(path).decode()
     lines = text.splitlines(keepends=True)
@@ -93,7 +93,7 @@ def put(mutant):
 
 
 def verdict(mutant, seeds):
-    """One of unviable, caught, survived, and by what."""
+    """Returns one of unviable, caught and survived, and by what the mutant was found."""
     put(mutant)
     folder = SIM if mutant["file"].startswith("tools/roce/") else DEVICE
     try:
@@ -103,7 +103,7 @@ def verdict(mutant, seeds):
         mutants.build(DEVICE)
     except DoesNotCompile as error:
         return "unviable", str(error)[:100]
-    # Programs on the whole device see much of the transport, too.
+    # Programs on the whole device reach much of the transport too.
     for laboratory, so_many in ((SIM, seeds), (DEVICE, seeds // 4)) if folder == SIM else ((DEVICE, seeds),):
         said, broken = simulate(so_many, laboratory)
         if broken:
@@ -115,7 +115,7 @@ def verdict(mutant, seeds):
 
 def main():
     count, sample, seeds = (int(argument) for argument in sys.argv[1:4])
-    # What eats memory without end is to fail, and not the machine.
+    # A mutant that allocates without end must fail before the machine runs out of memory.
     resource.setrlimit(resource.RLIMIT_AS, (16 << 30, 16 << 30))
     copy()
     code, everything = known_by()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""PNG files of at most 256 colours: `smaller(png, keep)` is a picture of a page in which the colours of `keep`, and those that are most frequent, stay
-exactly as they are. The others, which are the edges of letters, become the nearest of those.
+"""PNG files with at most 256 colours. `smaller(png, keep)` makes a smaller picture of a page, in which the colours of `keep` and the most
+frequent colours are unchanged. The other colours, at the edges of letters, are replaced by the nearest of these.
 """
 import collections
 import struct
@@ -23,7 +23,7 @@ def paeth(left, above, corner):
 
 
 def unfiltered(kind, line, above, wide):
-    """A line of bytes as it was before its filter, `wide` bytes a pixel."""
+    """Returns a line of bytes before its filter was applied; a pixel has `wide` bytes."""
     if kind == 2:
         return bytearray((byte + up) & 255 for byte, up in zip(line, above))
     for n in range(len(line) if kind else 0):
@@ -33,7 +33,7 @@ def unfiltered(kind, line, above, wide):
 
 
 def pixels(png):
-    """Width, and lines of pixels of three bytes each, of a picture as a browser makes it."""
+    """Returns the width of a browser's picture, and its lines of pixels of three bytes."""
     parts = list(chunks(png))
     width, height, depth, colour = struct.unpack_from(">IIBB", parts[0][1])
     wide = {2: 3, 6: 4}[colour]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""recipes.py --list | --work DIR --logs DIR [NAME...]: what scripts/test-recipes does, in the top directory of the checkout.
+"""recipes.py --list | --work DIR --logs DIR [NAME...]: does the work of scripts/test-recipes, in the top directory of the checkout.
 
-A page is read as blocks, each fence being one of three kinds (Documentation/testing.md says how they are written): commands that run, a file that
-is written, or what the commands before it print. Whatever is none of these is a mistake of the page, so that nothing in it goes untested.
+A page consists of blocks between fences. Each block is of one of three kinds (Documentation/testing.md describes how to write them): commands
+to run, a file to write, or the output of the commands before it. Any other block is an error, so that no block is left untested.
 """
 import argparse
 import dataclasses
@@ -15,11 +15,11 @@ import sys
 import time
 
 PAGES = "Documentation/recipes"
-# How long a page may take before it counts as hung, in seconds.
+# Seconds after which a page counts as hung.
 LIMIT = 1800
-# The first line of a file that says where it goes, in the comments of C, Rust, Python, shell, make and TOML.
+# The first line of a file that names its place, as a comment in C, Rust, Python, shell, make and TOML.
 NAMED = re.compile(r"(?://|#|/\*) (~/\S+?)(?: \*/)?$")
-# A comment that does so where the file has no place for one.
+# A comment of the page that names the place of a file whose format has no comments.
 NAMED_ABOVE = re.compile(r"file: (~/\S+)$")
 # The three lines of the comment above commands that cannot run everywhere.
 CONDITION = ("only if", "instead", "because")
@@ -27,7 +27,7 @@ PROGRESS = re.compile(r"\[ *\d+s\] ")
 
 
 class Mistake(Exception):
-    """What is wrong with a page, with the line where."""
+    """An error of a page, with its line."""
 
     def __init__(self, line, why):
         super().__init__(f"line {line}: {why}")
@@ -35,7 +35,7 @@ class Mistake(Exception):
 
 @dataclasses.dataclass
 class Commands:
-    """Run by bash; with a condition only where that holds, else what is to be checked instead."""
+    """Commands for bash. With a condition: run only where it holds; elsewhere `instead` is run."""
     line: int
     text: str
     only_if: str = ""
@@ -52,13 +52,13 @@ class File:
 
 @dataclasses.dataclass
 class Prints:
-    """What the commands before it print."""
+    """The output of the commands before this block."""
     line: int
     text: str
 
 
 def fences(text):
-    """Each fence as (line, language, content, comment above it); lines count from 1."""
+    """Yields each fence as (line, language, content, comment above it); lines count from 1."""
     lines, n, comment = text.split("\n"), 0, ""
     while n < len(lines):
         line, start = lines[n], n + 1
@@ -67,7 +67,7 @@ def fences(text):
             said = [line]
             while "-->" not in said[-1]:
                 if n == len(lines):
-                    raise Mistake(start, "a comment that does not end")
+                    raise Mistake(start, "the comment does not end")
                 said.append(lines[n])
                 n += 1
             comment = "\n".join(said)[4:].partition("-->")[0].strip()
@@ -77,7 +77,7 @@ def fences(text):
                 content.append(lines[n])
                 n += 1
             if n == len(lines):
-                raise Mistake(start, "a block that does not end")
+                raise Mistake(start, "the block does not end")
             n += 1
             yield start, line[3:].strip(), "".join(f"{c}\n" for c in content), comment
             comment = ""
@@ -88,15 +88,15 @@ def fences(text):
 
 
 def condition(line, comment):
-    """The condition in the comment above commands, by the names of its lines."""
+    """Returns the condition in the comment above commands, by the names of its lines."""
     said = dict(re.findall(rf"^\s*({'|'.join(CONDITION)}): (.+)$", comment, re.M))
     if comment and set(said) != set(CONDITION):
-        raise Mistake(line, f"the comment above commands has the lines `{':`, `'.join(CONDITION)}:`, or is not there")
+        raise Mistake(line, f"the comment above commands must have the lines `{':`, `'.join(CONDITION)}:`")
     return {name.replace(" ", "_"): words for name, words in said.items()}
 
 
 def blocks(text):
-    """The blocks of a page."""
+    """Returns the blocks of a page."""
     found = []
     for line, language, content, comment in fences(text):
         named = NAMED.match(content.partition("\n")[0]) or NAMED_ABOVE.match(comment)
@@ -106,17 +106,17 @@ def blocks(text):
             found.append(File(line, content, named[1]))
         elif language in ("", "text"):
             if not found or not isinstance(found[-1], Commands):
-                raise Mistake(line, "a block without a language is what commands print, and there are none right before it")
+                raise Mistake(line, "a block without a language is the output of commands, and must follow a block of commands")
             found.append(Prints(line, content))
         else:
-            raise Mistake(line, f"a block of {language} that does not say in its first line which file it is (`# ~/...`)")
+            raise Mistake(line, f"/...`)~a block of {language} must name its file in the first line (`# ~/...`)~/...`)")
     if not any(isinstance(block, Commands) for block in found):
         raise Mistake(1, "the page has no commands (```sh)")
     return found
 
 
 def pattern(shown):
-    """What a page shows as a regular expression: `...` as a line is any lines, within a line any text."""
+    """Turns the shown output into a regular expression: the line `...` stands for any lines, `...` within a line for any text."""
     parts = []
     for line in shown.rstrip("\n").split("\n"):
         if line.strip() == "...":
@@ -127,13 +127,13 @@ def pattern(shown):
 
 
 def printed(output, shown):
-    """Whether the commands printed these lines one after the other; what scripts say of their progress is nothing that a page shows."""
+    """True if the commands printed these lines one after the other. Progress lines of scripts are ignored, because pages do not show them."""
     lines = [line for line in output.replace("\r", "").split("\n") if not PROGRESS.match(line)]
     return bool(pattern(shown).search("\n".join(lines).rstrip("\n") + "\n"))
 
 
 def driver(steps, logs, home):
-    """The script of one page: each block sourced in the same shell, as if it were typed, with its output in a log of its own."""
+    """Returns the script of a page, which sources each block in the same shell, as if typed, with the output in its own log."""
     lines = ["set -e -o pipefail"]
     for n, step in enumerate(steps):
         base = os.path.join(logs, str(n))
@@ -162,7 +162,7 @@ def read(path):
 
 
 def make_home(home):
-    """An empty home directory, but for what its owner has configured."""
+    """Makes an empty home directory with links to the user's dot files."""
     os.makedirs(home)
     own = os.path.expanduser("~")
     for name in os.listdir(own):
@@ -171,7 +171,7 @@ def make_home(home):
 
 
 def run(script, home, limit):
-    """The exit status of a page's script, or None if it hung. What it left running ends."""
+    """Returns the exit status of a page's script, or None if it hung. Ends the processes that are left."""
     env = os.environ | {"HOME": home}
     page = subprocess.Popen(["bash", script], stdin=subprocess.DEVNULL, env=env, start_new_session=True)
     try:
@@ -191,7 +191,7 @@ def end(text, count=15):
 
 
 def judge(steps, logs, status, limit):
-    """What became of a page's run: each thing that is wrong, and which commands were not run."""
+    """Returns the errors of a page's run, and the commands that were not run."""
     wrong, not_run = [], []
     begun = int(read(f"{logs}/begun"))
     if status != 0:
@@ -210,12 +210,12 @@ def judge(steps, logs, status, limit):
         elif isinstance(step, Prints) and last is not None:
             output = read(f"{logs}/{last}.out")
             if not printed(output, step.text):
-                wrong.append(f"line {step.line}: this is not printed, but{end(output, 40)}")
+                wrong.append(f"line {step.line}: the output does not contain this, but is{end(output, 40)}")
     return wrong, not_run
 
 
 def follow(text, logs, home, limit=LIMIT):
-    """Follows a page; returns what is wrong with it, and which commands could not be run."""
+    """Follows a page. Returns its errors, and the commands that could not be run."""
     try:
         steps = blocks(text)
     except Mistake as mistake:
@@ -249,7 +249,7 @@ def main():
         return 0
     unknown = set(args.names) - set(names())
     if unknown:
-        print(f"error: there is no recipe {' '.join(sorted(unknown))}: {' '.join(names())}", file=sys.stderr)
+        print(f"error: there is no recipe {' '.join(sorted(unknown))}, only {' '.join(names())}", file=sys.stderr)
         return 2
     failed = 0
     wanted = args.names or names()

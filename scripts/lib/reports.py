@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""What scripts/browser runs in the toolchain root: `reports.py DIR` makes a page of each recording of a scenario in DIR, and of recordings made of
-them: one that is empty, one whose beginning was overwritten, some with hostile names. DIR/expected.json has what each page is to show, by what the
-file itself says (its format is in tools/record/src/file.rs and entry.rs).
+"""Part of scripts/browser, in the toolchain root. `reports.py DIR` makes a page of each scenario's recording in DIR, and of recordings that it
+derives from these: an empty one, one whose beginning was overwritten, some with hostile names, one that is cut off. DIR/expected.json has the
+expected contents of each page, read from the recording (the format is in tools/record/src/file.rs and entry.rs).
 """
 import glob
 import json
@@ -16,7 +16,7 @@ ENTRY = 48
 WORK, SENT, RECEIVED, PASSED, COMPLETED, EVENT, COMMAND, STATE, FIRED = 1, 2, 3, 4, 5, 6, 7, 9, 12
 SET_GID, SET_PORT = 4, 5
 LOST = 4
-# Names of rules, and reasons, that a page may only show: at most 64 bytes, none of them control characters.
+# Hostile names of rules and reasons, which a page must show as text: at most 64 bytes, without control characters.
 HOSTILE = (
     "</script><script>document.body.dataset.ran=1</script>",
     '<img src="x" onerror="document.body.dataset.ran=1">',
@@ -30,7 +30,7 @@ HOSTILE = (
 
 
 class Recording:
-    """The parts of a file."""
+    """The parts of a recording."""
 
     def __init__(self, data):
         self.head, at = data[:46], 48
@@ -64,12 +64,12 @@ class Recording:
         return bytes(out) + struct.pack("<Q", total)
 
     def fired(self):
-        """The names of the rules that fired."""
+        """Returns the names of the rules that fired."""
         numbers = {b for kind, _, b in (struct.unpack_from("<BBH", entry, 8) for entry in self.entries) if kind == FIRED}
         return [json.loads(self.rules[number])["name"] for number in sorted(numbers)]
 
     def expected(self):
-        """Rows, packets and lost packets."""
+        """Returns the numbers of rows, packets and lost packets."""
         drops = {number for number, rule in enumerate(self.rules) if json.loads(rule)["action"] == "drop"}
         rows = packets = lost = 0
         for entry in self.entries:
@@ -78,8 +78,8 @@ class Recording:
             is_lost = kind == PASSED and b >> 8 & LOST
             lost += bool(is_lost or kind == FIRED and b in drops)
             # A command has a row if it was refused, changed an address, or set the port.
-            is_told = kind == COMMAND and (a or b == SET_GID or b == SET_PORT and port)
-            rows += bool(is_lost or is_told or kind in (WORK, SENT, RECEIVED, COMPLETED, EVENT, STATE, FIRED))
+            is_shown = kind == COMMAND and (a or b == SET_GID or b == SET_PORT and port)
+            rows += bool(is_lost or is_shown or kind in (WORK, SENT, RECEIVED, COMPLETED, EVENT, STATE, FIRED))
         return {"rows": rows, "packets": packets, "lost": lost}
 
 
@@ -116,7 +116,7 @@ for scenario in sorted(glob.glob(f"{DIR}/*.record")):
     made(name, scenario=name, fired=fired)
 same = peer_dies()
 if same.bytes() != open(f"{DIR}/peer-dies.record", "rb").read():
-    sys.exit("FAILED browser: the format of recordings is another than this reads")
+    sys.exit("FAILED browser: the format of recordings differs from the one that reports.py reads")
 same.entries, same.rules = [], []
 made("empty", same)
 half = peer_dies()
@@ -128,13 +128,13 @@ for number, name in enumerate(HOSTILE):
     rules = [json.loads(rule) for rule in hostile.rules]
     hostile.rules = [json.dumps({**rule, "name": name}) for rule in rules]
     hostile.reason = name
-    # A name stands in a sentence as Rust's {:?} has it.
+    # In a sentence, a name is quoted as by Rust's {:?}.
     quoted = re.sub("[\u2028\u2029\u202e]", lambda c: f"\\u{{{ord(c[0]):x}}}", name.replace("\\", "\\\\").replace('"', '\\"'))
     made(f"hostile-{number}", hostile, reason=name, rule=f'rule "{quoted}"')
 with open(f"{DIR}/cut.record", "wb") as file:
     file.write(peer_dies().bytes()[:-1000])
 done = page("cut")
 if not done.returncode or "it ends after" not in done.stderr or os.path.exists(f"{DIR}/cut.html"):
-    sys.exit(f"FAILED browser/cut: a recording that is cut off has a page: {done.stderr}")
+    sys.exit(f"FAILED browser/cut: verbenactl report made a page of a recording that is cut off: {done.stderr}")
 with open(f"{DIR}/expected.json", "w", encoding="utf-8") as file:
     json.dump(expected, file)

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 # shellcheck shell=bash
 #
-# The first process of a session's PID namespace, see session() in common.sh: runs the command that its arguments are. When it
-# is told to end it tells everything else in the namespace, gives the command two seconds to tidy up, and ends; the
-# kernel then kills whatever is left.
+# The first process of a session's PID namespace (session() in common.sh). Runs the command that its arguments are. On a signal it
+# sends SIGTERM to all other processes in the namespace, waits two seconds for the command to clean up, and exits; the kernel then kills
+# the processes that are left.
 set -u
 ending=''
-# A Ctrl-C reaches everything that the terminal started, this process too.
+# Ctrl-C reaches all processes of the terminal, including this one.
 trap 'ending=INT' INT
 trap 'ending=TERM' TERM HUP
-# What bash starts in the background ignores Ctrl-C unless told otherwise.
+# bash starts background processes with SIGINT ignored.
 env --default-signal=INT,QUIT "$@" <&0 &
 command=$!
 rc=0

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""snapshots.py RUN guarded SECONDS | RUN loaded TIMES | RUN peer SECONDS | RUN suspended SECONDS: judges a guest (scripts/vm --monitor --run-dir RUN)
-that runs scripts/guest/traffic-goes-on, through QEMU's monitor. Run by scripts/test-snapshots.
+"""snapshots.py RUN guarded SECONDS | RUN loaded TIMES | RUN peer SECONDS | RUN suspended SECONDS: tests a guest that runs
+scripts/guest/traffic-goes-on (scripts/vm --monitor --run-dir RUN), by QEMU's monitor, for scripts/test-snapshots.
 
-guarded: QEMU refuses to migrate the guest and to take a snapshot of it, and names the device that keeps it from doing so; the guest is stopped for so
-many seconds and continued, and nothing dies. loaded: a snapshot is taken without the module and loaded; then so many times one is loaded under traffic,
-taken in the middle of traffic or of a recovery: each time the program that has the device open sees DEVICE_FATAL, and then rping works. peer: while the guest vm1
-beside it, to which it writes, is stopped and afterwards, it goes on. suspended: it goes on after it was suspended to idle for so many seconds.
+guarded: QEMU refuses to migrate the guest and to save a snapshot, and names the device that forbids it. The guest is stopped for SECONDS and
+continued, and no program fails. loaded: a snapshot is saved without the module and loaded. Then TIMES times a snapshot is loaded under traffic
+that was saved under traffic or during a recovery: each time the program with the open device sees DEVICE_FATAL, and then rping works. peer: the
+guest writes to vm1, which is stopped for SECONDS and continued, and its traffic continues. suspended: the guest's traffic continues after it was
+suspended to idle for SECONDS.
 
-Takes down the link of the guest's Ethernet in the end, by which the guest ends. Prints a line for each test, and ends with
+At the end, sets the link of the guest's Ethernet down, which makes the guest's command end. Prints a line for each test, and ends with
 `N passed, N failed`.
 """
 import json
@@ -18,7 +19,7 @@ import socket
 import sys
 import time
 
-# As many seconds as the guest may need for a step, on whatever machine.
+# Seconds for a step of the guest, on a slow machine.
 PATIENCE = 120 * (10 if os.environ.get("VERBENA_KERNEL") == "debug" else 1)
 
 
@@ -33,7 +34,7 @@ class Monitor:
         self.run("qmp_capabilities")
 
     def run(self, command, **arguments):
-        """What the command returns, or the description of its error."""
+        """Returns the result of the command, or the description of its error."""
         self.lines.write(json.dumps({"execute": command, "arguments": arguments}) + "\n")
         self.lines.flush()
         while True:
@@ -44,12 +45,12 @@ class Monitor:
                 return answer["return"]
 
     def human(self, line):
-        """What the command prints: nothing, or an error."""
+        """Returns the output of the command: nothing, or an error."""
         return self.run("human-monitor-command", **{"command-line": line}).strip()
 
 
 class Guest:
-    """What a guest prints, and its kernel's log. Both are read from where `mark` was called last."""
+    """The output of a guest and its kernel log. Both are read from the position of the last `mark`."""
 
     def __init__(self, run):
         self.run = run
@@ -65,7 +66,7 @@ class Guest:
             return file.read().decode(errors="replace").replace("\r", "")
 
     def wait(self, line):
-        """Waits for the first line that matches, and returns all until there."""
+        """Waits for the first line that matches, and returns the output up to it."""
         end = time.monotonic() + PATIENCE
         while True:
             text = self.text()
@@ -74,20 +75,20 @@ class Guest:
                 return text[:found.end()]
             failed = re.search(r"^failed: .*", text, re.M)
             if failed or time.monotonic() > end or os.path.getsize(f"{self.run}/status"):
-                raise Failure(f"no line `{line}` but {failed.group() if failed else text.split()[-8:]}")
+                raise Failure(f"no line matches `{line}`; the guest printed {failed.group() if failed else text.split()[-8:]}")
             time.sleep(0.1)
 
 
     def wait_log(self, what):
-        """Waits until the kernel's log says it; the console may be late."""
+        """Waits until the kernel log contains a text; the console may be late."""
         end = time.monotonic() + PATIENCE
         while what not in self.text("kernel.log"):
-            want(time.monotonic() < end, f"the kernel does not say that {what}, but: {self.text('kernel.log')[-2000:]}")
+            want(time.monotonic() < end, f"the kernel log does not contain '{what}', but: {self.text('kernel.log')[-2000:]}")
             time.sleep(0.1)
 
 
 class Failure(Exception):
-    """A test that failed, and why."""
+    """A failed test; the text is the reason."""
 
 
 def want(true, otherwise):
@@ -96,7 +97,7 @@ def want(true, otherwise):
 
 
 def refuses(guest, answer):
-    want("ivshmem" in str(answer), f"QEMU answers: {answer}")
+    want("ivshmem" in str(answer), f"the answer of QEMU does not name the device ivshmem: {answer}")
 
 
 def refuses_to_migrate(guest, _):
@@ -105,7 +106,7 @@ def refuses_to_migrate(guest, _):
 
 def refuses_a_snapshot(guest, _):
     refuses(guest, guest.monitor.human("savevm refused"))
-    want("refused" not in guest.monitor.human("info snapshots"), "there is a snapshot")
+    want("refused" not in guest.monitor.human("info snapshots"), "QEMU has saved a snapshot")
 
 
 def survives_a_stop(guest, seconds):
@@ -113,11 +114,11 @@ def survives_a_stop(guest, seconds):
     guest.mark()
     guest.monitor.run("stop")
     time.sleep(seconds)
-    # A line may have been on its way when the guest was stopped.
+    # Discards a line that was printed while the guest was stopped.
     guest.mark()
     guest.monitor.run("cont")
     seen = guest.wait("alive .*\nalive .*\nalive .*")
-    want("fatal" not in seen, f"the guest has seen {seen.split()}")
+    want("fatal" not in seen, f"the guest printed {seen.split()}")
     log = guest.text("kernel.log")
     want("verbena" not in log, f"the kernel's log has {log}")
 
@@ -133,7 +134,7 @@ def writes_to_a_stopped_peer(guest, seconds):
     peer.run("cont")
     guest.mark()
     seen = guest.wait("alive .*\nalive .*\nalive .*")
-    want("fatal" not in seen, f"the guest has seen {seen.split()}")
+    want("fatal" not in seen, f"the guest printed {seen.split()}")
 
 
 def survives_a_suspend_to_idle(guest, seconds):
@@ -142,7 +143,7 @@ def survives_a_suspend_to_idle(guest, seconds):
     want("awake" not in guest.text(), "the guest did not stay suspended")
     guest.monitor.human("sendkey a")
     seen = guest.wait("alive 3")
-    want("fatal" not in seen, f"the guest has seen {seen.split()}")
+    want("fatal" not in seen, f"the guest printed {seen.split()}")
     guest.wait_log("PM: suspend exit")
     log = guest.text("kernel.log")
     for what in "is given up", "lives again", "should not be sleeping":
@@ -171,14 +172,14 @@ def loads_without_the_module(guest, _):
 def loads_under_traffic(guest, _):
     load(guest, "traffic")
     seen = guest.wait("works")
-    want("fatal\nworks" in seen, f"the guest has seen {seen.split()}")
+    want("fatal\nworks" in seen, f"the guest printed {seen.split()}")
     guest.wait_log("configuration space was lost")
     guest.wait_log("the device lives again")
 
 
 def loads_amid_a_recovery(guest, _):
     load(guest, "traffic")
-    # Before the driver notices, while the device is started anew, or when the programs start again.
+    # Saves before the driver notices, while it starts the device anew, or while the programs start again.
     time.sleep(random.uniform(0, 4))
     save(guest, "recovery")
     load(guest, "recovery")
@@ -190,7 +191,7 @@ def main():
     end = time.monotonic() + PATIENCE
     while not os.path.exists(f"{run}/qmp") or not os.path.exists(os.readlink(f"{run}/qmp")):
         if time.monotonic() > end:
-            sys.exit("there is no monitor")
+            sys.exit(f"error: {run}/qmp, QEMU's monitor, did not appear within {PATIENCE} s")
         time.sleep(0.1)
     guest = Guest(run)
     passed = failed = 0
@@ -212,7 +213,7 @@ def main():
     if mode == "loaded":
         test("module-unloaded", loads_without_the_module)
         for n in range(number):
-            # The same snapshot again, then one of a later life.
+            # Loads the same snapshot four times, then saves a new one.
             if n % 4 == 0:
                 test(f"savevm-{n}", lambda guest, _: (guest.wait("ready"), save(guest, "traffic")))
             test(f"loadvm-{n}", loads_under_traffic)

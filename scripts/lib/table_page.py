@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 """Makes a page with one table that fits a wide window and a phone, and has a light and a dark scheme: `page(title, facts, heads, rows)`.
 
-Each of `rows` is a list of cells, or a string, which is the heading of the rows that follow. A cell is HTML, or a pair (class, HTML). The
-classes `ok`, `bad`, `known` and `dim` colour a cell by its result; a cell of the class `long` takes a whole line on a phone.
+Each of `rows` is a list of cells, or a string, which is the heading of the rows after it. A cell is HTML, or a pair (class, HTML). The
+classes `ok`, `bad`, `known` and `dim` colour a cell by its result; on a phone, a cell of the class `long` takes a whole line.
 """
 import html
 
-# The colours of reports (tools/record/src/report/page.css); text has a contrast of 4.5 to 1 with either ground.
+# The colours are those of reports (tools/record/src/report/page.css). Text has a contrast of 4.5 to 1 with both backgrounds.
 STYLE = """
 :root { color-scheme: light dark; --bg: #fff; --panel: #f5f6f8; --ink: #1b1f24; --soft: #57606a; --line: #d3d9e0; --ok: #17703f; --bad: #b3261e; --known: #7d5c00; }
 @media (prefers-color-scheme: dark) {
@@ -28,7 +28,7 @@ summary { cursor: pointer; min-height: 24px; }
 pre { white-space: pre-wrap; margin: 4px 0; color: var(--ink); font-weight: 400; }
 @media (max-width: 640px) {
 h1 { font-size: 22px; }
-/* Each row is a paragraph of its cells, with what they are. */
+/* On a phone each row is a paragraph of its cells, each with the head of its column. */
 table, tbody, tbody th { display: block; }
 thead { display: none; }
 tr { display: flex; flex-wrap: wrap; gap: 0 14px; border-bottom: 1px solid var(--line); padding: 8px 0; }

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 # shellcheck shell=bash disable=SC2154
 #
-# How scripts that test scripts count: source it with $work set to a directory. `told`, at the end, says how many passed, and fails if one failed.
+# Counts for scripts that test scripts. Source it with $work set to a directory. `summary`, at the end, prints the counts, and fails if
+# a test failed.
 passed=0 failed=0
 verdict() { # NAME [WHY]
 	if [ -z "${2:-}" ]; then
@@ -13,7 +14,7 @@ verdict() { # NAME [WHY]
 		failed=$((failed + 1))
 	fi
 }
-# try NAME STATUS PATTERN COMMAND...: ends so, and says so; a pattern that begins with ! must not be there
+# try NAME STATUS PATTERN COMMAND...: the command must exit with STATUS and print a line like PATTERN (with a leading !: no such line)
 try() {
 	local name=$1 status=$2 pattern=$3 rc=0
 	shift 3
@@ -21,14 +22,14 @@ try() {
 	if [ "$rc" != "$status" ]; then
 		verdict "$name" "exit status $rc, not $status"
 	elif [[ $pattern = !* ]] && grep -qE -e "${pattern#!}" "$work/out"; then
-		verdict "$name" "says '${pattern#!}'"
+		verdict "$name" "the output has a line like '${pattern#!}'"
 	elif [[ $pattern != !* ]] && ! grep -qE -e "$pattern" "$work/out"; then
-		verdict "$name" "does not say '$pattern'"
+		verdict "$name" "the output has no line like '$pattern'"
 	else
 		verdict "$name"
 	fi
 }
-told() {
+summary() {
 	echo "$passed passed, $failed failed"
 	[ "$failed" = 0 ]
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 // usage: allreduce RANK RANKS DIRECTORY DEVICE GID-INDEX
 //
-// A process of several that add up their vectors by gloo over verbs, for the row gloo/allreduce_ring: each element is compared, in
-// every round, and rank 0 prints the bytes of a vector that are added up in a second. Processes find each other by files in DIRECTORY.
+// One of several processes that add up their vectors by gloo over verbs, for the row gloo/allreduce_ring. Each process compares every
+// element in every round. Rank 0 prints the bytes of vectors per second. The processes find each other by files in DIRECTORY.
 #include <gloo/allreduce_ring.h>
 #include <gloo/rendezvous/context.h>
 #include <gloo/rendezvous/file_store.h>

@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""users.py: what scripts/users keeps of its rows, and the table that it makes of them.
+"""users.py: stores the results of scripts/users, and makes the table of them.
 
   --todo RESULTS STAGE DEVICES [RECORD]
-                                 names on standard input: prints NAME@DEVICE of those that have no result, nor one in the record
+                                 reads names of rows; prints NAME@DEVICE for each without a result in RESULTS and RECORD
   --keep RESULTS STAGE COMMIT SMP
-                                 what `users` prints on standard input: keeps it with the commit that it ran at, and tells; the
-                                 figures alone of guests with two processors, which go into one table
-  --guest RESULTS STAGE COMMIT STATUS TOLD
-                                 keeps what scripts/vm ended with, and told, as the row guest/kernel
+                                 reads the output of `users`; prints the results and stores them with their commit. Performance is stored
+                                 only for guests with two processors, because one table compares all
+  --guest RESULTS STAGE COMMIT STATUS TEXT
+                                 stores the status and the errors of scripts/vm as the row guest/kernel
   --forget RESULTS GUESTS DEVICES [FILTER...]
-                                 forgets these rows in one guest (GUESTS has a 1) and between two (a 2), and what the kernel and NIC said
-  --again RESULTS                forgets rows that could not run
-  --show RESULTS BUILD KIND      the table: text, and for the long form users.html and users.json in BUILD
-  --record RESULTS RECORD        writes what has a result into the record, a table that is kept with the sources; rows that are known
-                                 come on standard input, as STAGE ROW
+                                 removes the results of these rows in one guest (GUESTS has a 1) and between two (a 2), and the rows
+                                 guest/kernel
+  --again RESULTS                removes rows that could not run
+  --show RESULTS BUILD KIND      prints the table; for the long form also writes users.html and users.json in BUILD
+  --record RESULTS RECORD        writes the results into the record, a table in the repository. Reads the known rows, as STAGE ROW
 
-A line of RESULTS is what the guest says of a row on a device (scripts/guest/users), and the stage: `one` guest or `two`.
+A line of RESULTS is a result of a row on a device, as scripts/guest/users prints it, with the stage: `one` guest or `two`.
 """
 import collections
 import contextlib
@@ -38,7 +38,7 @@ HERE, PEER = DEVICES = "verbena0", "rxe0"
 
 
 def read(path):
-    """The newest result of each stage, row and device, in the order of their first."""
+    """Returns the newest result of each stage, row and device, in the order of their first results."""
     found = {}
     with open(path) as f:
         for line in f:
@@ -49,7 +49,7 @@ def read(path):
 
 @contextlib.contextmanager
 def alone(path):
-    """Of several runs in one checkout one at a time changes the file."""
+    """Locks the file against other runs in the same checkout."""
     with open(path + ".lock", "w") as f:
         fcntl.flock(f, fcntl.LOCK_EX)
         yield
@@ -62,7 +62,7 @@ def add(path, r):
 
 
 def retain(path, kept):
-    """Leaves those alone of which `kept` is true."""
+    """Keeps only the results for which `kept` is true."""
     with alone(path):
         results = [r for r in read(path).values() if kept(r)]
         with open(path + ".new", "w") as f:
@@ -71,7 +71,7 @@ def retain(path, kept):
 
 
 def causes():
-    """(patterns of stage, row, device and what is told, the cause) of failures that are known."""
+    """Returns the known failures: (patterns of stage, row, device and message, cause)."""
     with open(CAUSES) as f:
         lines = [line.partition("#") for line in f if line.strip() and line[0] != "#"]
     return [(shlex.split(patterns), cause.strip()) for patterns, _, cause in lines]
@@ -97,7 +97,7 @@ def tell(r):
 
 
 def unsaid(stage, commit, row, device, program=""):
-    """A result of which the guest itself has said nothing."""
+    """Returns the part of a result that the guest has not printed."""
     return {"stage": stage, "commit": commit, "row": row, "device": device, "program": program, "package": "", "version": "", "seconds": 0}
 
 
@@ -118,15 +118,15 @@ def keep(results, stage, commit, smp):
         add(results, {**begun, "result": "fail", "why": DIED})
 
 
-# That a guest's kernel and NIC had nothing to complain of; one complaint is enough until it is forgotten.
+# The row that passes if a guest's kernel and NIC reported no error. A failure stays until it is removed.
 GUEST = "guest/kernel"
-DIED = "the guest ended, or its time, before the row did"
+DIED = "the guest or its time limit ended before the row did"
 
 
-def guest(results, stage, commit, status, told):
+def guest(results, stage, commit, status, errors):
     good = status == "0"
     if not good or (stage, GUEST, HERE) not in read(results):
-        why = "" if good else f"scripts/vm ended with {status}: {' '.join(told.split())}"
+        why = "" if good else f"scripts/vm ended with {status}: {' '.join(errors.split())}"
         add(results, {**unsaid(stage, commit, GUEST, HERE, "Linux"), "result": "pass" if good else "fail", "why": why})
 
 
@@ -154,10 +154,10 @@ def figure(r):
 
 
 def lines(found):
-    """A row of the table for each row and stage."""
+    """Yields a line of the table for each row and stage."""
     known, table = causes(), collections.OrderedDict()
     for (stage, row, device), r in found.items():
-        # A suite counts by its parts.
+        # The parts of a suite are counted instead of the suite.
         if not r.get("parts"):
             table.setdefault((row, stage), {})[device] = r
     for (row, stage), results in table.items():
@@ -183,7 +183,7 @@ def lines(found):
 
 
 def groups(table):
-    """How many of each group passed, failed for a known cause, failed, could not run, of those rows that ran on the device."""
+    """Prints how many rows of each group passed, failed for a known cause, failed, and could not run, by device."""
     kinds = ("pass", "known", "fail", "nothere")
     counts = collections.Counter((line["row"].split("/")[0], line["guests"], name, line[name]["result"])
                                  for line in table for name in ("verbena", "rxe") if name in line)
@@ -204,13 +204,13 @@ def has(line, name, *kinds):
 
 def show(results, build, kind):
     table = list(lines(read(results)))
-    # That of the one that was run, if only one was.
+    # The verdict is about Verbena, or about rxe if only that was run.
     judged = "verbena" if any("verbena" in line for line in table if line["row"] != GUEST) else "rxe"
     print(f"{'row':34}{'guests':7}{'verbena':22}{'rxe':22}{'ratio':>8}")
     for line in (line for line in table if "part" not in line or (judged in line and not has(line, judged, "pass"))):
         print(f"{line['row']:34}{line['guests']:7}{cell(line, 'verbena'):22}{cell(line, 'rxe'):22}{line.get('ratio', ''):>8}")
     groups(table)
-    # What the guest's kernel and NIC say counts whichever device is judged.
+    # The row of the guest's kernel and NIC counts for both devices.
     counting = [(line, line[of]) for line in table if (of := "verbena" if line["row"] == GUEST else judged) in line]
     counts = collections.Counter(r["result"] for _, r in counting)
     only_rxe = [f"{line['row']} ({line['guests']})" for line in table if has(line, "verbena", "fail", "known") and has(line, "rxe", "pass")]
@@ -246,7 +246,7 @@ on Verbena.
 
 
 def recorded(path):
-    """The cells of the record: (row, stage) to {device: (result, commit)}, and "ratio"."""
+    """Returns the cells of the record: (row, stage) to {device: (result, commit)}, and "ratio"."""
     found = {}
     with open(path) as f:
         for line in f:
@@ -258,13 +258,13 @@ def recorded(path):
 
 
 def is_done(device, cell):
-    """What fails here may be mended; what fails on rxe says what it is to say."""
+    """True if the row need not run again. Failures on Verbena are run again, because a change may have repaired them; on rxe they are not."""
     result, _ = cell
     return result != "-" and "not given" not in result and (device != HERE or not ("fail" in result or result.startswith("not here")))
 
 
-def told(r, parts, known):
-    """A cell of the record."""
+def record_cell(r, parts, known):
+    """Returns a cell of the record."""
     if r["result"] == "nothere":
         return f"not here: {r['why'][:60]}".replace("|", "/")
     kinds = collections.Counter("known" if p["result"] == "fail" and cause(p, known) else p["result"] for p in parts or [r])
@@ -292,7 +292,7 @@ def record(results, path):
             line = [f"`{row}`", stage]
             for device in DEVICES:
                 r = found.get((stage, row, device))
-                line += [told(r, parts[row, stage, device], known), r["commit"]] if r else old.get(device, ("-", "-"))
+                line += [record_cell(r, parts[row, stage, device], known), r["commit"]] if r else old.get(device, ("-", "-"))
             line.append(ratios.get((row, stage)) or old.get("ratio", "-"))
             f.write(f"| {' | '.join(line)} |\n")
     os.replace(path + ".new", path)
@@ -311,9 +311,9 @@ def page(table):
         return LOOKS[r["result"]], html.escape(cell(line, name)) + why
 
     facts = []
-    for name, told_as in (("verbena", "Verbena"), ("rxe", "rxe")):
+    for name, title in (("verbena", "Verbena"), ("rxe", "rxe")):
         counts = collections.Counter(line[name]["result"] for line in table if name in line)
-        facts.append(f"{told_as}: " + ", ".join(f"{counts[kind]} {said}" for kind, said in SAID.items()) + ".")
+        facts.append(f"{title}: " + ", ".join(f"{counts[kind]} {said}" for kind, said in SAID.items()) + ".")
     facts.append("A ratio above 1 means that Verbena is better.")
     rows, group = [], None
     for line in table:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 # shellcheck shell=bash disable=SC2154,SC2034
-#
-# What joins the guests of scripts/vm, which sources this with $vms, $link and $sock set: the arguments of each NIC, and the bridge of
+# The links between the guests of scripts/vm: the uplinks of each NIC, and the bridge of `--link tap`. Sourced by scripts/vm with $vms,
+# $link and $sock set.
 # `--link tap`.
 
-# Other runs have other addresses.
+# Other runs have other addresses, except by chance.
 loopback=127.$((RANDOM % 250 + 2)).$((RANDOM % 250 + 2))
-# uplinks K: what joins guest K's NIC with the others'
+# uplinks K: prints the options for the uplinks of guest K's NIC
 uplinks() {
 	local k=$1 j tunnels=udp:$loopback.$1:4790
 	[ "$vms" != 1 ] && [ "$link" != one-process ] || return 0
@@ -18,7 +18,7 @@ uplinks() {
 	[ "$link" != udp ] || printf '%s\n' --uplink "$tunnels"
 	[ "$link" != tap ] || printf '%s\n' --uplink "tap:port$k"
 }
-# make_bridge: a network namespace with a bridge, and a TAP device of it for each guest; all of it goes with the process that holds it
+# make_bridge: makes a network namespace with a bridge, and a TAP device for each guest. All of it lives as long as the process $holder.
 enter=()
 make_bridge() {
 	local k
@@ -30,8 +30,8 @@ make_bridge() {
 		[ "$(readlink "/proc/$holder/ns/net")" = "$(readlink /proc/self/ns/net)" ] || break
 		sleep 0.1
 	done
-	# It has no address itself, and hands on all groups.
-	# shellcheck disable=SC2016 # the other shell's
+	# The bridge has no address, and forwards all multicast groups.
+	# shellcheck disable=SC2016 # the inner shell expands it
 	"${enter[@]}" sh -ec '
 		echo 1 >/proc/sys/net/ipv6/conf/default/disable_ipv6
 		ip link add bridge mtu 9216 type bridge mcast_snooping 0
@@ -39,5 +39,5 @@ make_bridge() {
 			ip tuntap add "port$k" mode tap
 			ip link set "port$k" mtu 9216 txqueuelen 16384 master bridge up
 		done
-		ip link set bridge up' "$vms" || die "--link tap: no bridge of TAP devices on this host"
+		ip link set bridge up' "$vms" || die "--link tap: cannot make a bridge of TAP devices on this host, see above"
 }

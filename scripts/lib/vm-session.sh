@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 # shellcheck shell=bash
 #
-# The part of scripts/vm that runs in the toolchain root, in a PID namespace of its own: the NIC, then QEMU. Its arguments go
-# to the NIC. Everything it starts ends with it. Where several guests have one NIC, a session of its own has that alone (VM_ROLE
-# `nic`), until there is a file `over`; those of the guests have no NIC to start (`guest`). Where guests may boot again (VM_REBOOTS), a reset
-# is one more boot in the same QEMU, and a file kill-nic.vmK in what the guests have together has the NIC of guest K killed: then NIC and
-# QEMU begin again; of a guest that shares its NIC, QEMU alone. So they do, three times at most, after a boot that the emulator spoilt
-# (boots.awk).
+# The part of scripts/vm that runs in the toolchain root, in its own PID namespace: the NIC, then QEMU. Its arguments are for the NIC. All
+# its processes end with it.
+#
+# If several guests share a NIC process, one session runs only the NIC (VM_ROLE `nic`) until the file `over` exists, and the sessions of the
+# guests run no NIC (`guest`). With VM_REBOOTS, a reset boots again in the same QEMU; and if guest K writes kill-nic.vmK into the shared
+# directory, the NIC is killed, and NIC and QEMU start again (with a shared NIC only QEMU). They also start again, up to three times, after
+# a boot that the emulator broke (boots.awk).
 set -euo pipefail
 
 nic='' name=vm$VM_NUMBER spoilt=0
 has_sockets() { [ -S "$VM_SOCK/nic" ] && [ -S "$VM_SOCK/net" ] && [ -S "$VM_SOCK/control" ]; }
-# start_nic ARGUMENT...: starts the NIC, if it is this session's; its sockets are there when this returns
+# start_nic ARGUMENT...: starts the NIC, if it belongs to this session, and waits for its sockets
 start_nic() {
 	if [ "$VM_ROLE" != guest ]; then
 		export RUST_BACKTRACE=1
@@ -41,21 +42,21 @@ start_nic() {
 	[ -z "$VM_CAPTURE" ] || verbenactl --socket "$VM_SOCK/control" capture "$VM_RUN/rdma.pcapng" >>"$VM_RUN/nic.log" 2>&1 &
 }
 
-# What all guests have, then what is this one's: the kernel unpacks one archive after the other.
+# First the files of all guests, then those of this guest: the kernel unpacks one archive after the other.
 [ "$VM_ROLE" = nic ] || for part in "$VM_INITRD" "$VM_RUN/own"; do (cd "$part" && find . | cpio --quiet -o -H newc -R 0:0); done >"$VM_RUN/initrd.cpio"
 
-# maxcpus is at least 2 always: with one possible CPU, TCG emits neither atomic nor fencing instructions towards other processes.
+# maxcpus is at least 2: with one possible CPU, TCG emits no atomic and no fencing instructions, which other processes need.
 maxcpus=$((VM_SMP > 2 ? VM_SMP : 2))
 accel=$VM_ACCEL
 [ "$accel" != tcg ] || accel=tcg,thread=multi
-# Under TCG the guest's TSC is the host's, so it is as steady, and its frequency is known: two loops of BogoMIPS a tick. What
-# the guest would measure itself on a busy host can be wrong by any factor, and then it falls back to the slow HPET.
+# Under TCG the guest reads the host's TSC, so the TSC is reliable, and its frequency is half of the BogoMIPS. On a busy host, the guest's own
+# measurement may be wrong by any factor, and the guest would then use the slow HPET.
 clock=''
 if [ "$VM_ACCEL" = tcg ]; then
 	clock=$(awk '$1 == "bogomips" { printf " tsc=reliable tsc_early_khz=%d", $3 * 500; exit }' /proc/cpuinfo)
 fi
-# nowhere N: a link whose packets are taken and dropped. The second port takes them: a hub whose only port is the sender's never
-# does, so the guest's queue would stall, and with it whatever waits for what it sent.
+# nowhere N: a link whose packets are accepted and dropped. The second port accepts them: a hub never accepts a packet if its only port is
+# the sender's, so the guest's transmit queue would stall.
 nowhere() { qemu+=(-netdev "hubport,id=n$1,hubid=$1" -netdev "hubport,id=n$1-end,hubid=$1"); }
 qemu=(qemu-system-x86_64 -nodefaults -no-user-config -display none
 	-machine "q35,memory-backend=m" -object "memory-backend-memfd,id=m,size=${VM_MEM}M,share=on" -m "$VM_MEM"
@@ -77,12 +78,13 @@ else
 		-chardev "file,id=err,append=on,path=$VM_RUN/stderr" -device "virtserialport,chardev=err,name=verbena.stderr")
 fi
 if [ -n "$VM_NIC" ]; then
-	# Behind a port the function has a PCI Express link, whose speed programs read.
+	# Behind a root port, the function has a PCI Express link, whose speed programs read.
 	qemu+=(-netdev "stream,id=n0,server=off,addr.type=unix,addr.path=$VM_SOCK/net"
 		-device "pcie-root-port,id=rdma"
 		-device '{"driver":"vfio-user-pci","bus":"rdma","socket":{"type":"unix","path":"'"$VM_SOCK/nic"'"}}'
 		-chardev "socket,id=control,path=$VM_SOCK/control,server=off" -device "virtserialport,chardev=control,name=verbena.control")
-	# A device that QEMU knows as not migratable: beside it QEMU refuses `migrate` and `savevm`, which lose what the NIC wrote (Documentation/snapshots.md).
+	# QEMU knows that ivshmem with `master=off` cannot migrate. With this device QEMU refuses `migrate` and `savevm`, which would lose
+	# what the NIC wrote (Documentation/snapshots.md).
 	[ -n "$VM_SNAPSHOTS" ] || guard=(-object "memory-backend-ram,id=verbena-forbids-migration-and-snapshots,size=4096,share=on"
 		-device '{"driver":"ivshmem-plain","memdev":"verbena-forbids-migration-and-snapshots","master":"off"}')
 else
@@ -101,23 +103,23 @@ if [ -n "$VM_RXE" ]; then
 fi
 [ -z "$VM_TOGETHER" ] || qemu+=(-virtfs "local,path=$VM_TOGETHER,mount_tag=together,security_model=none,multidevs=remap")
 [ -z "$VM_SHARE" ] || qemu+=(-virtfs "local,path=$VM_SHARE,mount_tag=host,security_model=passthrough,multidevs=remap")
-# Last, so that no other device has another address because of it.
+# Last, so that this device does not change the addresses of the others.
 qemu+=("${guard[@]}")
 [ -z "$VM_MONITOR" ] || qemu+=(-qmp "unix:$VM_SOCK/qmp,server=on,wait=off")
 qemu+=(-qmp "unix:$VM_SOCK/watch,server=on,wait=off")
 read -ra more <<<"$VM_QEMU_ARGS"
 qemu+=("${more[@]}")
 if [ -n "$VM_INPUT" ]; then
-	# By a pipe: QEMU changes the mode of the file that it reads, which others may have open.
+	# QEMU reads a pipe, because it changes the mode of the file that it reads, which other processes may have open.
 	exec {input}<&0 < <(exec cat <&"$input")
 	exec {input}<&-
 fi
 
-# watch: ends a guest that does not come up, or that QEMU has paused because something failed
+# watch: ends a guest that does not boot, or that QEMU has paused after an error
 watch() {
 	exec python3 "${0%/*}/watch.py" "$VM_SOCK/watch" "$VM_RUN/kernel.log" "$VM_SILENCE" "$VM_ACCEL" "$VM_RUN/boot.failed" </dev/null
 }
-# killer: has the guest lose its NIC when it wants to, and ends QEMU, which can do nothing without it
+# killer QEMU-PID: waits until the guest asks for it, then kills the NIC, and QEMU, which cannot continue without it
 killer() {
 	local wish=$VM_TOGETHER/kill-nic.$name
 	until [ -e "$wish" ]; do sleep 0.1; done
@@ -143,7 +145,7 @@ while [ "$VM_ROLE" != nic ]; do
 		boots=0
 		awk -f "${0%/*}/boots.awk" "$VM_RUN/kernel.log" >/dev/null || boots=$?
 		if [ $rc != 0 ] || [ $boots != 3 ] || [ "$VM_ACCEL" != tcg ] || [ $((spoilt += 1)) -gt 3 ]; then break; fi
-		echo "the emulator ran an int3 that was no longer there (see $VM_RUN/kernel.log): the guest boots again" >>"$VM_RUN/stderr"
+		echo "the emulator executed an int3 that the kernel had removed (see $VM_RUN/kernel.log): the guest boots again" >>"$VM_RUN/stderr"
 	else
 		"${limit[@]}" "${qemu[@]}" <&0 &
 		qemu_pid=$!
@@ -162,7 +164,7 @@ done
 [ "$rc" != 137 ] || [ -z "$VM_TIMEOUT" ] || rc=124
 
 if [ -n "$nic" ]; then
-	# QEMU has left, so a NIC that serves one guest may have ended well by itself; else it is ended, and must end well.
+	# QEMU has ended. A NIC with a single guest may have ended by itself; otherwise it gets SIGTERM. In both cases it must end without error.
 	for ((i = 0; i < 10; i++)); do
 		kill -0 "$nic" 2>/dev/null || break
 		sleep 0.05

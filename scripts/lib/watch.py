@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 """Watches a guest of scripts/vm. usage: watch.py QMP-SOCKET KERNEL.LOG SILENCE ACCELERATOR REASON
 
-Ends QEMU, and writes a sentence to the file REASON, when the guest prints nothing for SILENCE seconds before it is up (its `init` says so in
-the kernel's log), or when QEMU has paused it because something failed: KVM in the middle of an instruction, or the disk. QEMU itself would
-wait for ever then. A guest that somebody stops by QEMU's monitor later is left alone.
+Ends QEMU and writes a sentence to the file REASON in two cases: the guest prints nothing for SILENCE seconds before it is up (its `init`
+then writes a line to the kernel log), or QEMU has paused it after an error of KVM or of the disk, in which QEMU would wait for ever. A guest
+that is stopped later by QEMU's monitor is left alone.
 """
 import json
 import os
@@ -13,17 +13,17 @@ import sys
 import time
 
 UP = b"verbena: the guest is up"
-# What QEMU calls a guest that it has paused by itself (RunState in QEMU's qapi/run-state.json).
+# States in which QEMU has paused the guest by itself (RunState in QEMU's qapi/run-state.json).
 FAILED = {
     "internal-error": "QEMU has paused the guest after an internal error of the accelerator {accelerator}{help}",
     "io-error": "QEMU has paused the guest because its disk cannot be written: is the file system of /tmp or /var/tmp full?",
     "guest-panicked": "the guest's kernel panicked, and QEMU has paused it",
 }
-HELP = {"kvm": ". If KVM does not work on this machine, `--accel tcg` does without it", "tcg": ""}
+HELP = {"kvm": ". If KVM does not work on this machine, use `--accel tcg`", "tcg": ""}
 
 
 class Qmp:
-    """QEMU's monitor: an object of JSON a line each way, events between the answers."""
+    """QEMU's monitor. Each line is a JSON object; events may come between the answers."""
 
     def __init__(self, path):
         self.socket = socket.socket(socket.AF_UNIX)
@@ -37,7 +37,7 @@ class Qmp:
         self.ask("qmp_capabilities")
 
     def line(self, patience):
-        """The next object, or None when there is none for so many seconds. Exits when QEMU has gone."""
+        """Returns the next object, or None after that many seconds. Exits when QEMU has closed the connection."""
         while b"\n" not in self.rest:
             if not select.select([self.socket], [], [], patience)[0]:
                 return None
@@ -52,20 +52,20 @@ class Qmp:
         return json.loads(line)
 
     def ask(self, command):
-        """What QEMU answers; events that come before it are kept."""
+        """Returns QEMU's answer to a command. Events before it are kept."""
         self.socket.sendall(json.dumps({"execute": command}).encode() + b"\n")
         while True:
-            told = self.line(None)
-            if "return" in told or "error" in told:
-                return told.get("return")
-            if "event" in told:
-                self.events.append(told["event"])
+            message = self.line(None)
+            if "return" in message or "error" in message:
+                return message.get("return")
+            if "event" in message:
+                self.events.append(message["event"])
 
     def event(self, patience):
-        """The name of the next event, or None."""
+        """Returns the name of the next event, or None."""
         if not self.events:
-            told = self.line(patience)
-            return told and told.get("event")
+            message = self.line(patience)
+            return message and message.get("event")
         return self.events.pop(0)
 
 
@@ -81,7 +81,7 @@ def main():
     begin = size = os.path.getsize(log)
     is_up, since = False, time.monotonic()
     qmp = Qmp(path)
-    # Whatever it was before somebody listened.
+    # The guest may have been paused before this program connected.
     event = "STOP"
     while True:
         status = qmp.ask("query-status")["status"] if event == "STOP" or not is_up else ""
@@ -96,7 +96,7 @@ def main():
                     is_up = UP in file.read()
             elif time.monotonic() - since > int(silence):
                 paused = "" if status == "running" else f"; QEMU has paused it ({status})"
-                end(qmp, reason, f"the guest does not come up: its kernel has printed nothing for {silence} s{paused}{HELP[accelerator]}")
+                end(qmp, reason, f"the guest does not boot: its kernel has printed nothing for {silence} s{paused}{HELP[accelerator]}")
         event = qmp.event(None if is_up else 1)
 
 

@@ -1,30 +1,30 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 # shellcheck shell=bash disable=SC2154
 #
-# The last three lines of scripts/vm: what happened, where recording, capture and page are, and the command that repeats the run.
-# judge() has left the exit status of each guest in ${codes[K]}, what the host saw go wrong in ${reasons[K]}, and in ${excused[K]} a
-# pattern of crashes that are no trouble.
+# The last three lines of scripts/vm: the cause of a failure, the places of recording, capture and page, and the command that repeats the run.
+# judge() has set the exit status of each guest in ${codes[K]}, the errors that the host has seen in ${reasons[K]}, and a pattern of expected
+# crashes in ${excused[K]}.
 
-# named STATUS: an exit status in words
+# named STATUS: describes an exit status
 named() {
 	case $1 in
 		124) echo 'status 124 (as timeout(1) ends)' ;;
-		126) echo 'status 126 (what was to run cannot be executed)' ;;
+		126) echo 'status 126 (the command cannot be executed)' ;;
 		127) echo 'status 127 (a command was not found)' ;;
 		129 | 1[3-8][0-9] | 19[0-2]) echo "status $1 (SIG$(kill -l $(($1 - 128)) 2>/dev/null || echo " $(($1 - 128))"))" ;;
 		*) echo "status $1" ;;
 	esac
 }
-# crash_of K: the first process of guest K that the kernel ended because of a fault, or for lack of memory
+# crash_of K: prints the first process of guest K that the kernel ended after a fault or for lack of memory
 crash_of() {
 	grep -a -E '[^ ]+\[[0-9]+\]: segfault at |traps: [^ ]+\[[0-9]+\] |[Oo]ut of memory: Killed process ' "$(run_of "$1")/kernel.log" |
 		grep -a -v -m 1 -E -e "${excused[$1]:-^$}" |
 		sed -E 's/^\[ *[0-9.]+\] //; s/^traps: //; s/ ip:? ?[0-9a-f]+ sp:? ?[0-9a-f]+ error:? ?[0-9a-f]+//; s/ likely on CPU.*//; s/, UID.*//' |
 		tr -cd '[:print:]' | cut -c 1-200
 }
-# said_by K: the last line with a word in it that COMMAND of guest K printed, on standard error if there is one, and the one before it,
-# which often says more, unless it belongs to a trace. If a line refuses an argument of the command line, that line replaces the one
-# before the last, because a program prints its usage after it
+# said_by K: prints the last line with a word that COMMAND of guest K printed, on standard error if it printed there. Before it comes the line
+# before the last, which often says more, unless it belongs to a trace. If a line refuses an argument of the command line, that line comes
+# instead, because a program prints its usage after it.
 said_by() {
 	local f lines=() refused='(unrecognized|unknown|invalid|illegal|ambiguous|unexpected) (option|argument|command|subcommand)|requires an argument'
 	for f in stderr stdout; do
@@ -36,17 +36,17 @@ said_by() {
 	done
 	[ ${#lines[@]} = 0 ] || echo "${lines[0]}${lines[1]:+ / ${lines[1]}}"
 }
-# flight_of K STATUS: what its flight recorder has, with the time of it before it (0: no error); nothing, if that is nothing
+# flight_of K STATUS: prints the errors in the guest's flight recording, after the time of the first (0: no error); nothing without a recording
 flight_of() {
 	local d
 	d=$(run_of "$1")
-	# A NIC that could not write its last words has perhaps written those of a device that died.
+	# A NIC that could not write its recording at the end may have written one when the device died.
 	[ -s "$d/flight.record" ] || [ ! -s "$d/death.record" ] || cp "$d/death.record" "$d/flight.record"
 	[ ! -s "$d/flight.record" ] || "$top/scripts/in-root" --bind "$run" verbenactl record finish "$d/flight.record" --time --status "$2" 2>&1 | tr '\n' ' '
 }
-# tell_one K FAILED: prints a line `TIME K error|- WHAT` about guest K, where `error` says that its recording has an error; prints nothing
+# summarize_guest K FAILED: prints a line `TIME K error|- TEXT` about guest K, where `error` says that its recording has an error; prints nothing
 # if nothing happened in the guest
-tell_one() {
+summarize_guest() {
 	local k=$1 parts=() flight time='' recorded=- ended crash='' code=${codes[$1]} said=''
 	[ -z "$(shell_of "$k")" ] || code=0
 	flight=$(flight_of "$k" "$2")
@@ -54,7 +54,7 @@ tell_one() {
 	flight=${flight#[0-9]* } flight=${flight% }
 	[ "$code" = 0 ] || crash=$(crash_of "$k")
 	if [ -n "${reasons[k]:-}" ]; then parts+=("${reasons[k]}"); fi
-	# 124 and 125 are of scripts/vm, where it has a reason.
+	# 124 and 125 with a reason come from scripts/vm, not from COMMAND.
 	if [ "$code" != 0 ] && { [ -z "${reasons[k]:-}" ] || [[ $code != 12[45] ]]; }; then parts=("$(named "$code")" "${parts[@]}"); fi
 	[ -z "$crash" ] || parts+=("$crash")
 	if [ -n "$time" ]; then
@@ -76,20 +76,20 @@ tell_one() {
 	flight+=$(printf '%s; ' "${parts[@]}")
 	echo "${time:-$(date +%s%N)} $k $recorded ${flight%; }"
 }
-# tell_run: the three lines, if something went wrong. Of several guests the one where it went wrong first comes first
-tell_run() {
-	local k told all='' guests=() first='' where='' failed=$worst
+# summarize_run: prints the three lines if something failed. The guest that failed first comes first.
+summarize_run() {
+	local k line all='' guests=() first='' where='' failed=$worst
 	# The status of a shell is that of the last command in it.
 	[ -z "$interactive" ] || failed=0
 	for ((k = 1; k <= vms; k++)); do
-		told=$(tell_one "$k" "$failed")
-		[ -z "$told" ] || all+="$told"$'\n'
+		line=$(summarize_guest "$k" "$failed")
+		[ -z "$line" ] || all+="$line"$'\n'
 		[ ! -e "$(run_of "$k")/flight.html" ] || where+="${where:+, }$(run_of "$k")/flight.html"
 	done
 	[ -n "$all" ] || return 0
 	mapfile -t guests < <(sort -n <<<"${all%$'\n'}" | cut -d ' ' -f 2-)
-	for told in "${guests[@]}"; do
-		if [[ $told =~ ^[0-9]+\ error\  ]]; then first=${told%% *}; break; fi
+	for line in "${guests[@]}"; do
+		if [[ $line =~ ^[0-9]+\ error\  ]]; then first=${line%% *}; break; fi
 	done
 	first=$(run_of "${first:-${guests[0]%% *}}")
 	[ -e "$first/flight.html" ] || first=${where%%/flight.html*}
