@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""Runs in the guest: starts programs for another guest (`agent`), and asks such an agent (`Peer`)."""
+"""Runs in the guest: an agent that starts programs for another guest (`Agent`), and its client (`Peer`)."""
 import concurrent.futures
 import os
 import socket
@@ -14,12 +14,12 @@ from importlib.util import module_from_spec, spec_from_loader
 
 import perftest
 
-# Several agents of a guest have ports of their own: `all-to-all` sets this.
+# If a guest runs several agents, each has its own port: `all-to-all` sets this.
 PORT = 7470
 
 
 def script(name):
-    """Another script of this directory, as a module."""
+    """Loads another script of this directory as a module."""
     spec = spec_from_loader(name, SourceFileLoader(name, f"{os.path.dirname(__file__)}/{name}"))
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -27,11 +27,11 @@ def script(name):
 
 
 class Agent:
-    """What the other guest may ask for: programs by number, and what `more` has."""
+    """The methods that the other guest may call: programs by number. `serve` may register another object."""
 
     def __init__(self):
         self.processes = []
-        # What each writes is read at once: a pipe that is full would stop it.
+        # Output is read all the time, because a full pipe would stop the program.
         self.written = concurrent.futures.ThreadPoolExecutor(max_workers=1000)
         self.outputs = []
 
@@ -48,11 +48,11 @@ class Agent:
         return len(self.processes) - 1
 
     def poll(self, number):
-        """Its exit status, or None."""
+        """Returns the exit status of a program, or None while it runs."""
         return self.processes[number].poll()
 
     def output(self, number):
-        """What it wrote, when it has ended."""
+        """Returns the output of a program, after waiting for its end."""
         return self.outputs[number].result()
 
     def kill(self, number):
@@ -61,7 +61,7 @@ class Agent:
 
 
 def until_alone():
-    """An agent ends when vm1 has."""
+    """Ends the agent when vm1 has ended."""
     while not os.path.exists("/run/together/ended.vm1"):
         time.sleep(0.2)
     os._exit(0)
@@ -76,7 +76,7 @@ def serve(more=None):
 
 
 class Remote:
-    """A program there, with what `perftest` uses of a Popen."""
+    """A program in the other guest, with the part of Popen's interface that `perftest` uses."""
 
     def __init__(self, agent, command):
         self.agent, self.args, self.stdout = agent, command, self
@@ -104,7 +104,7 @@ class Remote:
 
 
 class Peer:
-    """The agent of a guest, as soon as it answers."""
+    """The agent of a guest; the constructor waits until it answers."""
 
     def __init__(self, name, patience=300):
         self.agent = xmlrpc.client.ServerProxy(f"http://{name}:{PORT}", allow_none=True)

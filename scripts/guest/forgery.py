@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""Runs in the guest: RoCE frames byte by byte, right ones and ones with one thing spoiled. For `hostile-frames`.
+"""Runs in the guest: makes RoCE frames byte by byte, correct ones and ones with a single error. For `hostile-frames`.
 
-A frame is made of an `Address` to send from, one to send to, and what follows the BTH; `kinds` names all ways to spoil one.
+A frame is made of the sender's `Address`, the receiver's `Address`, and the data from the BTH on. The methods of `Forger` name all kinds.
 """
 import ipaddress
 import random
@@ -34,7 +34,7 @@ class Address:
 
 @dataclass(frozen=True)
 class Victim:
-    """A live queue pair: its own address and that of its peer, and where its sequences are."""
+    """A live queue pair: its own address, that of its peer, and its PSNs."""
 
     kind: str
     own: Address
@@ -54,7 +54,7 @@ def checksum(header):
 
 
 def icrc(ip, rest):
-    """Of a packet whose IP header has no options; `rest` is from the UDP header on."""
+    """Returns the ICRC of a packet whose IP header has no options; `rest` begins with the UDP header."""
     ip, rest = bytearray(ip), bytearray(rest)
     if ip[0] >> 4 == 6:
         ip[0] |= 0xF
@@ -69,7 +69,7 @@ def icrc(ip, rest):
 
 
 def ip_header(here, there, payload, **how):
-    """Of a packet with so many bytes behind it. `how`: what is not as usual."""
+    """Returns the IP header of a packet with `payload` bytes after it. `how`: fields that differ from the default."""
     if ":" in here.ip:
         head = struct.pack("!IHBB", how.get("version", 6) << 28, how.get("length", payload), how.get("protocol", 17), how.get("hops", 64))
         return head + here.packed() + there.packed()
@@ -86,7 +86,7 @@ def bth(opcode, qpn, psn, pad=0, version=0, ack_req=True, pkey=0xFFFF):
 
 
 def frame(here, there, transport, tags=b"", udp_length=None, crc=None, port=PORT, **how):
-    """A frame of a transport header with what follows it."""
+    """Returns a frame with these data from the BTH on."""
     total = 8 + len(transport) + 4
     segment = struct.pack("!HHHH", 0xC123, port, total if udp_length is None else udp_length, 0) + transport
     packet = ip_header(here, there, total, **how)
@@ -98,7 +98,7 @@ def frame(here, there, transport, tags=b"", udp_length=None, crc=None, port=PORT
 
 
 class Forger:
-    """Frames for live queue pairs, drawn with a seed. `own` is who is lying."""
+    """Random frames for live queue pairs, drawn with a seed. `own` is the sender's address."""
 
     def __init__(self, own, victims, seed):
         self.own, self.victims, self.dice = own, victims, random.Random(seed)
@@ -107,14 +107,14 @@ class Forger:
         return psn + self.dice.choice((0, 0, 0, 1, 2, 7, 31, -1, -2, self.dice.randrange(1 << 24)))
 
     def transports(self, victim):
-        """What its peer might say, by name."""
+        """Returns the packets that the peer could send, by name, from the BTH on."""
         dice, qpn = self.dice, victim.qpn
         junk = dice.randbytes(64)
         request, answer = self.near(victim.expected), self.near(victim.next)
         reth = struct.pack("!QII", victim.address, victim.rkey, 64)
         aeth = lambda syndrome: struct.pack("!I", syndrome << 24 | dice.randrange(1 << 24))
         if victim.kind == "UD":
-            # Who knows the Q_Key is a friend.
+            # With a wrong Q_Key: a datagram with the right one would be accepted.
             return {"ud-send": bth(UD_SEND_ONLY, qpn, request) + struct.pack("!II", dice.randrange(1 << 31), 77) + junk}
         if victim.kind == "UC":
             return {
@@ -138,7 +138,8 @@ class Forger:
         return found
 
     def spoofs(self, victim):
-        """Right but for who says it: in the peer's name, and in one's own; and as the victim itself, which is not heard."""
+        """Yields frames that are correct except for the sender's address: the peer's, partly or as a whole, the receiver's own, and the
+        sender's true address."""
         speakers = {
             "own-mac": replace(self.own, ip=victim.peer.ip),
             "own-gid": replace(self.own, mac=victim.peer.mac),
@@ -151,11 +152,11 @@ class Forger:
             yield f"stranger/{name}", frame(self.named(victim), victim.own, transport)
 
     def named(self, victim):
-        """One's own address, of the victim's family."""
+        """Returns the sender's own address in the victim's address family."""
         return self.own if (":" in victim.own.ip) == (":" in self.own.ip) else replace(self.own, ip=f"fd00::{self.own.ip.split('.')[-1]}")
 
     def malformed(self, victim):
-        """What is wrong in itself, from its sender's true name, so that it gets as far as it can."""
+        """Yields malformed frames with the sender's true address, so that they get as far as possible."""
         dice, own, there = self.dice, self.named(victim), victim.own
         wide = ":" in there.ip
         psn = self.near(victim.expected)
@@ -198,7 +199,7 @@ class Forger:
             yield "bad/ipv4-checksum", make(wrong_sum=dice.randrange(1, 1 << 16))
 
     def ethernet(self, macs):
-        """Without RDMA: in others' names, for everybody, for nobody."""
+        """Yields frames other than RDMA: with other stations' addresses, for all stations, for unknown stations."""
         dice, own = self.dice, self.own
         junk = lambda: dice.randbytes(dice.choice((46, 200, 1480)))
         random_mac = lambda: "02:99:" + ":".join(f"{dice.randrange(256):02x}" for _ in range(4))
@@ -215,7 +216,7 @@ class Forger:
         yield "ethernet/junk", dice.randbytes(dice.randrange(14, 1500))
 
     def all(self):
-        """One of each kind and for each queue pair, as (name, frame)."""
+        """Yields a frame of each kind for each queue pair, as (name, frame)."""
         macs = sorted({v.own.mac for v in self.victims})
         for victim in self.victims:
             yield from self.spoofs(victim)

@@ -1,9 +1,9 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""Runs in the guest: every completion status and every asynchronous event, by rules. usage: fault-table [--long] [FILTER...]
+"""Runs in the guest: causes every completion status and every asynchronous event, by rules. usage: fault-table [--long] [FILTER...]
 
-Prints a line of JSON for each row: what was to be reported and what was, and the rules as the NIC had them. Ends with `N passed, N failed`. A FILTER
-is part of a row's name. --long: also whether the same rules have the same happen, twenty times.
+Prints a line of JSON for each row: the expected and the found report, and the rules as the NIC had them. Ends with `N passed, N failed`. A
+FILTER is a part of a row's name. --long: also checks that the same rules have the same result twenty times.
 """
 import json
 import os
@@ -29,7 +29,7 @@ def main():
     filters = {arg for arg in args if arg != "--long"}
     counts = {"pass": 0, "fail": 0}
     rows = statuses.ROWS + events.ROWS + (again.ROWS if is_long else [])
-    assert len({row.name for row in rows}) == len(rows), "two rows have one name"
+    assert len({row.name for row in rows}) == len(rows), "two rows have the same name"
     for row in rows:
         if not chosen(row.name, filters):
             continue
@@ -40,8 +40,8 @@ def main():
         try:
             found = row.run()
             if wrong := [what for what, value in row.wanted.items() if found.get(what) != value]:
-                why = f"not as wanted: {', '.join(wrong)}"
-        except Exception as wrong:  # whatever pyverbs has met comes as it likes
+                why = f"other values than expected: {', '.join(wrong)}"
+        except Exception as wrong:  # pyverbs raises various exceptions
             why = f"{type(wrong).__name__}: {wrong}"
         result = "fail" if why else "pass"
         counts[result] += 1

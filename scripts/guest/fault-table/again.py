@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""The same rules and seed have the same happen, run after run: what fired is read from the flight recorder."""
+"""The same rules and seed have the same result in each run. The firings are read from the flight recorder."""
 import os
 import tempfile
 
@@ -7,12 +7,12 @@ from row import RECORDED, Row, applied, ctl, faults, said
 
 TIMES = 20
 LOSSES = 8
-# Chance on both queue pairs. What is lost of these is asked for at once: no timer of a busy machine sends anything twice.
+# Random rules on both queue pairs. These losses are noticed at once, so no timer of a busy machine causes other retransmissions.
 CHANCE = [
     ("drop", {"qp_created": 1, "opcode": ["RDMA WRITE First", "RDMA WRITE Middle"], "probability": 0.1}),
     ("drop", {"qp_created": 2, "opcode": ["RDMA READ response First", "RDMA READ response Middle"], "probability": 0.1}),
 ]
-# Numbers that are relative to the queue pair.
+# Numbers relative to the queue pair.
 EXACT = [
     ({"delay_us": 500}, {"qp_created": 1, "opcode": "SEND", "packet": 9, "limit": 1}),
     ({"duplicate": 1}, {"qp_created": 2, "opcode": "SEND", "message": 4, "packet_of_message": 2, "limit": 1}),
@@ -20,7 +20,7 @@ EXACT = [
 
 
 def fired():
-    """Each firing as an exact rule: the queue pair by its order, the packet by its PSN, counted from the first."""
+    """Returns each firing as an exact rule: the queue pair by its order of creation, the packet by its PSN, counted from the first."""
     with tempfile.TemporaryDirectory() as folder:
         file = os.path.join(folder, "recording")
         faults.right("record", "dump", file)

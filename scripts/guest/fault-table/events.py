@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""A row and more for each asynchronous event. A queue pair's come to the program that has it: those rows are pyverbs'; the device's and the port's
-come to ibv_asyncwatch."""
+"""At least one row for each asynchronous event. Events of a queue pair are delivered to its own program, so those rows use pyverbs. Events
+of the device and of the port are delivered to ibv_asyncwatch."""
 import os
 import re
 import subprocess
@@ -18,7 +18,7 @@ Failed, Pair, wire = faults.Failed, faults.Pair, faults.wire
 
 
 class OnSrq(wire.End):
-    """Takes its receives from an SRQ."""
+    """A queue pair that takes its receives from an SRQ."""
 
     def create(self, kind, family):
         made = super().create(kind, family)
@@ -41,12 +41,12 @@ class OnSrq(wire.End):
 
 
 def srq_pair():
-    """Two queue pairs, the second on an SRQ."""
+    """Returns two queue pairs, the second on an SRQ."""
     return Pair(there=OnSrq)
 
 
 def of_pair(of, wanted, program, test, rules=(), kind=Pair, **more):
-    """`test` has something happen with a pair; `wanted` are all events of the end that `more` has as `at`, in the order of the alphabet."""
+    """A row in which `test` causes an event with a pair. `wanted`: all events of the end named by `at` in `more`, sorted."""
     at = more.pop("at", "here")
 
     def run():
@@ -63,7 +63,7 @@ def of_pair(of, wanted, program, test, rules=(), kind=Pair, **more):
 
 
 def write(pair):
-    """A WRITE, and what it is told."""
+    """Posts a WRITE, without waiting for its completion."""
     pair.here.begin(e.IBV_WR_RDMA_WRITE, faults.LENGTH)
 
 
@@ -80,12 +80,12 @@ def send(pair):
 
 
 def communication_established():
-    """What comes to a queue pair in RTR, twice: the event comes once."""
+    """Two messages for a queue pair in RTR cause one event."""
     here, there = wire.End(), wire.End()
-    told = [end.create("RC", "GID") for end in (here, there)]
+    ends = [end.create("RC", "GID") for end in (here, there)]
 
     class InRtr:
-        """The second stays in RTR."""
+        """Keeps the second queue pair in RTR."""
         def __init__(self, qp):
             self.qp, self.qp_num = qp, qp.qp_num
 
@@ -95,9 +95,9 @@ def communication_established():
     own = there.qp
     try:
         there.qp = InRtr(own)
-        there.connect(told[0], faults.MTU)
+        there.connect(ends[0], faults.MTU)
         there.qp = own
-        here.connect(told[1], faults.MTU)
+        here.connect(ends[1], faults.MTU)
         for _ in range(2):
             there.receive(100)
             here.post(e.IBV_WR_SEND, 100)
@@ -115,7 +115,7 @@ def drained(pair):
 
 
 def below_limit(pair):
-    """Four receives and a limit of four: the first that is taken."""
+    """With four receives and a limit of four, the first message causes the event, and only this one."""
     for _ in range(4):
         pair.there.receive(100)
     pair.there.srq.modify(SrqAttr(max_wr=16, max_sge=1, srq_limit=4), e.IBV_SRQ_LIMIT)
@@ -126,27 +126,27 @@ def below_limit(pair):
 
 
 def watched(of, door, wanted, cause, after=faults.until_works):
-    """ibv_asyncwatch while `cause` is done: how often it tells of the event."""
+    """A row that runs ibv_asyncwatch during `cause`, and counts the events that it prints."""
     def run():
         with tempfile.TemporaryFile("w+") as out:
             watch = subprocess.Popen(["ibv_asyncwatch", "-d", os.environ["DEVICE"]], stdout=out, stderr=subprocess.STDOUT)
 
-            def told():
-                # The descriptor is the program's too, and so is where it writes next.
+            def reported():
+                # pread, because the program shares the descriptor and its offset.
                 return re.findall(rf"event_type {of} ", os.pread(out.fileno(), 1 << 16, 0).decode())
 
             try:
                 deadline = time.monotonic() + 20 * faults.SLOW
                 while b"async event FD" not in os.pread(out.fileno(), 1 << 16, 0):
                     if time.monotonic() > deadline:
-                        raise Failed("ibv_asyncwatch does not begin")
+                        raise Failed("ibv_asyncwatch does not open the device")
                     time.sleep(0.05)
                 cause()
                 deadline = time.monotonic() + 20 * faults.SLOW
-                while not told() and time.monotonic() < deadline:
+                while not reported() and time.monotonic() < deadline:
                     time.sleep(0.05)
                 time.sleep(QUIET * faults.SLOW)
-                return {"event": [of] * len(told())}
+                return {"event": [of] * len(reported())}
             finally:
                 watch.kill()
                 watch.wait()
@@ -175,11 +175,11 @@ FATAL = [("fatal", {**SEND, "nth": 5})]
 def dies():
     with applied(FATAL):
         if not faults.pingpong()[0]:
-            raise Failed("ibv_rc_pingpong does not notice")
+            raise Failed("ibv_rc_pingpong succeeds although the device died")
 
 
 def repeated():
-    """A completion event that comes once more than it should is one that finds an empty CQ."""
+    """A repeated completion event finds an empty CQ, which the program must tolerate."""
     with applied(REPEATED):
         status, out = faults.pingpong("-e")
     return {"ended": status}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""What a row of the table is: a status or an event, how it is provoked, and what a program has to be told then."""
+"""A row of the table: a status or an event, how it is caused, and the report that a program must get."""
 import contextlib
 import json
 import os
@@ -13,7 +13,7 @@ from agent import script
 
 faults = script("faults")
 ctl, nic = faults.ctl, faults.nic
-# So long nothing more may come.
+# Seconds without further events, after which all events count as received.
 QUIET = 0.5
 RECORDED = 65536
 
@@ -22,39 +22,39 @@ def named(prefix):
     return {getattr(e, name): name for name in dir(e) if name.startswith(prefix)}
 
 
-# By the numbers of libibverbs, in the spelling of C.
+# Names by the numbers of libibverbs, as C spells them.
 EVENTS = named("IBV_EVENT_")
-# Flags of completions have the same prefix, and no status is their number.
+# Flags of completions have the same prefix. The second part overrides those whose number is that of a status.
 STATUSES = named("IBV_WC_") | {getattr(e, name): name for name in dir(e) if re.fullmatch("IBV_WC_(SUCCESS|[A-Z_]+_ERR)", name)}
 STATES = {number: name.removeprefix("IBV_QPS_") for number, name in named("IBV_QPS_").items()}
 
 
 class Row(NamedTuple):
-    of: str  # the status or the event
-    door: str  # what provokes it: rules as JSON, or the door or net device in words
-    program: str  # who is told
-    wanted: dict  # status, vendor_err (of the completion), state (of the queue pair), event (all that came), peer_... (of the other end)
-    run: Callable  # the same, as it was found
+    of: str  # status or event
+    door: str  # cause: rules, or the door or the net device in words
+    program: str  # program that gets the report
+    wanted: dict  # status, vendor_err (of the completion), state (of the queue pair), event (all events), peer_... (of the other end)
+    run: Callable  # returns the same fields as found
 
     @property
     def name(self):
-        """With the first rule's action, if there is one."""
+        """The name of the row, with the action of the first rule, if there is one."""
         action = re.match(r"\{?(\w+)(?:: .*)? of ", self.door)
         return "/".join([self.of, self.program.split()[0].rstrip(":"), *(action.groups() if action else ())])
 
 
 def said(rules):
-    """Rules in short."""
+    """Formats rules in short."""
     return "; ".join(f"{json.dumps(action)} of {json.dumps(match)}" for action, match in rules).replace('"', "")
 
 
-# What `verbenactl fault summary` said at the end of the last block: seed, rules as the NIC has them, how often each fired.
+# The output of `verbenactl fault summary` at the end of the last `applied`: seed, rules as the NIC has them, how often each fired.
 summaries = []
 
 
 @contextlib.contextmanager
 def applied(rules, seed=0):
-    """Rules for a block, of which each has to fire. The first is called 1, and so on."""
+    """Adds rules for a block; each must fire in it. Their names are 1, 2, and so on."""
     with contextlib.ExitStack() as stack:
         for n, (action, match) in enumerate(rules, 1):
             stack.enter_context(nic.fault(action, match, name=str(n), seed=seed))
@@ -63,14 +63,14 @@ def applied(rules, seed=0):
             yield
         finally:
             if rules:
-                status, told = ctl("fault", "summary")
-                summaries[:] = [told]
+                status, text = ctl("fault", "summary")
+                summaries[:] = [text]
         if status:
-            raise faults.Failed(f"verbenactl fault summary: {told}")
+            raise faults.Failed(f"verbenactl fault summary: {text}")
 
 
 def completion(done):
-    """What is valid of a completion in error, and of others."""
+    """Returns the fields that are valid in every completion."""
     return {"status": STATUSES[done.status], "vendor_err": done.vendor_err}
 
 
@@ -83,7 +83,7 @@ def next_completion(end):
 
 
 def wait_for_no_event():
-    """Who asks for an asynchronous event when there is none is told so: pyverbs has no door to the descriptors."""
+    """Makes get_async_event() fail instead of wait if there is no event. pyverbs does not give access to the descriptor."""
     for number in os.listdir("/proc/self/fd"):
         path = f"/proc/self/fd/{number}"
         if os.path.islink(path) and "infinibandevent" in os.readlink(path):
@@ -91,7 +91,7 @@ def wait_for_no_event():
 
 
 def events(context, at_least=1):
-    """All events of a context, sorted: so many at least, and then until there are no more."""
+    """Returns all events of a context, sorted. Waits for `at_least` events, and then until no more come."""
     wait_for_no_event()
     found, deadline = [], time.monotonic() + 20 * faults.SLOW
     while time.monotonic() < deadline:
@@ -108,9 +108,9 @@ def events(context, at_least=1):
 
 
 def recorded(qpn):
-    """The last state of a queue pair, which may be gone, and the cause if it is an error, as the flight recorder has them."""
-    status, told = ctl("why", qpn)
-    found = re.search(r" is in (\w+).*?(?: \((0x[0-9a-f]{4})\):|$)", told, re.M)
+    """Returns the last state of a queue pair, which may be destroyed, and the cause if it is an error, from the flight recorder."""
+    status, text = ctl("why", qpn)
+    found = re.search(r" is in (\w+).*?(?: \((0x[0-9a-f]{4})\):|$)", text, re.M)
     if status or not found:
-        raise faults.Failed(f"verbenactl why {qpn}: {told}")
+        raise faults.Failed(f"verbenactl why {qpn}: {text}")
     return found[1], int(found[2] or "0", 16)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""A row and more for each status of completions, in the order of their numbers."""
+"""At least one row for each status of completions, in the order of their numbers."""
 import pyverbs.enums as e
 from pyverbs.mr import MR, MW, MWBindInfo
 
@@ -7,9 +7,9 @@ import stock
 from row import Row, applied, faults, next_completion, said, state
 
 Pair, wire = faults.Pair, faults.wire
-# The state of a responder that nothing has happened to: the server of a perftest that only answers has gone no further than RTR.
+# The state of an undisturbed responder: the server of a perftest that only answers stays in RTR.
 UP = "RTR"
-# Several packets; one packet.
+# Options for messages of several packets, and of one packet.
 MANY, ONE = ("-F", "-n", 5, "-s", 4096), ("-F", "-n", 5, "-s", 512)
 WRITE, SEND = {"opcode": "RDMA WRITE"}, {"opcode": "SEND"}
 RECEIVED = {"direction": "in", "opcode": "RDMA WRITE", "nth": 2}
@@ -20,18 +20,18 @@ def changed(field, value):
 
 
 def completes(of, vendor_err, command="ib_write_bw", opcode="RDMA_WRITE"):
-    """The device says so of a send that it begins with."""
+    """A rule completes a send with the status `of` instead of executing it."""
     how = {"status": of, "vendor_err": vendor_err} if vendor_err != 0x1302 else of
     return stock.row(of, vendor_err, [({"complete": how}, {"on": "send", "opcode": opcode, "nth": 2})], command, *MANY, peer={"state": UP})
 
 
 def answered(of, vendor_err, nak):
-    """A NAK in the name of a responder that knows nothing of it."""
+    """A rule sends a NAK in the name of a responder, which does not take part."""
     return stock.row(of, vendor_err, [({"nak": nak}, RECEIVED)], "ib_write_bw", *MANY, peer={"state": UP})
 
 
 def own(of, vendor_err, program, test, state="ERR", rules=(), **more):
-    """A small program of queue pairs by pyverbs: `test` has a pair."""
+    """A small program with pyverbs: `test` gets a pair of queue pairs."""
     def run():
         pair = Pair(rnr_retry=2)
         try:
@@ -61,7 +61,8 @@ def wrong_local_key(pair):
 
 
 def invalidated(pair):
-    """The immediate becomes a key, and the receive tells that it cannot be invalidated. The sender has done nothing wrong."""
+    """The corrupted packet asks for an invalidation with the immediate as key. The receive reports that this key cannot be invalidated. The
+    sender has made no mistake."""
     pair.there.receive(100)
     pair.here.qp.post_send(wire.SendWR(opcode=e.IBV_WR_SEND_WITH_IMM, imm_data=0x1234, **pair.here.sges(100)))
     sent = next_completion(pair.here)
@@ -69,7 +70,7 @@ def invalidated(pair):
 
 
 def bound(pair):
-    """A memory window in a region without the right to be bound to."""
+    """A memory window is bound to a region that does not allow binding."""
     region = MR(pair.here.pd, 4096, e.IBV_ACCESS_LOCAL_WRITE)
     window = MW(pair.here.pd, e.IBV_MW_TYPE_2)
     try:
@@ -83,7 +84,7 @@ def bound(pair):
 
 
 def datagram_write():
-    """RDMA WRITE is no operation of datagrams: only the send queue fails."""
+    """RDMA WRITE is not an operation of UD. Only the send queue goes to an error state."""
     end = wire.End()
     end.connect(end.create("UD", "GID"), faults.MTU)
     try:
@@ -95,7 +96,7 @@ def datagram_write():
         end.close()
 
 
-# A message that does not end where it should, and goes on in the next: longer than its receive.
+# The last packet of a message is changed to a middle one, and so is the first of the next, so the message is longer than its receive.
 ENDLESS = [
     (changed("opcode", 0x01), {"opcode": "SEND Last", "nth": 1}),
     (changed("opcode", 0x01), {"opcode": "SEND First", "while": "1", "limit": 1}),
@@ -103,7 +104,7 @@ ENDLESS = [
 INVALIDATE = [(changed("opcode", 0x17), {"opcode": "SEND Only with Immediate", "limit": 1})]
 ROWS = [
     stock.row("IBV_WC_SUCCESS", 0, [("drop", {**WRITE, "packet_of_message": 3, "limit": 1})], "ib_write_bw", *MANY, state="RTS", peer={"state": UP}),
-    # A timer that is not soon over: what is sent again begins messages, too.
+    # With a long timeout, because a retransmission would begin messages too.
     stock.row("IBV_WC_LOC_LEN_ERR", 0x101, ENDLESS, "ib_send_bw", *MANY, "-u", 18, at="server", peer={"status": "IBV_WC_REM_INV_REQ_ERR", "vendor_err": 0x901, "state": "ERR"}),
     completes("IBV_WC_LOC_QP_OP_ERR", 0x202),
     Row("IBV_WC_LOC_QP_OP_ERR", "the program asks for it", "pyverbs: RDMA WRITE as a datagram",

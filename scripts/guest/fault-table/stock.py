@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""Programs as they are, a server and a client under rules, and what they print of their completions."""
+"""Stock programs, a server and a client under rules, and the completions that they print."""
 import os
 import re
 import subprocess
@@ -11,8 +11,8 @@ import perftest
 from perftest import Failed
 from row import STATUSES, Row, applied, faults, recorded, said
 
-# perftest; ibverbs-utils; rping.
-TOLD = (
+# How perftest, ibverbs-utils and rping print a completion in error.
+ERRORS = (
     re.compile(r"Failed status (?P<status>\d+): wr_id \d+ syndrom (?P<vendor_err>0x[0-9a-f]+)"),
     re.compile(r"Failed status [^\n(]*\((?P<status>\d+)\) for wr_id"),
     re.compile(r"cq completion failed status (?P<status>\d+)"),
@@ -21,37 +21,37 @@ QPN = re.compile(r"local address:.*?QPN (0x[0-9a-f]+)")
 
 
 class End(NamedTuple):
-    """What a program wrote, and its exit status; None if it had to be killed."""
+    """The output of a program, and its exit status; None if it had to be killed."""
 
     out: str
     status: int | None
 
-    def told(self):
-        """The first completion in error that it tells of."""
-        for pattern in TOLD:
+    def reported(self):
+        """Returns the first completion in error that the program printed."""
+        for pattern in ERRORS:
             if found := pattern.search(self.out):
                 parts = found.groupdict()
                 found = {"status": STATUSES[int(parts["status"])]}
                 if "vendor_err" in parts:
                     found["vendor_err"] = int(parts["vendor_err"], 16)
                 elif QPN.search(self.out):
-                    # It keeps that to itself.
+                    # The program does not print the vendor_err.
                     found["vendor_err"] = self.recorded()[1]
                 return found
         if self.status == 0:
             return {"status": "IBV_WC_SUCCESS", "vendor_err": 0}
-        raise Failed(f"it ended with {self.status} and told of no completion: {self.out[-300:]}")
+        raise Failed(f"the program ended with {self.status} and printed no completion: {self.out[-300:]}")
 
     def recorded(self):
-        """The state of its queue pair, and the cause."""
+        """Returns the state of the program's queue pair, and the cause."""
         found = QPN.search(self.out)
         if not found:
-            raise Failed(f"it did not say its queue pair: {self.out[-300:]}")
+            raise Failed(f"the program did not print its queue pair: {self.out[-300:]}")
         return recorded(found[1])
 
 
 def line(command, port, *options):
-    """The command of a server and that of a client."""
+    """Returns the command of the server and that of the client."""
     own = [command, *map(str, options), "-p", str(port)]
     if command == "rping":
         return [*own, "-s", "-a", "10.0.0.1"], [*own, "-c", "-a", "10.0.0.1"]
@@ -60,7 +60,8 @@ def line(command, port, *options):
 
 
 def run(command, *options, patience=0.5):
-    """The ends of a server and of a client. A server whose client has gone may wait for it for ever: it is killed after so many seconds."""
+    """Runs a server and a client, and returns both as `End`. A server may wait for ever for a client that has gone, so it is killed after
+    `patience` seconds."""
     port = perftest.next_port()
     outs = [tempfile.TemporaryFile("w+") for _ in range(2)]
     processes = []
@@ -96,8 +97,8 @@ def run(command, *options, patience=0.5):
 
 def row(of, vendor_err, rules, command, *options, state="ERR", at="client", peer=None):
     """
-    A program under rules: what is said at one end, and the state of its queue pair; `peer` is what is wanted of the other end, each with peer_
-    before it.
+    A row with a program under rules: the report at one end (`at`), and the state of its queue pair. `peer` has the expected fields of the other
+    end, without their prefix peer_.
     """
     is_heard = at == "server" or of == "IBV_WC_SUCCESS" or "status" in (peer or {})
 
@@ -105,11 +106,11 @@ def row(of, vendor_err, rules, command, *options, state="ERR", at="client", peer
         with applied(rules):
             server, client = run(command, *options, patience=10 if is_heard else 0.5)
         own, other = (client, server) if at == "client" else (server, client)
-        found = own.told()
+        found = own.reported()
         if state:
             found["state"] = own.recorded()[0]
         if peer and "status" in peer:
-            found |= {f"peer_{what}": value for what, value in other.told().items()}
+            found |= {f"peer_{what}": value for what, value in other.reported().items()}
         if peer and "state" in peer:
             found["peer_state"] = other.recorded()[0]
         return found

@@ -1,10 +1,10 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""Runs in the guest: what UCX and libfabric report when something goes wrong, by rules. usage: libraries [--list] [ROW...]
+"""Runs in the guest: reports of UCX and libfabric after faults by rules. usage: libraries [--list] [ROW...]
 
-A row is a program and what goes wrong with it (PROGRAM/WAY). For each a line of JSON: how both ends ended, what they said first, after how long, and what
-completions in error and events the device gave them. Ends with `N passed, N failed`: a row has failed where nothing went wrong as it was to, not where a
-library did; what that is to be, scripts/lib/libraries.py compares with Documentation/libraries.md.
+A row is a program and a fault (PROGRAM/WAY). Prints a line of JSON for each: how both ends ended, their first error messages and when these
+came, and the completions in error and events of the device. Ends with `N passed, N failed`. A row fails if its fault did not occur as planned;
+scripts/lib/libraries.py compares the behaviour of the library with Documentation/libraries.md.
 """
 import collections
 import json
@@ -24,22 +24,22 @@ from row import use  # noqa: E402
 from ways import MOMENT, SEED, WAYS, rules  # noqa: E402
 
 faults = script("faults")
-# All of the work, with what is lost sent again.
+# Seconds for all messages, with retransmissions.
 WORK = 240
 RECORDED = 32768
 
 
-def told_by_device():
-    """Completions in error and events that the flight recorder has: name, and how many."""
+def device_reports():
+    """Returns the completions in error and the events in the flight recording, with their numbers."""
     with tempfile.TemporaryDirectory() as folder:
         file, page = f"{folder}/recording", f"{folder}/page"
         faults.right("record", "dump", file)
         faults.right("report", file, "-o", page)
         rows = faults.shown(page)["rows"]
-    # `IBV_WC_...: send 3 (wr_id 0x7) in CQ 5`, `event IBV_EVENT_... of CQ 5`: tools/record/src/report/rows.rs. Commands are told in the same kinds.
+    # `IBV_WC_...: send 3 (wr_id 0x7) in CQ 5`, `event IBV_EVENT_... of CQ 5`: tools/record/src/report/rows.rs. Commands have the same kinds.
     forms = {"failed": r"(IBV_WC_\w+): ", "flushed": r"(IBV_WC_\w+): ", "event": r"event (IBV_EVENT_\w+)"}
-    told = [re.match(forms[kind], text) for _, _, _, _, kind, text, *_ in rows if kind in forms]
-    return dict(collections.Counter(match[1] for match in told if match))
+    found = [re.match(forms[kind], text) for _, _, _, _, kind, text, *_ in rows if kind in forms]
+    return dict(collections.Counter(match[1] for match in found if match))
 
 
 def fired(name):
@@ -47,7 +47,7 @@ def fired(name):
 
 
 def run(program, way):
-    """What was found."""
+    """Runs a program with a fault. Returns the fields of the row."""
     faults.nic.clear()
     faults.ctl("record", "on", str(RECORDED))
     made = rules(way, program)
@@ -67,7 +67,7 @@ def run(program, way):
                 if way.kills:
                     server.process.kill()
             elif fault_at is None:
-                # What was written before the rule was asked for is older than what goes wrong.
+                # Output before the fault is ignored.
                 for end, size in zip(ends, sizes):
                     end.mark = size
             over = [end.look() for end in ends]
@@ -75,12 +75,12 @@ def run(program, way):
                 break
             time.sleep(0.02)
         if fault_at is None:
-            raise Failed(f"it never came to the moment: {client.text()[-200:]}, {server.text()[-200:]}")
-        found = {"device": told_by_device(), "fired": {rule["name"]: rule["fired"] for rule in faults.nic.rules()}}
+            raise Failed(f"the rule for the moment of the fault never fired: {client.text()[-200:]}, {server.text()[-200:]}")
+        found = {"device": device_reports(), "fired": {rule["name"]: rule["fired"] for rule in faults.nic.rules()}}
         if "loss" in found["fired"] and not found["fired"]["loss"]:
-            raise Failed("nothing was lost")
-        if way.told and way.told not in found["device"]:
-            raise Failed(f"the device told of no {way.told}, only of {', '.join(found['device']) or 'nothing'}")
+            raise Failed("no packet was lost")
+        if way.report and way.report not in found["device"]:
+            raise Failed(f"the device did not report {way.report}, but {', '.join(found['device']) or 'nothing'}")
         for name, end in ("client", client), ("server", server):
             found[name] = {
                 "outcome": end.outcome(),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""The programs of the libraries: a server and a client, both in this guest, which exchange so many messages."""
+"""The programs of the libraries: a server and a client, both in this guest, which exchange MESSAGES messages."""
 import os
 import re
 import signal
@@ -13,35 +13,36 @@ from libfabric import FEW
 from perftest import Failed
 from ucx import ENV
 
-# So many messages each way. Things go wrong in the middle, when the connection has been made long ago.
+# Messages in each direction. Faults happen in the middle, long after the connection was made.
 MESSAGES, MIDDLE = 600, 300
 
 
 class Program(NamedTuple):
     name: str
-    server: str  # lines for bash; PORT is a number that is free
+    server: str  # command for bash; PORT stands for a free port
     client: str
-    data: tuple  # opcodes of what carries messages
-    done: str  # what the client prints when it has done all of its work
+    data: tuple  # opcodes of the packets that carry messages
+    done: str  # pattern that the client prints when all messages are done
     is_reliable: bool = True
-    patience: int = 25  # so long an end may go on after the fault and say nothing, until it is taken for one that waits for ever
+    patience: int = 25  # seconds after the fault; an end that still runs counts as waiting for ever
 
     def __str__(self):
-        """As a user starts it."""
+        """Returns the command as a user types it."""
         return re.sub(r" -[PBp] (0|PORT)\b", "", self.client)
 
 
 def ucx(name, tls, test, data=("SEND",), more=""):
-    """Datagrams are given up after 30 seconds, and error handling (-e) asks every 20 seconds whether those are still there that it has not asked the last time."""
+    """UCX. Over UD the library gives up after 30 seconds. With error handling (-e) it checks every 20 seconds the peers that it has not
+    checked the last time."""
     env = f"{ENV} UCX_TLS={tls}"
-    # Both ends come together over TCP; `-P 0`: not by MPI.
+    # The ends find each other over TCP; `-P 0` means without MPI.
     return Program(f"ucx/{name}", f"{env} exec ucx_perftest -P 0 -p PORT",
                    f"{env} exec ucx_perftest -P 0 -p PORT -t {test} -n {MESSAGES} -w 20 {more}127.0.0.1", data, r"^Final: +\d", "rc" in tls,
                    80 if more else 50 if "rc" not in tls else 25)
 
 
 def pingpong(name, provider, endpoint, size, env="", own=""):
-    # -c has the receiver compare each byte.
+    # With -c the receiver compares each byte.
     line = f"{env}exec fi_pingpong -p '{provider}' -e {endpoint} -c -S {size} -I {MESSAGES}{own}"
     return Program(f"libfabric/{name}", f"{line} -B PORT", f"{line} -P PORT $ADDRESS", ("SEND",), rf"^{size} ", endpoint != "dgram")
 
@@ -59,7 +60,7 @@ PROGRAMS = (
 
 
 class End:
-    """A program that runs: what it writes, and since when."""
+    """A running program, its output, and the times of its first error message and of its end."""
 
     def __init__(self, line):
         self.written = tempfile.TemporaryFile()
@@ -71,7 +72,7 @@ class End:
         return os.fstat(self.written.fileno()).st_size
 
     def look(self):
-        """Notes when it first said something since the mark, and when it ended; whether it has."""
+        """Notes the times of the first error message since the mark and of the end. Returns whether the program has ended."""
         now = time.monotonic()
         if self.ended_at is None and self.process.poll() is not None:
             self.ended_at = now
@@ -83,13 +84,13 @@ class End:
         return os.pread(self.written.fileno(), 1 << 20, since).decode(errors="replace")
 
     def complaints(self):
-        """Lines that tell of something wrong, since the mark, without what is different each time."""
+        """Returns the lines since the mark that report errors, without the parts that differ in each run."""
         found = []
         for line in self.text(self.mark).splitlines():
             line = re.sub(r"^\[\d+\.\d+\] \[[^]]*\] +", "", line)
             line = re.sub(r"^\[\w+:\d+ *:\w+:\d+\] +", "", line)
             line = re.sub(r"(\.c):\d+ *:? *", r"\1: ", line)
-            # `verbenactl explain` knows each vendor_err.
+            # vendor_err stays, because `verbenactl explain` explains it.
             line = " ".join(re.sub(r"(?<!vendor_err )0x[0-9a-fA-F]+", "0x...", line).split())
             is_trace = re.match(r"\d+ +/|\[\w+:\d+\]|=+", line)
             if not is_trace and re.search(r"error|fatal|fail|warn|timed out|diag|ret=", line, re.I) and line not in found:
@@ -110,7 +111,7 @@ class End:
 
 
 def start(program):
-    """Both ends, the server first."""
+    """Starts the server, waits until it listens, and starts the client. Returns both ends."""
     port = perftest.next_port()
     server = End(program.server.replace("PORT", str(port)))
     try:

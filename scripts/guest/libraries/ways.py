@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""What goes wrong with a library: rules, and what is done when they fire."""
+"""Faults for a library: rules, and what else happens when they fire."""
 from typing import NamedTuple
 
 from programs import MIDDLE
 
-# The name of the rule that says when it is the middle.
+# The name of the rule that fires in the middle of the messages.
 MOMENT = "moment"
 SEED = 1
 
@@ -12,20 +12,20 @@ SEED = 1
 class Way(NamedTuple):
     name: str
     text: str
-    rules: tuple  # (name, action, match); `opcode` None stands for what carries the program's messages
-    kills: bool = False  # the server, at the moment
-    reliable: bool = False  # only reliable connections have that
+    rules: tuple  # (name, action, match); `opcode` None stands for the packets with the program's messages
+    kills: bool = False  # the server is killed when the rule fires
+    reliable: bool = False  # the fault exists only with reliable connections
     repaired: bool = False  # the device comes back after a while
-    told: str = ""  # the status or event that the device gives in any case
+    report: str = ""  # the status or event that the device always reports
 
 
 def at(action, **more):
-    """A rule for the message in the middle."""
+    """Returns a rule for the message in the middle."""
     return (MOMENT, action, {"opcode": None, "nth": MIDDLE, **more})
 
 
 def while_there(action, **match):
-    """A rule for what comes then and later."""
+    """Returns a rule for packets from that message on."""
     return ("later", action, {"while": MOMENT, **match})
 
 
@@ -38,17 +38,17 @@ WAYS = (
     Way("vanishes", "nothing arrives any more", (at("drop"), while_there("drop"))),
     Way("rnr_20", "20 NAKs: receiver not ready", (at({"rnr": 1}, direction="in"), while_there({"rnr": 1}, direction="in", opcode=None, limit=19)), reliable=True),
     Way("rnr_always", "receiver not ready, for ever", (at({"rnr": 1}, direction="in"), while_there({"rnr": 1}, direction="in", opcode=None)), reliable=True),
-    Way("nak_access", "NAK: remote access error", (at({"nak": "remote access error"}, direction="in"),), reliable=True, told="IBV_WC_REM_ACCESS_ERR"),
-    Way("nak_operation", "NAK: remote operational error", (at({"nak": "remote operational error"}, direction="in"),), reliable=True, told="IBV_WC_REM_OP_ERR"),
-    Way("qp_error", "a queue pair is in ERR", (at("qp_error"),), told="IBV_EVENT_QP_FATAL"),
-    Way("cq_send", "a send CQ overflows", (at({"cq_overflow": "send"}),), told="IBV_EVENT_CQ_ERR"),
+    Way("nak_access", "NAK: remote access error", (at({"nak": "remote access error"}, direction="in"),), reliable=True, report="IBV_WC_REM_ACCESS_ERR"),
+    Way("nak_operation", "NAK: remote operational error", (at({"nak": "remote operational error"}, direction="in"),), reliable=True, report="IBV_WC_REM_OP_ERR"),
+    Way("qp_error", "a queue pair is in ERR", (at("qp_error"),), report="IBV_EVENT_QP_FATAL"),
+    Way("cq_send", "a send CQ overflows", (at({"cq_overflow": "send"}),), report="IBV_EVENT_CQ_ERR"),
     Way("cq_receive", "a receive CQ overflows", (at({"cq_overflow": "recv"}, direction="in"),)),
-    Way("fatal", "the device dies", (at("fatal"),), repaired=True, told="IBV_EVENT_DEVICE_FATAL"),
+    Way("fatal", "the device dies", (at("fatal"),), repaired=True, report="IBV_EVENT_DEVICE_FATAL"),
 )
 
 
 def rules(way, program):
-    """Those of the laboratory, for that program."""
+    """Returns the rules in the form of the fault laboratory, for this program."""
     found = []
     for name, action, match in way.rules:
         match = {key: list(program.data) if key == "opcode" else value for key, value in match.items()}
