@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""Runs in the guest: a server and a client, and what perftest prints. For `perftest-table` and `programs`.
+"""Runs in the guest: runs a server and a client, and reads the output of perftest. For `perftest-table` and `programs`.
 
-The server may run in another guest, which an agent (`agent.py`) serves: then `peer` is set. What differs between the two guests
-stands in commands as @NAME: the environment of each has it (DEVICE, GID, ADDRESS, ...).
+If `peer` is set, the servers run in another guest, where an agent (`agent.py`) starts them. Words @NAME in commands are replaced by the
+variable NAME of the guest where the command runs (DEVICE, GID, ADDRESS, ...).
 
-perftest prints 0 or inf, and succeeds, where it cannot tell the CPU's frequency, which happens when the machine is busy while
-it samples the clock, which it does anew for each row: such a row is no result, and is measured again.
+perftest measures the CPU's frequency for each row. On a busy machine this may fail: then it prints 0 or inf, and still exits with 0. Such a
+row is measured again.
 """
 import contextlib
 import glob
@@ -18,10 +18,10 @@ import subprocess
 import time
 
 ATTEMPTS = 5
-# How many times as long as elsewhere things may take on this kernel. Limits are seconds of the stock kernel.
+# Factor for all times on this kernel. Limits are for the stock kernel.
 SLOW = int(os.environ.get("VERBENA_SLOW", "1"))
 _port = 18515
-# The agent of the guest where servers run, if it is not this one.
+# The agent of the guest where servers run, or None for this guest.
 peer = None
 
 
@@ -30,34 +30,34 @@ class Failed(Exception):
 
 
 class Again(Failed):
-    """No result: it has to be measured again."""
+    """The measurement has no result and must be repeated."""
 
 
 class NoClock(Again):
-    """perftest found no clock: all figures of a row are 0, inf or nan."""
+    """perftest found no CPU clock: all values of a row are 0, inf or nan."""
 
 
 class NoListener(Again):
     """
-    The client came before the connection manager there had the server's service ID. With `-R`, perftest 25.01 agrees through TCP
-    that both are ready, and then the server begins to listen and the client to connect, so nobody can wait for it.
+    The client connected before the connection manager knew the server's service ID. With `-R`, the ends of perftest 25.01 agree over TCP that
+    both are ready; only then the server listens and the client connects. So the client cannot be made to wait for the server.
     """
 
 
 def chosen(name, filters):
-    """No filter that begins with `!` is in the name, and one of the others is, if there are some."""
+    """True if the name contains no filter that begins with `!`, and one of the other filters, if there are some."""
     wanted = [f for f in filters if f[0] != "!"]
     unwanted = any(f[1:] in name for f in filters if f[0] == "!")
     return not unwanted and (not wanted or any(f in name for f in wanted))
 
 
 def peer_is_another():
-    """The other end may be another kind of device."""
+    """True if the other end may have another kind of device."""
     return peer is not None
 
 
 def next_port():
-    """The last one may still be in TIME_WAIT."""
+    """Returns a new port, because the last one may still be in TIME_WAIT."""
     global _port
     _port += 1
     return _port
@@ -74,7 +74,7 @@ def listening_tcp(port):
 
 
 def listening(port, tcp=False):
-    """A server waits on the port: of TCP, through which both ends exchange addresses, or, but for `tcp`, of the connection manager."""
+    """True if a server listens at the port: over TCP, by which the ends exchange addresses, or, unless `tcp` is set, with rdma_cm."""
     return peer.listening(port, tcp) if peer else listening_here(port, tcp)
 
 
@@ -92,9 +92,9 @@ def listening_here(port, tcp=False):
 
 def wait_called(pid, limit=2):
     """
-    Waits until no thread of the process is in a call of the connection manager: an ID is in the state LISTEN a moment before its
-    service ID can be found, and the client of perftest 25.01 that is rejected then works with memory that it has freed. What
-    never sleeps is waited for until the limit, in seconds.
+    Waits until no thread of the process is in a call of the connection manager. An ID is in the state LISTEN shortly before its service ID can
+    be found, and a client of perftest 25.01 that is rejected in between uses freed memory. For threads that never sleep, waits up to `limit`
+    seconds.
     """
     deadline = time.monotonic() + limit
     while time.monotonic() < deadline:
@@ -102,14 +102,14 @@ def wait_called(pid, limit=2):
         for path in glob.glob(f"/proc/{pid}/task/*/syscall"):
             with contextlib.suppress(OSError), open(path) as f:
                 calls.append(f.read().split()[0])
-        # write(2) carries the manager's calls.
+        # System call 1 is write(2), by which programs call the connection manager.
         if not {"1", "running"} & set(calls):
             return
         time.sleep(0.02)
 
 
 def wait_listening(port, server):
-    """For a server that has no end."""
+    """Waits until a server listens that does not end by itself."""
     deadline = time.monotonic() + 120 * SLOW
     while not listening(port):
         if server.poll() is not None:
@@ -120,7 +120,7 @@ def wait_listening(port, server):
 
 
 class Process(subprocess.Popen):
-    """Is killed with the processes that it has started, which would keep its output open (fio's do)."""
+    """A process that is killed together with its children, which would keep its output open (fio's do)."""
 
     def kill(self):
         try:
@@ -135,7 +135,7 @@ def start(*command):
 
 
 def serve(*command):
-    """The same where servers run."""
+    """Starts a program where servers run."""
     return peer.start(*command) if peer else start(*command)
 
 
@@ -146,18 +146,18 @@ def end(process, what, limit):
         process.kill()
         out, _ = process.communicate()
         raise Failed(f"{what} did not end within {limit * SLOW} s: {out[-300:].strip()}") from None
-    out, code = without_its_late_thread(what.split()[0], process.returncode, out)
+    out, code = without_late_event(what.split()[0], process.returncode, out)
     if code:
         raise Failed(f"{what} ended with {code}: {out[-400:].strip()}")
     return out
 
 
-def without_its_late_thread(program, code, out):
+def without_late_event(program, code, out):
     """
-    What a program wrote and the status that it ended with, as they would be without a mistake of rping's.
+    Returns the output and the status of a program without the effects of a bug of rping.
 
-    Before rdma-core 59 (upstream 1622 mends it) a thread of rping's may ask the event channel for one more event when the main thread has
-    closed it, and then ends the process with -1, after all that rping does is done. Whatever else went wrong has a line of its own.
+    Before rdma-core 59 (upstream 1622 repairs it), a thread of rping may ask for one more event after the main thread has closed the event
+    channel, and then ends the process with -1 although all work is done. Any other error prints a line of its own.
     """
     before, late, behind = out.partition("rdma_get_cm_event: Bad file descriptor\n")
     usual = r"(\w+ DISCONNECT EVENT\.\.\.\n|wait for RDMA_READ_ADV state 10\n|(server )?ping data: .*\n)*"
@@ -166,14 +166,14 @@ def without_its_late_thread(program, code, out):
     return out, code
 
 
-def tell_crash(process):
+def excuse_crash(process):
     """
-    A client of perftest 25.01 that was rejected uses memory that it has freed (upstream 3d9d8d07 mends it), so the kernel may write that
-    it died. `scripts/vm` finds the process, and no other, excused in the kernel's log.
+    A client of perftest 25.01 that was rejected uses freed memory (upstream 3d9d8d07 repairs it) and may crash. This line in the kernel log
+    makes `scripts/vm` ignore the kernel's report about this process.
     """
     name = os.path.basename(str(process.args[0]))
     with open("/dev/kmsg", "w") as f:
-        f.write(f"verbena: the crash of {name}[{process.pid}] is its own\n")
+        f.write(f"verbena: the crash of {name}[{process.pid}] is a bug of the program\n")
 
 
 def stop(process):
@@ -183,7 +183,7 @@ def stop(process):
 
 
 def wrote(process):
-    """What a process wrote, and how it ended: by itself within two seconds, or killed."""
+    """Returns the output of a process and how it ended: by itself within two seconds, or killed."""
     try:
         out, _ = process.communicate(timeout=2)
     except subprocess.TimeoutExpired:
@@ -193,7 +193,7 @@ def wrote(process):
 
 
 def both(server, client, ready, limit=240, meanwhile=None):
-    """What a server and a client wrote. The client starts when `ready` says so; both must end by themselves, and with 0."""
+    """Runs a server and a client, and returns their outputs. The client starts when `ready` is true. Both must exit with 0."""
     names = [f"{command[0]} {end}" for command, end in ((server, "server"), (client, "client"))]
     server = serve(*server)
     started = None
@@ -215,7 +215,7 @@ def both(server, client, ready, limit=240, meanwhile=None):
             # IB_CM_REJ_INVALID_SERVICE_ID
             if "RDMA_CM_EVENT_REJECTED; error: 8." not in str(e):
                 raise Failed(f"{e}; the server {wrote(server)}") from None
-            tell_crash(started)
+            excuse_crash(started)
             raise NoListener(str(e)) from None
         return end(server, names[0], 20), out
     finally:
@@ -224,29 +224,29 @@ def both(server, client, ready, limit=240, meanwhile=None):
 
 
 def pair(address, *command, limit=240, meanwhile=None):
-    """A server and a client of the same program with the same options; the client's output."""
+    """Runs a server and a client of the same program with the same options. Returns the client's output."""
     port = next_port()
     command = (*command, "-p", port)
     return both(command, (*command, address), lambda: listening(port), limit, meanwhile)[1]
 
 
 def rows(out, count):
-    """The rows of figures that perftest printed: as many as were asked for."""
-    # What it says of its clock may stand behind them on the same line.
+    """Returns the rows of results that perftest printed; their number must be `count`."""
+    # A message about the clock may follow on the same line.
     lines = [re.split("[A-Z]", line)[0] for line in out.splitlines() if re.match(r"^ *\d+ +\d+ ", line)]
     found = [[float(f) for f in line.split()] for line in lines]
     if len(found) != count:
-        raise Failed(f"{len(found)} rows of figures, not {count}: {out[-400:].strip()}")
+        raise Failed(f"{len(found)} rows of results, not {count}: {out[-400:].strip()}")
     return found
 
 
 def timed(row):
-    """perftest had a clock when it measured this row."""
+    """True if perftest had a clock when it measured this row."""
     return any(f != 0 and math.isfinite(f) for f in row[2:])
 
 
 def again(measure):
-    """What `measure` returns, tried some times if it has no result."""
+    """Returns the result of `measure`, which is repeated a few times if it has none."""
     for attempt in range(ATTEMPTS):
         try:
             return measure()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""Runs in the guest: what perftest can measure, as a table of combinations. For `programs`.
+"""Runs in the guest: the combinations of perftest's operations, transports and options. For `programs`.
 
-Each operation over each transport, latency and bandwidth, with each variant: it is run, or it is left out because perftest
-refuses it, which is a test too (`REFUSED`).
+Each operation runs over each transport, for latency and bandwidth, with each variant of options. perftest refuses some combinations; that
+it does is tested too (`REFUSED`).
 """
 import math
 
@@ -22,16 +22,16 @@ VARIANTS = {
     "events": ("-e", "-n", 200),
     "cm": ("-R", "-n", 200),
     "64_qps": ("-q", 64, "-n", 100),
-    # perftest sends nothing inline on a device that it does not know, and says so; rstream does (`programs cm/rstream`).
+    # perftest sends nothing inline on a device that it does not know, and reports that; rstream does (`programs cm/rstream`).
     "inline": ("-I", 512, "-n", 200),
     "srq": ("--use-srq", "-n", 200),
 }
-# Every power of two from 2 B to 8 MiB; of datagrams, to 1 KiB, the port's MTU.
+# Sizes with -a: every power of two from 2 B to 8 MiB; for datagrams up to 1 KiB, because of the port's MTU.
 ALL, ALL_UD = 23, 10
-# Of all the others, the short form has these.
+# The tests of others() in the short form.
 SHORT = [f"perftest/{name}" for name in ("write_bw_64_long", "send_bw_8m", "read_bw_8_qps", "send_bw_both_ways", "read_bw_64k_events", "write_bw_cm",
     "atomic_cas_lat", "send_bw_multicast")]
-# Who refuses what, by operation, kind, transport and variant (None: any), and what it says. The first that fits.
+# Refused combinations: operation, kind, transport, variant (None: any), and the message. The first match counts.
 REFUSED = (
     (("write", "write_imm"), None, ("UD",), None, "UD connection only possible in SEND verb"),
     (("read", "atomic"), None, ("UD",), None, "UD connection only possible in SEND verb"),
@@ -47,26 +47,26 @@ REFUSED = (
 
 
 def in_short(operation, kind, transport, variant):
-    """The short form has each operation over each transport, plain, and of the variants what a connection and what a datagram tell of them."""
+    """The short form has each operation over each transport without options, and the options with SEND and READ bandwidth over RC and UD."""
     return variant == "plain" or (kind == "bw" and operation in ("send", "read") and transport in ("RC", "UD"))
 
 
 def in_all_sizes(operation, kind, transport):
-    """perftest looks for the CPU's clock for a third of a second at each size, so of latency and bandwidth one has all sizes,
-    by turns; datagrams, which have fewer, both."""
+    """For each size perftest measures the CPU's clock for a third of a second. So only latency or only bandwidth has all sizes, in turns;
+    datagrams, with fewer sizes, have both."""
     turn = TRANSPORTS.index(transport) + list(OPERATIONS).index(operation)
     return operation != "atomic" and (transport == "UD" or (kind == "lat") == (turn % 2 == 0))
 
 
 def same(operation, kind, transport, variant):
-    """What another combination tests as well: an XRC target receives from an SRQ anyway, and all sizes include one."""
+    """True if another combination covers this one: an XRC target always receives from an SRQ, and all sizes include one size."""
     if variant in ("plain", "all"):
         return in_all_sizes(operation, kind, transport) == (variant == "plain")
     return (transport, variant) == ("XRC", "srq")
 
 
 def refusal(*combination):
-    """What perftest says to it, or None."""
+    """Returns the message with which perftest refuses the combination, or None."""
     for *who, message in REFUSED:
         if all(asked is None or c in asked for c, asked in zip(combination, who)):
             return message
@@ -76,7 +76,7 @@ def refusal(*combination):
 def options(operation, variant):
     more = list(VARIANTS[variant])
     if variant in ("plain", "events", "cm", "64_qps", "srq") and operation != "atomic":
-        # What a datagram can carry.
+        # Fits into a datagram.
         more += ["-s", 1024]
     if variant == "inline":
         more += ["-s", 512]
@@ -88,39 +88,39 @@ class Matrix:
         self.device, self.address, self.gid, self.short = device, address, gid, short
 
     def run(self, *command, count=1, limit=240, meanwhile=None, gid=None):
-        """Checks that there are as many rows as asked for and that each figure is a plausible number."""
+        """Checks that perftest prints `count` rows, and that each result is plausible."""
         given = self.gid if gid is None else gid
         if peer_is_another() and command[0].startswith(("ib_read", "ib_atomic")):
-            # Each end asks the other for as many as its own device serves.
+            # An end requests as many outstanding reads as its own device supports, so both get the same limit.
             command = (*command, "-o", 16)
         out = pair(self.address, command[0], "-d", self.device, "-x", given, "-F", *command[1:], limit=limit, meanwhile=meanwhile)
         for row in rows_of(out, count):
             if not timed(row):
-                # Of all sizes, only this one again.
+                # With all sizes, repeats only this size.
                 if count > 1:
                     alone = [c for c in command if c != "-a"] + ["-s", int(row[0])]
                     again(lambda: self.run(*alone, gid=gid))
                     continue
                 raise NoClock(f"perftest found no CPU clock: {row}")
-            # The last columns of latency rows may be 0 with few iterations; the typical value and the bandwidth may not.
-            # A bandwidth below 5 kB/s is printed as 0: then it is the rate of messages.
+            # With few iterations, the last columns of latency rows may be 0; the typical value and the bandwidth may not.
+            # A bandwidth below 5 kB/s is printed as 0: then the message rate counts.
             value = row[4] if command[0].endswith("_lat") else row[3] or row[4]
             if not math.isfinite(value) or not 0 < value < 1e6:
-                raise Failed(f"implausible figure {value} in row {row}")
+                raise Failed(f"implausible result {value} in row {row}")
 
     def refused(self, command, message):
-        """It ends at once, in error, and says why."""
+        """The command must fail at once, with the message."""
         process = start(command[0], "-d", self.device, *command[1:])
         try:
             end(process, command[0], 20)
         except Failed as e:
             if message in str(e):
                 return
-            raise Failed(f"{' '.join(map(str, command))} does not say '{message}': {e}") from None
+            raise Failed(f"{' '.join(map(str, command))} fails without the message '{message}': {e}") from None
         raise Failed(f"{' '.join(map(str, command))} is not refused: '{message}'")
 
     def tests(self):
-        """Name and function of each: those that run, and one for each reason not to."""
+        """Returns name and function of each test: the combinations that run, and one test for each reason of refusal."""
         found, refused = [], {}
         for variant in VARIANTS:
             for transport in TRANSPORTS:
@@ -137,14 +137,14 @@ class Matrix:
                         name = f"perftest/{operation}_{kind}_{transport}_{variant}"
                         found.append((name, lambda c=command, n=count: again(lambda: self.run(*c, count=n))))
         for message, commands in refused.items():
-            # One of each program: the others are refused by the same line.
+            # One command for each program, because the same line of its code refuses the others.
             each = {c[0]: c for c in commands}.values()
             name = f"perftest/refused: {message}"
             found.append((name, lambda e=each, m=message: [self.refused(c, m) for c in e]))
         return found + [test for test in self.others() if not self.short or test[0] in SHORT]
 
     def others(self):
-        """Long runs, large messages, both ways at once, and what one operation alone has."""
+        """Returns long runs, large messages, both directions at once, and options of single operations."""
 
         def perf(name, *command, rows=1, gid=None):
             found.append((f"perftest/{name}", lambda: again(lambda: self.run(*command, count=rows, gid=gid))))
@@ -162,7 +162,7 @@ class Matrix:
         perf("write_bw_cm", "ib_write_bw", "-R", "-s", 65536, "-n", 1000)
         for kind in ("lat", "bw"):
             perf(f"atomic_cas_{kind}", f"ib_atomic_{kind}", "-A", "CMP_AND_SWAP", "-n", 2000)
-        # Its groups are IPv6's, and the packets of an IPv4 GID cannot name them on a wire.
+        # perftest's groups are IPv6 groups, which packets with an IPv4 GID cannot address on a wire.
         for kind in ("lat", "bw"):
             perf(f"send_{kind}_multicast", f"ib_send_{kind}", "-c", "UD", "-g", "-a", "-n", 200, rows=ALL_UD, gid=0)
         return found

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 """Runs in the guest: the programs of ibverbs-utils and rdmacm-utils. For `programs`.
 
-Several of them end with 0 when they failed, or look at the data at one end only: what both ends print is what counts.
+Several of them exit with 0 after a failure, or check the data at one end only, so the output of both ends is checked.
 """
 import os
 import re
@@ -16,13 +16,13 @@ WRONG = re.compile(r"invalid data|verification failed|mismatch|bogus|error|unabl
 
 
 def expect(outputs, pattern, times=1):
-    """Each end says what it says at success, and nothing of what it says otherwise."""
+    """Each output must have the line of success `times` times, and no word of an error."""
     for out in outputs:
         wrong = WRONG.search(out)
         if wrong:
             raise Failed(f"'{wrong[0]}' in {out[-400:].strip()}")
         if len(re.findall(pattern, out, re.M)) != times:
-            raise Failed(f"not {times} times '{pattern}' in {out[-400:].strip()}")
+            raise Failed(f"the output does not have {times} lines '{pattern}': {out[-400:].strip()}")
 
 
 def refused(command, message):
@@ -30,13 +30,13 @@ def refused(command, message):
         end(start(*command), command[0], 20)
     except Failed as e:
         if message not in str(e):
-            raise Failed(f"it does not say '{message}': {e}") from None
+            raise Failed(f"it fails without the message '{message}': {e}") from None
     else:
         raise Failed(f"it is not refused: '{message}'")
 
 
 PIECE = 8192
-# Its length, and a digest of each piece.
+# Prints the length of a file, and a digest of each piece.
 DIGESTS = f"""
 import hashlib, sys
 data = open(sys.argv[1], "rb").read()
@@ -44,24 +44,24 @@ print(len(data), *[hashlib.sha256(data[at : at + {PIECE}]).hexdigest()[:8] for a
 """
 
 
-def differing(path, told):
-    """What of a file is not as told by the other end: nothing, or a sentence."""
+def differing(path, digests):
+    """Compares a file with the length and the digests of the other end. Returns nothing, or a sentence about the differences."""
     length, *pieces = end(start("python3", "-c", DIGESTS, path), "digests", 60).split()
-    if told[:1] != [length]:
-        return f"{told[:1]} bytes are there, not {length}"
-    wrong = [n for n, (ours, theirs) in enumerate(zip(pieces, told[1:], strict=True)) if ours != theirs]
+    if digests[:1] != [length]:
+        return f"the copy has {digests[:1]} bytes, not {length}"
+    wrong = [n for n, (ours, theirs) in enumerate(zip(pieces, digests[1:], strict=True)) if ours != theirs]
     return f"{len(wrong)} of {len(pieces)} pieces of {PIECE} bytes differ: {wrong[:20]}" if wrong else ""
 
 
 class Programs:
     def __init__(self, device, address, gid, own=None):
-        """`address` is where servers are, `own` that of each end."""
+        """`address` is the servers' address, `own` the own address of each end."""
         self.device, self.address, self.gid, self.own = device, address, gid, own or address
 
     def tests(self):
         return self.pingpongs() + self.managed() + self.timestamps()
 
-    # Of ibverbs-utils.
+    # Tests of ibverbs-utils.
 
     def pingpong(self, kind, *more):
         port = next_port()
@@ -79,7 +79,7 @@ class Programs:
         }
         for kind, options in variants.items():
             for name, more in options.items():
-                # -c: the server looks at what it received last.
+                # -c: the server checks the last data that it received.
                 run = lambda k=kind, m=more: self.pingpong(k, "-n", 1000, "-c", *m)
                 found.append((f"pingpong/{kind}{name and '_' + name}", run))
         for name, more in {"": (), "_events": ("-e",), "_64k": ("-s", 65536)}.items():
@@ -97,10 +97,10 @@ class Programs:
         return found
 
     def timestamps(self):
-        """With the times of completions, of which rc_pingpong prints the longest between two messages.
+        """Tests of completion timestamps; rc_pingpong prints the longest time between two messages.
 
-        Not with events: there it takes an event of an empty CQ for an error, and makes one by itself when it polls a second completion
-        that came behind its arm.
+        Not with events: rc_pingpong treats an event of an empty CQ as an error, and causes such an event when it polls a second completion
+        that arrived after it armed the CQ.
         """
         variants = {"": (), "_new": ("-N",)}
         return [(f"pingpong/rc_timestamps{n}", lambda m=m: self.timed(*m)) for n, m in variants.items()]
@@ -113,12 +113,12 @@ class Programs:
         expect(out, r"^Max receive completion clock cycles = [1-9]\d*$")
 
     def xsrq(self, *more):
-        """SRQs that other processes' requests name: two clients."""
+        """SRQs that two other processes use."""
         port = next_port()
         command = ("ibv_xsrq_pingpong", "-d", self.device, "-g", self.gid, "-n", 200, "-p", port, *more)
         second = []
         try:
-            # The second beside the first.
+            # The second client runs at the same time as the first.
             client = lambda: second.append(start(*command, self.address)) or listening(port)
             out = both((*command, "-c", 2), (*command, self.address), lambda: listening(port) and client(), limit=60)
             expect((*out, end(second[0], command[0], 30)), r"^success$")
@@ -126,18 +126,18 @@ class Programs:
             for process in second:
                 stop(process)
 
-    # Of rdmacm-utils.
+    # Tests of rdmacm-utils.
 
     def pair(self, server, client, pattern, times=1, port=None):
-        """`port`: the one that it has if it takes none."""
+        """`port`: the fixed port of a program without an option for it."""
         if port is None:
             port = next_port()
             server, client = (*server, "-p", port), (*client, "-p", port)
         expect(both(server, client, lambda: listening(port), limit=60), pattern, times)
 
     def polled(self, *how):
-        """With -T a they take it for an error when the other end, done, closes before they have looked at its last message:
-        on a busy machine more often than not."""
+        """With -T a, the programs report an error if the other end closes before they have polled its last message. On a busy machine that
+        happens more often than not, so the test is repeated."""
         attempts = 4 * ATTEMPTS
         for attempt in range(attempts):
             try:
@@ -181,20 +181,20 @@ class Programs:
                 r"^rdma_x(server|client): end 0$",
             )
         for name, more in {"": (), "_4k": ("-S", 4096), "_own_qp": ("-q",)}.items():
-            # Of each round both ends print what the other wrote.
+            # In each round both ends print the data that the other has written.
             server, client = (("rping", e, "-a", a, "-v", "-V", "-C", 10, *more) for e in ("-s", "-c"))
             test(f"rping{name}", server, client, r"^(server )?ping data: rdma-ping-\d+: ", 10)
-        # -v would print all of it. The server takes the end for an unexpected state.
+        # -v would print all data. The server reports the end of the connection as an unexpected state.
         server, client = (("rping", e, "-a", a, "-V", "-C", 100, "-S", 65535) for e in ("-s", "-c"))
         test("rping_64k", server, client, r"\A(\w+ DISCONNECT EVENT\.\.\.\n|wait for RDMA_READ_ADV state 10\n)*\Z")
         found.append(("cm/rcopy", self.rcopy))
-        # Not with -o: its sender destroys its queue pair at once, without waiting for its sends, and the device executes
-        # commands before it looks at doorbells, so that often none is sent. Without, it detaches first, which takes long enough.
+        # Not with -o: with it the sender destroys its queue pair without waiting for its sends. The device executes commands before
+        # doorbells, so often no message is sent. Without -o, the sender detaches first, which takes long enough.
         found.append(("cm/mckey", self.mckey))
-        # A flag of the queue pair, which is not offered.
+        # The flag of the queue pair against loopback is not supported.
         not_looped_back = ("mckey", "-m", "239.1.2.3", "-b", own, "-l")
         found.append(("cm/mckey_refused-l", lambda: refused(not_looped_back, "unable to create QP: Operation not supported")))
-        # It makes an address handle without a GRH, which no RoCE device has; rxe refuses it too.
+        # udpong makes an address handle without a GRH, which RoCE devices must refuse; rxe does too.
         found.append(("cm/udpong_refused", self.udpong))
         found.append((f"cm/cmtime_{CONNECTS}", self.cmtime))
         found.append(("cm/rping_200", self.rping_200))
@@ -206,13 +206,13 @@ class Programs:
         with open(source, "wb") as f:
             f.write(data)
         port = next_port()
-        # It serves until it is killed.
+        # rcopy serves until it is killed.
         server = serve("rcopy", "-p", port)
         try:
             wait_listening(port, server)
             out = end(start("rcopy", source, f"{self.address}:{copy}", "-p", port), "rcopy", 60)
             if f"{len(data)} bytes in" not in out:
-                raise Failed(f"no transfer in {out[-300:].strip()}")
+                raise Failed(f"rcopy reports no transfer: {out[-300:].strip()}")
             found = self.compare(source, copy)
             if found:
                 time.sleep(2)
@@ -224,11 +224,11 @@ class Programs:
 
     @staticmethod
     def compare(source, copy):
-        """How the server's copy of a file differs from it."""
+        """Compares the server's copy of a file with the file."""
         return differing(source, end(serve("python3", "-c", DIGESTS, copy), "digests", 60).split())
 
     def mckey(self):
-        """A group that is joined by the connection manager. What is sent before the receiver has joined is lost to it."""
+        """A multicast group that is joined by the connection manager. Messages sent before the receiver has joined are lost."""
         common = ("mckey", "-m", "239.1.2.3", "-C", 20, "-b")
         receiver, seen = start("stdbuf", "-oL", *common, self.own), ""
         try:
@@ -252,13 +252,13 @@ class Programs:
             stop(server)
 
     def cmtime(self):
-        """$VERBENA_CONNECTS connects (2000), 100 at a time, half of them with queue pairs of their own: no memory stays behind."""
+        """$VERBENA_CONNECTS connects (2000), 100 at a time, half of them with the client's own queue pairs: no memory may be leaked."""
         turns = CONNECTS // 200
         for i in range(turns):
             if i == 1:
                 before = kept()
             port = next_port()
-            # Queue pair numbers that the second half invents: those of both ends have to differ.
+            # The second half uses invented queue pair numbers, which must differ between the ends.
             server = ("cmtime", "-b", self.address, "-c", 100, "-p", port)
             client = ("cmtime", "-b", self.own, "-s", self.address, "-c", 100, "-q", 100000, "-p", port)
             out = both(server, client, lambda p=port: listening(p, tcp=True), limit=240)
@@ -267,7 +267,7 @@ class Programs:
         no_growth(before, (turns - 1) * 201)
 
     def rping_200(self):
-        """The connection manager: QP1, kernel CQs, kernel post and poll."""
+        """Connects one after the other, for the kernel's part of the connection manager: QP1, kernel CQs, kernel post and poll."""
         port = next_port()
         server = serve("rping", "-s", "-P", "-a", self.address, "-p", port)
         try:
@@ -288,9 +288,9 @@ class Programs:
 
 
 def no_growth(before, connects):
-    """At most half a kilobyte of small objects for each connect, and half a page of anything, or what is noise."""
+    """Allows half a kilobyte of small objects for each connect, and half a page in total, but at least some noise."""
     slab_most, all_most = max(connects / 2, 512), max(connects * 2, 3072)
-    # Connections of the connection manager's live on for some seconds.
+    # The connection manager keeps connections for some seconds.
     for _ in range(30):
         slab, available = (now - then for then, now in zip(before, kept()))
         if slab <= slab_most and available >= -all_most:
@@ -300,14 +300,14 @@ def no_growth(before, connects):
 
 
 def kept():
-    """What the kernel has in small objects, and what is available, in kB."""
+    """Returns the size of the slab and the available memory, in kB."""
     subprocess.run(["sync"], check=True)
     with open("/proc/sys/vm/drop_caches", "w") as f:
         f.write("3")
     time.sleep(1)
     with open("/proc/meminfo") as f:
         found = {line.split(":")[0]: int(line.split()[1]) for line in f}
-    # Each processor keeps free pages for itself, many of them after much work, which are not counted as free.
+    # Each processor keeps free pages on its own lists, many after much work; the kernel does not count these as free.
     with open("/proc/zoneinfo") as f:
         pages = sum(int(n) for n in re.findall(r"^ +count: +(\d+)$", f.read(), re.M))
     return found["Slab"], found["MemAvailable"] + pages * os.sysconf("SC_PAGE_SIZE") // 1024

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""Runs in the guest: workers that write and read at random, directly, and compare every byte. For `storage` and `storage-wire`."""
+"""Runs in the guest: workers that write and read random extents with O_DIRECT, and compare every byte. For `storage` and `storage-wire`."""
 import errno
 import mmap
 import os
@@ -22,10 +22,10 @@ def until(what, condition, seconds=30):
 
 
 class Worker(threading.Thread):
-    """Owns a range of blocks of a file: writes extents of them at random, reads others, and knows what each block must hold.
+    """Owns a range of blocks of a file. Writes and reads random extents of it, and knows what each block must contain.
 
-    A block holds its number and the count of the write that wrote it, over and over. A write that failed may have been done or not.
-    Each of the error numbers `excused` is forgiven once: then it goes on.
+    A block is filled with its number and the count of the write that wrote it. A failed write may have been executed or not. Each of the error
+    numbers `excused` is tolerated once.
     """
 
     def __init__(self, path, first, blocks, seed, excused):
@@ -33,7 +33,7 @@ class Worker(threading.Thread):
         self.path, self.first, self.blocks = path, first, blocks
         self.rng = random.Random(seed)
         self.count = 0
-        self.may = [{0} for _ in range(blocks)]  # the counts that a block may hold; 0: nothing was written yet
+        self.may = [{0} for _ in range(blocks)]  # counts that each block may contain; 0: not written yet
         self.stop, self.why, self.errors, self.excused = threading.Event(), None, 0, set(excused)
         self.written = self.read = 0
         self.buffer = mmap.mmap(-1, 64 * BLOCK)
@@ -66,7 +66,7 @@ class Worker(threading.Thread):
             found = [c for c in self.may[block] if got == (self.content(block, c) if c else bytes(BLOCK))]
             if not found:
                 head = struct.unpack("<QQ", got[:16])
-                self.why = f"block {self.first + block} holds {head}, expected {sorted(self.may[block])}"
+                self.why = f"block {self.first + block} contains {head}, not {sorted(self.may[block])}"
                 raise Failed(self.why)
             self.may[block] = {found[0]}
         self.read += length
@@ -86,7 +86,7 @@ class Worker(threading.Thread):
                         raise
                     self.excused.remove(e.errno)
         except OSError as e:
-            # The disk is gone: that may be what the test wants.
+            # The disk is gone, which some tests expect.
             self.errors += 1
             self.lost = str(e)
         except Failed:
@@ -95,7 +95,7 @@ class Worker(threading.Thread):
             os.close(fd)
 
     def check(self):
-        """Reads all of it."""
+        """Reads and compares the whole range."""
         fd = os.open(self.path, os.O_RDWR | os.O_DIRECT)
         try:
             for at in range(0, self.blocks, 64):
@@ -105,7 +105,7 @@ class Worker(threading.Thread):
 
 
 class Load:
-    """Workers side by side on one file."""
+    """Several workers on one file."""
 
     def __init__(self, path, blocks, workers=4, seed=1, excused=()):
         each = blocks // workers
@@ -117,10 +117,10 @@ class Load:
         return sum(w.written + w.read for w in self.workers)
 
     def goes_on(self, what, seconds=60):
-        """All of them work."""
+        """Waits until each worker has made progress."""
         for worker in self.workers:
             before = worker.written + worker.read
-            until(f"{what}: a worker goes on", lambda: worker.why or worker.errors or worker.written + worker.read > before + 4, seconds)
+            until(f"{what}: progress of a worker", lambda: worker.why or worker.errors or worker.written + worker.read > before + 4, seconds)
             if worker.why or worker.errors:
                 raise Failed(f"{what}: {worker.why or worker.lost}")
 
@@ -142,8 +142,8 @@ class Load:
             try:
                 worker.check()
             except OSError as e:
-                raise Failed(f"reading all of it: {e}") from None
+                raise Failed(f"reading the whole range: {e}") from None
 
-    def told(self):
+    def summary(self):
         written, read = (sum(getattr(w, kind) for w in self.workers) * BLOCK >> 20 for kind in ("written", "read"))
         return f"{written} MiB written, {read} MiB read and compared"

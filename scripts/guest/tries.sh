@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 # shellcheck shell=bash
 #
-# Sourced in the guest by `namespaces` and `containers`: tries the commands of Documentation/containers.md as they stand there, and counts.
+# Sourced in the guest by `namespaces` and `containers`: tests the commands of Documentation/containers.md, word for word, and counts results.
 page=/usr/lib/verbena/containers.md
 passed=0 failed=0
 ok() { echo "ok $1"; passed=$((passed + 1)); }
 bad() { echo "FAILED $1: $2"; failed=$((failed + 1)); }
-# try NAME COMMAND...: one test
+# try NAME COMMAND...: a test that passes if COMMAND succeeds
 try() {
 	local name=$1 said rc=0
 	shift
@@ -14,7 +14,7 @@ try() {
 	if [ $rc = 0 ]; then ok "$name"; else bad "$name" "status $rc: $(tail -n 3 <<<"$said" | paste -s -d '|')"; fi
 }
 slow() { echo $(($1 * ${VERBENA_SLOW:-1})); }
-# again COMMAND...: until it succeeds, or for ten seconds
+# again COMMAND...: repeats COMMAND until it succeeds, for up to ten seconds
 again() {
 	local end=$((SECONDS + $(slow 10)))
 	until "$@"; do
@@ -22,11 +22,11 @@ again() {
 		sleep 0.2
 	done
 }
-# words HEADING: the commands of a section of the page, but for those of the host
+# words HEADING: prints the guest's commands in a section of the page, without those of the host
 words() {
 	awk -v "heading=## $1" '/^## / { in_it = $0 == heading } /^```/ { on_host = !on_host } in_it && !on_host && /^    / { print substr($0, 5) }' "$page"
 }
-# counted: the last line, and the exit status
+# counted: prints the counts as the last line; fails if a test failed
 counted() {
 	echo "$passed passed, $failed failed"
 	[ "$failed" = 0 ]

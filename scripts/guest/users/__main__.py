@@ -1,13 +1,13 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""Runs in the guest: programs that others wrote, on Verbena and on rxe. usage: users [--peer NAME] [--for SECONDS] ROW@DEVICE...
+"""Runs in the guest: programs of other projects on Verbena and on rxe. usage: users [--peer NAME] [--for SECONDS] ROW@DEVICE...
        users --list [--peer NAME] [FILTER...]
        users --agent
 
-After the seconds of --for no further row begins. With --peer servers run in another guest, where `users --agent` serves until vm1 has
-ended. A FILTER is part of a row's name; one that begins with ! leaves out what contains the rest. For each row lines of JSON: that it
-begins, and how it ended: pass, fail or nothere, and why; a figure where there is one; before it one for each part, if it is a suite of
-many. Ends with `N passed, N failed`.
+After SECONDS no further row begins. With --peer the servers run in another guest, where `users --agent` serves until vm1 has ended. A FILTER
+is a part of a row's name; one that begins with ! excludes the names that contain the rest. For each row prints lines of JSON: its begin; for a
+suite of many tests, one for each part; its result, which is pass, fail or nothere, with the reason, and a measured value if there is one. Ends
+with `N passed, N failed`.
 """
 import argparse
 import json
@@ -38,18 +38,18 @@ def tell(**what):
 
 
 def one(row, device, peer):
-    """The row's result on the device."""
+    """Runs a row on a device, and returns the result."""
     began = time.monotonic()
     figure, parts, why = None, [], ""
     try:
         found = row.run(Place(device, peer))
         figure, parts = (None, found) if isinstance(found, list) else (found, [])
         if parts is found and not parts:
-            raise Failed("it ran none of its tests")
+            raise Failed("the suite ran no test")
         result = "pass"
     except NotHere as e:
         result, why = "nothere", str(e)
-    except Exception as e:  # whatever it is: the rows behind it run
+    except Exception as e:  # any error fails the row, and the next rows run
         result, why = "fail", f"{type(e).__name__ + ': ' if not isinstance(e, Failed) else ''}{e}"
     common = {"device": device, "pair": peer is not None, "program": row.program, "package": row.package, "version": version(row.package)}
     for part in parts:
@@ -96,7 +96,7 @@ def main():
         result = one(rows[name], device, peer)
         counts[result] += 1
         if result == "fail" and peer and not answers(args.peer):
-            # The rows that are left run in guests that are started again.
+            # scripts/users runs the remaining rows in new guests.
             print(f"{args.peer} does not answer after {name} on {device}")
             break
     print(f"{counts['pass']} passed, {counts['fail']} failed")

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""Transfer engines of inference servers, as far as a processor alone goes: Mooncake's over verbs, nixl's over UCX."""
+"""Transfer engines of inference servers, without GPUs: Mooncake's over verbs, nixl's over UCX."""
 import os
 
 from row import Figure, Row, suite
 from ucx import ENV
 
-# nixl's UCX is 1.19 or newer.
+# nixl needs UCX 1.19 or newer, which its wheel has.
 ENGINES = {"mooncake": "MC_GID_INDEX=$GID", "nixl": f"{ENV} UCX_TLS=rc_verbs,ud_verbs NIXL_PLUGIN_DIR=%s/nixl_cu12.libs/nixl"}
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""Bindings of verbs for Rust and Python: the tests, and some of the examples, of four crates and of PyPI's ibverbs, built by scripts/lib/users-suites.
+"""Verbs bindings for Rust and Python: the tests and some examples of four crates and of PyPI's ibverbs, built by scripts/lib/users-suites.
 
-Most of them take the first device that there is, or all of them: while they run, the guest has none but the device of the row.
+Most of them use the first device, or all devices, so the guest has only the device of the row while they run.
 """
 import contextlib
 import os
@@ -12,7 +12,7 @@ from gtest import changed
 from perftest import SLOW, Failed
 from row import Part, Row, suite
 
-# Of a device: how it goes, and how it is there again, with the GID that it had. These rows run in one guest, the first.
+# For each device: commands that remove it, and that bring it back with its GID. These rows run in one guest, the first.
 DRIVER = "/sys/bus/pci/drivers/verbena"
 GOES = {
     "rxe0": ("rdma link delete rxe0", "rdma link add rxe0 type rxe netdev $RXE_NETDEV; test $(gid-index rxe0 0a01:0001) = $RXE_GID"),
@@ -31,7 +31,7 @@ def alone(place):
 
 
 def rust_test(place, path, program, name):
-    """A test of a crate, in a process of its own, as cargo-nextest runs them."""
+    """Runs a test of a crate in its own process, as cargo-nextest does."""
     out, silent = place.watched(f"cd /tmp; {path}/tests/{program} --exact {name} 2>&1; echo ended with $?", 60 * SLOW)
     if re.search(r"^test result: ok\. 1 passed;", out, re.M) and out.endswith("ended with 0\n"):
         return Part(f"{program}/{name}", "pass")
@@ -49,12 +49,12 @@ def rust_tests(place, path):
 
 
 def example(name, run):
-    """A part of what an example does, which ends with 0 and says nothing of an error."""
+    """Runs an example, which must exit with 0 and print no error. Returns the part."""
     try:
         said = run()
         for line in said if isinstance(said, tuple) else (said,):
             if wrong := re.search(r"^.*(panicked|Error).*$", line or "", re.M):
-                raise Failed(f"it says: {wrong[0]}")
+                raise Failed(f"it printed: {wrong[0]}")
         return Part(f"example/{name}", "pass")
     except Failed as e:
         return Part(f"example/{name}", "fail", str(e))
@@ -67,7 +67,7 @@ def ibverbs(place, path):
 def said(place, line, pattern):
     out = place.run(f"{line} 2>&1")
     if not re.search(pattern, out, re.M):
-        raise Failed(f"no {pattern} in {out[-400:].strip()}")
+        raise Failed(f"the output does not have {pattern}: {out[-400:].strip()}")
     return out
 
 
@@ -90,7 +90,7 @@ def rdma_sys(place, path):
 
 def async_rdma(place, path):
     examples = f"{path}/examples"
-    # The server finds immediate data by a value of wc_flags, which is another one on rxe.
+    # The server recognises immediate data by a value of wc_flags, which differs on rxe.
     server = "server" if place.rxe else "server_flag_2"
     cm_server, cm_client = f"{examples}/cm_server", f"{examples}/cm_client $SERVER 7471"
     return rust_tests(place, path) + [
@@ -103,17 +103,17 @@ def async_rdma(place, path):
 
 def python(place, path):
     report = "/tmp/python-ibverbs.xml"
-    # Debian's pytest has plugins of others, Verbena's among them.
+    # Without plugins: Debian's pytest has several, and Verbena's is installed too.
     env = f"PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 PYTHONDONTWRITEBYTECODE=1 PYTHONPATH={path}"
     out = place.run(f"rm -f {report}; cd {path}/tests; {env} python3 -m pytest -p no:cacheprovider --rootdir . --junitxml {report} . 2>&1; true", 600 * SLOW)
     if not os.path.exists(report):
-        raise Failed(f"pytest did not come to its end: {out[-400:].strip()}")
+        raise Failed(f"pytest did not write its report: {out[-400:].strip()}")
     parts = []
     for case in xml.etree.ElementTree.parse(report).getroot().iter("testcase"):
         wrong = next((case.find(kind) for kind in ("failure", "error", "skipped") if case.find(kind) is not None), None)
         result = "pass" if wrong is None else "nothere" if wrong.tag == "skipped" else "fail"
         why = "" if wrong is None else f"{wrong.get('message')}: {(wrong.text or '')[-500:]}"
-        # What is skipped as a whole file has no name but the file's.
+        # A skipped file has no name of a test.
         parts.append(Part("/".join(filter(None, (case.get("classname"), case.get("name")))), result, why))
     return parts
 

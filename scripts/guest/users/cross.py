@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""perftest's options with each other: a sample of their cross product, drawn by seed. The suite `perftest` has each one by itself."""
+"""Combinations of perftest's options: a random sample of their product, drawn with a seed. The suite `perftest` tests each option by itself."""
 import random
 import re
 
@@ -7,16 +7,16 @@ import perftest
 from perftest import Failed, again
 from row import Part, Row
 
-# The name of a part is its options, joined by underscores. All samples together are this seed's.
+# The name of a part consists of its options, joined by underscores. This seed determines all samples.
 SEED = 12
 SAMPLES, OF_EACH = 8, 25
 TRANSPORTS = {"send": "RC UC UD XRC", "write": "RC UC XRC", "read": "RC XRC", "atomic": "RC XRC"}
 SIZES = (1, 2, 3, 63, 64, 65, 255, 256, 1023, 1024, 1025, 4096, 65535, 65536, 65537, 1 << 20)
-# What a datagram can carry, of the smallest path MTU.
+# Sizes that fit into a datagram with the smallest path MTU.
 SIZES_UD = tuple(size for size in SIZES if size <= 256)
-# Messages of each size, with all of them: 1000 are 16 GiB.
+# Largest number of messages of each size with -a: 1000 would be 16 GiB.
 MOST_OF_ALL = 50
-# Options, what each may be, and how likely it is to be there. `None`: it has no value.
+# Options, their possible values (None: the option has no value), and their probabilities.
 COMMON = (
     ("-n", (5, 6, 50, 300, 1000), 1),
     ("-m", (256, 512, 1024), 0.3),
@@ -47,7 +47,7 @@ LAT = (("-C", None, 0.1), ("-U", None, 0.05), ("-a", None, 0.05))
 SIZE = ("-s", SIZES, 0.8)
 EVENTS = ("-e", None, 0.3)
 INLINE = ("-I", (0, 32, 220), 0.1)
-# What perftest refuses anyway is left out: events of WRITE, READ and atomics inline, the size of an atomic.
+# Options that perftest refuses are left out: events with WRITE, inline data with READ and atomics, the size of an atomic.
 OF_VERB = {
     "send": (SIZE, EVENTS, INLINE, ("-r", (1, 2, 64, 600), 0.3), ("--use-srq", None, 0.2), ("-g", None, 0.05)),
     "write": (SIZE, INLINE, ("--write_with_imm", None, 0.3), ("--unsolicited_write", None, 0.05)),
@@ -57,7 +57,7 @@ OF_VERB = {
 
 
 def draw(lot):
-    """One command."""
+    """Returns a random command."""
     verb, kind = lot.choice(list(TRANSPORTS)), lot.choice(("lat", "bw"))
     transport = lot.choice(TRANSPORTS[verb].split())
     command = [f"ib_{verb}_{kind}", "-c", transport]
@@ -67,28 +67,28 @@ def draw(lot):
         if lot.random() < likely:
             command += [option] if values is None else [option, str(lot.choice(values))]
     if "-a" in command:
-        # Each size up to 8 MiB, so many times, both ways.
+        # -a measures each size up to 8 MiB, so the number of messages is limited.
         times = command.index("-n") + 1
         command[times] = str(min(int(command[times]), MOST_OF_ALL))
     return command
 
 
 def refusal(failure):
-    """What perftest says, if it refuses what it was told to do before it has asked the device for anything."""
-    told = re.match(r"the server ended with 1: (.*)", str(failure), re.S)
-    # These are of a device that did not do what it was asked for.
-    if not told or re.search(r"Unable|[Cc]ouldn't|Failed|failed", told[1]):
+    """Returns perftest's message if it refuses its options before it uses the device, or None."""
+    ended = re.match(r"the server ended with 1: (.*)", str(failure), re.S)
+    # Messages with these words report errors of the device.
+    if not ended or re.search(r"Unable|[Cc]ouldn't|Failed|failed", ended[1]):
         return None
-    lines = [line.strip() for line in told[1].splitlines() if re.search("[a-z]", line) and "Parser function" not in line]
+    lines = [line.strip() for line in ended[1].splitlines() if re.search("[a-z]", line) and "Parser function" not in line]
     return lines[-1] if lines else None
 
 
 def measure(place, command):
-    """Both ends come to their end, and perftest prints figures."""
+    """Runs both ends, which must succeed and print results."""
     more = ["-d", "@DEVICE", "-x", "@GID", "-F"]
     out = perftest.pair(place.server, command[0], *more, *command[1:], limit=120)
     if not re.search(r"^ *\d+ +\d+ +[\d.]+", out, re.M):
-        raise Failed(f"no figures: {out[-300:].strip()}")
+        raise Failed(f"no results in the output: {out[-300:].strip()}")
 
 
 def sample(place, number):

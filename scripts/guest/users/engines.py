@@ -1,10 +1,10 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""Moves memory by a transfer engine of inference servers. usage: engines.py mooncake|nixl serve ADDRESS PORT
+"""Transfers memory by a transfer engine of inference servers. usage: engines.py mooncake|nixl serve ADDRESS PORT
        engines.py mooncake|nixl write|read ADDRESS SERVER PORT
 
-Each end registers BYTES of memory. Over TCP the server tells where its own is, and the SHA-256 of what is in it when it is asked. The
-client writes its memory there or reads it from there, ROUNDS times with other bytes, and compares. It prints the bytes of a second.
+Each end registers BYTES of memory. On request over TCP, the server sends the address of its memory, fills it, or sends its SHA-256. The client
+writes its memory there or reads from there, ROUNDS times with different bytes, and compares. It prints the bytes per second.
 """
 import ctypes
 import hashlib
@@ -59,7 +59,7 @@ def check(right, what):
 
 
 def filled(memory, seed):
-    """Fills the memory with what a seed says, which has this SHA-256."""
+    """Fills the memory with random bytes of a seed. Returns their SHA-256."""
     data = random.Random(seed).randbytes(BYTES)
     ctypes.memmove(memory, data, BYTES)
     return hashlib.sha256(data).hexdigest()

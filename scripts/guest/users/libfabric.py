@@ -1,29 +1,29 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""libfabric: its own ping-pong, and fabtests, over verbs."""
+"""libfabric's fi_pingpong over verbs, without RXM and with it."""
 from perftest import Failed
 from row import Figure, Row
 
-# By itself verbs takes the first device that there is.
+# By default the provider verbs takes the first device.
 OWN = "FI_VERBS_DEVICE_NAME=$DEVICE FI_VERBS_IFACE=$NETDEV"
-# Without it rxm asks for a CQ of all peers that there might be, 1024 of them (Documentation/users.md).
+# By default RXM creates a CQ for all possible peers, 1024 of them (Documentation/users.md).
 FEW = {"FI_UNIVERSE_SIZE": "8"}
-# rxm looks for a peer that has gone each hundredth of a second, and loses with its queue pair what arrived since it polled. The longer between
-# two looks, the less that is; a server takes as long to see who connects.
+# RXM checks every hundredth of a second whether a peer has gone, and then loses data that arrived at its queue pair since the last poll. A longer
+# interval loses less; a server then needs as long to notice a connect.
 SELDOM = {"FI_OFI_RXM_CM_PROGRESS_INTERVAL": "1000000"}
 SIZES = (64, 1024, 65536, 1048576)
 
 
 def assigned(env):
-    """The variables as a shell is told of them."""
+    """Returns the variables as assignments of a shell."""
     return " ".join(f"{name}={value}" for name, value in env.items())
 
 
 def pingpong(place, provider, endpoint, sizes=SIZES, env=None):
-    """It prints a row for each size: bytes, number, seconds, MB/s, microseconds for each transfer."""
+    """Runs fi_pingpong for each size. It prints a row: bytes, number, seconds, MB/s, microseconds for each transfer."""
     last = None
     seldom, source = (SELDOM, "-s $ADDRESS") if endpoint == "rdm" else ({}, "")
     for size in sizes:
-        # Of few small ones the figure would be that of the first.
+        # With few small messages the first one would dominate the result.
         line = f"{OWN} {assigned((env or {}) | seldom)} fi_pingpong -p '{provider}' -e {endpoint} {source}"
         line = f"{line} -c -S {size} -I {500 if size < 65536 else 50}"
         server, client = place.both(f"{line} -B PORT", f"{line} -P PORT $SERVER")
@@ -43,6 +43,6 @@ def rows():
         row("rdm_rxm", "verbs;ofi_rxm", "rdm", env=FEW),
         row("rdm_rxm_srx", "verbs;ofi_rxm", "rdm", env=FEW | {"FI_OFI_RXM_USE_SRX": "1"}),
         row("dgram", "verbs", "dgram", sizes=(64, 512)),
-        # For as many peers as there might be, which is what it takes by itself.
+        # For all possible peers, which is the default.
         row("rdm_rxm_default", "verbs;ofi_rxm", "rdm", sizes=(64,)),
     ]

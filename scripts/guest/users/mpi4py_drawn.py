@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""mpi4py's own tests, at most so many, drawn by a seed: the same on each rank, which they need. The first rank tells which.
+"""Runs a random selection of mpi4py's tests, drawn with a seed, which must be the same on each rank. The first rank prints it.
 
 usage: mpi4py_drawn.py MOST SEED MAIN [ARGUMENT...]     MAIN is test/main.py of mpi4py
 """
@@ -21,7 +21,7 @@ def draw(most, seed):
 
     def discover(self, *how):
         tests = list(each(whole(self, *how)))
-        # A module that could not be loaded is a test that fails: never left out.
+        # A module that could not be loaded is a failing test, which is never left out.
         tests = lot.draw(tests, most, seed, always=lambda t: isinstance(t, unittest.loader._FailedTest))
         if os.environ.get("OMPI_COMM_WORLD_RANK", "0") == "0":
             print(*(f"drawn: {t.id()}" for t in tests), sep="\n", flush=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""Reliable datagrams of the kernel (RDS) over RDMA, between two guests: within one they take no device."""
+"""Reliable datagrams of the kernel (RDS) over RDMA, between two guests, because within one guest RDS uses no device."""
 import re
 
 from perftest import Failed
@@ -11,15 +11,15 @@ SIZES = [1, 100, 4096, 65536, 200000] * 20
 MESSAGES = [random.Random(n).randbytes(size) for n, size in enumerate(SIZES)]
 """
 
-# Each message is of the transport RDMA, and is compared; what came is told over TCP.
+# Each message goes over the transport RDMA and is compared. The server sends the count over TCP.
 SERVER = COMMON + """
 address, port = sys.argv[1], int(sys.argv[2])
 rds = socket.socket(socket.AF_RDS, socket.SOCK_SEQPACKET)
 rds.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
 rds.bind((address, port))
-told = socket.create_server((address, port)).accept()[0]
+control = socket.create_server((address, port)).accept()[0]
 right = sum(rds.recvfrom(1 << 20)[0] == message for message in MESSAGES)
-told.sendall(f"{right} right".encode())
+control.sendall(f"{right} right".encode())
 """
 CLIENT = COMMON + """
 own, address, port = sys.argv[1], sys.argv[2], int(sys.argv[3])
@@ -28,16 +28,16 @@ rds.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
 SOL_RDS, SO_RDS_TRANSPORT, RDS_TRANS_IB = 276, 8, 0
 rds.setsockopt(SOL_RDS, SO_RDS_TRANSPORT, RDS_TRANS_IB)
 rds.bind((own, 0))
-told = socket.create_connection((address, port))
+control = socket.create_connection((address, port))
 began = time.monotonic()
 for message in MESSAGES:
     rds.sendto(message, (address, port))
-print(told.recv(100).decode(), sum(SIZES) / (time.monotonic() - began), "bytes/s")
+print(control.recv(100).decode(), sum(SIZES) / (time.monotonic() - began), "bytes/s")
 """
 
 
 def messages(place):
-    """A hundred messages in order, up to 200,000 bytes."""
+    """Sends a hundred messages in order, up to 200,000 bytes."""
     with open("/tmp/rds.client", "w") as f:
         f.write(CLIENT)
     load = "modprobe rds_rdma && "
