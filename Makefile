@@ -1,62 +1,62 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 #
-# Every command of the project, one line each; the work is in scripts/. (The kernel module's own rules are in Kbuild.)
-# Needs root on Debian 12 or 13; installs and fetches what it lacks.
+# The commands of the project, one line each. The work is done in scripts/. (The kernel module's own rules are in Kbuild.)
+# Needs root on Debian 12 or 13. Installs and fetches missing packages.
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-long test-debug check bench bench-engine sim sim-device mutants fuzz coverage judges conformance faults pictures users vm modules tools clean distclean
 
-help:    ## this list
+help:    ## print this list
 	@sed -nE 's/^([a-z-]+): *[^#]*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
 
-run:     ## build everything, boot a guest, show the device and a table of perftest results
+run:     ## build everything, boot a guest, print the device and a table of perftest results
 	@scripts/run
 
-test:    ## all tests, ending with `N passed, N failed`; `make test SUITES='unit guest'`: only those of scripts/test --list
+test:    ## all tests, ending with `N passed, N failed`; `make test SUITES='unit guest'`: only these (scripts/test --list)
 	@scripts/test $(SUITES)
 
-test-long: ## the same with the long form of each suite, and what is too long for every day: scripts/test --long
+test-long: ## all tests in full, and suites that are too long for every day: scripts/test --long
 	@scripts/test --long $(SUITES)
 
-test-debug: ## the suites that matter there on the debug kernel, which is built first (an hour): scripts/test --debug
+test-debug: ## the suites for the debug kernel, which is built first (an hour): scripts/test --debug
 	@scripts/test --debug $(SUITES)
 
 check:   ## formatting, clippy in both builds, ABI layout and version, SPDX, unsafe walls, dependencies, links, shellcheck
 	@scripts/check-style
 
-bench:   ## Verbena and rxe in turns in one guest and between two, the flight recorder off and on, the engine alone: build/bench*.json, build/bench.svg
+bench:   ## compare Verbena and rxe, the flight recorder off and on, the engine alone: build/bench*.json, build/bench.svg
 	@scripts/bench
 
-bench-engine: ## the transport alone, on one core: message rates, bandwidth against memcpy, 1 and 10,000 QPs; two engines over a wire
+bench-engine: ## the transport on one core: message rates, bandwidth against memcpy, 1 and 10,000 QPs; two engines over a wire
 	@scripts/bench-engine
 
-sim:     ## the simulated network: `make sim SEEDS=N` runs N seeds and goes on where it stopped, `make sim SEED=K` shows one
+sim:     ## simulate a network: `make sim SEEDS=N` runs N seeds, or continues an earlier run; `make sim SEED=K` traces one
 	@if [ -n "$(SEED)" ]; then exec scripts/sim --seed "$(SEED)"; else exec scripts/sim --seeds "$(or $(SEEDS),10000)"; fi
 
-sim-device: ## programs on the whole device, each outcome compared with an oracle: `make sim-device SEEDS=N`, `make sim-device SEED=K`
+sim-device: ## simulate programs on the whole device, compared with an oracle: `make sim-device SEEDS=N`, `make sim-device SEED=K`
 	@if [ -n "$(SEED)" ]; then exec scripts/sim --device --seed "$(SEED)"; else exec scripts/sim --device --seeds "$(or $(SEEDS),10000)"; fi
 
-mutants: ## deliberate bugs, each of which the simulation or a test must find; `make mutants MADE=N`: N that nobody wrote
+mutants: ## deliberate bugs that the simulation or a test must find; `make mutants MADE=N`: N generated ones
 	@if [ -n "$(MADE)" ]; then exec scripts/mutants --made "$(MADE)" --sample "$(or $(SAMPLE),1)"; else exec scripts/mutants; fi
 
 fuzz:    ## `make fuzz RUNS=N` runs each fuzz target until it has run N times with this source
 	@scripts/fuzz --runs "$(or $(RUNS),1000000)"
 
-coverage: ## lines of the transport that its tests reach, per file
+coverage: ## lines of the transport that its tests run, for each file
 	@scripts/coverage
 
-conformance: ## each rule of the contract, with the tests that show it, beside rxe: build/conformance.txt, build/conformance.html
+conformance: ## each rule of the contract with its tests, compared with rxe: build/conformance.txt, build/conformance.html
 	@scripts/conformance
-judges:  ## captures of every opcode, judged by tshark and scapy
+judges:  ## captures of every opcode, checked by tshark and scapy
 	@scripts/judges
 
-faults:  ## every completion status and asynchronous event, by rules under stock programs, as a table: build/faults.json
+faults:  ## a table of every completion status and asynchronous event, by rules under stock programs: build/faults.json
 	@scripts/faults
 
-pictures: ## the report of each scenario as a headless browser shows it: Documentation/pictures
+pictures: ## pictures of the report of each scenario, from a headless browser: Documentation/pictures
 	@scripts/browser pictures
 
-users:   ## programs and suites that others wrote, on Verbena and on rxe, as a table: build/users.html; `make users ONLY=ucx`, `SOURCES=DIR`
+users:   ## a table of programs and suites of other projects on Verbena and on rxe: build/users.html; `make users ONLY=ucx`, `SOURCES=DIR`
 	@scripts/users $(if $(SOURCES),--sources "$(SOURCES)") $(ONLY)
 
 vm:      ## a shell in a guest; `make vm CMD='...'` runs a command (see scripts/vm --help)
@@ -68,10 +68,10 @@ modules: ## the kernel modules, into build/module; KDIR=tree: against another ke
 tools:   ## NIC, provider, command line tool, guest tests, into build/cargo
 	@scripts/build tools
 
-clean:   ## remove build/, what this checkout has made (what was costly to make stays in ~/.cache/verbena)
+clean:   ## remove build/, the outputs of this checkout (the cache, ~/.cache/verbena, stays)
 	@scripts/clean
 
-distclean: ## remove that, too: downloads and what all checkouts share; says how much each was
+distclean: ## remove build/ and the cache, with downloads and outputs that all checkouts share
 	@scripts/clean --all
 
 export CMD

@@ -3,19 +3,18 @@
 # usage: findings/cmtime-one-device.sh
 #
 # Software: cmtime of rdmacm-utils 56.1, and ib_cm of Linux 7.2.12, over soft RoCE (rxe).
-# Behaviour: cmtime, the connection manager's own benchmark, cannot be run with both ends on one device: its test with queue pairs passes,
-# its test without them is rejected. For the latter both ends invent QPNs, and both from 1000 upwards; the connection manager, which keeps
-# the QPNs of peers in one table for each device, takes the server's 1000 for a connection that it has already, and rejects it as stale
-# (reason 10 at the server; the client is told 28, a consumer's reject). With -q, which moves the numbers of one end, it works.
-# Seen: without -q both ends end with status 1 and RDMA_CM_EVENT_REJECTED, error 10 at the server; with -q 100000 at the client both end
-# with 0.
+# Behaviour: cmtime, the benchmark of the connection manager, cannot run with both ends on one device. Its test with queue pairs passes, but
+# its test without them is rejected. For the latter, both ends invent QPNs from 1000 upwards. The connection manager keeps the peers' QPNs of
+# a device in one table, so it takes the server's 1000 for an existing connection, and rejects it as stale (reason 10 at the server; the client
+# gets 28, a consumer's reject). With -q, which shifts the numbers of one end, both tests pass.
+# Seen: without -q both ends exit with 1, with RDMA_CM_EVENT_REJECTED, error 10, at the server; with -q 100000 at the client both exit with 0.
 set -euo pipefail
 . "$(dirname "$0")/lib/common.sh"
 session "$@"
 temporary
 lists trixie
 unpack "$work/packages" rdmacm-utils=56.1-1 librdmacm1t64=56.1-1 libibverbs1=56.1-1 ibverbs-providers=56.1-1
-# shellcheck disable=SC2016 # the guest's own
+# shellcheck disable=SC2016 # the guest expands it
 guest 'run() { # PORT WHAT CLIENT-OPTION...
 	port=$1 what=$2
 	shift 2
@@ -29,5 +28,5 @@ guest 'run() { # PORT WHAT CLIENT-OPTION...
 	grep -h "QPs test\|no QPs" server
 }
 run 7001 plain; run 7002 moved -q 100000'
-expect "$said" '^plain: server 1, client 1; RDMA_CM_EVENT_REJECTED, error: 10$' "the plain run ends otherwise"
+expect "$said" '^plain: server 1, client 1; RDMA_CM_EVENT_REJECTED, error: 10$' "the run without -q has another result"
 expect "$said" '^moved: server 0, client 0; $' "with -q it does not pass"

@@ -3,12 +3,11 @@
 # usage: findings/infiniband-link-type.sh
 #
 # Software: tshark (Wireshark) 4.4.19, libpcap 1.10.5.
-# Behaviour: Wireshark does not open a capture of the link type that is registered for InfiniBand (LINKTYPE_INFINIBAND, 247), although it
-# has a complete dissector for InfiniBand, and although libpcap knows the number by name. What it takes is the same packets in a wrapping of
-# another vendor's capture cards: ERF (link type 197), whose records of type 21 are InfiniBand. editcap lists "infiniband" among the types
-# that it can write, which is Wireshark's own number and none of a pcap file's.
-# Seen: of one SEND, from the LRH to the VCRC: "network type 247 unknown or unsupported" with 247, "RC Send Only" from LID 1 to LID 2 with
-# 197.
+# Behaviour: Wireshark does not open a capture with the link type that is registered for InfiniBand (LINKTYPE_INFINIBAND, 247), although it has a
+# complete dissector for InfiniBand, and libpcap knows the number by name. It opens the same packets in the format of a vendor's capture cards:
+# ERF (link type 197), with records of type 21. editcap lists "infiniband" among the types that it can write, but that is a number of
+# Wireshark's own and not one of pcap files.
+# Seen: for one SEND, from the LRH to the VCRC: "network type 247 unknown or unsupported" with 247, "RC Send Only" from LID 1 to LID 2 with 197.
 set -euo pipefail
 . "$(dirname "$0")/lib/common.sh"
 session "$@"
@@ -19,7 +18,7 @@ cat >"$work/share/make.py" <<'PY'
 import ctypes
 import struct
 
-lrh = bytes((0, 2)) + struct.pack(">HHH", 2, (8 + 12 + 16 + 4) // 4, 1)  # to LID 2, so many words, from LID 1
+lrh = bytes((0, 2)) + struct.pack(">HHH", 2, (8 + 12 + 16 + 4) // 4, 1)  # to LID 2, length in words, from LID 1
 bth = bytes((4, 0, 0xFF, 0xFF)) + struct.pack(">II", 0x11, 1)  # SEND Only
 packet = lrh + bth + b"sixteen payload." + bytes(4) + bytes(2)
 erf = struct.pack("<Q", 0) + bytes((21, 4)) + struct.pack(">HHH", 16 + len(packet), 0, len(packet))
@@ -34,5 +33,5 @@ said=$(in_root python3 /share/make.py
 	for n in 247 197; do in_root tshark -r "/share/$n.pcap" 2>&1 | sed -n "/super\|Running as/!s/^/$n: /p"; done || true)
 printf '%s\n' "$said"
 expect "$said" '^libpcap: 247 is INFINIBAND$' "libpcap has another name for 247"
-expect "$said" '^247: .*network type 247 unknown or unsupported' "Wireshark opens link type 247 by now"
+expect "$said" '^247: .*network type 247 unknown or unsupported' "Wireshark opens link type 247"
 expect "$said" '^197: .*LID: 1 .* LID: 2 .*RC Send Only' "ERF is not dissected"

@@ -3,18 +3,18 @@
 # usage: findings/libfabric-rxm-cq.sh
 #
 # Software: libfabric 2.1.0 (verbs;ofi_rxm), over soft RoCE (rxe) of Linux 7.2.12.
-# Behaviour: two processes that exchange ten messages need a completion queue of 262,144 entries. rxm makes one CQ for all peers that there
-# may be, 128 receives and 128 sends for each of FI_UNIVERSE_SIZE, which is 1024 unless it is set; rxe has 32,767 entries at most, and
-# fi_enable fails with EINVAL. It does not say which limit was met, and it takes no smaller CQ instead.
-# Seen: fi_pingpong ends with 22, "fi_enable(): ... ret=-22 (Invalid argument)", without the variable and with FI_UNIVERSE_SIZE=128 (32,768
-# entries); with 127 it passes.
+# Behaviour: two processes that exchange ten messages need a completion queue of 262,144 entries. rxm makes one CQ for all possible peers, with 128
+# receives and 128 sends for each of FI_UNIVERSE_SIZE, by default 1024. rxe supports at most 32,767 entries, so fi_enable fails with EINVAL. The
+# error does not name the limit, and rxm does not try a smaller CQ.
+# Seen: fi_pingpong exits with 22, "fi_enable(): ... ret=-22 (Invalid argument)", without the variable and with FI_UNIVERSE_SIZE=128 (32,768
+# entries). With 127 it passes.
 set -euo pipefail
 . "$(dirname "$0")/lib/common.sh"
 session "$@"
 temporary
 lists trixie
 unpack "$work/packages" libfabric-bin=2.1.0-1.1 libfabric1=2.1.0-1.1 libpsm2-2=11.2.185-2.1 libnuma1=2.0.19-1 libibverbs1=56.1-1 ibverbs-providers=56.1-1 librdmacm1t64=56.1-1
-# shellcheck disable=SC2016 # the guest's own
+# shellcheck disable=SC2016 # the guest expands it
 guest 'run() { # NAME
 	timeout 40 fi_pingpong -p "verbs;ofi_rxm" -e rdm -I 10 -S 64 -s 10.1.0.1 >server 2>&1 & server=$!
 	sleep 1

@@ -3,10 +3,10 @@
 # usage: findings/openmpi-sessions-ucx.sh
 #
 # Software: Open MPI 5.0.7, UCX 1.18.1, mpi4py 4.0.3; no device, both ranks on one host.
-# Behaviour: over UCX, which Open MPI takes by itself for RDMA, MPI 4's sessions can be opened and asked, and then used for nothing.
-# MPI_Session_init succeeds, the session names its process sets and gives groups of them, but MPI_Comm_create_from_group, the only way from
-# a group to a communicator, says that the operation is not supported. With Open MPI's own ob1 the same program passes. So a program cannot
-# tell by MPI_Session_init that it has no sessions. (mpi4py's own tests fall over it: github.com/open-mpi/ompi issue 12566.)
+# Behaviour: over UCX, Open MPI's default for RDMA, a program can open an MPI 4 session and query it, but cannot use it. MPI_Session_init succeeds,
+# and the session lists its process sets and makes groups of them. But MPI_Comm_create_from_group, the only way from a group to a communicator,
+# reports that the operation is not supported. With Open MPI's own ob1 the same program passes. So MPI_Session_init does not show that sessions
+# are unusable. (mpi4py's own tests fail for this reason: github.com/open-mpi/ompi issue 12566.)
 # Seen: "session: 3 process sets, group of 2" over both; "MPI_ERR_UNSUPPORTED_OPERATION" over ucx, "communicator of 2" over ob1.
 set -euo pipefail
 . "$(dirname "$0")/lib/common.sh"
@@ -25,16 +25,16 @@ from mpi4py import MPI  # noqa: E402
 
 session = MPI.Session.Init()
 group = session.Create_group("mpi://WORLD")
-told = f"session: {session.Get_num_psets()} process sets, group of {group.size}; "
+text = f"session: {session.Get_num_psets()} process sets, group of {group.size}; "
 try:
     communicator = MPI.Intracomm.Create_from_group(group, "finding")
-    told += f"communicator of {communicator.size}"
+    text += f"communicator of {communicator.size}"
     communicator.Free()
 except MPI.Exception as error:
-    told += error.Get_error_string()
-# Each rank has a file of its own: mpirun may tear lines of two apart.
+    text += error.Get_error_string()
+# Each rank writes its own file, because mpirun may mix the lines of two ranks.
 with open(f"/share/{sys.argv[1]}.{os.environ['OMPI_COMM_WORLD_RANK']}", "w") as f:
-    print(f"{sys.argv[1]}: {told}", file=f)
+    print(f"{sys.argv[1]}: {text}", file=f)
 group.Free()
 session.Finalize()
 PY
@@ -45,5 +45,5 @@ for pml in ucx ob1; do
 done
 said=$(cat "$work"/share/{ucx,ob1}.{0,1})
 printf '%s\n' "$said"
-[ "$(grep -c '^ucx: session: 3 process sets, group of 2; MPI_ERR_UNSUPPORTED_OPERATION' <<<"$said")" = 2 ] || changed "over UCX it ends otherwise"
-[ "$(grep -c '^ob1: session: 3 process sets, group of 2; communicator of 2$' <<<"$said")" = 2 ] || changed "over ob1 it ends otherwise"
+[ "$(grep -c '^ucx: session: 3 process sets, group of 2; MPI_ERR_UNSUPPORTED_OPERATION' <<<"$said")" = 2 ] || changed "the result over UCX differs"
+[ "$(grep -c '^ob1: session: 3 process sets, group of 2; communicator of 2$' <<<"$said")" = 2 ] || changed "the result over ob1 differs"

@@ -3,13 +3,13 @@
 # usage: findings/opensm-lids.sh
 #
 # Software: opensm 3.3.23, with ibsim 0.12 and infiniband-diags 56.1; no device.
-# Behaviour: opensm gives LIDs in the order of the port GUIDs read backwards. It keeps ports in a tree whose key is the GUID as it came over
-# the wire, big endian, and compares keys as numbers of a little-endian processor; so the last byte of a GUID counts most. Neither the
-# cabling nor the order of the GUIDs as people read them has a part in it. The manager's own port has LID 1.
-# Input: a switch with four adapters, of which the port GUIDs end in 51 (the manager's), 41, 31 and 21, and begin with 05, 01, 02 and 03.
-# The switch's ends in 90.
-# Seen: 0x0500000000000051 has 1, 0x0300000000000021 has 2, 0x0200000000000031 has 3, 0x0100000000000041 has 4, 0x0900000000000090 has 5:
-# the reverse of 01, 02, 03.
+# Behaviour: opensm assigns LIDs in the order of the port GUIDs with their bytes reversed. It keeps ports in a tree whose key is the GUID in wire
+# order, big endian, and compares the keys as numbers of a little-endian processor, so the last byte of a GUID counts most. Neither the cabling nor
+# the usual order of the GUIDs matters. The manager's own port has LID 1.
+# Input: a switch with four adapters, whose port GUIDs end in 51 (the manager's), 41, 31 and 21, and begin with 05, 01, 02 and 03. The switch's GUID
+# ends in 90.
+# Seen: 0x0500000000000051 has LID 1, 0x0300000000000021 has 2, 0x0200000000000031 has 3, 0x0100000000000041 has 4, 0x0900000000000090 has 5:
+# 01, 02, 03 in reverse order.
 set -euo pipefail
 . "$(dirname "$0")/lib/common.sh"
 session "$@"

@@ -3,13 +3,12 @@
 # usage: findings/private-abi.sh
 #
 # Software: libibverbs 44.0 (Debian 12) and 56.1 (Debian 13); no device.
-# Behaviour: the number of libibverbs' private ABI stayed the same over a change of layout. Providers register by a symbol that has the
-# number in its name and its version (verbs_register_driver_34, IBVERBS_PRIVATE_34), so that one built for another layout is not loaded.
-# Both libraries have 34, and the provider's struct verbs_qp differs: the struct ibv_qp_ex at its beginning grew by one function, so the
-# mask behind it, by which the library finds out whether a queue pair is an extended one, is eight bytes further on. A provider built for
-# the one is loaded by the other, and its extended queue pairs look like plain ones. Shown by ibv_qp_to_qp_ex, which reads that mask, on a
-# structure of zeros with one bit set.
-# Seen: both have verbs_register_driver_34; the mask is at 352 in 44.0 and at 360 in 56.1.
+# Behaviour: libibverbs kept the number of its private ABI when a layout changed. Providers register by a symbol with the number in its name and its
+# version (verbs_register_driver_34, IBVERBS_PRIVATE_34), so that a provider for another layout is not loaded. Both libraries have 34, but the
+# provider's struct verbs_qp differs: the struct ibv_qp_ex at its beginning has one more function, so the mask after it, by which the library
+# recognises an extended queue pair, is eight bytes later. Each library loads a provider that was built for the other, and takes its extended queue
+# pairs for ordinary ones. Shown by ibv_qp_to_qp_ex, which reads that mask, on a structure of zeros with one bit set.
+# Seen: both have verbs_register_driver_34; the mask is at offset 352 in 44.0 and at 360 in 56.1.
 set -euo pipefail
 . "$(dirname "$0")/lib/common.sh"
 session "$@"
@@ -37,5 +36,5 @@ PY
 said=$(in_root python3 /share/layout.py /share/old/usr/lib/x86_64-linux-gnu/libibverbs.so.1 44.0
 	in_root python3 /share/layout.py libibverbs.so.1 56.1)
 printf '%s\n' "$said"
-expect "$said" '^44.0: verbs_register_driver_34, comp_mask at \[352\]$' "the layout of 44.0 is another"
-expect "$said" '^56.1: verbs_register_driver_34, comp_mask at \[360\]$' "the layout of 56.1 is another"
+expect "$said" '^44.0: verbs_register_driver_34, comp_mask at \[352\]$' "the layout of 44.0 differs"
+expect "$said" '^56.1: verbs_register_driver_34, comp_mask at \[360\]$' "the layout of 56.1 differs"

@@ -3,10 +3,10 @@
 # usage: findings/rxe-retry-count.sh
 #
 # Software: the kernel's soft RoCE (rxe) of Linux 7.2.12.
-# Behaviour: a queue pair whose retry_cnt is 7 never gives up. Seven is the largest value of a field of three bits, and for retry_cnt it
-# means seven retries (only rnr_retry has a value that means without end, also 7). Each smaller value of retry_cnt works on rxe.
-# Input: a SEND to a QPN that does not exist, with a local ACK timeout of 8 (1 ms), so that no acknowledgement comes.
-# Seen: retry_cnt 0, 1 and 6 end with IBV_WC_RETRY_EXC_ERR after 12, 18 and 60 ms; 7 has no completion in 6 s, a hundred times what 6 took.
+# Behaviour: a queue pair with retry_cnt 7 never gives up. Seven is the largest value of the 3-bit field, and for retry_cnt it means seven retries
+# (only for rnr_retry 7 means unlimited retries). Smaller values of retry_cnt work on rxe.
+# Input: a SEND to a QPN that does not exist, with a local ACK timeout of 8 (1 ms), so that no acknowledgement arrives.
+# Seen: retry_cnt 0, 1 and 6 end with IBV_WC_RETRY_EXC_ERR after 12, 18 and 60 ms; 7 has no completion in 6 s, a hundred times as long as 6.
 set -euo pipefail
 . "$(dirname "$0")/lib/common.sh"
 session "$@"
@@ -28,4 +28,4 @@ for retries in (0, 1, 6, 7):
 PY
 guest 'python3 /mnt/host/test.py'
 for n in 0 1 6; do expect "$said" "^retry_cnt $n: IBV_WC_RETRY_EXC_ERR" "retry_cnt $n does not end with RETRY_EXC_ERR"; done
-expect "$said" '^retry_cnt 7: no completion' "retry_cnt 7 ends by now"
+expect "$said" '^retry_cnt 7: no completion' "retry_cnt 7 ends"

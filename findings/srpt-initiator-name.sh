@@ -3,17 +3,16 @@
 # usage: findings/srpt-initiator-name.sh
 #
 # Software: ib_srpt and ib_srp of Linux 7.2.12, over soft RoCE (rxe).
-# Behaviour: who comes to an SRP target through the connection manager is known by the address of the target, not by its own. The list of
-# initiators that a target lets in (the folders of acls in configfs) must have the target's own address as a name; the initiator's address
-# there lets nobody in. The cause is in srpt_rdma_cm_req_recv, which takes the source address of the connection's ID, and at the passive
-# side that is the local address.
-# Seen: with an entry for the initiator, 10.1.0.2, the login fails, and the kernel's log says "Rejected login for initiator 10.1.0.1"; with
-# one for the target, 10.1.0.1, and none for 10.1.0.2 it succeeds.
+# Behaviour: an SRP target identifies an initiator that connects by rdma_cm by the target's address, not by the initiator's. The list of allowed
+# initiators (the directories of acls in configfs) must contain the target's own address; an entry with the initiator's address allows no login. The
+# cause is in srpt_rdma_cm_req_recv, which takes the source address of the connection's ID. At the passive side that is the local address.
+# Seen: with an entry for the initiator, 10.1.0.2, the login fails, and the kernel logs "Rejected login for initiator 10.1.0.1". With an entry for
+# the target, 10.1.0.1, and none for 10.1.0.2 it succeeds.
 set -euo pipefail
 . "$(dirname "$0")/lib/common.sh"
 session "$@"
 temporary
-# shellcheck disable=SC2016 # the guest's own
+# shellcheck disable=SC2016 # the guest expands it
 guest 'set -e
 ip addr add 10.1.0.2/24 dev "$RXE_NETDEV"
 gid-index rxe0 0a01:0002 >/dev/null
@@ -39,6 +38,6 @@ for entry in 10.1.0.2 10.1.0.1; do
 done
 dmesg | grep -o "Rejected login for initiator.*" || true
 sync'
-expect "$said" '^entry 10.1.0.2: refused$' "the initiator's own address lets it in by now"
-expect "$said" '^Rejected login for initiator 10\.1\.0\.1:' "the kernel calls the initiator that it refuses by another name"
-expect "$said" '^entry 10.1.0.1: let in$' "the target's address lets nobody in by now"
+expect "$said" '^entry 10.1.0.2: refused$' "an entry with the initiator's address allows its login"
+expect "$said" '^Rejected login for initiator 10\.1\.0\.1:' "the kernel logs another name of the refused initiator"
+expect "$said" '^entry 10.1.0.1: let in$' "an entry with the target's address allows no login"

@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 # usage: findings/wireshark-flush.sh
 #
-# Software: tshark (Wireshark) 4.4.19; the frames are scapy's 2.6.1.
-# Behaviour: Wireshark shows a FLUSH of a whole region as one of a level that does not exist. The FLUSH extended transport header has the
-# placement type in its lowest four bits and the selectivity level above these, 0 for a range and 1 for a region (IBTA, annex on memory
-# placement extensions; FETH_PLT_MASK 0xf and FETH_SEL_MASK 0x30 in the kernel's rxe_hdr.h). Wireshark cuts one bit lower: three bits of
-# type, two of level. So level 1 is shown as 2, and a filter for level 1 finds no packet that any peer sends.
+# Software: tshark (Wireshark) 4.4.19; the frames are made by scapy 2.6.1.
+# Behaviour: Wireshark shows a FLUSH of a whole region with a level that does not exist. The FLUSH extended transport header has the placement type
+# in its lowest four bits and above them the selectivity level, 0 for a range and 1 for a region (IBTA, annex on memory placement extensions;
+# FETH_PLT_MASK 0xf and FETH_SEL_MASK 0x30 in the kernel's rxe_hdr.h). Wireshark splits one bit lower: three bits of type, two of level. So level 1
+# is shown as 2, and a filter for level 1 finds no packet.
 # Seen: placement type 1 and 2 are right; selectivity level 0 is shown as 0, 1 as 2.
 set -euo pipefail
 . "$(dirname "$0")/lib/common.sh"

@@ -3,9 +3,9 @@
 # usage: findings/zero-length-region.sh
 #
 # Software: ib_core (ib_umem_get) and soft RoCE (rxe) of Linux 7.2.12.
-# Behaviour: whether a memory region of no bytes can be registered depends on its address: where that is a multiple of the page size, the
-# registration fails with EINVAL; at any other address it succeeds. The kernel counts the pages from the one of the first byte to the end
-# rounded up, which are none at a page's beginning and one elsewhere.
+# Behaviour: whether a memory region of zero bytes can be registered depends on its address. At a multiple of the page size the registration fails
+# with EINVAL; at any other address it succeeds. The kernel counts the pages from that of the first byte to the end, rounded up: none at the
+# beginning of a page, and one elsewhere.
 # Seen: at offset 0 of a page errno 22, at 1, 8 and 4095 a region.
 set -euo pipefail
 . "$(dirname "$0")/lib/common.sh"
@@ -27,5 +27,5 @@ for offset in (0, 1, 8, 4095, 4096):
         print(f"0 bytes at offset {offset}: errno {error.error_code}")
 PY
 guest 'python3 /mnt/host/test.py'
-for n in 0 4096; do expect "$said" "^0 bytes at offset $n: errno 22$" "a page's beginning is no longer refused"; done
+for n in 0 4096; do expect "$said" "^0 bytes at offset $n: errno 22$" "the beginning of a page is not refused"; done
 for n in 1 8 4095; do expect "$said" "^0 bytes at offset $n: a region$" "offset $n is refused"; done

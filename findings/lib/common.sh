@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 # shellcheck shell=bash
 #
-# What the scripts of findings/ share: a temporary folder, pinned packages of Debian's archive in it, a guest with the stock kernel and
-# rxe, and the exit statuses. A script sources this file first and calls `session "$@"` next, so that whatever it starts ends with it.
+# Shared by the scripts of findings/: a temporary directory, pinned packages of Debian's archive in it, a guest with the stock kernel and rxe, and
+# the exit statuses. A script sources this file first and then calls `session "$@"`, so that all processes that it starts end with it.
 #
-# Exit status of each script: 0, the behaviour is as its head says; 1, the behaviour has changed; 77, a pinned version has left the
-# archive, and a sentence says which; 125, the script could not run.
+# Exit status of each script: 0, the behaviour is as the script's head says; 1, the behaviour has changed; 77, the archive no longer has a pinned
+# version, which a message names; 125, the script could not run.
 
 . "$(dirname "${BASH_SOURCE[0]}")/../../scripts/lib/common.sh"
 
 die() { printf 'error: %s\n' "$*" >&2; exit 125; }
-kernel=7.2.12+deb13-amd64 # the stock kernel that the guests' findings were seen with
+kernel=7.2.12+deb13-amd64 # the stock kernel with which the findings in guests were seen
 case ${1:-} in
 	--help | -h) usage; exit 0 ;;
 	'') ;;
 	*) die "unknown argument '$1': this script takes none (--help)" ;;
 esac
 
-# temporary: makes the folder $work, which goes when the script ends
+# temporary: makes the directory $work, which is removed when the script ends
 temporary() {
 	work=$(mktemp -d /tmp/finding.XXXXXX)
 	trap 'rm -rf --one-file-system "$work"' EXIT
@@ -27,23 +27,23 @@ temporary() {
 	mkdir "$work/share"
 }
 
-# changed SENTENCE: the behaviour is not what the head of the script says
+# changed SENTENCE: ends the script, because the behaviour is not as the script's head says
 changed() { printf 'CHANGED: %s\n' "$*" >&2; exit 1; }
-# gone SENTENCE: a pinned version is not to be had
+# gone SENTENCE: ends the script, because a pinned version is not available
 gone() { printf 'SKIPPED: %s\n' "$*" >&2; exit 77; }
-# expect TEXT REGEX SENTENCE: TEXT has a line that fits REGEX (grep -E), else SENTENCE was wrong
+# expect TEXT REGEX SENTENCE: TEXT must have a line that matches REGEX (grep -E); else ends the script with SENTENCE
 expect() { grep -qE -e "$2" <<<"$1" || changed "$3"; }
-# refuse TEXT REGEX SENTENCE: TEXT has no such line
+# refuse TEXT REGEX SENTENCE: TEXT must have no such line
 refuse() { ! grep -qE -e "$2" <<<"$1" || changed "$3"; }
 
-# apt with lists of its own in the temporary folder, so that neither the host's release nor its sources matter
+# Runs apt with separate lists in the temporary directory, so that neither the host's release nor its sources matter.
 _own_apt() {
 	local d=$work/apt
 	"$@" -q -o Dir::Etc::sourcelist="$d/sources.list" -o Dir::Etc::sourceparts=/dev/null -o Dir::State="$d/state" \
 		-o Dir::State::status="$d/status" -o Dir::Cache="$d/cache" -o Dir::Etc::preferencesparts=/dev/null \
 		-o Dir::Etc::preferences=/dev/null -o APT::Architecture=amd64 -o APT::Architectures=amd64 -o APT::Sandbox::User=root
 }
-# lists SUITE...: reads what these releases of Debian have now
+# lists SUITE...: reads the lists of these Debian releases
 lists() {
 	local d=$work/apt keyring=/usr/share/keyrings/debian-archive-keyring.gpg mirror suite
 	host_tools debian-archive-keyring ca-certificates
@@ -54,7 +54,7 @@ lists() {
 	for suite; do printf 'deb [signed-by=%s] %s %s main\n' "$keyring" "$mirror" "$suite"; done >"$d/sources.list"
 	_own_apt apt-get update -o APT::Update::Error-Mode=any >"$work/apt.log" 2>&1 || { cat "$work/apt.log" >&2; die "the archive's lists cannot be read"; }
 }
-# pinned NAME=VERSION...: all of them are in the archive, else the script ends with 77. A NAME alone is a tool of the check, of any version.
+# pinned NAME=VERSION...: ends the script with 77 unless the archive has all of them. A NAME alone is a tool of the check, of any version.
 pinned() {
 	local p
 	for p; do
@@ -63,7 +63,7 @@ pinned() {
 			gone "Debian's archive no longer has ${p%%=*} ${p#*=}, with which this was seen"
 	done
 }
-# unpack DIRECTORY NAME=VERSION...: the packages' files, without those of what they depend on
+# unpack DIRECTORY NAME=VERSION...: unpacks packages, without their dependencies
 unpack() {
 	local dir=$1 debs f
 	shift
@@ -74,7 +74,7 @@ unpack() {
 	for f in "$debs"/*.deb; do dpkg-deb -x "$f" "$dir"; done
 	rm -rf "$debs"
 }
-# root NAME=VERSION...: a Debian root in $work/root with these packages and what they depend on, of the first suite of `lists`
+# root NAME=VERSION...: makes a Debian root in $work/root with these packages and their dependencies, from the first suite of `lists`
 root() {
 	local options=() line suite
 	need_root
@@ -86,7 +86,7 @@ root() {
 		"deb $(debian_mirror) $suite main" >"$work/root.log" 2>&1 || { tail -n 20 "$work/root.log" >&2; die "cannot make a root with $*"; }
 	mkdir -p "$work/root/share"
 }
-# crate NAME VERSION: its sources in $work/crate
+# crate NAME VERSION: copies the sources of a crate to $work/crate
 crate() {
 	"$top/scripts/in-root" cargo info "$1@$2" >"$work/cargo.log" 2>&1 || {
 		cat "$work/cargo.log" >&2
@@ -95,9 +95,9 @@ crate() {
 	}
 	cp -r "${cache:?}"/cargo/registry/src/*/"$1-$2" "$work/crate"
 }
-# in_root COMMAND...: in that root, where $work/share is /share, in a network of its own
+# in_root COMMAND...: runs a command in that root, where $work/share is /share, in its own network namespace
 in_root() {
-	# shellcheck disable=SC2016 # the other shell's
+	# shellcheck disable=SC2016 # the inner shell expands it
 	unshare --mount --net bash -ec '
 		mount --rbind /dev "$1/root/dev"
 		mount --rbind /proc "$1/root/proc"
@@ -109,8 +109,8 @@ in_root() {
 		exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 chroot "$root" "$@"' in_root "$work" "$@"
 }
 
-# fabric: writes $work/share/fabric, which a shell in that root sources: it starts ibsim with a switch and four adapters, H1 to H4, and has
-# `on_fabric COMMAND...` run a program on H1 of it. It needs ibsim-utils and libumad2sim0.
+# fabric: writes $work/share/fabric, which a shell in that root sources. It starts ibsim with a switch and four adapters, H1 to H4, and
+# `on_fabric COMMAND...` then runs a program on H1. The root needs ibsim-utils and libumad2sim0.
 fabric() {
 	cat >"$work/share/net" <<'NET'
 switchguid=0x0900000000000090
@@ -147,10 +147,9 @@ done
 on_fabric() { LD_PRELOAD=/usr/lib/x86_64-linux-gnu/umad2sim/libumad2sim.so SIM_HOST=H1 timeout -k 1 60 "$@"; }
 FABRIC
 }
-# guest COMMAND: boots the stock kernel with rxe0, which has the addresses of $RXE_NETDEV (10.1.0.1; $RXE_GID is the index of its RoCE v2
-# GID), unpacks $work/packages over the guest's own files, and runs COMMAND with `sh` in /tmp, where $work/share is /mnt/host. What it prints is in
-# $said, and on the terminal. The guest has no verbena.ko, no NIC of ours and no provider of ours: what runs before COMMAND sees to that, and to
-# the kernel's version.
+# guest COMMAND: boots the stock kernel with rxe0, with the addresses of $RXE_NETDEV (10.1.0.1; $RXE_GID is the index of its RoCE v2 GID). Unpacks
+# $work/packages over the guest's own files, and runs COMMAND with `sh` in /tmp; $work/share is /mnt/host. Prints the output, and sets $said to it.
+# The guest has no module, no NIC and no provider of Verbena; `begin` checks that and the kernel's version before COMMAND runs.
 guest() {
 	local rc=0
 	need_root
@@ -166,12 +165,12 @@ guest() {
 	BEGIN
 	VERBENA_NIC=/nonexistent VERBENA_KERNEL=stock VERBENA_KERNEL_VERSION="" "$top/scripts/vm" --quiet --no-build --no-module --rxe --timeout 300 --run-dir "$work/vm" --share "$work/share" \
 		-- "sh /mnt/host/begin $kernel && sh /mnt/host/command" >"$work/said" || rc=$?
-	[ ! -s "$work/share/other-kernel" ] || gone "the guests have Linux $(<"$work/share/other-kernel") by now; this was seen with $kernel"
+	[ ! -s "$work/share/other-kernel" ] || gone "the guests now have Linux $(<"$work/share/other-kernel"); this was seen with $kernel"
 	said=$(<"$work/said")
 	printf '%s\n' "$said"
 	[ "$rc" = 0 ] || die "the guest ended with $rc"
 }
-# pyverbs: what the guests' programs in Python need, and findings/lib/rc.py
+# pyverbs: unpacks the packages that the guests' Python programs need, and copies findings/lib/rc.py
 pyverbs() {
 	unpack "$work/packages" python3-pyverbs=56.1-1 libibverbs1=56.1-1 ibverbs-providers=56.1-1 librdmacm1t64=56.1-1
 	cp "$top/findings/lib/rc.py" "$work/share/"

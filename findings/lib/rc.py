@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""Queue pairs of rxe0 in a guest, by pyverbs: what the scripts of findings/ share. A module of theirs, run in the guest."""
+"""Queue pairs of rxe0, by pyverbs. A module shared by the programs of findings/, which run in the guest."""
 import ctypes
 import mmap
 import os
@@ -24,14 +24,14 @@ mr = MR(pd, len(memory), ALL, address=base)
 
 
 class Rc:
-    """A reliable connected queue pair with a CQ of its own, in RESET."""
+    """A reliable connected queue pair with its own CQ, in RESET."""
 
     def __init__(self):
         self.cq = CQ(context, 64)
         self.qp = QP(pd, QPInitAttr(qp_type=e.IBV_QPT_RC, scq=self.cq, rcq=self.cq, cap=QPCap(16, 16, 1, 1, 0), sq_sig_all=1))
 
     def connect(self, qpn, retry_cnt=6, timeout=8, mtu=e.IBV_MTU_1024):
-        """To RTS, with queue pair `qpn` of the same device as the peer; `timeout` is that of verbs: 4.096 us times 2 to its power."""
+        """Moves to RTS, with queue pair `qpn` of the same device as peer; `timeout` is that of verbs, 4.096 us * 2^timeout."""
         a = QPAttr(port_num=1)
         a.dest_qp_num, a.path_mtu, a.qp_access_flags = qpn, mtu, ALL
         a.max_rd_atomic = a.max_dest_rd_atomic = a.min_rnr_timer = 1
@@ -49,7 +49,7 @@ class Rc:
         self.qp.post_send(wr)
 
     def poll(self, seconds=5, count=1):
-        """Up to `count` completions that come within so many seconds."""
+        """Returns up to `count` completions that arrive within that many seconds."""
         found, end = [], time.monotonic() + seconds
         while len(found) < count and time.monotonic() < end:
             found += self.cq.poll(count - len(found))[1]
@@ -62,7 +62,7 @@ class Rc:
 
 
 def pair(**more):
-    """Two queue pairs connected with each other."""
+    """Returns two queue pairs that are connected to each other."""
     a, b = Rc(), Rc()
     a.connect(b.qp.qp_num, **more)
     b.connect(a.qp.qp_num, **more)

@@ -109,7 +109,7 @@ def blocks(text):
                 raise Mistake(line, "a block without a language is the output of commands, and must follow a block of commands")
             found.append(Prints(line, content))
         else:
-            raise Mistake(line, f"/...`)~a block of {language} must name its file in the first line (`# ~/...`)~/...`)")
+            raise Mistake(line, f"a block of {language} must name its file in the first line (`# ~/...`)")
     if not any(isinstance(block, Commands) for block in found):
         raise Mistake(1, "the page has no commands (```sh)")
     return found

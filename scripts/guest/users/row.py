@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""What a row of `users` is: a test of somebody's program, and the place where it runs."""
+"""A row of `users`: a test of a program of another project, and the place where it runs."""
 import os
 import re
 import signal
@@ -13,24 +13,24 @@ from perftest import Failed
 
 
 class NotHere(Failed):
-    """It cannot run here: what is missing. The row says so, and counts for nothing."""
+    """The row cannot run here; the text says what is missing. The row counts neither as passed nor as failed."""
 
 
 class Figure(NamedTuple):
     value: float
-    unit: str  # us: the less the better; all others: the more
+    unit: str  # us: less is better; all others: more is better
 
     @classmethod
     def of(cls, out, pattern, unit):
-        """The last number that the pattern finds."""
+        """Returns the last number that the pattern finds."""
         found = re.findall(pattern, out, re.M)
         if not found:
-            raise Failed(f"no figure in {out[-300:].strip()}")
+            raise Failed(f"no result in the output: {out[-300:].strip()}")
         return cls(float(found[-1]), unit)
 
 
 class Part(NamedTuple):
-    """One of the many tests of a suite."""
+    """A test of a suite with many tests."""
 
     name: str
     result: str  # pass, fail, nothere
@@ -40,16 +40,16 @@ class Part(NamedTuple):
 class Row(NamedTuple):
     name: str  # group/test
     program: str
-    package: str  # Debian's, whose version is told; or the suite's directory in what was built
-    run: Callable  # of a Place; a Figure, a list of Parts or None; raises Failed or NotHere
-    pair: Optional[bool] = None  # in one guest, between two; None: both
+    package: str  # Debian package, whose version is reported; or the directory of a built suite
+    run: Callable  # takes a Place; returns a Figure, a list of Parts or None; raises Failed or NotHere
+    pair: Optional[bool] = None  # False: in one guest, True: between two, None: both
 
 
 class Place:
-    """A device in one guest or two, and how programs are started there.
+    """A device in one guest or two, and functions that start programs there.
 
-    Commands are lines for bash. Both ends find DEVICE, GID, ADDRESS (their own) and NETDEV in their environment, OTHER_NETDEV, which is empty
-    or what another RDMA device of the guest is on, and SERVER, where servers run.
+    Commands are lines for bash. In both guests, the environment has DEVICE, GID, ADDRESS (the guest's own), NETDEV, OTHER_NETDEV, which is the
+    net device of another RDMA device or empty, and SERVER, the address of servers.
     """
 
     def __init__(self, device, peer=None):
@@ -70,11 +70,12 @@ class Place:
         return self.device.startswith("rxe")
 
     def run(self, line, limit=120):
-        """What it wrote, both of its streams; it has to end with 0."""
+        """Runs a command, which must exit with 0. Returns its standard output and standard error."""
         return perftest.end(perftest.start("bash", "-c", line), line.split()[0], limit)
 
     def watched(self, line, idle):
-        """What it wrote, both of its streams, until it ended; or was silent for `idle` seconds and is killed, as the second says, or is empty."""
+        """Runs a command until it ends, or prints nothing for `idle` seconds and is killed. Returns its standard output and standard error,
+        and a text for the second case, or an empty one."""
         with tempfile.TemporaryFile() as written:
             process = subprocess.Popen(["bash", "-c", line], stdout=written, stderr=subprocess.STDOUT, start_new_session=True)
             size, since, silent = 0, time.monotonic(), ""
@@ -90,13 +91,13 @@ class Place:
             return written.read().decode(errors="replace"), silent
 
     def both(self, server, client, limit=120, port=None):
-        """What server and client wrote. In both lines PORT is a free port number, or `port` for programs whose port is fixed."""
+        """Returns the outputs of server and client. In both lines PORT stands for a free port, or for `port` if a program has a fixed one."""
         port = port or perftest.next_port()
         lines = (("bash", "-c", line.replace("PORT", str(port))) for line in (server, client))
         return perftest.both(*lines, lambda: perftest.listening(port), limit)
 
     def served(self, server, client, limit=120):
-        """The same with a server that has no end: what the client wrote."""
+        """The same with a server that does not end by itself. Returns the client's output."""
         port = perftest.next_port()
         running = perftest.serve("bash", "-c", "exec " + server.replace("PORT", str(port)))
         try:
@@ -107,7 +108,7 @@ class Place:
 
 
 def use(device):
-    """Here programs shall use this device; those that come by ssh, too."""
+    """Sets the environment of programs in this guest, also of those started by ssh, to this device."""
     rxe = device.startswith("rxe")
     both = [os.environ[name] for name in ("VERBENA_NETDEV", "RXE_NETDEV") if name in os.environ]
     netdev = both[-1 if rxe else 0]
@@ -125,21 +126,21 @@ def use(device):
 
 
 def version(package):
-    """Of a Debian package, or of a suite that was built from its source."""
-    told = f"{SUITES}/{package}/version"
-    if os.path.exists(told):
-        with open(told) as f:
+    """Returns the version of a Debian package, or of a suite that was built from source."""
+    path = f"{SUITES}/{package}/version"
+    if os.path.exists(path):
+        with open(path) as f:
             return f.read().strip()
     shown = subprocess.run(["dpkg-query", "-W", "-f", "${Version}", package], capture_output=True, text=True)
     return shown.stdout.strip() or "?"
 
 
-# What was built from its source, shared by the host.
+# The suites that were built from source, in a directory that the host shares.
 SUITES = "/mnt/host"
 
 
 def suite(name):
-    """Where a suite was built."""
+    """Returns the directory of a suite."""
     path = f"{SUITES}/{name}"
     if not os.path.isdir(path):
         raise NotHere("not given (Documentation/users.md says which sources a user names)")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""librpma: the examples that come with it, each a server and its clients, over ordinary memory. Each ends with 0 if all of its calls did."""
+"""librpma: its examples, each a server with its clients, over ordinary memory. An example exits with 0 if all of its calls succeeded."""
 from row import Row, suite
 
-# By their directories: what each client is told after address and port; what the server is told.
+# By directory: the arguments of each client after address and port; the arguments of the server.
 CLIENTS = {
     "01-connection": [""],
     "02-read-to-volatile": [""],
@@ -23,16 +23,16 @@ CLIENTS = {
     "13-messages-ping-pong-with-srq": ["1 3", "5 3", "10 3"],
 }
 SERVER = {"13-messages-ping-pong-with-srq": "3"}
-# Its clients are there at the same time, so many as the server was told.
+# Clients of these run at the same time; the server's argument is their number.
 TOGETHER = "13"
-# Their servers go on when a client has gone.
+# Servers of these continue after a client has ended.
 ENDLESS = ("06", "13")
 
 
 def example(place, name):
     path = f"{suite('rpma')}/{name}"
     server = f"{path}/server $ADDRESS PORT {SERVER.get(name, '')}"
-    clients = [f"{path}/client $SERVER PORT {told}" for told in CLIENTS[name]]
+    clients = [f"{path}/client $SERVER PORT {arguments}" for arguments in CLIENTS[name]]
     if name.startswith(TOGETHER):
         client = " & ".join(clients) + " & rc=0; for p in $(jobs -p); do wait $p || rc=1; done; exit $rc"
     else:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""Block devices and files over RDMA: NVMe, iSER, SRP and NFS, the kernel's own at both ends; targets of programs: iSER of tgt, 9P of diod.
+"""Block devices and files over RDMA: NVMe, iSER, SRP and NFS with the kernel's code at both ends; targets that are programs: iSER of tgt, 9P of diod.
 
-Of each: 256 MiB written and read back; 20 times attached and detached; the target stopped and started under a load that compares every
-byte (but for 9P, whose client does not come back). Targets are set up by lines of bash, for they may be in another guest. And libiscsi's
-tests, whose initiator is a program.
+Tests of each: 256 MiB are written and read back; the disk is attached and detached 20 times; the target is stopped and started under a load
+that compares every byte (not for 9P, whose client does not reconnect). Targets are set up by commands for bash, because they may be in another
+guest. Also libiscsi's tests, whose initiator is a program.
 """
 import errno
 import glob
@@ -26,7 +26,7 @@ IQN = "iqn.2026-11.verbena:disk"
 
 
 def killed(program):
-    """Lines that end a program, and fail if it is still there."""
+    """Returns commands that kill a program, and fail if it does not end."""
     return f"pkill -9 -x {program}; for i in $(seq 50); do pgrep -x {program} >/dev/null || break; sleep 0.1; done; ! pgrep -x {program} >/dev/null"
 
 
@@ -68,11 +68,11 @@ class Iser:
 
 
 class Tgt(Iser):
-    """The target is a program, on verbs of user space. Killed, it leaves its file. It lets in whose address and name it was told."""
+    """The target is a program over verbs. When it is killed, its file stays. It accepts initiators by address and name."""
 
     package, program = "tgt", "iSER (open-iscsi, tgt)"
     up = f"modprobe rdma_ucm; mkdir -p /srv/tgt; mount -t tmpfs -o size=300m disk /srv/tgt; truncate -s {MIB}M /srv/tgt/disk"
-    # One target over RDMA, the same file in one over TCP.
+    # A target over RDMA, and another one over TCP with the same file.
     start = f"""tgtd --iscsi portal=0.0.0.0:3261; for i in $(seq 50); do tgtadm --mode system --op show >/dev/null 2>&1 && break; sleep 0.1; done
         make() {{ tgtadm --lld $1 --mode target --op new --tid $2 -T $3 && tgtadm --lld $1 --mode logicalunit --op new --tid $2 --lun 1 -b /srv/tgt/disk
             tgtadm --lld $1 --mode target --op bind --tid $2 -I ALL
@@ -86,8 +86,8 @@ class Tgt(Iser):
 
 class Srp:
     package, program = "linux", "SRP (ib_srp, ib_srpt)"
-    # The port's name at the target is its first GID without the prefix. Who comes through the connection manager is called by the
-    # address of the target itself (srpt_rdma_cm_req_recv in drivers/infiniband/ulp/srpt).
+    # The target's name of the port is its first GID without the prefix. The target knows an initiator that comes by rdma_cm by the address
+    # of the target itself (srpt_rdma_cm_req_recv in drivers/infiniband/ulp/srpt).
     GUID = "$(cut -d : -f 5-8 /sys/class/infiniband/$DEVICE/ports/1/gids/0)"
     up = f"""modprobe ib_srpt; {CONFIGFS}; {LUN}; mkdir -p target/srpt; echo 5555 >target/srpt/discovery_auth/rdma_cm_port
         T=$PWD/target/srpt/{GUID}/{GUID}; mkdir -p $T/lun/lun_0; ln -s $PWD/target/core/rd_mcp_0/disk $T/lun/lun_0/
@@ -97,11 +97,11 @@ class Srp:
     down = f"""cd /sys/kernel/config; T=target/srpt/{GUID}/{GUID}; echo 0 >$T/enable; rm -f $T/acls/*/lun_0/lun_0; rmdir $T/acls/*/lun_0 $T/acls/*
         rm -f $T/lun/lun_0/disk; rmdir $T/lun/lun_0 $T target/srpt/{GUID}; {NO_LUN}; modprobe -r ib_srpt"""
     guid = "cat /sys/module/ib_srpt/parameters/srpt_service_guid"
-    # ib_srp knows a target a little longer than its port is there.
+    # ib_srp keeps a target a little longer than its port exists.
     attach = """modprobe -a sd_mod ib_srp; for i in 1 2 3 4 5; do
         echo "id_ext=$SRPT,initiator_ext=fe80000000000000,ioc_guid=$SRPT,src=$ADDRESS,dest=$SERVER:5555" \
             >/sys/class/infiniband_srp/srp-$DEVICE-1/add_target && exit 0; sleep 0.3; done; exit 1"""
-    # It goes on behind the write.
+    # The removal continues after the write.
     detach = """for f in /sys/class/srp_remote_ports/port-*/delete; do echo 1 >$f; done
         for i in $(seq 200); do compgen -G '/sys/class/srp_remote_ports/port-*' >/dev/null || exit 0; sleep 0.1; done; exit 1"""
     disk = "/dev/sd?"
@@ -124,15 +124,15 @@ class Nfs:
 
 
 class Diod:
-    """diod must neither be root nor a daemon: that changes its credentials, with which the kernel lets no one use a connection manager
-    that was opened before (ib_safe_file_access)."""
+    """diod must run neither as root nor as a daemon. Both change its credentials, and the kernel refuses calls on an rdma_cm file by a process
+    with other credentials than those that opened it (ib_safe_file_access)."""
 
     package, program, suite = "diod", "9P over RDMA (diod)", "diod"
     up = "modprobe rdma_ucm; chmod 666 /dev/infiniband/*; mkdir -p /srv/9p; mount -t tmpfs -o size=300m,uid=nobody export /srv/9p"
     start = f"""ulimit -l unlimited
         setpriv --reuid nobody --regid nogroup --clear-groups {SUITES}/diod/diod -f -n -e /srv/9p -l 127.0.0.1:5641 >/dev/null 2>&1 &
         for i in $(seq 50); do rdma resource show cm_id | grep -q :5640 && exit 0; sleep 0.1; done; exit 1"""
-    # On SIGTERM it waits for one more event of the connection manager, and ends in the midst of the mount that makes it.
+    # After SIGTERM it would wait for one more event of rdma_cm, and end in the middle of the next mount.
     down = f"{killed('diod')}; umount /srv/9p"
     attach = """modprobe -a 9p 9pnet_rdma; mkdir -p /mnt/9p
         mount -t 9p -o trans=rdma,port=5640,version=9p2000.L,aname=/srv/9p,uname=nobody,access=any $SERVER /mnt/9p"""
@@ -142,7 +142,7 @@ class Diod:
 
 
 class Store:
-    """A target and the disk that it gives, both gone when the test is over."""
+    """A target and its disk, which are both removed after the test."""
 
     def __init__(self, kind, place):
         if hasattr(kind, "suite"):
@@ -150,7 +150,7 @@ class Store:
         self.kind, self.place, self.path, self.mounted = kind, place, None, getattr(kind, "mounted", False)
 
     def there(self, line, limit=60):
-        """Where the target is; CLIENT is who will come."""
+        """Runs commands where the target is; CLIENT is the address of the initiator."""
         return perftest.end(perftest.serve("bash", "-c", f"SERVER={self.place.server} CLIENT={os.environ['ADDRESS']}\n{line}"), f"target: {line[:40]}", limit)
 
     def __enter__(self):
@@ -189,7 +189,7 @@ class Store:
         return self.path
 
     def opens(self):
-        """The kernel makes the file of a new disk some moments before it lets it be opened."""
+        """True if the new disk can be opened. The kernel makes its device file some moments earlier."""
         try:
             os.close(os.open(self.path, os.O_RDONLY))
         except OSError as e:
@@ -219,7 +219,7 @@ def transfer(place, kind):
         store.detach()
         out = place.run(f"dd if={store.attach()} bs=1M count={MIB} iflag=direct | sha256sum", 600)
         if total.hexdigest() not in out:
-            raise Failed(f"what was read back differs: {out[-200:]}")
+            raise Failed(f"the data that were read differ from those written: {out[-200:]}")
         return Figure((MIB << 20) / taken, "bytes/s")
 
 
@@ -244,18 +244,18 @@ def restart(place, kind):
 
 
 def cu_test(place, test, url):
-    """One of libiscsi's tests in a process of its own: its result, and what it said."""
+    """Runs a test of libiscsi in its own process. Returns its result and its output."""
     out, _ = place.watched(f"iscsi-test-cu --dataloss --fail --test={test} {url} 2>&1", 60 * perftest.SLOW)
-    # In all, that ran, that passed, that failed; a suite that could not begin has run none.
+    # Columns: tests in total, run, passed, failed. A suite that could not start has run none.
     ran = re.search(r"^ +tests +\d+ +(\d+) +\d+ +(\d+)", out, re.M)
     asserts = re.search(r"^ +asserts +\d+ +\d+ +\d+ +(\d+)", out, re.M)
     good = ran and asserts and int(ran[1]) and (ran[2], asserts[1]) == ("0", "0")
-    # What the target has not is left out by the test itself, which then passes.
+    # If the target lacks a feature, the test skips itself and passes.
     return "fail" if not good else "nothere" if "[SKIPPED]" in out else "pass", out.split("Run Summary")[0].strip()[-300:]
 
 
 def libiscsi(place, kind):
-    """Tests of SCSI. One that fails is tried over TCP: what fails there as well is the target's, if the target lives."""
+    """Runs SCSI tests. One that fails is repeated over TCP. If it fails there too while the target works, the target causes the failure."""
     with Store(kind, place) as store:
         store.there(kind.over_tcp)
         names = re.findall(r"^(SCSI\.\w+\.\w+)$", place.run("iscsi-test-cu --list"), re.M)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""Programs that watch a machine's RDMA devices: what they say of the device, beside what it says itself."""
+"""Programs that monitor RDMA devices: their output is compared with the device's attributes."""
 import re
 import urllib.request
 
@@ -7,7 +7,7 @@ import perftest
 from perftest import Failed
 from row import Row
 
-# What both devices are told to be, and what Verbena alone has.
+# Expected of both devices, and of Verbena only.
 IBSTAT = ("Number of ports: 1", "State: Active", "Physical state: LinkUp", "Link layer: Ethernet")
 IBSTAT_VERBENA = ("CA type: verbena", "Hardware version: 1", "Rate: 100")
 SERIES = {"node_infiniband_state_id": 4, "node_infiniband_physical_state_id": 5}
@@ -29,11 +29,11 @@ def ibstat(place):
     guid = int(read(place, "node_guid").replace(":", ""), 16)
     wanted = [*IBSTAT, f"Firmware version: {firmware}".strip(), f"Node GUID: 0x{guid:016x}", *(() if place.rxe else IBSTAT_VERBENA)]
     if missing := [line for line in wanted if line not in lines]:
-        raise Failed(f"ibstat does not say {missing}: {lines}")
+        raise Failed(f"ibstat does not print {missing}: {lines}")
 
 
 def series(page, device):
-    """What the page has of a device: by the name of each series and the port, its labels and its value."""
+    """Returns the series of a device on the page: (name, port) to (labels, value)."""
     found = {}
     for name, labels, value in re.findall(r"^(node_infiniband_\w+)\{(.*)\} (\S+)$", page, re.M):
         labels = dict(re.findall(r'(\w+)="([^"]*)"', labels))
@@ -43,7 +43,7 @@ def series(page, device):
 
 
 def scrape(place):
-    """The exporter's page, once it listens."""
+    """Starts the exporter, and returns its series after it listens."""
     port = perftest.next_port()
     exporter = perftest.start("prometheus-node-exporter", "--collector.disable-defaults", "--collector.infiniband", f"--web.listen-address=127.0.0.1:{port}")
     try:
@@ -63,11 +63,11 @@ def node_exporter(place):
     wanted |= {(name, "1"): ({}, value) for name, value in (SERIES | ({} if place.rxe else SERIES_VERBENA)).items()}
     if wrong := [f"{key}: {after.get(key)}, not {what}" for key, what in wanted.items() if after.get(key) != what]:
         raise Failed("; ".join(wrong))
-    # Both ends are one port: it sends what it receives.
+    # Both ends use the same port, which sends and receives all data.
     for name in () if place.rxe else ("node_infiniband_port_data_transmitted_bytes_total", "node_infiniband_port_data_received_bytes_total"):
         (_, old), (_, new) = before[name, "1"], after[name, "1"]
         if new - old < BYTES:
-            raise Failed(f"{name} grew from {old} to {new} by {BYTES} bytes of payload")
+            raise Failed(f"{name} grew only from {old} to {new} although {BYTES} bytes were transferred")
 
 
 def rows():

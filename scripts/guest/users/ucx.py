@@ -1,25 +1,25 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""UCX: ucx_perftest, over its verbs transports."""
+"""UCX: ucx_perftest over its verbs transports."""
 from perftest import Failed
 from row import Figure, Row
 
-# UCX before 1.19 drops UD packets whose destination it cannot tell (Documentation/users.md).
+# UCX before 1.19 drops UD packets whose destination GID it cannot check (Documentation/users.md).
 ENV = "UCX_NET_DEVICES=$DEVICE:1 UCX_IB_GID_INDEX=$GID UCX_UD_ETH_DGID_CHECK=n"
 
 
 def launch(place, env, ranks, command, more):
-    """mpirun, which starts the command in one guest or in both, each with its own guest's device."""
+    """Returns an mpirun command that starts the program in one guest or in both, each with the device of its guest."""
     where = f"--bind-to none -H vm1:{ranks // 2},vm2:{ranks // 2} --mca oob_tcp_if_include 10.0.0.0/24" if place.pair else "--oversubscribe"
     return (f"mpirun --allow-run-as-root {where} -np {ranks} {more} "
             f"bash -c '. /run/users.env; {env} exec {command}'")
 
 
 def perf(test, tls, place, more=""):
-    # Its two processes find each other by MPI, which shall not use the device itself.
+    # The two processes find each other by MPI, which must not use the RDMA device.
     own = "--mca pml ob1 --mca btl self,sm,tcp --mca btl_tcp_if_include 10.0.0.0/24"
     kind = f"-x {tls} -d $DEVICE:1" if more == "uct" else ""
     if more == "uct" and test.startswith("get"):
-        # The default is a payload that goes with the request, which no transport has for what it fetches ("Unsupported operation").
+        # By default the data would be inline in the request, which transports cannot do for data that they fetch ("Unsupported operation").
         kind += " -D bcopy"
     env = ENV if more == "uct" else f"{ENV} UCX_TLS={tls}"
     out = place.run(launch(place, env, 2, f"ucx_perftest -t {test} {kind} -n 500 -w 20 -f", own))
@@ -27,12 +27,12 @@ def perf(test, tls, place, more=""):
 
 
 def figure(out, test):
-    """-f prints one line: iterations; median, average and overall latency; average and overall bandwidth; average and overall rate."""
+    """Reads the line of -f: iterations; typical, average and overall latency; average and overall bandwidth; average and overall rate."""
     lines = [line.split() for line in out.splitlines() if line.strip()[:1].isdigit() or line.startswith("Final:")]
     numbers = [[float(x) for x in line if x.replace(".", "", 1).isdigit()] for line in lines]
     numbers = [line for line in numbers if len(line) >= 7]
     if not numbers:
-        raise Failed(f"no figure in {out[-300:].strip()}")
+        raise Failed(f"no result in the output: {out[-300:].strip()}")
     row = numbers[-1]
     return Figure(row[2], "us") if "lat" in test else Figure(row[-1], "messages/s")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""Programs of verbs itself: qperf, fio, QEMU's migration; the suites `programs` and `pyverbs` have the rest."""
+"""Programs over verbs: qperf, fio, QEMU's migration. The suites `programs` and `pyverbs` have the others."""
 import re
 
 import perftest
@@ -12,12 +12,12 @@ QPERF = ("rc_bw", "rc_lat", "rc_bi_bw", "rc_rdma_read_bw", "rc_rdma_read_lat", "
 
 
 def qperf(place, test):
-    # Without -cm 1 it sends no GRH, which RoCE needs.
+    # Without -cm 1 qperf sends no GRH, which RoCE needs.
     out = place.served("qperf -lp PORT", f"qperf $SERVER -lp PORT -t 1 -cm 1 -uu -un {test}")
     if test.startswith("ver_"):
         return None
     kind = "latency" if test.endswith("lat") else "msg_rate" if test.endswith("_mr") else "(?:bw|recv_bw)"
-    # -uu: always nanoseconds.
+    # -uu: always in nanoseconds.
     figure = Figure.of(out, rf"^ +{kind} += +([\d.e+]+)" + (" ns$" if kind == "latency" else ""), "")
     if not figure.value > 0:
         raise Failed(out[-300:])
@@ -25,17 +25,17 @@ def qperf(place, test):
 
 
 def fio(place, verb):
-    # Its connections allow no RNR retry, so the receive of every SEND is there before the first one: fio's source, too, asks for a
-    # receiver deeper than the sender, and dies at a depth of 1024.
+    # fio's connections allow no RNR retry, so each SEND needs a receive that is already posted: the receiver must be deeper than the sender,
+    # as fio's source requires. At a depth of 1024 fio crashes.
     block, depth = ("1m", 64) if verb == "send" else ("64k", 16)
-    # A job that is a process of its own has a session of its own, too, and outlives fio.
+    # With --thread, because a job that is a process has its own session and outlives fio.
     common = f"--thread --ioengine=rdma --port=PORT --bs={block} --size=64m"
     server = f"fio --name=r {common} --rw=read --iodepth={depth} --output-format=terse"
     client = f"fio --name=s {common} --hostname=$SERVER --verb={verb} --rw=write --iodepth=1 --iodepth_batch_complete=1"
     _, out = place.both(server, client)
     found = re.findall(r"bw=\S+ \(([\d.]+)([kMG]?)B/s\)", out)
     if not found:
-        raise Failed(f"no figure in {out[-300:].strip()}")
+        raise Failed(f"no result in the output: {out[-300:].strip()}")
     amount, unit = found[-1]
     return Figure(float(amount) * {"": 1, "k": 1e3, "M": 1e6, "G": 1e9}[unit], "bytes/s")
 
@@ -78,8 +78,8 @@ print("there:", until(there, "query-status", ("running",))["status"])
 
 def migration(place):
     """
-    A machine of 128 MiB, moved while it stands still, which QEMU does by RDMA WRITEs into the memory of the other, and which goes on
-    there. The other's monitor is 5000 ports on.
+    Moves a stopped machine of 128 MiB to another QEMU by RDMA WRITEs, where it continues. The QMP port of the destination is 5000 above its
+    migration port.
     """
     machine = "qemu-system-x86_64 -M q35 -accel tcg -m 128 -display none -nodefaults"
     script = "/tmp/migrate.py"
