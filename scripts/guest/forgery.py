@@ -211,8 +211,8 @@ class Forger:
         yield "ethernet/multicast", make(GROUP, own.mac, b"\x88\xb5")
         yield "ethernet/pause", make(PAUSE, own.mac, b"\x88\x08")
         yield "ethernet/many-stations", make(random_mac(), random_mac(), b"\x88\xb5")
-        yield "ethernet/group-speaks", make(ALL, GROUP, b"\x88\xb5")
-        yield "ethernet/nobody-speaks", make(ALL, "00:00:00:00:00:00", b"\x88\xb5")
+        yield "ethernet/group-source", make(ALL, GROUP, b"\x88\xb5")
+        yield "ethernet/zero-source", make(ALL, "00:00:00:00:00:00", b"\x88\xb5")
         yield "ethernet/junk", dice.randbytes(dice.randrange(14, 1500))
 
     def all(self):

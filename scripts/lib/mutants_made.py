@@ -30,7 +30,7 @@ NOT_IN = ("tools/device/src/mock/**", "tools/device/src/tests/**", "tools/device
           "tools/device/src/device/misbehaviour.rs")
 # Flags joined with | are different bits, so ^ gives the same number. In these functions all of them are constants.
 SAME = re.compile(r"tools/device/src/(config|device/cmd/qp_attr)\.rs:.*: (caps|masks): BinaryOperator -> \^$")
-# Seconds. A mutant that does not end counts as found, because somebody waits for each test.
+# Seconds. A mutant that does not end counts as found, because a test has to end.
 LONGEST = 120
 
 

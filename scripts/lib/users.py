@@ -56,7 +56,7 @@ def alone(path):
 
 
 def add(path, r):
-    tell(r)
+    print_result(r)
     with alone(path), open(path, "a") as f:
         f.write(json.dumps(r) + "\n")
 
@@ -91,7 +91,7 @@ def todo(results, stage, devices, kept=None):
                 print(f"{name}@{device}")
 
 
-def tell(r):
+def print_result(r):
     amount = f" ({figure(r)})" if "figure" in r else ""
     print(f"{r['result']} {r['stage']}/{r['row']} {r['device']}{amount}{': ' + r['why'] if r['why'] else ''}", flush=True)
 

@@ -33,7 +33,7 @@ class Agent(agent.Agent):
         use(device)
 
 
-def tell(**what):
+def print_line(**what):
     print(json.dumps(what), flush=True)
 
 
@@ -53,13 +53,13 @@ def one(row, device, peer):
         result, why = "fail", f"{type(e).__name__ + ': ' if not isinstance(e, Failed) else ''}{e}"
     common = {"device": device, "pair": peer is not None, "program": row.program, "package": row.package, "version": version(row.package)}
     for part in parts:
-        tell(row=f"{row.name}/{part.name}", of=row.name, **common, result=part.result, why=part.why, seconds=0)
+        print_line(row=f"{row.name}/{part.name}", of=row.name, **common, result=part.result, why=part.why, seconds=0)
     done = {"row": row.name, **common, "result": result, "why": why, "seconds": round(time.monotonic() - began, 1)}
     if figure:
         done |= {"figure": figure.value, "unit": figure.unit}
     if parts:
         done["parts"] = len(parts)
-    tell(**done)
+    print_line(**done)
     return "fail" if any(part.result == "fail" for part in parts) else result
 
 
@@ -92,7 +92,7 @@ def main():
         if args.seconds is not None and time.monotonic() - began > args.seconds:
             break
         name, device = what.split("@")
-        tell(begins=name, device=device)
+        print_line(begins=name, device=device)
         result = one(rows[name], device, peer)
         counts[result] += 1
         if result == "fail" and peer and not answers(args.peer):
