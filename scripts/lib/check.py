@@ -34,7 +34,7 @@ def spdx():
         if not m:
             yield f"{f}: no SPDX-License-Identifier in its first three lines"
             continue
-        kernel = f.startswith(("rust/", "selftest/")) or f == "Kbuild"
+        kernel = f.startswith(("rust/", "tools/lab/kernel/")) or f == "Kbuild"
         wanted = "GPL-2.0" if kernel else "GPL-2.0 OR MIT"
         if m[1].strip() != wanted:
             yield f"{f}: the licence is '{m[1].strip()}', and must be '{wanted}' in this directory"
@@ -173,7 +173,7 @@ def shell():
 
 
 def rules():
-    """Each test in Documentation/rules.md exists: `a::b::test` in tools/roce, or in another crate, as `device::...`, `roce_lab::...`."""
+    """Each test in Documentation/rules.md exists: `a::b::test` in tools/nic/transport, or in another crate, as `device::...`, `roce_lab::...`."""
     page, tests = "Documentation/rules.md", {}
     for f in tracked(".rs"):
         crate = re.match(r"tools/([^/]+)/(?:src|tests)/", f)
@@ -190,7 +190,7 @@ def rules():
         cells = re.split(r"(?<!\\)\|", line)
         for path in re.findall(r"`((?:\w+::)+[a-z]\w*)`", cells[-2]):
             parts = path.split("::")
-            ours = any(os.path.exists(f"tools/roce/src/{parts[0]}{end}") for end in ("", ".rs"))
+            ours = any(os.path.exists(f"tools/nic/transport/src/{parts[0]}{end}") for end in ("", ".rs"))
             other = parts[0].replace("_", "-")
             crate = "roce"
             if not ours and os.path.isdir(f"tools/{other}"):
@@ -217,15 +217,15 @@ def mutants():
         result = subprocess.run(["git", "apply", "--check", f], stderr=subprocess.PIPE, text=True)
         if result.returncode:
             yield f"{f}: {result.stderr.strip()}"
-    names = read("tools/testing/mutants.toml")
-    table = names + read("tools/testing/conformance.toml")
-    tests = "".join(read(t) for t in tracked(".rs") if t.startswith("tools/testing/src/tests/"))
+    names = read("tools/lab/mutants/guest.toml")
+    table = names + read("tools/lab/guest/conformance.toml")
+    tests = "".join(read(t) for t in tracked(".rs") if t.startswith("tools/lab/guest/src/tests/"))
     for test in re.findall(r'"([^"]+/[^"]+)"', "".join(line for line in names.splitlines() if line.startswith("user"))):
         if f'"{test}"' not in tests:
-            yield f"tools/testing/mutants.toml: no test {test}"
+            yield f"tools/lab/mutants/guest.toml: no test {test}"
     for f in patches:
-        if f.startswith("tools/testing/mutants/") and f'"{f}"' not in table:
-            yield f"{f}: neither tools/testing/mutants.toml nor conformance.toml names the tests that find it"
+        if f.startswith("tools/lab/mutants/guest/") and f'"{f}"' not in table:
+            yield f"{f}: neither tools/lab/mutants/guest.toml nor conformance.toml names the tests that find it"
     for folder, least in ("sim", 20), ("device", 20), ("provider", 10), ("nic", 10), ("testing", 20):
         count = sum(f.startswith(f"tools/{folder}/mutants/") for f in patches)
         if count < least:
@@ -283,7 +283,7 @@ FLOORS = ("config regs error slots misbehave tap", "memory", "objects hostile", 
 def floors():
     """In the device model, no file uses a module of a higher layer."""
     floor = {name: n for n, names in enumerate(FLOORS) for name in names.split()}
-    top = "tools/device/src/"
+    top = "tools/nic/device/src/"
     known = set()
     for f in tracked(".rs"):
         part = f.removeprefix(top).split("/")[0].removesuffix(".rs")

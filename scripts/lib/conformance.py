@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 """The conformance report. usage: conformance.py check | bugs FILTER | units | report LOG TEXT HTML
 
-Reads tools/testing/conformance.toml, in the top directory.
+Reads tools/lab/guest/conformance.toml, in the top directory.
 """
 import html
 import os
@@ -12,7 +12,7 @@ import tomllib
 
 import table_page
 
-TABLE = "tools/testing/conformance.toml"
+TABLE = "tools/lab/guest/conformance.toml"
 SECTIONS = {
     "1": "Work completions",
     "2": "Immediate errors",
@@ -60,7 +60,7 @@ def units():
 
 def check():
     """Yields the errors of the table."""
-    user = names("tools/testing/src/tests", r'"[0-9a-z.]+/[a-z0-9-]+"')
+    user = names("tools/lab/guest/src/tests", r'"[0-9a-z.]+/[a-z0-9-]+"')
     kernel = names("selftest", r'\{ "[a-z0-9-]+"') | {"drain-held"}
     for rule in rules():
         where = f"{TABLE}: {rule['section']} {rule['rule']}"

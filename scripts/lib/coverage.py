@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 TOP, SHOWN = sys.argv[1], sys.argv[2:]
-SRC = f"{TOP}/tools/roce/src/"
+SRC = f"{TOP}/tools/nic/transport/src/"
 WORK = f"{TOP}/build/coverage"
 LEAST = 90.0
 # Groups of files that must reach LEAST percent.
@@ -25,14 +25,14 @@ def measure():
     profiles = f"{WORK}/profiles"
     shutil.rmtree(profiles, ignore_errors=True)
     env = dict(os.environ, RUSTFLAGS="-Cinstrument-coverage", LLVM_PROFILE_FILE=f"{profiles}/%p-%m.profraw")
-    cargo = ["cargo", "test", "-q", "-p", "verbena-roce", "-p", "verbena-roce-lab", "--tests", "--target-dir", f"{WORK}/cargo"]
+    cargo = ["cargo", "test", "-q", "-p", "verbena-transport", "-p", "verbena-lab-transport", "--tests", "--target-dir", f"{WORK}/cargo"]
     built = subprocess.run(cargo + ["--no-run", "--message-format=json"], env=env, cwd=TOP, stdout=subprocess.PIPE, text=True, check=False)
     if built.returncode:
         sys.exit("error: the tests do not build, see above")
     messages = [json.loads(line) for line in built.stdout.splitlines() if line.startswith("{")]
     tests = [m["executable"] for m in messages if m.get("executable") and m.get("profile", {}).get("test")]
     for test in tests:
-        run = subprocess.run([test, "-q"], env=env, cwd=f"{TOP}/tools/roce", stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        run = subprocess.run([test, "-q"], env=env, cwd=f"{TOP}/tools/nic/transport", stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
         if run.returncode:
             sys.exit(f"{run.stdout}\nerror: a test fails")
     merged = f"{WORK}/merged.profdata"

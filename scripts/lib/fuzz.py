@@ -13,7 +13,7 @@ import threading
 import time
 
 TOP = sys.argv[1]
-FUZZ = f"{TOP}/tools/roce-lab/fuzz"
+FUZZ = f"{TOP}/tools/lab/transport/fuzz"
 WORK = f"{TOP}/build/fuzz"
 LOG = f"{FUZZ}/LOG.md"
 HEADERS = ["ethernet", "ipv4", "ipv6", "udp", "bth", "ext"]
@@ -41,22 +41,22 @@ def files(*patterns):
 
 def source_hash(target):
     """Returns a hash of all sources that the target runs, because counts do not apply to other code."""
-    ours = "tools/roce-lab/src/fuzz/"
+    ours = "tools/lab/transport/src/fuzz/"
     if target == "operations":
-        used = files("tools/roce/src/**/*.rs", ours + "mod.rs", ours + "node.rs", ours + "operations/*.rs",
-                     "tools/roce-lab/src/keys.rs", "tools/roce-lab/src/arena.rs")
+        used = files("tools/nic/transport/src/**/*.rs", ours + "mod.rs", ours + "node.rs", ours + "operations/*.rs",
+                     "tools/lab/transport/src/keys.rs", "tools/lab/transport/src/arena.rs")
     elif target == SWITCH:
-        used = files("tools/roce/src/**/*.rs", "tools/device/src/**/*.rs", "tools/nic/src/switch.rs", "tools/nic-lab/src/*.rs",
+        used = files("tools/nic/transport/src/**/*.rs", "tools/nic/device/src/**/*.rs", "tools/nic/daemon/src/switch.rs", "tools/lab/daemon/src/*.rs",
                      ours + "mod.rs", ours + "frames.rs")
     elif target in FILES:
-        used = files("tools/faults/src/*.rs", "tools/control/src/rules.rs", "tools/control/src/strict.rs", "tools/nic-lab/src/files.rs")
+        used = files("tools/nic/faults/src/*.rs", "tools/nic/protocol/src/rules.rs", "tools/nic/protocol/src/strict.rs", "tools/lab/daemon/src/files.rs")
         if target == "recording":
-            used += files("tools/record/src/**/*.rs")
+            used += files("tools/nic/recorder/src/**/*.rs")
     else:
         module = "headers.rs" if target in HEADERS else "frames.rs"
-        used = files("tools/roce/src/wire/**/*.rs", ours + "mod.rs", ours + module)
+        used = files("tools/nic/transport/src/wire/**/*.rs", ours + "mod.rs", ours + module)
         if target not in HEADERS:
-            used += files(*(f"tools/roce/src/{f}.rs" for f in ("packet", "pool", "psn")))
+            used += files(*(f"tools/nic/transport/src/{f}.rs" for f in ("packet", "pool", "psn")))
     digest = hashlib.sha256()
     for f in sorted(used):
         with open(f, "rb") as text:
@@ -223,7 +223,7 @@ def report(failed):
             continue
         kept = os.path.relpath(minimise(target, path), TOP)
         print(f"  input:  {kept}\n  replay: scripts/fuzz --replay {target} {kept}\n"
-              f"  keep:   cp {kept} tools/roce-lab/fuzz/crashes/{target}/ (named after the fix, once there is one)")
+              f"  keep:   cp {kept} tools/lab/transport/fuzz/crashes/{target}/ (named after the fix, once there is one)")
 
 
 HEAD = """# Fuzzing: what was run

@@ -28,12 +28,12 @@ ENVIRONMENT = dict(
 WORKERS = min(os.cpu_count() or 1, 4)
 # Seconds. A mutant that hangs does not count as found, because an invariant should report an endless wait.
 LONGEST = 600
-SIM = "tools/sim/mutants"
-DEVICE = "tools/device/mutants"
-PROVIDER = "tools/provider/mutants"
-NIC = "tools/nic/mutants"
+SIM = "tools/lab/mutants/transport"
+DEVICE = "tools/lab/mutants/device"
+PROVIDER = "tools/lab/mutants/provider"
+NIC = "tools/lab/mutants/daemon"
 # The tests for the mutants of each directory. For the transport: unit tests and the rules.
-TESTS = {SIM: ("-p", "verbena-roce", "--lib", "--test", "rules"), DEVICE: ("-p", "verbena-device", "--lib"),
+TESTS = {SIM: ("-p", "verbena-transport", "--lib", "--test", "rules"), DEVICE: ("-p", "verbena-device", "--lib"),
          PROVIDER: ("-p", "verbena-provider", "--lib"), NIC: ("-p", "verbena-nic", "--lib", "--test", "daemon")}
 # Options of the simulation for the mutants of each directory: queue pairs on a network, or programs on the whole device.
 LABORATORY = {SIM: (), DEVICE: ("--device",)}

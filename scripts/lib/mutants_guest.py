@@ -3,9 +3,9 @@
 
 usage: mutants_guest.py copy       makes build/mutants/guest equal to the working tree, without writing unchanged files
        mutants_guest.py list NAME...  prints for each planted bug whose path contains a name (without names: those of
-                                   tools/testing/mutants) the patch, the command for the guest, and the names of the tests, joined by
-                                   |. Bugs that belong to no rule are in tools/testing/mutants.toml
-       mutants_guest.py list --short  prints the same for the bugs of the short form in tools/testing/mutants.toml
+                                   tools/lab/mutants/guest) the patch, the command for the guest, and the names of the tests, joined by
+                                   |. Bugs that belong to no rule are in tools/lab/mutants/guest.toml
+       mutants_guest.py list --short  prints the same for the bugs of the short form in tools/lab/mutants/guest.toml
 """
 import os
 import subprocess
@@ -16,8 +16,8 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from conformance import rules  # noqa: E402
 
 TREE = "build/mutants/guest"
-GUEST = "tools/testing/mutants/"
-BUGS = "tools/testing/mutants.toml"
+GUEST = "tools/lab/mutants/guest/"
+BUGS = "tools/lab/mutants/guest.toml"
 
 
 def read(path):

@@ -22,14 +22,14 @@ from mutants import DEVICE, HERE, SIM, SOURCE, DoesNotCompile, copy, files, read
 VERSION = "26.0.0"
 TOOLS = f"{HERE}/tools"
 STATE = f"{HERE}/made.jsonl"
-WHERE = ("tools/roce/src/qp/**/*.rs", "tools/device/src/**/*.rs")
+WHERE = ("tools/nic/transport/src/qp/**/*.rs", "tools/nic/device/src/**/*.rs")
 # A prefetch changes only speed, so no test can notice its removal.
 NO_NAME = "[Pp]refetch"
 # Mocks and misbehaving builds exist only for tests.
-NOT_IN = ("tools/device/src/mock/**", "tools/device/src/tests/**", "tools/device/src/hostile.rs", "tools/device/src/misbehave.rs",
-          "tools/device/src/device/misbehaviour.rs")
+NOT_IN = ("tools/nic/device/src/mock/**", "tools/nic/device/src/tests/**", "tools/nic/device/src/hostile.rs", "tools/nic/device/src/misbehave.rs",
+          "tools/nic/device/src/device/misbehaviour.rs")
 # Flags joined with | are different bits, so ^ gives the same number. In these functions all of them are constants.
-SAME = re.compile(r"tools/device/src/(config|device/cmd/qp_attr)\.rs:.*: (caps|masks): BinaryOperator -> \^$")
+SAME = re.compile(r"tools/nic/device/src/(config|device/cmd/qp_attr)\.rs:.*: (caps|masks): BinaryOperator -> \^$")
 # Seconds. A mutant that does not end counts as found, because a test has to end.
 LONGEST = 120
 
@@ -62,10 +62,10 @@ def known_by():
     """
     code, everything = hashlib.sha256(), hashlib.sha256()
     for path in files():
-        if path.startswith(("tools/roce", "tools/device", "tools/sim", "tools/abi", "include/abi")) and not path.endswith(".patch"):
+        if path.startswith(("tools/nic/transport", "tools/nic/device", "tools/lab/sim", "tools/abi", "include/abi")) and not path.endswith(".patch"):
             content = path.encode() + b"\0" + read(path) + b"\0"
             everything.update(content)
-            mine = path.startswith(("tools/roce/src/", "tools/device/src/", "include/abi"))
+            mine = path.startswith(("tools/nic/transport/src/", "tools/nic/device/src/", "include/abi"))
             if mine and "/tests" not in path and "/mock/" not in path:
                 code.update(content)
     return code.hexdigest()[:16], everything.hexdigest()[:16]
@@ -95,7 +95,7 @@ def put(mutant):
 def verdict(mutant, seeds):
     """Returns one of unviable, caught and survived, and by what the mutant was found."""
     put(mutant)
-    folder = SIM if mutant["file"].startswith("tools/roce/") else DEVICE
+    folder = SIM if mutant["file"].startswith("tools/nic/transport/") else DEVICE
     try:
         failed, said = mutants.test(folder, LONGEST)
         if failed != []:

@@ -6,7 +6,7 @@ classes `ok`, `bad`, `known` and `dim` colour a cell by its result; on a phone, 
 """
 import html
 
-# The colours are those of reports (tools/record/src/report/page.css). Text has a contrast of 4.5 to 1 with both backgrounds.
+# The colours are those of reports (tools/nic/recorder/src/report/page.css). Text has a contrast of 4.5 to 1 with both backgrounds.
 STYLE = """
 :root { color-scheme: light dark; --bg: #fff; --panel: #f5f6f8; --ink: #1b1f24; --soft: #57606a; --line: #d3d9e0; --ok: #17703f; --bad: #b3261e; --known: #7d5c00; }
 @media (prefers-color-scheme: dark) {

@@ -4,12 +4,12 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use verbena_testing::ffi::context::{device_names, Context, EventType, Pd};
-use verbena_testing::ffi::cq::Cq;
-use verbena_testing::ffi::mr::{access, Mr};
-use verbena_testing::ffi::qp::{mask, op, state, Qp, QpInit, RecvWr, SendWr, Srq};
-use verbena_testing::ffi::{AhAttr, Gid, GlobalRoute, QpAttr, QpCap, Wc};
-use verbena_testing::rig::status;
+use verbena_lab_guest::ffi::context::{device_names, Context, EventType, Pd};
+use verbena_lab_guest::ffi::cq::Cq;
+use verbena_lab_guest::ffi::mr::{access, Mr};
+use verbena_lab_guest::ffi::qp::{mask, op, state, Qp, QpInit, RecvWr, SendWr, Srq};
+use verbena_lab_guest::ffi::{AhAttr, Gid, GlobalRoute, QpAttr, QpCap, Wc};
+use verbena_lab_guest::rig::status;
 
 /// Number of pieces of the work; each piece goes from one end to the other.
 pub const PIECES: usize = 64;

@@ -36,7 +36,7 @@ def device_reports():
         faults.right("record", "dump", file)
         faults.right("report", file, "-o", page)
         rows = faults.shown(page)["rows"]
-    # `IBV_WC_...: send 3 (wr_id 0x7) in CQ 5`, `event IBV_EVENT_... of CQ 5`: tools/record/src/report/rows.rs. Commands have the same kinds.
+    # `IBV_WC_...: send 3 (wr_id 0x7) in CQ 5`, `event IBV_EVENT_... of CQ 5`: tools/nic/recorder/src/report/rows.rs. Commands have the same kinds.
     forms = {"failed": r"(IBV_WC_\w+): ", "flushed": r"(IBV_WC_\w+): ", "event": r"event (IBV_EVENT_\w+)"}
     found = [re.match(forms[kind], text) for _, _, _, _, kind, text, *_ in rows if kind in forms]
     return dict(collections.Counter(match[1] for match in found if match))

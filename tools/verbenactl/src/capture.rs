@@ -3,7 +3,7 @@
 //! `verbenactl capture`: captures the frames that the NIC sends and receives, for Wireshark,
 //! which can show them while the capture goes on.
 //!
-//! The NIC sends records (`verbena_control::Record`). This module turns them into pcapng packets,
+//! The NIC sends records (`verbena_protocol::Record`). This module turns them into pcapng packets,
 //! each with a comment that names the guest and the QPs. After an interrupt the NIC ends the
 //! capture; the number of dropped frames is then reported, also in the file.
 
@@ -17,8 +17,8 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use verbena_capture::{Capture, Direction};
-use verbena_control::{Record, ToldCapture, Way};
-use verbena_record::Facts;
+use verbena_protocol::{Record, ToldCapture, Way};
+use verbena_recorder::Facts;
 
 /// The end of a capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,7 +84,7 @@ fn frames(count: u64) -> String {
 ///
 /// The file cannot be written.
 pub fn of_recording(facts: &Facts, file: &Path) -> Result<String, String> {
-    let frames = verbena_record::frames(facts);
+    let frames = verbena_recorder::frames(facts);
     let to: Box<dyn Write> = if file == Path::new("-") {
         Box::new(io::stdout())
     } else {
@@ -100,13 +100,17 @@ pub fn of_recording(facts: &Facts, file: &Path) -> Result<String, String> {
     Ok(format!("{count}: {}\n", file.display()))
 }
 
-fn write_frames(frames: &[verbena_record::Frame], power_on: u64, to: impl Write) -> io::Result<()> {
+fn write_frames(
+    frames: &[verbena_recorder::Frame],
+    power_on: u64,
+    to: impl Write,
+) -> io::Result<()> {
     let mut capture = Capture::new(to, "flight recorder")?;
     for frame in frames {
         let direction = match frame.way {
-            verbena_record::Way::Local => None,
-            verbena_record::Way::Sent => Some(Direction::Outbound),
-            verbena_record::Way::Received => Some(Direction::Inbound),
+            verbena_recorder::Way::Local => None,
+            verbena_recorder::Way::Sent => Some(Direction::Outbound),
+            verbena_recorder::Way::Received => Some(Direction::Inbound),
         };
         let time = power_on.saturating_add(frame.time);
         capture.write_going(time, &frame.bytes, Some(&frame.comment), direction)?;

@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use std::io::{self, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use verbena_control::{Question, Reply, Request};
+use verbena_protocol::{Question, Reply, Request};
 
 /// Sends the request of `Q` to the NIC at `socket` and returns the answer.
 ///

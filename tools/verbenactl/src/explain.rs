@@ -3,7 +3,7 @@
 //! `verbenactl explain`: explains a code that a program printed.
 
 use serde_json::{json, Value};
-use verbena_record::{Answer, Explained, Kind};
+use verbena_recorder::{Answer, Explained, Kind};
 
 /// Formats the code as programs print it, a `vendor_err` in hexadecimal.
 fn head(told: &Explained) -> String {
@@ -59,7 +59,7 @@ fn data(told: &Explained) -> Value {
 /// The words name no known code.
 pub fn run(words: &[String], json: bool) -> Result<String, String> {
     if words == ["all"] {
-        let all = verbena_record::all();
+        let all = verbena_recorder::all();
         return Ok(if json {
             let all: Vec<Value> = all.iter().map(data).collect();
             format!("{:#}\n", Value::from(all))
@@ -67,7 +67,7 @@ pub fn run(words: &[String], json: bool) -> Result<String, String> {
             all.iter().map(head).collect()
         });
     }
-    let answer = verbena_record::explain(words)?;
+    let answer = verbena_recorder::explain(words)?;
     if !json {
         return Ok(text(&answer));
     }

@@ -9,8 +9,8 @@ use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::io::{self, BufRead, Read};
 use std::path::{Path, PathBuf};
-use verbena_control::{read_rules, Request, ToldRules, MAX_REQUEST};
 use verbena_faults::RuleSet;
+use verbena_protocol::{read_rules, Request, ToldRules, MAX_REQUEST};
 
 /// Largest file of rules, in bytes. The request with the rules is limited by [`MAX_REQUEST`], but
 /// it does not contain the comments of the file.
@@ -209,7 +209,7 @@ fn summary(told: &Value) -> String {
 mod tests {
     use super::*;
     use serde_json::json;
-    use verbena_control::read_toml as parse;
+    use verbena_protocol::read_toml as parse;
 
     #[test]
     fn each_rule_has_a_line() {

@@ -5,7 +5,7 @@
 
 use crate::{capture, why};
 use std::path::Path;
-use verbena_record::{Facts, Failure};
+use verbena_recorder::{Facts, Failure};
 
 /// If the run failed or an object ended in an error, writes the capture and the page of a recording
 /// next to it and returns a sentence about the cause. Otherwise removes the recording and returns
@@ -17,7 +17,7 @@ use verbena_record::{Facts, Failure};
 /// The file is not a recording, or a file cannot be written or removed.
 pub fn run(file: &Path, status: u8, is_timed: bool) -> Result<String, String> {
     let facts = why::known(None, Some(file))?;
-    let errors = verbena_record::errors(&facts);
+    let errors = verbena_recorder::errors(&facts);
     let lasting = errors.lasting();
     if status == 0 && lasting.is_none() {
         std::fs::remove_file(file).map_err(|e| format!("{}: {e}", file.display()))?;
@@ -43,7 +43,7 @@ pub fn run(file: &Path, status: u8, is_timed: bool) -> Result<String, String> {
 /// Returns the sentence for a run in which no object was in error.
 fn without_error(facts: &Facts) -> String {
     let none = "the flight recorder has no error of the device, its queue pairs or its CQs";
-    match verbena_record::quiet(facts).join("; ") {
+    match verbena_recorder::quiet(facts).join("; ") {
         more if more.is_empty() => String::from(none),
         more => format!("{none}; {more}"),
     }
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
     use verbena_abi::ctx::QpState;
     use verbena_abi::syndrome::Syndrome;
-    use verbena_record::{Entry, Recording, What};
+    use verbena_recorder::{Entry, Recording, What};
 
     fn state(to: QpState, syndrome: u16) -> What {
         What::State {

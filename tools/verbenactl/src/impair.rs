@@ -3,7 +3,7 @@
 //! `verbenactl impair`: impairments of the frames that leave by the uplinks.
 
 use clap::Args;
-use verbena_control::{Impairment, Request, MILLION};
+use verbena_protocol::{Impairment, Request, MILLION};
 
 /// Options of the command. Without options the command prints the impairments.
 #[derive(Args, Debug)]

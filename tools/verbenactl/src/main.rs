@@ -26,7 +26,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
-use verbena_control::{
+use verbena_protocol::{
     Contexts, Fields, Request, Status, Told, ToldImpairments, ToldPeers, ToldPort, ToldQp,
 };
 
@@ -324,7 +324,7 @@ fn keep(answer: &mut Contexts, kind: Option<&str>, number: Option<u32>) {
 mod tests {
     use super::*;
     use clap::CommandFactory;
-    use verbena_control::{Context, Cq, Qp};
+    use verbena_protocol::{Context, Cq, Qp};
 
     #[test]
     fn the_command_line_is_consistent() {

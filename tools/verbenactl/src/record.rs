@@ -6,8 +6,8 @@ use crate::client;
 use clap::Subcommand;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use verbena_control::{Request, ToldRecorder, ToldRecording};
-use verbena_record::{Recording, DEFAULT_ENTRIES};
+use verbena_protocol::{Request, ToldRecorder, ToldRecording};
+use verbena_recorder::{Recording, DEFAULT_ENTRIES};
 
 /// A command about the flight recorder.
 #[derive(Subcommand, Debug)]

@@ -7,10 +7,10 @@ use crate::{capture, client};
 use std::fs::File;
 use std::io::{self, BufRead, Write};
 use std::path::Path;
-use verbena_control::ToldFull;
 use verbena_device::{Replayed, Stopped};
-use verbena_record::full::{Item, Reader, ASKED};
-use verbena_record::{Entry, Recording};
+use verbena_protocol::ToldFull;
+use verbena_recorder::full::{Item, Reader, ASKED};
+use verbena_recorder::{Entry, Recording};
 
 /// Records into a file until a signal or the NIC ends the recording.
 ///
@@ -135,9 +135,9 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
     use std::sync::{Arc, Mutex};
     use std::thread;
-    use verbena_control::Reply;
     use verbena_device::mock::Driver;
     use verbena_device::{Config, Wish};
+    use verbena_protocol::Reply;
 
     /// Returns a recording of a device that is brought up. The recording ends with this reason.
     fn recorded(end: &str) -> Vec<u8> {

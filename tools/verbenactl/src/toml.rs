@@ -66,7 +66,7 @@ pub fn rules(set: &RuleSet) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use verbena_control::{read_rules, read_toml};
+    use verbena_protocol::{read_rules, read_toml};
 
     #[test]
     fn written_rules_are_read_back_unchanged() {

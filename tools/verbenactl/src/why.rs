@@ -8,9 +8,9 @@ use serde_json::json;
 use std::path::Path;
 use verbena_abi::ctx::QpState;
 use verbena_abi::syndrome::Syndrome;
-use verbena_control::{Contexts, Fields, Request};
 use verbena_faults::Rule;
-use verbena_record::{Facts, QpNow, Recording};
+use verbena_protocol::{Contexts, Fields, Request};
+use verbena_recorder::{Facts, QpNow, Recording};
 
 /// Parses the rules of a recording; None for a rule that cannot be parsed.
 fn rules(recording: &Recording) -> Vec<Option<Rule>> {
@@ -64,7 +64,10 @@ pub fn known(socket: Option<&Path>, file: Option<&Path>) -> Result<Facts, String
         .ok_or("no control socket: name that of the NIC by --socket PATH or VERBENA_CONTROL")?;
     // If the recorder is off, the state of the QPs is all that is known.
     let recorder = client::ask_for(socket, Request::Recorder)?;
-    let is_on = matches!(recorder, verbena_control::ToldRecorder { entries: 1.., .. });
+    let is_on = matches!(
+        recorder,
+        verbena_protocol::ToldRecorder { entries: 1.., .. }
+    );
     let recording = match is_on {
         true => record::live(socket)?,
         false => Recording::default(),
@@ -80,7 +83,7 @@ pub fn known(socket: Option<&Path>, file: Option<&Path>) -> Result<Facts, String
 ///
 /// There is no QP with this number.
 pub fn of_one(facts: &Facts, qpn: u32, json: bool) -> Result<String, String> {
-    let lines = verbena_record::why(facts, qpn)?;
+    let lines = verbena_recorder::why(facts, qpn)?;
     if json {
         return Ok(format!("{:#}\n", json!({ "number": qpn, "why": lines })));
     }
@@ -89,11 +92,11 @@ pub fn of_one(facts: &Facts, qpn: u32, json: bool) -> Result<String, String> {
 
 /// Returns every error in order.
 pub fn of_all(facts: &Facts, json: bool) -> String {
-    let errors = verbena_record::errors(facts);
+    let errors = verbena_recorder::errors(facts);
     if !json {
         return errors.lines().join("\n") + "\n";
     }
-    let each = |failure: &verbena_record::Failure| json!({ "who": failure.who, "entry": failure.entry, "repaired": failure.is_repaired, "why": failure.lines });
+    let each = |failure: &verbena_recorder::Failure| json!({ "who": failure.who, "entry": failure.entry, "repaired": failure.is_repaired, "why": failure.lines });
     let told: Vec<_> = errors.told.iter().map(each).collect();
     let all = json!({ "errors": told, "left_out": errors.left_out, "moved": errors.moved });
     format!("{all:#}\n")
@@ -106,7 +109,7 @@ pub fn of_all(facts: &Facts, json: bool) -> String {
 /// The file is not a recording, or none of its faults can be reproduced.
 pub fn export(file: &Path) -> Result<String, String> {
     let recording = record::read(file)?;
-    let exported = verbena_record::export(&recording, &rules(&recording));
+    let exported = verbena_recorder::export(&recording, &rules(&recording));
     for missing in &exported.missing {
         eprintln!("verbenactl: not exported: {missing}");
     }
@@ -126,7 +129,7 @@ pub fn export(file: &Path) -> Result<String, String> {
 /// The file is not a recording, or the page cannot be written.
 pub fn report(file: &Path, output: &Path) -> Result<String, String> {
     let name = file.file_stem().unwrap_or_default().to_string_lossy();
-    let page = verbena_record::report(&facts(record::read(file)?), &name);
+    let page = verbena_recorder::report(&facts(record::read(file)?), &name);
     let named = |e| format!("{}: {e}", output.display());
     std::fs::write(output, page).map_err(named)?;
     Ok(format!("{}\n", output.display()))
@@ -135,7 +138,7 @@ pub fn report(file: &Path, output: &Path) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use verbena_control::{Context, Cq, Qp};
+    use verbena_protocol::{Context, Cq, Qp};
 
     #[test]
     fn contexts_name_the_cause_without_a_recording() {
@@ -159,7 +162,7 @@ mod tests {
         let contexts = vec![qp, cq];
         let mut facts = facts(Recording::default());
         add_contexts(&mut facts, &Contexts { contexts });
-        let told = verbena_record::why(&facts, 17).unwrap().join("\n");
+        let told = verbena_recorder::why(&facts, 17).unwrap().join("\n");
         assert!(told.contains("CQ 3, where it completes, died"), "{told}");
         assert!(told.contains("Nothing was recorded"), "{told}");
     }

@@ -6,7 +6,7 @@ use crate::verbs::{
     arrived, connect, prepare, Device, End, Result, Round, Work, PATIENT, PIECES, RC,
 };
 use std::time::Duration;
-use verbena_testing::ffi::context::EventType;
+use verbena_lab_guest::ffi::context::EventType;
 
 pub fn run(recovers: bool) -> Result<bool> {
     let device = Device::open()?;

@@ -6,7 +6,7 @@ use crate::verbs::{
 };
 use std::thread::sleep;
 use std::time::Duration;
-use verbena_testing::ffi::context::EventType;
+use verbena_lab_guest::ffi::context::EventType;
 
 /// Number of attempts to open the device. The driver needs some seconds to recover it.
 const TRIES: usize = 300;

@@ -4,8 +4,8 @@
 use crate::verbs::{
     arrived, connect, prepare, Device, End, Result, Round, Work, PATIENT, PIECES, UC,
 };
-use verbena_testing::ffi::qp::{mask, state};
-use verbena_testing::ffi::QpAttr;
+use verbena_lab_guest::ffi::qp::{mask, state};
+use verbena_lab_guest::ffi::QpAttr;
 
 pub fn run(recovers: bool) -> Result<bool> {
     let device = Device::open()?;

@@ -6,9 +6,9 @@ use crate::verbs::{
 };
 use std::sync::Arc;
 use std::time::Duration;
-use verbena_testing::ffi::context::EventType;
-use verbena_testing::ffi::destroy::Destroy;
-use verbena_testing::ffi::qp::Srq;
+use verbena_lab_guest::ffi::context::EventType;
+use verbena_lab_guest::ffi::destroy::Destroy;
+use verbena_lab_guest::ffi::qp::Srq;
 
 const PATIENCE: Patience = Patience {
     timeout: 14,

@@ -3,10 +3,10 @@
 //! Files that users pass to the NIC's programs: rules of fault injection, and recordings.
 
 use std::collections::BTreeSet;
-use verbena_control::{read_json, read_rules};
 use verbena_faults::{RuleSet, Table};
-use verbena_record::full::{Item, Reader};
-use verbena_record::{export, report, why, Entry, Facts, Recording, What, WORDS};
+use verbena_protocol::{read_json, read_rules};
+use verbena_recorder::full::{Item, Reader};
+use verbena_recorder::{export, report, why, Entry, Facts, Recording, What, WORDS};
 
 /// Fuzz target whose input is a file of rules. The rules are accepted, or an error names the line
 /// and the cause.

@@ -6,8 +6,8 @@
 use crate::end::{FAR, GROUP, IPS, MACS, OTHER};
 use verbena_device::mock::gid;
 use verbena_device::objects::mcast;
-use verbena_roce_lab::fuzz::frames::mend;
-use verbena_roce_lab::fuzz::Input;
+use verbena_lab_transport::fuzz::frames::mend;
+use verbena_lab_transport::fuzz::Input;
 
 /// Bits of the byte that selects the shape of a frame.
 mod shape {

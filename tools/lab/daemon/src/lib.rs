@@ -10,7 +10,7 @@
 //! The laboratory also has targets for files that users pass to the NIC's programs ([`rule_file`],
 //! [`recording`]).
 //!
-//! `tools/roce-lab/fuzz` makes a libFuzzer program of each target, and `scripts/fuzz` runs them
+//! `tools/lab/transport/fuzz` makes a libFuzzer program of each target, and `scripts/fuzz` runs them
 //! together with the other targets. The tests here replay the committed inputs.
 #![forbid(unsafe_code)]
 
@@ -20,7 +20,7 @@ mod frames;
 mod world;
 
 pub use files::{is_clear, is_good, recording, rule_file};
-use verbena_roce_lab::fuzz::Input;
+use verbena_lab_transport::fuzz::Input;
 pub use world::World;
 
 /// Number of bytes of an input that are used.
@@ -40,10 +40,10 @@ pub fn hostile_frames(bytes: &[u8]) {
 mod tests {
     use std::fs;
     use std::path::{Path, PathBuf};
-    use verbena_roce_lab::Rng;
+    use verbena_lab_transport::Rng;
 
     fn fuzz() -> PathBuf {
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../roce-lab/fuzz")
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../transport/fuzz")
     }
 
     fn unhex(line: &str) -> Vec<u8> {

@@ -10,10 +10,10 @@ use verbena_abi::wqe::WqeOpcode;
 use verbena_device::mock::{gid, SendWr};
 use verbena_device::objects::mcast;
 use verbena_device::{Addresses, Crossing, Gid};
+use verbena_lab_transport::fuzz::Input;
 use verbena_nic::policy::{OtherMacs, Policy};
 use verbena_nic::switch::{Port, Ports, Switch};
-use verbena_roce::wire::{frame, Path};
-use verbena_roce_lab::fuzz::Input;
+use verbena_transport::wire::{frame, Path};
 
 /// Ports from which strangers send frames.
 const STRANGERS: [Port; 4] = [
@@ -245,7 +245,7 @@ impl World {
             .receive_crossing(&to.d.ram, sender, to.d.now, next);
     }
 
-    /// Delivers a frame in the same way as the engine (`tools/nic/src/engine/vm.rs`).
+    /// Delivers a frame in the same way as the engine (`tools/nic/daemon/src/engine/vm.rs`).
     fn deliver(&mut self, to: Ports, frame: &[u8]) {
         for vm in to.engines().filter(|vm| *vm < 2) {
             let d = &mut self.ends[vm].d;

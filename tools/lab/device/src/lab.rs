@@ -14,7 +14,7 @@ use verbena_device::memory::GuestMemory;
 use verbena_device::mock::{Driver, GuestWords};
 use verbena_device::objects::eq::Event;
 use verbena_device::Config;
-use verbena_roce_lab::Rng;
+use verbena_lab_transport::Rng;
 
 /// log2 of the number of entries of send and receive rings.
 pub const LOG_WQ: u8 = 4;

@@ -24,7 +24,7 @@ fn a_replay_repeats_what_a_seed_did() {
             json: |_| String::new(),
             power_on: 0,
         };
-        verbena_device_lab::run_recorded(seed, wish);
+        verbena_lab_device::run_recorded(seed, wish);
         let file = file.lock().unwrap();
         let found = replay(&file, |_| Err(String::from("there are no rules")));
         let found = found.unwrap_or_else(|stopped| panic!("seed {seed}: {stopped}"));

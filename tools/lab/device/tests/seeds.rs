@@ -17,7 +17,7 @@ fn no_seed_breaks_a_rule() {
             return;
         }
         // The panic message names the rule that the seed breaks.
-        let ran = std::panic::catch_unwind(|| verbena_device_lab::run(seed, None));
+        let ran = std::panic::catch_unwind(|| verbena_lab_device::run(seed, None));
         assert!(ran.is_ok(), "seed {seed} breaks a rule");
     };
     let threads = thread::available_parallelism().map_or(1, usize::from);

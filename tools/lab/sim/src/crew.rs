@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{mpsc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
-use verbena_roce_lab::network::cover::Coverage;
+use verbena_lab_transport::network::cover::Coverage;
 
 /// Number of seeds that a thread takes at a time.
 const BLOCK: u64 = 200;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! `verbena-sim`: runs the transport's simulated network ([`verbena_roce_lab::Network`]), or
-//! programs on the whole device ([`verbena_device_lab`]), seed after seed, on all cores. The run
+//! `verbena-sim`: runs the transport's simulated network ([`verbena_lab_transport::Network`]), or
+//! programs on the whole device ([`verbena_lab_device`]), seed after seed, on all cores. The run
 //! can be stopped at any time, and the next one continues with the remaining seeds. A seed that
 //! breaks a rule is printed with the command that replays it.
 
@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 use std::sync::Arc;
 use std::time::Instant;
-use verbena_roce_lab::Network;
+use verbena_lab_transport::Network;
 use verbena_sim::subject::Subject;
 use verbena_sim::{crew, replay, state::State};
 

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::Once;
 use verbena_capture::Capture;
-use verbena_roce_lab::Network;
+use verbena_lab_transport::Network;
 
 thread_local! {
     static CATCHING: Cell<bool> = const { Cell::new(false) };
@@ -55,7 +55,7 @@ pub fn catch(subject: &mut impl Subject, seed: u64) -> Result<(), String> {
 pub fn device(seed: u64, trace: bool) -> Result<(), String> {
     let mut print = |line: &str| println!("{line}");
     caught(|| {
-        verbena_device_lab::run(seed, if trace { Some(&mut print) } else { None });
+        verbena_lab_device::run(seed, if trace { Some(&mut print) } else { None });
     })
 }
 

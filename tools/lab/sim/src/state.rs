@@ -5,7 +5,7 @@
 use std::fmt::Write;
 use std::path::Path;
 use std::{fs, io};
-use verbena_roce_lab::network::cover::Coverage;
+use verbena_lab_transport::network::cover::Coverage;
 
 /// The seeds that were run with one source.
 #[derive(Debug, Default)]

@@ -3,8 +3,8 @@
 //! The simulations that can be run by seed: the transport on its simulated network, or the whole
 //! device.
 
-use verbena_roce_lab::network::cover::Coverage;
-use verbena_roce_lab::Network;
+use verbena_lab_transport::network::cover::Coverage;
+use verbena_lab_transport::Network;
 
 /// A simulation in which seeds are run.
 pub trait Subject {
@@ -59,7 +59,7 @@ impl Subject for Device {
     }
 
     fn run(&mut self, seed: u64) {
-        self.0.time += verbena_device_lab::run(seed, None).time;
+        self.0.time += verbena_lab_device::run(seed, None).time;
     }
 
     fn take_coverage(&mut self) -> Coverage {

@@ -6,7 +6,7 @@ use verbena_sim::replay;
 
 /// Runs the seeds of one part of eight.
 fn part(number: u64) {
-    let mut network = verbena_roce_lab::Network::new();
+    let mut network = verbena_lab_transport::Network::new();
     for seed in (0..10_000).filter(|seed| seed % 8 == number) {
         if let Err(message) = replay::catch(&mut network, seed) {
             panic!("seed {seed} breaks a rule: {message}\nreplay: make sim SEED={seed}");

@@ -10,7 +10,7 @@ use std::ops::Range;
 use verbena_abi::ctx::access::{
     FLUSH_GLOBAL, LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE,
 };
-use verbena_roce::host::{Access, AtomicOp, KeyUse, Sge, Source, Syndrome, Target};
+use verbena_transport::host::{Access, AtomicOp, KeyUse, Sge, Source, Syndrome, Target};
 
 /// Access flags for every use of a key by the owner and by peers.
 pub const EVERY_USE: u32 = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC | FLUSH_GLOBAL;
@@ -217,7 +217,7 @@ impl Regions {
         Ok(at..at + length as usize)
     }
 
-    /// Implements [`verbena_roce::host::Host::invalidate`], for the peer's SEND with invalidate
+    /// Implements [`verbena_transport::host::Host::invalidate`], for the peer's SEND with invalidate
     /// (`remote`) or for a local invalidate.
     pub fn invalidate(&mut self, key: u32, remote: bool) -> Result<(), Syndrome> {
         let region = self.get_mut(key).filter(|r| r.valid).ok_or(if remote {

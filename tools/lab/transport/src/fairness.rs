@@ -4,7 +4,7 @@
 //! that they leave in front of it.
 
 use super::flows::{Flows, Shape, HEADERS};
-use verbena_roce::{CongestionCounters, Counters};
+use verbena_transport::{CongestionCounters, Counters};
 
 /// Number of messages that each sender has posted and not completed.
 const DEPTH: u32 = 8;

@@ -14,10 +14,10 @@ use super::rng::Rng;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::rc::Rc;
-use verbena_roce::host::*;
-use verbena_roce::packet::{Packet, Payload};
-use verbena_roce::sched;
-use verbena_roce::{Attr, Config, CongestionCounters, Counters, Pool, Qp, QpState, QpType};
+use verbena_transport::host::*;
+use verbena_transport::packet::{Packet, Payload};
+use verbena_transport::sched;
+use verbena_transport::{Attr, Config, CongestionCounters, Counters, Pool, Qp, QpState, QpType};
 
 /// Approximate bytes of preamble, gap, Ethernet, IPv4, UDP, BTH, ICRC and FCS.
 pub const HEADERS: u64 = 82;

@@ -5,7 +5,7 @@
 
 use crate::arena::Region;
 use verbena_abi::ctx::access;
-use verbena_roce::host::{Access, AtomicOp, KeyUse, Syndrome};
+use verbena_transport::host::{Access, AtomicOp, KeyUse, Syndrome};
 
 /// Checks a use of a key against the region that the key names, if there is one. Returns the
 /// region, and the offset in it at which the use begins.

@@ -3,13 +3,13 @@
 //! The transport's laboratory: a virtual clock, links that misbehave as configured, and hosts over
 //! plain memory that check every rule.
 //!
-//! The crate uses only the public interface of `verbena_roce`, as a NIC does. There are five ways
+//! The crate uses only the public interface of `verbena_transport`, as a NIC does. There are five ways
 //! to run queue pairs, each with a host of its own:
 //!
 //! | queue pairs | where | used by |
 //! | --- | --- | --- |
-//! | two: [`Pair`] with its [`World`] and its [`Link`] | `pair.rs` | `tools/roce/tests`, captures |
-//! | many, by seed, compared with a model: [`Network`] | `network/` | `tools/sim` |
+//! | two: [`Pair`] with its [`World`] and its [`Link`] | `pair.rs` | `tools/nic/transport/tests`, captures |
+//! | many, by seed, compared with a model: [`Network`] | `network/` | `tools/lab/sim` |
 //! | many, as in a NIC: [`Engine`](engine::Engine) | `engine/` | benches, allocations, memory |
 //! | pairs that share a link of some rate: [`flows`] | `flows.rs` | `scripts/sim --goodput` |
 //! | two or four, by a fuzzer: [`fuzz`] | `fuzz/` | `scripts/fuzz`, replayed by the tests here |

@@ -6,7 +6,7 @@
 use super::rng::Rng;
 use super::world::Side;
 use std::collections::BTreeMap;
-use verbena_roce::packet::Packet;
+use verbena_transport::packet::Packet;
 
 /// The form in which packets travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,13 +8,13 @@ use super::tap::{Fate, Sight, Tap, Work};
 use super::world::{Post, RecvPost, Side, World};
 use std::rc::Rc;
 use verbena_abi::ctx::access;
-use verbena_roce::host::{
+use verbena_transport::host::{
     Completion, CopyFault, EventType, Sge, Syndrome, Target, WcStatus, WqeOpcode,
 };
-use verbena_roce::packet::Packet;
-use verbena_roce::psn;
-use verbena_roce::wire::{frame, ipv4_to_gid, Path};
-use verbena_roce::{Allowance, Attr, Budget, Config, Host, Qp, QpState, QpType};
+use verbena_transport::packet::Packet;
+use verbena_transport::psn;
+use verbena_transport::wire::{frame, ipv4_to_gid, Path};
+use verbena_transport::{Allowance, Attr, Budget, Config, Host, Qp, QpState, QpType};
 
 /// The configuration of a pair.
 #[derive(Clone, Debug)]

@@ -6,8 +6,8 @@
 use std::cell::RefCell;
 use std::fmt::Debug;
 use std::rc::Rc;
-use verbena_roce::host::WqeOpcode;
-use verbena_roce::packet::Packet;
+use verbena_transport::host::WqeOpcode;
+use verbena_transport::packet::Packet;
 
 /// The fate of a frame that was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

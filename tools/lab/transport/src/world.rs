@@ -5,8 +5,8 @@
 
 use super::arena::{Arena, Buffer, Region, EVERY_USE};
 use std::collections::BTreeMap;
-use verbena_roce::host::*;
-use verbena_roce::packet::{Feth, Packet};
+use verbena_transport::host::*;
+use verbena_transport::packet::{Feth, Packet};
 
 /// One of the two ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,10 +7,10 @@
 
 use std::collections::HashMap;
 use std::fmt::Write;
-use verbena_roce::host::WqeOpcode;
-use verbena_roce::packet::{Aeth, AethSyndrome, Kind, NakCode, Packet, Reth};
-use verbena_roce::psn;
-use verbena_roce_lab::tap::{Fate, Sight, Work};
+use verbena_lab_transport::tap::{Fate, Sight, Work};
+use verbena_transport::host::WqeOpcode;
+use verbena_transport::packet::{Aeth, AethSyndrome, Kind, NakCode, Packet, Reth};
+use verbena_transport::psn;
 
 /// Makes comments on packets, and remembers the sent packets to recognize retransmissions.
 #[derive(Debug, Default)]

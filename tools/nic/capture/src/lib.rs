@@ -13,7 +13,7 @@
 //! # #[cfg(feature = "simulation")] {
 //! use std::{cell::RefCell, rc::Rc};
 //! use verbena_capture::Capture;
-//! use verbena_roce_lab::{Mode, Pair, Post, Side};
+//! use verbena_lab_transport::{Mode, Pair, Post, Side};
 //!
 //! let capture = Rc::new(RefCell::new(Capture::new(Vec::new(), "link")?));
 //! let mut pair = Pair::rc(Mode::Wire);
@@ -52,7 +52,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use std::time::Duration;
 #[cfg(feature = "simulation")]
-use verbena_roce_lab::tap::{Sight, Tap};
+use verbena_lab_transport::tap::{Sight, Tap};
 
 /// Value of `if_tsresol`: times are in units of 10^-9 s.
 const NANOSECONDS: u8 = 9;

@@ -7,7 +7,7 @@ use super::*;
 use pcap_file::pcapng::{Block, PcapNgReader};
 use std::cell::RefCell;
 use std::rc::Rc;
-use verbena_roce_lab::{Mode, Pair, Post, Side};
+use verbena_lab_transport::{Mode, Pair, Post, Side};
 
 /// Returns the time, bytes and comment of each packet.
 fn read(bytes: &[u8]) -> Vec<(u64, Vec<u8>, Option<String>)> {

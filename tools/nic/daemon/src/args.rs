@@ -103,7 +103,7 @@ pub struct Args {
 
     /// Record events from the beginning, in a ring of this number of entries (verbenactl record,
     /// why)
-    #[arg(long, value_name = "ENTRIES", value_parser = |text: &str| whole::<u32>(text, 1..=verbena_record::MAX_ENTRIES as u64))]
+    #[arg(long, value_name = "ENTRIES", value_parser = |text: &str| whole::<u32>(text, 1..=verbena_recorder::MAX_ENTRIES as u64))]
     pub record: Option<u32>,
 
     /// File for the recorded entries when the device dies; once for each guest, or never

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
 //! The control socket for `verbenactl`: the client sends one JSON object a line, and gets one a
-//! line (`verbena_control`).
+//! line (`verbena_protocol`).
 //!
 //! Each VM has its own control socket, whose answers are about that VM; the uplinks and the switch
 //! are common to all VMs. The user who started the NIC and root may connect, over a few connections
@@ -26,11 +26,11 @@ use verbena_abi::ctx::{MrState, QpState};
 use verbena_abi::stats::Counter;
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::{regs, ABI_VERSION};
-use verbena_control::{
+use verbena_device::{Cursor, Snapshot};
+use verbena_protocol::{
     self as said, Context, Contexts, Fields, Impairment, Reply, Request, Stats, Status, Told,
     ToldImpairments,
 };
-use verbena_device::{Cursor, Snapshot};
 
 /// Longest time that the engine may take for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -313,7 +313,7 @@ mod tests {
 
     #[test]
     fn the_driver_has_the_same_counter_names() {
-        let source = include_str!("../../../rust/verbena/verbs/counters.rs");
+        let source = include_str!("../../../../rust/verbena/verbs/counters.rs");
         let names = source.split("StatDesc::new(c\"").skip(1);
         let names: Vec<&str> = names.filter_map(|rest| rest.split('"').next()).collect();
         let own: Vec<&str> = Counter::ALL.iter().map(|&counter| name(counter)).collect();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Full recordings on their way out (`verbena_record::full`): a bounded number of pieces waits for
+//! Full recordings on their way out (`verbena_recorder::full`): a bounded number of pieces waits for
 //! a thread that writes them. The engine never waits: if the other end is slow, full or
 //! disconnected, the recording ends.
 
@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 use verbena_device::Wish;
-use verbena_record::full::{piece, Item, Sink};
+use verbena_recorder::full::{piece, Item, Sink};
 
 /// Largest number of pieces that wait: about 64 MiB.
 const WAITING: usize = 256;
@@ -207,7 +207,7 @@ impl Recording {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use verbena_record::full::{Reader, Tape};
+    use verbena_recorder::full::{Reader, Tape};
 
     fn begin(sink: Sink) -> Tape {
         Tape::new(sink, &Item::Reset {})

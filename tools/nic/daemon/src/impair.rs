@@ -10,7 +10,7 @@ use crate::switch::MAX_WIRES;
 use faults::Faults;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use verbena_control::{Impaired, Impairment, ToldImpairments};
+use verbena_protocol::{Impaired, Impairment, ToldImpairments};
 
 /// The impairment of one uplink.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{mpsc, Arc, Mutex, PoisonError};
 use std::time::Duration;
 use verbena_device::Recorded;
-use verbena_record::{Entry, Recording};
+use verbena_recorder::{Entry, Recording};
 
 /// Longest time that the engine may take to return its entries when the NIC ends: less than a
 /// process usually has after a signal.

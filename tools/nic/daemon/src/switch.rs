@@ -48,7 +48,7 @@ use std::collections::{HashMap, HashSet};
 use verbena_abi::syndrome::Syndrome;
 use verbena_device::objects::mcast;
 use verbena_device::{Addresses, Gid as Entry};
-use verbena_roce::wire::{frame, Path};
+use verbena_transport::wire::{frame, Path};
 
 type Mac = [u8; 6];
 type Gid = [u8; 16];

@@ -4,7 +4,7 @@
 //! in bounded slices.
 //!
 //! The model has no socket, no thread, no clock and no `unsafe`: these belong to the daemon
-//! (`tools/nic`), and guest memory is behind a trait. Therefore a fake driver over plain memory
+//! (`tools/nic/daemon`), and guest memory is behind a trait. Therefore a fake driver over plain memory
 //! ([`mock`](self), feature `mock`) tests every rule of `Documentation/device.md` in microseconds.
 //!
 //! # One RDMA WRITE through the device
@@ -12,7 +12,7 @@
 //! 1. The guest stores its producer index and increments the generation of the group.
 //!    [`Device::run_slice`] (`sched.rs`) scans the areas that are awake (`areas.rs`), finds the
 //!    changed generation, reads the producer index, and gives the queue pair its turn.
-//! 2. The turn is a call of the transport (`verbena_roce::Qp::poll`), which sees the device through
+//! 2. The turn is a call of the transport (`verbena_transport::Qp::poll`), which sees the device through
 //!    `QpHost` (`host.rs`). The host decodes the WQE from one copy of its bytes (`wqe.rs`), checks
 //!    the keys (`mr.rs`), and takes the packets.
 //! 3. `net.rs` delivers each packet: directly to a queue pair of this device, or as the bytes of a

@@ -90,7 +90,7 @@ impl<T> Slots<T> {
     /// Prefetches the table entry of an object for a later [`Slots::get`].
     #[inline]
     pub fn prefetch(&self, number: u32) {
-        verbena_roce::prefetch::element(&self.entries, number as usize);
+        verbena_transport::prefetch::element(&self.entries, number as usize);
     }
 
     /// True if the number is below the limit of the table.

@@ -7,7 +7,7 @@ use crate::names::{self, none_of, Opcodes};
 use crate::rule::{Action, Complete, Corrupt, Direction, Field, Icrc, Match, On};
 use verbena_abi::cqe::WcStatus;
 use verbena_abi::wqe::WqeOpcode;
-use verbena_roce::wire::opcode::Header;
+use verbena_transport::wire::opcode::Header;
 
 /// Longest delay, in microseconds.
 const DELAY: u64 = 10_000_000;
@@ -240,8 +240,9 @@ impl Corrupt {
             Field::OriginalData => &[Header::AtomicAckEth],
             Field::Qkey => return Ok(()),
         };
-        let has =
-            |row: &&verbena_roce::wire::opcode::Row| row.headers.iter().any(|h| needs.contains(h));
+        let has = |row: &&verbena_transport::wire::opcode::Row| {
+            row.headers.iter().any(|h| needs.contains(h))
+        };
         if matches.opcode.is_empty() || !opcodes.rows().any(|row| has(&row)) {
             return wrong(
                 "match.opcode",

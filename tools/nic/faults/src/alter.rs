@@ -3,8 +3,8 @@
 //! Alters frames as a fault on the wire, a router or an attacker on the path would.
 
 use crate::rule::{Corrupt, Field};
-use verbena_roce::wire::opcode::{self, Header};
-use verbena_roce::wire::{bth, ethernet, icrc, ipv4, ipv6, udp, vlan};
+use verbena_transport::wire::opcode::{self, Header};
+use verbena_transport::wire::{bth, ethernet, icrc, ipv4, ipv6, udp, vlan};
 
 /// Offsets of the parts of a frame.
 #[derive(Clone, Copy, Debug)]

@@ -3,7 +3,7 @@
 //! The rules of the fault laboratory: which fault happens to which packet or operation, when, and
 //! how often.
 //!
-//! A rule is data: a match and an action ([`Rule`]). `verbena_control` reads rules from files.
+//! A rule is data: a match and an action ([`Rule`]). `verbena_protocol` reads rules from files.
 //! [`check`](Rule::check) refuses rules that cannot work. A [`Table`] has the rules of a device,
 //! sorted by the hook at which they apply. The device passes each packet and operation to the table
 //! ([`Passing`]), and the table returns the fault to inject ([`Effect`]). This crate uses no clock,

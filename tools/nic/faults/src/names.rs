@@ -7,7 +7,7 @@ use verbena_abi::cmd::{CmdStatus, Opcode};
 use verbena_abi::cqe::WcStatus;
 use verbena_abi::eqe::EventType;
 use verbena_abi::wqe::WqeOpcode;
-use verbena_roce::wire::opcode::{self, Operation, CNP};
+use verbena_transport::wire::opcode::{self, Operation, CNP};
 
 /// Names that users may look for and that do not exist, with the reason or the replacement.
 pub const NOT_AVAILABLE: [(&str, &str); 6] = [

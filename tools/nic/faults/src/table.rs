@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use verbena_abi::cmd::CmdStatus;
 use verbena_abi::cqe::WcStatus;
 use verbena_abi::syndrome::Syndrome;
-use verbena_roce::psn;
+use verbena_transport::psn;
 
 /// Largest number of rules of a device.
 pub const MAX_RULES: usize = 256;

@@ -4,7 +4,7 @@
 
 use crate::table::Passing;
 use std::collections::VecDeque;
-use verbena_roce::psn;
+use verbena_transport::psn;
 
 /// Number of the last messages that a track knows.
 const KNOWN: usize = 64;

@@ -3,7 +3,7 @@
 //! Rules for Rust programs and tests: a handle whose rules are removed when the handle is dropped.
 //!
 //! ```no_run
-//! use verbena_control::Nic;
+//! use verbena_protocol::Nic;
 //!
 //! let nic = Nic::at("/run/vm/control");
 //! let fault = nic.fault(

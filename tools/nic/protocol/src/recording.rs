@@ -19,7 +19,7 @@ pub struct ToldRecorder {
     pub full: Option<String>,
 }
 
-/// The answer to [`Request::RecordFull`]. The bytes of a file (`verbena_record::full`) follow until
+/// The answer to [`Request::RecordFull`]. The bytes of a file (`verbena_recorder::full`) follow until
 /// one end closes its half of the connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToldFull {
@@ -38,7 +38,7 @@ impl Question for ToldRecorder {
 /// The answer to [`Request::Recording`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToldRecording {
-    /// Bytes of the file (`verbena_record`), in hexadecimal.
+    /// Bytes of the file (`verbena_recorder`), in hexadecimal.
     pub recording: String,
 }
 

@@ -7,7 +7,7 @@ use std::io::Write;
 use verbena_abi::ctx::QpState;
 use verbena_abi::syndrome::Syndrome;
 use verbena_faults::{Action, Direction, Match, On, Rule};
-use verbena_record::{report, Entry, Facts, Packet, Recording, What};
+use verbena_recorder::{report, Entry, Facts, Packet, Recording, What};
 
 /// Number of packets between two losses.
 const LOSS: u32 = 97;

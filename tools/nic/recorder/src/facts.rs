@@ -10,8 +10,8 @@ use verbena_abi::ctx::QpState;
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::WqeOpcode;
 use verbena_faults::{Action, Rule};
-use verbena_roce::wire::opcode;
-use verbena_roce::{psn, psn::PSN_MASK};
+use verbena_transport::wire::opcode;
+use verbena_transport::{psn, psn::PSN_MASK};
 
 /// The present state of a QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,10 +12,10 @@ use std::collections::{HashMap, HashSet};
 use verbena_abi::cqe::WcStatus;
 use verbena_abi::eqe::EventType;
 use verbena_abi::syndrome::Syndrome;
-use verbena_roce::packet::Reth;
-use verbena_roce::psn;
-use verbena_roce::wire::opcode::{self, op, Header, Operation};
-use verbena_roce::wire::{bth, ethernet, icrc, ipv4, udp};
+use verbena_transport::packet::Reth;
+use verbena_transport::psn;
+use verbena_transport::wire::opcode::{self, op, Header, Operation};
+use verbena_transport::wire::{bth, ethernet, icrc, ipv4, udp};
 
 /// Most frames, and most bytes of payload, for which each packet of a row becomes a frame of its
 /// own. A recording beyond these limits gives one frame for each row, with the payload of at most
@@ -343,7 +343,7 @@ mod tests {
     use crate::file::Recording;
     use crate::why::tests::{created, state};
     use verbena_abi::ctx::QpState;
-    use verbena_roce::wire::{self, reth};
+    use verbena_transport::wire::{self, reth};
 
     fn of(whats: Vec<What>) -> Vec<Frame> {
         let entries = (0..).zip(whats);

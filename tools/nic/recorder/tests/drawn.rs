@@ -4,7 +4,7 @@
 //! without a panic.
 
 use verbena_faults::{Action, Match, Rule};
-use verbena_record::{errors, export, frames, report, why, Entry, Facts, Recording, What, WORDS};
+use verbena_recorder::{errors, export, frames, report, why, Entry, Facts, Recording, What, WORDS};
 
 /// A source of random numbers (splitmix64).
 struct Dice(u64);

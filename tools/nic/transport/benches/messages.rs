@@ -4,9 +4,9 @@
 //! ones compared with memcpy of the same buffers, and the cost of many queue pairs.
 
 use criterion::{criterion_group, criterion_main, Criterion, Throughput};
-use verbena_roce::host::WqeOpcode;
-use verbena_roce::QpType;
-use verbena_roce_lab::engine::{Engine, Shape};
+use verbena_lab_transport::engine::{Engine, Shape};
+use verbena_transport::host::WqeOpcode;
+use verbena_transport::QpType;
 
 const BATCH: u64 = 1024;
 

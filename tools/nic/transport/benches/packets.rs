@@ -6,11 +6,11 @@ use criterion::{criterion_group, criterion_main, BenchmarkId, Criterion, Through
 use std::convert::Infallible;
 use std::hint::black_box;
 use std::rc::Rc;
-use verbena_roce::packet::{Kind, Reth, Transport};
-use verbena_roce::wire::{frame, icrc};
-use verbena_roce::{Packet, Payload, Pool};
-use verbena_roce_lab::pair::path;
-use verbena_roce_lab::Side;
+use verbena_lab_transport::pair::path;
+use verbena_lab_transport::Side;
+use verbena_transport::packet::{Kind, Reth, Transport};
+use verbena_transport::wire::{frame, icrc};
+use verbena_transport::{Packet, Payload, Pool};
 
 fn write(size: usize) -> Packet {
     Packet {

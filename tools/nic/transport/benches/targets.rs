@@ -8,9 +8,9 @@
 
 use std::fmt::Write;
 use std::time::{Duration, Instant};
-use verbena_roce::host::WqeOpcode;
-use verbena_roce::QpType;
-use verbena_roce_lab::engine::{Engine, Shape};
+use verbena_lab_transport::engine::{Engine, Shape};
+use verbena_transport::host::WqeOpcode;
+use verbena_transport::QpType;
 
 const ROUNDS: usize = 200;
 const SLICE: Duration = Duration::from_millis(2);

@@ -41,7 +41,7 @@
 //! | `wire/` | the headers to the bit, ICRC, whole frames |
 //!
 //! The unit tests of a part are beside it. `tests/rules/` tests the rules of queue pairs from
-//! outside, on the virtual clock and the bad links of the laboratory (`tools/roce-lab`), whose
+//! outside, on the virtual clock and the bad links of the laboratory (`tools/lab/transport`), whose
 //! hosts check the invariants in every test.
 //!
 //! `Documentation/rules.md` lists the rules by clause with their tests,

@@ -2,9 +2,9 @@
 
 //! In steady state no message of any kind needs an allocation, in either mode of transport.
 
-use verbena_roce::host::WqeOpcode;
-use verbena_roce::QpType;
-use verbena_roce_lab::engine::{Engine, Shape};
+use verbena_lab_transport::engine::{Engine, Shape};
+use verbena_transport::host::WqeOpcode;
+use verbena_transport::QpType;
 
 /// Returns the number of allocations during 2000 messages, after 2000 others.
 fn allocations(shape: Shape) -> u64 {

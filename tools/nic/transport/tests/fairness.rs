@@ -3,9 +3,9 @@
 //! Eight senders share a link of 10 Gbit/s on a virtual clock: a short form of `scripts/sim
 //! --fairness`.
 
-use verbena_roce::host::WqeOpcode;
-use verbena_roce_lab::fairness::{run, Outcome};
-use verbena_roce_lab::flows::Shape;
+use verbena_lab_transport::fairness::{run, Outcome};
+use verbena_lab_transport::flows::Shape;
+use verbena_transport::host::WqeOpcode;
 
 const SENDERS: usize = 8;
 const MS: u64 = 1_000_000;

@@ -5,14 +5,14 @@
 //! shows every change of them. If a change is intended, run
 //!
 //! ```text
-//! VERBENA_REWRITE=1 cargo test -p verbena-roce --test goodput; git diff tools/roce/tests/goodput.txt
+//! VERBENA_REWRITE=1 cargo test -p verbena-transport --test goodput; git diff tools/nic/transport/tests/goodput.txt
 //! ```
 //!
 //! look at the difference, and commit the new table with the change.
 
-use verbena_roce::host::WcStatus;
-use verbena_roce::Attr;
-use verbena_roce_lab::{Mode, Pair, Post, Setup, Side};
+use verbena_lab_transport::{Mode, Pair, Post, Setup, Side};
+use verbena_transport::host::WcStatus;
+use verbena_transport::Attr;
 
 const TABLE: &str = include_str!("goodput.txt");
 /// Path of the table.
@@ -87,8 +87,8 @@ impl Cell {
     fn line(&self) -> String {
         let (mut time, mut done) = (0, 0);
         let (mut ours, mut theirs) = (
-            verbena_roce::Counters::default(),
-            verbena_roce::Counters::default(),
+            verbena_transport::Counters::default(),
+            verbena_transport::Counters::default(),
         );
         for seed in 0..SEEDS {
             let mut pair = self.run(1 + seed);

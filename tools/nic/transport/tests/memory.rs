@@ -2,9 +2,9 @@
 
 //! The memory that a queue pair needs, as Documentation/transport.md states it.
 
-use verbena_roce::host::WqeOpcode;
-use verbena_roce::{Config, Qp, QpType};
-use verbena_roce_lab::engine::{Engine, Shape};
+use verbena_lab_transport::engine::{Engine, Shape};
+use verbena_transport::host::WqeOpcode;
+use verbena_transport::{Config, Qp, QpType};
 
 const PAIRS: u32 = 100;
 

@@ -10,7 +10,7 @@ use verbena_abi::wqe::WqeOpcode;
 use verbena_device::memory::GuestMemory;
 use verbena_device::mock::{Driver, SendWr};
 use verbena_device::tap::tap;
-use verbena_roce::wire::frame;
+use verbena_transport::wire::frame;
 
 const GUEST: &str = "52:54:00:12:34:56";
 
@@ -194,10 +194,10 @@ fn a_closed_pipe_ends_the_capture_without_an_error() {
 
 #[test]
 fn frames_of_a_recording_have_the_time_of_day_and_their_comments() {
-    let frame = verbena_record::Frame {
+    let frame = verbena_recorder::Frame {
         time: 5,
         bytes: vec![7; 62],
-        way: verbena_record::Way::Sent,
+        way: verbena_recorder::Way::Sent,
         comment: String::from("QP 0x1 -> 0x2, sent"),
     };
     let mut file = vec![];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! Tests very many connections at the same time; see `verbena_testing::many`.
+//! Tests very many connections at the same time; see `verbena_lab_guest::many`.
 fn main() -> std::process::ExitCode {
-    verbena_testing::many::main()
+    verbena_lab_guest::many::main()
 }

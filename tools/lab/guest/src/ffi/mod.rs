@@ -20,7 +20,7 @@
 // The sizes and offsets in the generated file hold for one architecture only.
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu")))]
 compile_error!(
-    "the generated bindings of libibverbs (tools/testing/src/ffi/bindings.rs) are those of x86_64-unknown-linux-gnu: \
+    "the generated bindings of libibverbs (tools/lab/guest/src/ffi/bindings.rs) are those of x86_64-unknown-linux-gnu: \
      generate those of this target first (scripts/provider-bindings)"
 );
 

@@ -6,9 +6,9 @@
 //! packets.
 
 use clap::{Parser, ValueEnum};
-use verbena_roce::host::WqeOpcode;
-use verbena_roce_lab::fairness::{run, Outcome};
-use verbena_roce_lab::flows::Shape;
+use verbena_lab_transport::fairness::{run, Outcome};
+use verbena_lab_transport::flows::Shape;
+use verbena_transport::host::WqeOpcode;
 
 /// Runs senders that share one link, on a virtual clock.
 #[derive(Parser)]

@@ -4,9 +4,9 @@
 //! the goodput without loss, and the number of packets sent for each packet needed.
 
 use clap::{Parser, ValueEnum};
-use verbena_roce::host::WqeOpcode;
-use verbena_roce::Counters;
-use verbena_roce_lab::flows::{Flows, Shape};
+use verbena_lab_transport::flows::{Flows, Shape};
+use verbena_transport::host::WqeOpcode;
+use verbena_transport::Counters;
 
 /// Runs one sender over a lossy link, on a virtual clock.
 #[derive(Parser)]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The target of this name in `verbena_roce_lab::fuzz`, as a program for libFuzzer.
+//! The target of this name in `verbena_lab_transport::fuzz`, as a program for libFuzzer.
 
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| verbena_roce_lab::fuzz::headers::ethernet(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| verbena_lab_transport::fuzz::headers::ethernet(bytes));

@@ -10,12 +10,12 @@
 use super::pair::{path, Setup};
 use super::{Rng, Side};
 use std::rc::Rc;
-use verbena_roce::host::*;
-use verbena_roce::packet::Packet;
-use verbena_roce::prefetch;
-use verbena_roce::sched::{self, Ready, Wheel};
-use verbena_roce::wire::frame;
-use verbena_roce::{Attr, Config, Qp, QpState};
+use verbena_transport::host::*;
+use verbena_transport::packet::Packet;
+use verbena_transport::prefetch;
+use verbena_transport::sched::{self, Ready, Wheel};
+use verbena_transport::wire::frame;
+use verbena_transport::{Attr, Config, Qp, QpState};
 
 mod nic;
 mod shape;

@@ -9,11 +9,11 @@ use crate::keys::admit;
 use crate::pair::path;
 use crate::Side;
 use std::collections::VecDeque;
-use verbena_roce::host::*;
-use verbena_roce::packet::Packet;
-use verbena_roce::pool::Pool;
-use verbena_roce::prefetch;
-use verbena_roce::QpType;
+use verbena_transport::host::*;
+use verbena_transport::packet::Packet;
+use verbena_transport::pool::Pool;
+use verbena_transport::prefetch;
+use verbena_transport::QpType;
 
 /// Protection domain of all queue pairs and regions.
 pub(super) const PD: u32 = 7;

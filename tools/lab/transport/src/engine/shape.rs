@@ -2,8 +2,8 @@
 
 //! The load of an engine: the messages, the number of connections, and the mode of travel.
 
-use verbena_roce::host::WqeOpcode;
-use verbena_roce::QpType;
+use verbena_transport::host::WqeOpcode;
+use verbena_transport::QpType;
 
 /// Length of a giant message in bytes.
 pub const GIANT: u32 = 1 << 30;

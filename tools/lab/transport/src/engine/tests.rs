@@ -4,7 +4,7 @@
 //! delay small ones.
 
 use super::*;
-use verbena_roce::QpType;
+use verbena_transport::QpType;
 
 #[test]
 fn messages_complete() {

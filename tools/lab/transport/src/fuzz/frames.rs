@@ -7,10 +7,10 @@
 use super::Input;
 use std::convert::Infallible;
 use std::rc::Rc;
-use verbena_roce::packet::{Packet, Payload};
-use verbena_roce::pool::Pool;
-use verbena_roce::wire::frame::{self, Frame};
-use verbena_roce::wire::{icrc, Malformed};
+use verbena_transport::packet::{Packet, Payload};
+use verbena_transport::pool::Pool;
+use verbena_transport::wire::frame::{self, Frame};
+use verbena_transport::wire::{icrc, Malformed};
 
 /// Length in bytes of the longest frame that is repaired: MTU 4096 and every header.
 const MAX_FRAME: usize = 4200;

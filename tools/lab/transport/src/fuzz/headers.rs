@@ -3,7 +3,7 @@
 //! Targets for single headers. A header that parses is emitted to the same bytes, except for bits
 //! that a valid header does not keep, and the emitted bytes parse to the same header.
 
-use verbena_roce::wire::{
+use verbena_transport::wire::{
     aeth, atomic_ack_eth, atomic_eth, bth, deth, ethernet, ieth, imm_dt, ipv4, ipv6, reth, udp,
     vlan, Path,
 };

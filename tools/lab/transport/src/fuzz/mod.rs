@@ -2,7 +2,7 @@
 
 //! The targets of the fuzzer: a function of bytes for each, which panics on an error.
 //!
-//! `tools/roce-lab/fuzz` wraps each into a program for libFuzzer (`scripts/fuzz` builds and runs
+//! `tools/lab/transport/fuzz` wraps each into a program for libFuzzer (`scripts/fuzz` builds and runs
 //! them). The ordinary tests here run each over the committed corpus and over every input that ever
 //! crashed it.
 //!

@@ -6,9 +6,9 @@
 //! the interface excludes.
 
 use crate::arena::{Arena, EVERY_USE};
-use verbena_roce::host::*;
-use verbena_roce::packet::Packet;
-use verbena_roce::pool::Pool;
+use verbena_transport::host::*;
+use verbena_transport::packet::Packet;
+use verbena_transport::pool::Pool;
 
 /// Length of a region in bytes.
 pub const REGION: u32 = 2048;

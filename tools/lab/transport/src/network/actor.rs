@@ -11,9 +11,9 @@ use super::Network;
 use crate::arena::parts;
 use crate::Rng;
 use verbena_abi::ctx::access;
-use verbena_roce::host::{DatagramDest, SendWqe, Sge, Syndrome, WqeOpcode};
-use verbena_roce::packet::Feth;
-use verbena_roce::{QpState, QpType};
+use verbena_transport::host::{DatagramDest, SendWqe, Sge, Syndrome, WqeOpcode};
+use verbena_transport::packet::Feth;
+use verbena_transport::{QpState, QpType};
 
 /// Largest number of bytes of a region after its message.
 const BEHIND: u32 = 8;

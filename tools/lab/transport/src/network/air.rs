@@ -11,10 +11,10 @@ use crate::Rng;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::rc::Rc;
-use verbena_roce::host::CopyFault;
-use verbena_roce::packet::{Packet, Payload};
-use verbena_roce::wire::{ecn, frame, Path};
-use verbena_roce::{Host, QpType};
+use verbena_transport::host::CopyFault;
+use verbena_transport::packet::{Packet, Payload};
+use verbena_transport::wire::{ecn, frame, Path};
+use verbena_transport::{Host, QpType};
 
 /// A packet on its way.
 #[derive(Clone, Debug)]
@@ -304,7 +304,7 @@ impl Network {
                 return Ok(());
             }
             host.copy(
-                verbena_roce::host::Target::Buffer(place),
+                verbena_transport::host::Target::Buffer(place),
                 packet.payload.source(),
             )
         });

@@ -12,11 +12,11 @@ use crate::reference::responder::{Responder, Setup};
 use crate::reference::unreliable::Unreliable;
 use crate::reference::work::Work;
 use crate::reference::{Effects, Next, Receive, Received, World};
-use verbena_roce::host::{
+use verbena_transport::host::{
     AtomicOp, Completion, KeyUse, Sge, Source, Take, Target, WcStatus, WqeOpcode,
 };
-use verbena_roce::packet::{Packet, Payload};
-use verbena_roce::{Attr, Config, Qp, QpState, QpType};
+use verbena_transport::packet::{Packet, Payload};
+use verbena_transport::{Attr, Config, Qp, QpState, QpType};
 
 /// The reference of a queue pair's service.
 #[derive(Debug)]

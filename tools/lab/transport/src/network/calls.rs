@@ -9,10 +9,10 @@ use super::end::extend;
 use super::lab::Call;
 use super::work::Fault;
 use super::Network;
-use verbena_roce::host::{EventType, Syndrome};
-use verbena_roce::packet::{AethSyndrome, Kind, Packet};
-use verbena_roce::qp::timers::rnr_delay_ns;
-use verbena_roce::{Attr, Budget, QpState, QpType};
+use verbena_transport::host::{EventType, Syndrome};
+use verbena_transport::packet::{AethSyndrome, Kind, Packet};
+use verbena_transport::qp::timers::rnr_delay_ns;
+use verbena_transport::{Attr, Budget, QpState, QpType};
 
 /// True if the packet parsed from a frame equals the packet that the frame was made of.
 pub fn same_packet(a: &Packet, b: &Packet) -> bool {

@@ -6,8 +6,8 @@
 use super::cover::Topic;
 use super::lab::{Call, Lab};
 use super::work::{Fault, Op};
-use verbena_roce::host::{Completion, RecvWqe, Syndrome, Take, WcOpcode, WcStatus, WqeOpcode};
-use verbena_roce::QpType;
+use verbena_transport::host::{Completion, RecvWqe, Syndrome, Take, WcOpcode, WcStatus, WqeOpcode};
+use verbena_transport::QpType;
 
 impl Lab {
     /// Takes a receive from the queue.

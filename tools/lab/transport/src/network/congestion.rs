@@ -4,8 +4,8 @@
 //! A17.9).
 
 use super::lab::Lab;
-use verbena_roce::packet::{Kind, Packet};
-use verbena_roce::QpType;
+use verbena_transport::packet::{Kind, Packet};
+use verbena_transport::QpType;
 
 /// Shortest time between two CNPs of a queue pair, in nanoseconds.
 const DISTANCE_NS: u64 = 50_000;

@@ -7,8 +7,10 @@
 use super::lab::{Call, Lab};
 use super::memory::{pattern, Owner};
 use crate::arena::parts;
-use verbena_roce::host::{AtomicOp, CopyFault, KeyUse, Sge, Source, Syndrome, Target, WqeOpcode};
-use verbena_roce::QpType;
+use verbena_transport::host::{
+    AtomicOp, CopyFault, KeyUse, Sge, Source, Syndrome, Target, WqeOpcode,
+};
+use verbena_transport::QpType;
 
 impl Lab {
     /// Copies bytes, and compares the result with the model.

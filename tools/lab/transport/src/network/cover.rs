@@ -5,7 +5,7 @@
 
 use super::work::Fault;
 use std::collections::BTreeMap;
-use verbena_roce::host::{EventType, WcOpcode, WcStatus, WqeOpcode};
+use verbena_transport::host::{EventType, WcOpcode, WcStatus, WqeOpcode};
 
 /// The topics of the counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -175,7 +175,7 @@ fn name([topic, a, b]: [u8; 3]) -> String {
         Topic::Climate => format!("seeds {}", CLIMATES.get(usize::from(a)).unwrap_or(&"?")),
         Topic::Turmoil => format!("driver: {}", TURMOIL.get(usize::from(a)).unwrap_or(&"?")),
         Topic::Counter => {
-            let names = verbena_roce::Counters::default();
+            let names = verbena_transport::Counters::default();
             let name = names
                 .each()
                 .nth(usize::from(a))

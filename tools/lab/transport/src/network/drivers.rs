@@ -8,8 +8,8 @@ use super::cover::Topic;
 use super::plan::first_psn;
 use super::work::Fault;
 use super::Network;
-use verbena_roce::host::Syndrome;
-use verbena_roce::{QpState, QpType};
+use verbena_transport::host::Syndrome;
+use verbena_transport::{QpState, QpType};
 
 impl Network {
     /// Starts a failed end anew in most cases.

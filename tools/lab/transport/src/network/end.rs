@@ -6,11 +6,11 @@
 use super::super::link::Mode;
 use super::congestion::Cnps;
 use std::collections::VecDeque;
-use verbena_roce::host::EventType;
-use verbena_roce::packet::Packet;
-use verbena_roce::qp::QpType;
-use verbena_roce::wire::Path;
-use verbena_roce::{Attr, Budget, Counters, QpState};
+use verbena_transport::host::EventType;
+use verbena_transport::packet::Packet;
+use verbena_transport::qp::QpType;
+use verbena_transport::wire::Path;
+use verbena_transport::{Attr, Budget, Counters, QpState};
 
 /// Start of the model's PSNs, so that there are PSNs before the first one.
 pub const PSN_BASE: u64 = 1 << 40;
@@ -279,6 +279,7 @@ impl End {
 
     /// Returns the local ACK timeout in nanoseconds, if there is one.
     pub fn timeout(&self) -> Option<u64> {
-        verbena_roce::qp::timers::ack_timeout_ns(self.attr.timeout).map(|t| t.max(self.min_timeout))
+        verbena_transport::qp::timers::ack_timeout_ns(self.attr.timeout)
+            .map(|t| t.max(self.min_timeout))
     }
 }

@@ -7,8 +7,8 @@
 use super::end::extend;
 use super::lab::{Call, Lab};
 use super::work::Fault;
-use verbena_roce::packet::Packet;
-use verbena_roce::QpType;
+use verbena_transport::packet::Packet;
+use verbena_transport::QpType;
 
 impl Lab {
     /// Handles a kept packet that the engine executes in the call of another packet. The other

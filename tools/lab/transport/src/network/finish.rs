@@ -7,8 +7,8 @@ use super::air::What;
 use super::cover::Topic;
 use super::{Climate, Network};
 use std::rc::Rc;
-use verbena_roce::host::WqeOpcode;
-use verbena_roce::{QpState, QpType};
+use verbena_transport::host::WqeOpcode;
+use verbena_transport::{QpState, QpType};
 
 impl Network {
     /// Checks the final state, moves everything to ERR, and checks again.

@@ -8,8 +8,8 @@ use super::memory::{Owner, LONGEST};
 use super::work::{Fault, Op};
 use super::Network;
 use verbena_abi::ctx::access;
-use verbena_roce::host::{Sge, Syndrome, WcStatus, WqeError, WqeOpcode};
-use verbena_roce::QpType;
+use verbena_transport::host::{Sge, Syndrome, WcStatus, WqeError, WqeOpcode};
+use verbena_transport::QpType;
 
 /// A key that no region has.
 pub(super) const BAD_KEY: u32 = 0x00ff_ff77;

@@ -5,8 +5,8 @@
 use super::air::Arrival;
 use super::Network;
 use crate::Rng;
-use verbena_roce::packet::{Aeth, AethSyndrome, Kind, NakCode, Reth, SendTail};
-use verbena_roce::wire::frame;
+use verbena_transport::packet::{Aeth, AethSyndrome, Kind, NakCode, Reth, SendTail};
+use verbena_transport::wire::frame;
 
 const NAKS: [NakCode; 5] = [
     NakCode::Sequence,

@@ -6,9 +6,9 @@
 use super::congestion::is_cnp;
 use super::cover::Topic;
 use super::lab::Lab;
-use verbena_roce::host::*;
-use verbena_roce::packet::Packet;
-use verbena_roce::pool::Pool;
+use verbena_transport::host::*;
+use verbena_transport::packet::Packet;
+use verbena_transport::pool::Pool;
 
 /// The host of one end.
 #[derive(Debug)]

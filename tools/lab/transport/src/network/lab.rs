@@ -8,8 +8,8 @@ use super::end::End;
 use super::memory::Memory;
 use super::work::{Op, Recv, RecvQueue};
 use std::ops::Range;
-use verbena_roce::pool::Pool;
-use verbena_roce::QpType;
+use verbena_transport::pool::Pool;
+use verbena_transport::QpType;
 
 /// The call in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

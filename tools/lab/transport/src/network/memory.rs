@@ -6,7 +6,7 @@
 
 use crate::arena::{Arena, Buffer};
 use std::ops::Range;
-use verbena_roce::host::{Sge, Source, Target};
+use verbena_transport::host::{Sge, Source, Target};
 
 /// Number of guard bytes between two regions.
 const GUARD: usize = 24;

@@ -58,7 +58,7 @@ use air::{Air, What};
 use cover::{Coverage, Topic};
 use lab::Lab;
 use std::rc::Rc;
-use verbena_roce::{Gather, Qp};
+use verbena_transport::{Gather, Qp};
 
 pub use super::link::Mode;
 pub use plan::Climate;

@@ -7,10 +7,10 @@ use super::congestion::is_cnp;
 use super::cover::Topic;
 use super::end::{extend, Pending};
 use super::lab::Lab;
-use verbena_roce::host::{AtomicOp, WqeOpcode};
-use verbena_roce::packet::{Aeth, AethSyndrome, Kind, NakCode, Packet, Payload, SendTail};
-use verbena_roce::QpState;
-use verbena_roce::QpType;
+use verbena_transport::host::{AtomicOp, WqeOpcode};
+use verbena_transport::packet::{Aeth, AethSyndrome, Kind, NakCode, Packet, Payload, SendTail};
+use verbena_transport::QpState;
+use verbena_transport::QpType;
 
 /// Returns the number of receives for a credit code (IBTA 9.7.7.2, table 46), which doubles every
 /// other step.
@@ -457,19 +457,19 @@ fn check_request(packet: &Packet, op: &super::work::Op, begin: u32, mtu: u32) {
         let (_, end) = op.message_at(op.first + u64::from(begin));
         let part = op.length.min((end - op.first) as u32 * mtu);
         let kind = match wqe.opcode {
-            WqeOpcode::RdmaRead => Kind::ReadRequest(verbena_roce::packet::Reth {
+            WqeOpcode::RdmaRead => Kind::ReadRequest(verbena_transport::packet::Reth {
                 addr: wqe.remote_addr + u64::from(done),
                 rkey: if op.length == 0 { 0 } else { wqe.rkey },
                 length: part - done,
             }),
-            WqeOpcode::AtomicWrite => Kind::AtomicWrite(verbena_roce::packet::Reth {
+            WqeOpcode::AtomicWrite => Kind::AtomicWrite(verbena_transport::packet::Reth {
                 addr: wqe.remote_addr,
                 rkey: wqe.rkey,
                 length: 8,
             }),
             WqeOpcode::Flush => Kind::Flush(
                 wqe.flush.0,
-                verbena_roce::packet::Reth {
+                verbena_transport::packet::Reth {
                     addr: wqe.remote_addr,
                     rkey: wqe.rkey,
                     length: wqe.flush.1,
@@ -499,7 +499,7 @@ fn check_request(packet: &Packet, op: &super::work::Op, begin: u32, mtu: u32) {
     let (first, last) = (begin == 0, begin + packet.psns == op.psns);
     let kind = match wqe.opcode {
         WqeOpcode::RdmaWrite | WqeOpcode::RdmaWriteImm => Kind::Write {
-            reth: first.then_some(verbena_roce::packet::Reth {
+            reth: first.then_some(verbena_transport::packet::Reth {
                 addr: wqe.remote_addr,
                 rkey: wqe.rkey,
                 length: op.length,

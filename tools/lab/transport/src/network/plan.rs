@@ -15,8 +15,8 @@ use crate::link::Mode;
 use crate::Rng;
 use std::collections::VecDeque;
 use verbena_abi::ctx::access;
-use verbena_roce::wire::{ipv4_to_gid, Path};
-use verbena_roce::{Attr, Budget, Config, Counters, Qp, QpState, QpType};
+use verbena_transport::wire::{ipv4_to_gid, Path};
+use verbena_transport::{Attr, Budget, Config, Counters, Qp, QpState, QpType};
 
 /// The kind of trouble in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

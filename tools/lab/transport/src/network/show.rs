@@ -6,9 +6,9 @@
 use super::end::extend;
 use super::Network;
 use crate::tap::{Fate, Sight, Work};
-use verbena_roce::packet::Packet;
-use verbena_roce::psn::PSN_MASK;
-use verbena_roce::wire::frame;
+use verbena_transport::packet::Packet;
+use verbena_transport::psn::PSN_MASK;
+use verbena_transport::wire::frame;
 
 impl Network {
     /// Shows a packet of an end. A packet without a frame, because it travels by reference or is

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The first seeds of every climate. Many more run in `tools/sim`.
+//! The first seeds of every climate. Many more run in `tools/lab/sim`.
 
 use super::{Climate, Mode, Network};
 use crate::tap::{Sight, Tap};
 use std::cell::RefCell;
 use std::rc::Rc;
-use verbena_roce::wire::frame;
+use verbena_transport::wire::frame;
 
 #[test]
 fn seeds_of_every_climate_keep_all_rules() {

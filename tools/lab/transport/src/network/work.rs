@@ -3,7 +3,7 @@
 //! Work requests as the model knows them: their contents, their deliberate faults, and their
 //! progress.
 
-use verbena_roce::host::{SendWqe, Sge, Syndrome, WcStatus, WqeError, WqeOpcode};
+use verbena_transport::host::{SendWqe, Sge, Syndrome, WcStatus, WqeError, WqeOpcode};
 
 /// The deliberate fault of a work request or a receive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

@@ -5,8 +5,8 @@
 
 use super::tables::{code_of, near};
 use std::collections::BTreeSet;
-use verbena_roce::host::AtomicOp;
-use verbena_roce::packet::{Aeth, AethSyndrome, Feth, Kind, NakCode, Packet, Payload, Reth};
+use verbena_transport::host::AtomicOp;
+use verbena_transport::packet::{Aeth, AethSyndrome, Feth, Kind, NakCode, Packet, Payload, Reth};
 
 /// The operation of a READ, an atomic, an ATOMIC WRITE or a FLUSH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

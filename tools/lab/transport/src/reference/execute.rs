@@ -6,8 +6,8 @@
 use super::answers::Wish;
 use super::responder::{Message, Responder};
 use super::{Next, Receive, Received, World};
-use verbena_roce::host::{Access, AtomicOp, WcOpcode, WcStatus};
-use verbena_roce::packet::{Feth, NakCode, Packet, Reth, SendTail};
+use verbena_transport::host::{Access, AtomicOp, WcOpcode, WcStatus};
+use verbena_transport::packet::{Feth, NakCode, Packet, Reth, SendTail};
 
 /// Length in bytes of the longest message (C9-94).
 const LONGEST: u32 = 1 << 31;

@@ -8,8 +8,8 @@ use super::requester::Requester;
 use super::responder::Responder;
 use super::tables::near;
 use super::{Effects, World};
-use verbena_roce::packet::{Kind, Packet, Payload};
-use verbena_roce::QpState;
+use verbena_transport::packet::{Kind, Packet, Payload};
+use verbena_transport::QpState;
 
 /// Distance in PSNs from which on no packet is kept.
 const REACH: u64 = 128;

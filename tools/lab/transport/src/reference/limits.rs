@@ -5,7 +5,7 @@
 //! and one more without a credit.
 
 use super::tables::{credits_of, near};
-use verbena_roce::packet::{Aeth, AethSyndrome};
+use verbena_transport::packet::{Aeth, AethSyndrome};
 
 /// The messages that credits allow.
 #[derive(Debug, Default)]

@@ -39,8 +39,8 @@ pub mod tables;
 pub mod unreliable;
 pub mod work;
 
-use verbena_roce::host::{AtomicOp, KeyUse, WcOpcode, WcStatus};
-use verbena_roce::packet::{Kind, Packet, Payload, Transport};
+use verbena_transport::host::{AtomicOp, KeyUse, WcOpcode, WcStatus};
+use verbena_transport::packet::{Kind, Packet, Payload, Transport};
 
 /// A receive that a message can take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,7 +166,7 @@ pub fn is_possible(packet: &Packet) -> bool {
         Kind::Write { reth, imm } => {
             reth.is_some() == packet.first && (imm.is_none() || packet.last)
         }
-        Kind::Send(tail) => tail == verbena_roce::packet::SendTail::None || packet.last,
+        Kind::Send(tail) => tail == verbena_transport::packet::SendTail::None || packet.last,
         Kind::ReadResponse(aeth) => aeth.is_some() == (packet.first || packet.last),
         Kind::AtomicWrite(_) => packet.first && packet.last,
         _ => packet.first && packet.last && packet.payload.is_empty(),

@@ -5,9 +5,9 @@
 
 use super::responder::{Message, Responder};
 use super::Received;
-use verbena_roce::host::{EventType, WcStatus};
-use verbena_roce::packet::{Aeth, AethSyndrome, NakCode, Packet};
-use verbena_roce::QpState;
+use verbena_transport::host::{EventType, WcStatus};
+use verbena_transport::packet::{Aeth, AethSyndrome, NakCode, Packet};
+use verbena_transport::QpState;
 
 /// Number of times that a NAK is repeated to a peer that asks again.
 const REPEATS: u32 = 16;

@@ -7,9 +7,9 @@ use super::limits::Limits;
 use super::tables::{near, BASE};
 use super::work::Work;
 use std::ops::RangeInclusive;
-use verbena_roce::host::{EventType, WcStatus, WqeOpcode};
-use verbena_roce::packet::{Kind, Packet};
-use verbena_roce::{Attr, QpState, Snapshot};
+use verbena_transport::host::{EventType, WcStatus, WqeOpcode};
+use verbena_transport::packet::{Kind, Packet};
+use verbena_transport::{Attr, QpState, Snapshot};
 
 /// The reference's state of a reliable requester.
 #[derive(Debug, Default)]

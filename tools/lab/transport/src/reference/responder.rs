@@ -8,9 +8,9 @@ use super::refuse::Refusal;
 use super::tables::{near, BASE};
 use super::{belongs, is_possible, Effects, Receive, Received, World};
 use verbena_abi::ctx::access;
-use verbena_roce::host::{Access, EventType, KeyUse, WcStatus};
-use verbena_roce::packet::{Kind, NakCode, Packet, Reth, Transport};
-use verbena_roce::{Attr, QpState};
+use verbena_transport::host::{Access, EventType, KeyUse, WcStatus};
+use verbena_transport::packet::{Kind, NakCode, Packet, Reth, Transport};
+use verbena_transport::{Attr, QpState};
 
 /// Properties that do not change in the life of a queue pair.
 #[derive(Clone, Copy, Debug, Default)]

@@ -7,8 +7,8 @@ use super::requester::Requester;
 use super::tables::{near, rnr_ns, status_of};
 use super::work::Work;
 use super::{belongs, is_possible};
-use verbena_roce::host::{WcStatus, WqeOpcode};
-use verbena_roce::packet::{Aeth, AethSyndrome, Kind, NakCode, Packet, Transport};
+use verbena_transport::host::{WcStatus, WqeOpcode};
+use verbena_transport::packet::{Aeth, AethSyndrome, Kind, NakCode, Packet, Transport};
 
 impl Requester {
     /// Advances the oldest unacknowledged PSN. Progress restores all retries, and ends the wait for

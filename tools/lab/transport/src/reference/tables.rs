@@ -2,8 +2,8 @@
 
 //! Tables of the specification, written down a second time, and PSNs that do not wrap.
 
-use verbena_roce::host::WcStatus;
-use verbena_roce::packet::NakCode;
+use verbena_transport::host::WcStatus;
+use verbena_transport::packet::NakCode;
 
 /// Start of the numbers that do not wrap, so that there are numbers before the first PSN.
 pub const BASE: u64 = 1 << 32;

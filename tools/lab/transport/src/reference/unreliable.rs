@@ -6,9 +6,9 @@
 use super::tables::{near, BASE};
 use super::{belongs, is_possible, Effects, Next, Receive, Received, World};
 use verbena_abi::ctx::access;
-use verbena_roce::host::{Access, EventType, KeyUse, WcOpcode, WcStatus};
-use verbena_roce::packet::{Kind, Packet, Reth, SendTail, Transport};
-use verbena_roce::{Attr, QpState, QpType};
+use verbena_transport::host::{Access, EventType, KeyUse, WcOpcode, WcStatus};
+use verbena_transport::packet::{Kind, Packet, Reth, SendTail, Transport};
+use verbena_transport::{Attr, QpState, QpType};
 
 /// Bytes of the GRH before the payload of a datagram.
 const GRH: u64 = 40;

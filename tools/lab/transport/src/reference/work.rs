@@ -2,7 +2,7 @@
 
 //! A work request as the requester of the reference knows it.
 
-use verbena_roce::host::WqeOpcode;
+use verbena_transport::host::WqeOpcode;
 
 /// The reference's state of a work request.
 #[derive(Clone, Debug)]

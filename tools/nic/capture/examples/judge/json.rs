@@ -3,9 +3,9 @@
 //! Packets as lines of JSON: flat objects that have only the fields of the packet.
 
 use std::fmt::Write;
-use verbena_roce::host::Source;
-use verbena_roce::packet::{Aeth, AethSyndrome, Kind, NakCode, Packet, SendTail, Transport};
-use verbena_roce::wire::{atomic_eth, frame, Path};
+use verbena_transport::host::Source;
+use verbena_transport::packet::{Aeth, AethSyndrome, Kind, NakCode, Packet, SendTail, Transport};
+use verbena_transport::wire::{atomic_eth, frame, Path};
 
 /// A line that is not complete.
 struct Line(String);

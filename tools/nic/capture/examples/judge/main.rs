@@ -21,8 +21,8 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::rc::Rc;
 use verbena_capture::Capture;
-use verbena_roce::wire::opcode;
-use verbena_roce_lab::tap::{Sight, Tap};
+use verbena_lab_transport::tap::{Sight, Tap};
+use verbena_transport::wire::opcode;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -46,7 +46,7 @@ fn main() -> ExitCode {
 pub struct Recorder {
     capture: Capture<BufWriter<File>>,
     meant: BufWriter<File>,
-    paths: [verbena_roce::wire::Path; 2],
+    paths: [verbena_transport::wire::Path; 2],
     /// Time of the last frame.
     pub now: u64,
     /// Opcodes and AETH syndromes that were sent.

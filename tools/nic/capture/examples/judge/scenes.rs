@@ -6,11 +6,11 @@
 use crate::Recorder;
 use std::cell::RefCell;
 use std::rc::Rc;
-use verbena_roce::host::{DatagramDest, Sge, WcStatus, WqeOpcode, XrcSrq};
-use verbena_roce::packet::{Feth, Kind};
-use verbena_roce::wire::{ipv4_to_gid, Path};
-use verbena_roce::{Attr, QpType};
-use verbena_roce_lab::{Buffer, Mode, Pair, Post, Setup, Side};
+use verbena_lab_transport::{Buffer, Mode, Pair, Post, Setup, Side};
+use verbena_transport::host::{DatagramDest, Sge, WcStatus, WqeOpcode, XrcSrq};
+use verbena_transport::packet::{Feth, Kind};
+use verbena_transport::wire::{ipv4_to_gid, Path};
+use verbena_transport::{Attr, QpType};
 use Side::{A, B};
 
 /// Lengths of messages of one packet: each number of padding bytes, no bytes, and a whole path MTU.

@@ -13,8 +13,8 @@ use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
-use verbena_control::{Record, Reply, Request, ToldCapture, ToldKept};
 use verbena_device::tap::{tap, Seen, Watch, Way};
+use verbena_protocol::{Record, Reply, Request, ToldCapture, ToldKept};
 
 /// Largest number of frames that wait for a client.
 const FRAMES: usize = 8192;

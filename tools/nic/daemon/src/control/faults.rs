@@ -8,7 +8,7 @@ use crate::shared::{Change, Question, Shared};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
-use verbena_control::{Reply, Request, ToldRules};
+use verbena_protocol::{Reply, Request, ToldRules};
 
 /// Number of attempts to remove a connection's rules, while too many questions wait for the engine.
 const TRIES: u32 = 50;
@@ -113,7 +113,7 @@ mod tests {
     fn add(while_connected: bool) -> Request {
         let text = "version = 1\n[[rule]]\nname = \"x\"\naction = \"drop\"\n";
         Request::FaultAdd {
-            set: verbena_control::read_toml(text).unwrap(),
+            set: verbena_protocol::read_toml(text).unwrap(),
             while_connected,
         }
     }

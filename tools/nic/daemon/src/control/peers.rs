@@ -6,9 +6,9 @@
 use super::{ask, port, said};
 use crate::shared::{Question, Shared};
 use std::collections::BTreeMap;
-use verbena_control::MAX_PEERS;
 use verbena_device::QpFigures;
-use verbena_roce::QpState;
+use verbena_protocol::MAX_PEERS;
+use verbena_transport::QpState;
 
 type Gid = [u8; 16];
 
@@ -89,8 +89,11 @@ mod tests {
 
     /// A queue pair that has sent `sent` packets to `peer`.
     fn qp(peer: Option<u16>, sent: u64, trip: Option<u64>) -> QpFigures {
-        let transport =
-            verbena_roce::Qp::new(verbena_roce::Config::new(16, verbena_roce::QpType::Rc, 1));
+        let transport = verbena_transport::Qp::new(verbena_transport::Config::new(
+            16,
+            verbena_transport::QpType::Rc,
+            1,
+        ));
         let mut counters = [0; NUM_COUNTERS];
         counters[Counter::TxPackets as usize] = sent;
         let mut live = transport.snapshot();
@@ -113,8 +116,8 @@ mod tests {
             is_local: false,
             live,
             counters,
-            transport: verbena_roce::Counters::default(),
-            congestion: verbena_roce::CongestionCounters::default(),
+            transport: verbena_transport::Counters::default(),
+            congestion: verbena_transport::CongestionCounters::default(),
         }
     }
 

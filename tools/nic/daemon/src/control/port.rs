@@ -131,8 +131,8 @@ mod tests {
     use serde_json::Value;
     use std::sync::Arc;
     use verbena_abi::syndrome::Syndrome;
-    use verbena_control::Request;
     use verbena_device::{Config, Device};
+    use verbena_protocol::Request;
 
     /// Returns the reply to a request, with the answers of `device`.
     fn told(request: &str, device: &Device) -> Value {

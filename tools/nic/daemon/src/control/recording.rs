@@ -11,10 +11,10 @@ use crate::shared::{Full, Question, Shared, Switch};
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
-use verbena_control::{Reply, ToldFull, ToldRecorder, ToldRecording};
 use verbena_device::Fully;
-use verbena_record::full::ASKED;
-use verbena_record::MAX_ENTRIES;
+use verbena_protocol::{Reply, ToldFull, ToldRecorder, ToldRecording};
+use verbena_recorder::full::ASKED;
+use verbena_recorder::MAX_ENTRIES;
 
 /// Largest number of entries that the engine returns at once.
 const PORTION: usize = 4096;
@@ -133,7 +133,7 @@ mod tests {
     use std::io::Read;
     use std::net::Shutdown;
     use std::sync::Mutex;
-    use verbena_record::full::{Item, Reader, Tape};
+    use verbena_recorder::full::{Item, Reader, Tape};
 
     #[test]
     fn a_client_that_closes_its_half_gets_the_recording_to_its_end() {

@@ -173,7 +173,7 @@ fn a_flood_of_frames_is_handled_in_portions_and_does_not_delay_actions() {
 fn the_recorded_entries_are_saved_after_a_panic_of_the_model_and_of_the_engine() {
     use verbena_abi::eqe::EventType;
     use verbena_abi::syndrome::Syndrome;
-    use verbena_record::{Recording, What};
+    use verbena_recorder::{Recording, What};
     let name = format!("verbena-death-{}", std::process::id());
     let path = std::env::temp_dir().join(name);
     let read = || {
@@ -269,7 +269,7 @@ fn the_engine_does_not_sleep_past_a_delayed_frame() {
     let mut engine = engine(1);
     let common = engine.common.clone();
     common.impairments.set_uplinks(1);
-    let late = verbena_control::Impairment {
+    let late = verbena_protocol::Impairment {
         delay_ns: 1000,
         ..Default::default()
     };

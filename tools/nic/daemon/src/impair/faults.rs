@@ -6,7 +6,7 @@
 //! the same frames have the same fate.
 
 use std::collections::BTreeMap;
-use verbena_control::{Impairment, Toll};
+use verbena_protocol::{Impairment, Toll};
 
 /// Largest number of frames that wait.
 pub const MAX_WAITING: usize = 4096;
@@ -17,7 +17,7 @@ pub const MAX_BYTES: usize = 16 << 20;
 const ETHERNET: usize = 14;
 /// Time after which an uplink without room is tried again, in nanoseconds.
 const CROWDED: u64 = 200_000;
-const MILLION: u64 = verbena_control::MILLION as u64;
+const MILLION: u64 = verbena_protocol::MILLION as u64;
 
 /// A generator of random numbers (splitmix64).
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use crate::uplink::Batch;
 use rustix::event::{eventfd, EventfdFlags};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
-use verbena_control::Impairment;
+use verbena_protocol::Impairment;
 
 type Sent = Arc<Mutex<Vec<Vec<u8>>>>;
 
@@ -133,15 +133,15 @@ fn a_frame_that_is_too_long_for_an_uplink_is_dropped_before_the_impairment() {
 
 #[test]
 fn the_switch_decides_once_for_frames_of_one_path_in_a_row() {
-    use verbena_roce::packet::{Kind, Payload};
-    use verbena_roce::{packet, Packet};
+    use verbena_transport::packet::{Kind, Payload};
+    use verbena_transport::{packet, Packet};
     // A frame between two stations. A number is the last byte of a station's MAC and IP address.
     let between = |from: u8, to: u8, psn: u32| {
         let path = Path {
             smac: [2, 0, 0, 0, 0, from],
             dmac: [2, 0, 0, 0, 0, to],
-            sgid: verbena_roce::wire::ipv4_to_gid([10, 0, 0, from]),
-            dgid: verbena_roce::wire::ipv4_to_gid([10, 0, 0, to]),
+            sgid: verbena_transport::wire::ipv4_to_gid([10, 0, 0, from]),
+            dgid: verbena_transport::wire::ipv4_to_gid([10, 0, 0, to]),
             udp_sport: 0xc000,
             ..Path::default()
         };
@@ -203,7 +203,7 @@ fn a_gid_that_a_guest_may_not_use_is_refused_and_the_refusal_is_listed() {
     });
     let network = Network::new(&common, &vms, vec![]);
     let entry = |mac, last| Entry {
-        gid: verbena_roce::wire::ipv4_to_gid([10, 0, 0, last]),
+        gid: verbena_transport::wire::ipv4_to_gid([10, 0, 0, last]),
         mac: [2, 0, 0, 0, 0, mac],
         vlan: None,
     };

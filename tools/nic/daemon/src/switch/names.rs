@@ -8,7 +8,7 @@ use crate::policy::{link_local, Policy};
 use std::collections::{HashMap, HashSet};
 use verbena_abi::syndrome::Syndrome;
 use verbena_device::Gid as Entry;
-use verbena_roce::wire::Path;
+use verbena_transport::wire::Path;
 
 type Gid = [u8; 16];
 

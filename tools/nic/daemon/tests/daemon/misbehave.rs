@@ -54,7 +54,7 @@ fn configuration_space_has_a_word_for_each_kind_that_the_script_lists() {
     client.read(CONFIG, end, &mut out).unwrap();
     assert_eq!(out, [0; 4]);
 
-    let script = include_str!("../../../../scripts/guest/misbehave");
+    let script = include_str!("../../../../../scripts/guest/misbehave");
     let list = script.split_once("kinds=(").unwrap().1;
     let list = list.split_once(')').unwrap().0;
     let names: Vec<_> = list.split_whitespace().collect();

@@ -14,8 +14,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
-use verbena_record::full::{Item, Reader};
-use verbena_record::Recording;
+use verbena_recorder::full::{Item, Reader};
+use verbena_recorder::Recording;
 
 /// A running NIC, which is killed at the end of the test.
 pub struct Nic {

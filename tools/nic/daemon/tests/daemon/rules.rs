@@ -18,8 +18,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 use verbena_abi::cmd::{CmdStatus, QueryDevice};
-use verbena_control::{read_toml, Nic, Request};
-use verbena_roce_lab::Rng;
+use verbena_lab_transport::Rng;
+use verbena_protocol::{read_toml, Nic, Request};
 
 /// A rule with which a command fails.
 const FAILS: &str = r#"
@@ -56,7 +56,7 @@ fn add(nic: &Nic, file: &str) {
         set: read_toml(file).unwrap(),
         while_connected: false,
     };
-    let _: verbena_control::ToldRules = nic.ask(&request).unwrap();
+    let _: verbena_protocol::ToldRules = nic.ask(&request).unwrap();
 }
 
 /// Returns the request line for a rule of that name that ends with its connection.
@@ -232,7 +232,7 @@ fn several_sets_of_rules_of_one_connection_end_together() {
         assert_eq!(status, CmdStatus::NoResources.to_raw());
         drop(stream);
         settle(&nic, &["stays", &free]);
-        let _: verbena_control::ToldRules = nic.ask(&Request::FaultRemove { name: free }).unwrap();
+        let _: verbena_protocol::ToldRules = nic.ask(&Request::FaultRemove { name: free }).unwrap();
         let status = command(
             &mut client,
             &interrupt,

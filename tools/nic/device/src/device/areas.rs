@@ -11,7 +11,7 @@ use crate::device::Device;
 use crate::memory::{Area, GuestMemory};
 use verbena_abi::doorbell::{self, Words, AREA_SLOTS, GROUPS, GROUP_SLOTS};
 use verbena_abi::syndrome::Syndrome;
-use verbena_roce::QpState;
+use verbena_transport::QpState;
 
 /// Time without a post or an arm after which an area is put to sleep although other areas are busy,
 /// so that a scan costs only as much as there are areas in use.

@@ -20,8 +20,8 @@ use crate::objects::port::Outgoing;
 use crate::tap::Way;
 use verbena_abi::stats::Counter;
 use verbena_faults::Direction;
-use verbena_roce::packet::Payload;
-use verbena_roce::wire::Path;
+use verbena_transport::packet::Payload;
+use verbena_transport::wire::Path;
 
 /// Payload length from which on no further packet is joined to a super-packet.
 const JOINED_BYTES: u32 = 256 << 10;

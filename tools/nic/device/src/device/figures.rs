@@ -52,13 +52,13 @@ pub struct QpFigures {
     /// True if the peer is a QP of this device.
     pub is_local: bool,
     /// State of the transport at the time of the call.
-    pub live: verbena_roce::Snapshot,
+    pub live: verbena_transport::Snapshot,
     /// Counters of the QP, indexed by `stats::Counter`.
     pub counters: [u64; NUM_COUNTERS],
     /// Counters of the transport of the QP.
-    pub transport: verbena_roce::Counters,
+    pub transport: verbena_transport::Counters,
     /// Congestion counters of the QP.
-    pub congestion: verbena_roce::CongestionCounters,
+    pub congestion: verbena_transport::CongestionCounters,
 }
 
 impl QpFigures {

@@ -29,11 +29,11 @@ use verbena_abi::cmd::CmdStatus;
 use verbena_abi::stats::Counter;
 use verbena_abi::syndrome::Syndrome;
 use verbena_faults::{alter, Direction, Effect, On, RuleSet, Told};
-use verbena_record::full::Item;
-use verbena_roce::host::Host;
-use verbena_roce::packet::{Aeth, AethSyndrome, Kind, NakCode};
-use verbena_roce::wire::{ecn, frame, Path};
-use verbena_roce::Packet;
+use verbena_recorder::full::Item;
+use verbena_transport::host::Host;
+use verbena_transport::packet::{Aeth, AethSyndrome, Kind, NakCode};
+use verbena_transport::wire::{ecn, frame, Path};
+use verbena_transport::Packet;
 
 /// Most frames that one call of [`Device::release`] sends on.
 const SLICE_HELD: u32 = 64;
@@ -290,7 +290,7 @@ impl Device {
                 srqn: 0,
                 marked: false,
                 datagram: None,
-                payload: verbena_roce::Payload::None,
+                payload: verbena_transport::Payload::None,
                 ..request.clone()
             });
             true
@@ -388,7 +388,7 @@ impl Device {
         if held.way == Direction::In {
             match frame::parse_in(&held.frame, &mut self.shared.pool) {
                 Ok(frame) => self.hand_over_freely(mem, &frame.path, frame.packet),
-                Err(verbena_roce::wire::Malformed::Icrc) => {
+                Err(verbena_transport::wire::Malformed::Icrc) => {
                     self.shared.counters.add(Counter::RxIcrcEncapsulated, 1);
                 }
                 Err(_) => self.shared.counters.add(Counter::RxMalformed, 1),

@@ -31,8 +31,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use verbena_abi::stats::Counter;
 use verbena_abi::syndrome::Syndrome;
-use verbena_record::full::Item;
-use verbena_roce::sched::{Ready, Wheel};
+use verbena_recorder::full::Item;
+use verbena_transport::sched::{Ready, Wheel};
 
 /// Result of a slice: when the caller has to call again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -12,9 +12,9 @@ use crate::tap::Way;
 use std::rc::Rc;
 use verbena_abi::stats::Counter;
 use verbena_abi::syndrome::Syndrome;
-use verbena_roce::host::CopyFault;
-use verbena_roce::wire::{frame, Malformed, Path};
-use verbena_roce::Packet;
+use verbena_transport::host::CopyFault;
+use verbena_transport::wire::{frame, Malformed, Path};
+use verbena_transport::Packet;
 
 /// Most packets that one call hands to a QP.
 const MAX_RUN: u32 = 32;
@@ -54,7 +54,7 @@ fn is_from(dmac: &[u8; 6], smac: &[u8; 6]) -> bool {
 /// Hands a packet to a QP if it is a datagram or comes from the peer of the QP. Other packets are
 /// dropped and counted as [`Counter::RxNoQp`].
 pub(super) fn take_in<M: GuestMemory>(
-    transport: &mut verbena_roce::Qp,
+    transport: &mut verbena_transport::Qp,
     host: &mut QpHost<'_, M>,
     now: u64,
     path: Option<&Path>,

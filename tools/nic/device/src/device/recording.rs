@@ -5,8 +5,8 @@
 use crate::device::Device;
 use crate::objects::recorder::Recorder;
 use verbena_faults::Rule;
-use verbena_record::WORDS;
-use verbena_roce::Packet;
+use verbena_recorder::WORDS;
+use verbena_transport::Packet;
 
 /// Part of a recording of the flight recorder.
 #[derive(Clone, Debug, Default, PartialEq)]

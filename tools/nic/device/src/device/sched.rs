@@ -4,7 +4,7 @@
 //! packets.
 //!
 //! Areas take turns, and the QPs of an area take turns within its turn, so that one context cannot
-//! starve another (`verbena_roce::sched`). A packet between QPs of this device is delivered as soon
+//! starve another (`verbena_transport::sched`). A packet between QPs of this device is delivered as soon
 //! as the call that sent it has returned.
 //!
 //! # Bounds of a slice
@@ -37,7 +37,7 @@ use crate::memory::GuestMemory;
 use crate::objects::qp::Qp;
 use verbena_abi::eqe::EventType;
 use verbena_abi::syndrome::Syndrome;
-use verbena_roce::{sched, QpState};
+use verbena_transport::{sched, QpState};
 
 /// Number of payload bytes after which a slice ends, so that the memory map can change.
 pub const SLICE_BYTES: u64 = sched::TURN_BYTES;
@@ -137,7 +137,7 @@ impl Device {
         &mut self,
         mem: &M,
         qpn: u32,
-        call: impl FnOnce(&mut verbena_roce::Qp, &mut QpHost<'_, M>) -> R,
+        call: impl FnOnce(&mut verbena_transport::Qp, &mut QpHost<'_, M>) -> R,
     ) -> Option<R> {
         self.with_qp_of(mem, None, qpn, call)
     }
@@ -148,7 +148,7 @@ impl Device {
         mem: &M,
         sender: Option<Side<'_, M>>,
         qpn: u32,
-        call: impl FnOnce(&mut verbena_roce::Qp, &mut QpHost<'_, M>) -> R,
+        call: impl FnOnce(&mut verbena_transport::Qp, &mut QpHost<'_, M>) -> R,
     ) -> Option<R> {
         let mut qp = self.qps.take(qpn)?;
         let Qp { transport, env } = &mut *qp;

@@ -12,7 +12,7 @@ use crate::memory::GuestMemory;
 use crate::objects::mr::{self, Mr, Span};
 use crate::slots::Slots;
 use verbena_abi::syndrome::Syndrome;
-use verbena_roce::host::{Access, CopyFault, KeyUse, Sge, Source, Target};
+use verbena_transport::host::{Access, CopyFault, KeyUse, Sge, Source, Target};
 
 /// One side of a copy: the memory of a guest, and the regions through which it can be reached.
 #[derive(Debug)]

@@ -7,10 +7,10 @@ use crate::execution::shared::Shared;
 use crate::memory::GuestMemory;
 use crate::objects::port::Outgoing;
 use crate::tap::{Seen, Way};
-use verbena_roce::host::{CopyFault, Target};
-use verbena_roce::packet::Kind;
-use verbena_roce::wire::{frame, Path};
-use verbena_roce::Packet;
+use verbena_transport::host::{CopyFault, Target};
+use verbena_transport::packet::Kind;
+use verbena_transport::wire::{frame, Path};
+use verbena_transport::Packet;
 
 /// Approximate length limit of the note of a frame, in bytes: a longer note gets no further text.
 const MAX_REMARK: usize = 256;

@@ -21,12 +21,12 @@ use verbena_abi::cqe::{network_type, wc_flags, Cqe, Tail};
 use verbena_abi::ctx::{mr_flags, AddressVector, MrState};
 use verbena_abi::stats::Counter;
 use verbena_abi::wqe::{self, send_flags, AtomicSegment, BindSegment, FastRegSegment};
-use verbena_roce::host::{
+use verbena_transport::host::{
     completes_as, AtomicOp, Completion, CopyFault, DatagramDest, EventType, Gather, Host, KeyUse,
     RecvWqe, SendWqe, Source, Syndrome, Take, Target, WcOpcode, WcStatus, WqeError, WqeOpcode,
     XrcSrq,
 };
-use verbena_roce::{Packet, Pool};
+use verbena_transport::{Packet, Pool};
 
 /// Number of known posted receives from which credits are sent without another read of guest
 /// memory.

@@ -11,9 +11,9 @@ use verbena_abi::eqe::EventType;
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::SendWqe;
 use verbena_faults::{Direction, On, Passing};
-use verbena_record::{Packet as Noted, What, FIRST, LAST, LOST, LOT, RECV, WRITTEN};
-use verbena_roce::packet::{Aeth, AethSyndrome, Kind, NakCode};
-use verbena_roce::{psn, Packet};
+use verbena_recorder::{Packet as Noted, What, FIRST, LAST, LOST, LOT, RECV, WRITTEN};
+use verbena_transport::packet::{Aeth, AethSyndrome, Kind, NakCode};
+use verbena_transport::{psn, Packet};
 
 /// Returns syndrome and MSN of an AETH as its word has them (IBTA 9.3).
 fn syndrome(aeth: &Aeth) -> u32 {

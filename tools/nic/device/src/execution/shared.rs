@@ -31,8 +31,8 @@ use verbena_abi::regs::NUM_UARS;
 use verbena_abi::stats::Counter;
 use verbena_abi::syndrome::Syndrome;
 use verbena_faults::On;
-use verbena_roce::sched::Wheel;
-use verbena_roce::Pool;
+use verbena_transport::sched::Wheel;
+use verbena_transport::Pool;
 
 /// Largest number of deadlines that a slice handles.
 pub(crate) const SLICE_DEADLINES: u32 = 1024;

@@ -5,8 +5,8 @@
 use crate::memory::ring::Ring;
 use crate::memory::GuestMemory;
 use verbena_abi::wqe;
-use verbena_roce::host::{RecvWqe, Sge, SgeList, Syndrome, WcStatus, WqeError};
-use verbena_roce::packet::Feth;
+use verbena_transport::host::{RecvWqe, Sge, SgeList, Syndrome, WcStatus, WqeError};
+use verbena_transport::packet::Feth;
 use zerocopy::FromBytes;
 
 /// Largest stride of a ring in bytes.

@@ -7,7 +7,7 @@
 use crate::config::{KEEP_BYTES, PEER_KEEP_BYTES};
 use std::collections::HashMap;
 use std::rc::{Rc, Weak};
-use verbena_roce::Allowance;
+use verbena_transport::Allowance;
 
 type Gid = [u8; 16];
 

@@ -3,8 +3,8 @@
 //! The counters of the device and of each queue pair.
 
 use verbena_abi::stats::{Counter, NUM_COUNTERS};
-use verbena_roce::packet::Kind;
-use verbena_roce::Packet;
+use verbena_transport::packet::Kind;
+use verbena_transport::Packet;
 
 /// A set of counters, of the device or of a queue pair.
 #[derive(Clone, Debug)]
@@ -32,7 +32,7 @@ impl Counters {
     }
 
     /// Adds the counters of a queue pair's transport.
-    pub fn add_transport(&mut self, qp: &verbena_roce::Qp) {
+    pub fn add_transport(&mut self, qp: &verbena_transport::Qp) {
         let congestion = qp.congestion();
         self.add(Counter::RpCnpIgnored, congestion.rp_cnp_ignored);
         self.add(
@@ -72,8 +72,8 @@ impl Counters {
     /// Returns the counters of a queue pair's transport that no counter of the port covers, by
     /// their names in the transport.
     pub fn beside(
-        qp: &verbena_roce::Counters,
-        congestion: &verbena_roce::CongestionCounters,
+        qp: &verbena_transport::Counters,
+        congestion: &verbena_transport::CongestionCounters,
     ) -> impl Iterator<Item = (&'static str, u64)> {
         let told = [
             "tx_packets",

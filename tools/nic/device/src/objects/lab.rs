@@ -12,9 +12,9 @@ use std::rc::Rc;
 use verbena_abi::eqe::EventType;
 use verbena_abi::syndrome::Syndrome;
 use verbena_faults::{Direction, Effect, Party, Passing, Sequence, Table};
-use verbena_roce::host::WcStatus;
-use verbena_roce::packet::Kind;
-use verbena_roce::Packet;
+use verbena_transport::host::WcStatus;
+use verbena_transport::packet::Kind;
+use verbena_transport::Packet;
 
 /// Largest number of frames that are kept back. Further frames are lost.
 const MAX_HELD: usize = 4096;

@@ -14,7 +14,7 @@ use crate::objects::window::Bound;
 use crate::slots::Slots;
 use verbena_abi::ctx::{access, mr_flags, MemoryEntry, MrState};
 use verbena_abi::syndrome::Syndrome;
-use verbena_roce::host::{Access, KeyUse};
+use verbena_transport::host::{Access, KeyUse};
 
 /// A memory region or a memory window.
 #[derive(Debug)]

@@ -6,8 +6,8 @@ use crate::config::{Config, MAX_GID};
 use std::rc::Rc;
 use verbena_abi::cmd::{SetGid, NO_VLAN};
 use verbena_abi::ctx::AddressVector;
-use verbena_roce::wire::Path;
-use verbena_roce::Packet;
+use verbena_transport::wire::Path;
+use verbena_transport::Packet;
 
 /// The ECN bits of a traffic class. Without congestion control they are 0, "not ECT", whatever the
 /// address vector has (CA17-5, CA17-14), because the device would not react to a router's mark.

@@ -13,10 +13,10 @@ use std::rc::Rc;
 use verbena_abi::cmd::{self, QpType};
 use verbena_abi::ctx::{AddressVector, QpAttr, QpContext};
 use verbena_abi::doorbell::{self, Words};
-use verbena_roce::host::{WcStatus, XrcSrq};
-use verbena_roce::prefetch;
-use verbena_roce::wire::Path;
-use verbena_roce::QpState;
+use verbena_transport::host::{WcStatus, XrcSrq};
+use verbena_transport::prefetch;
+use verbena_transport::wire::Path;
+use verbena_transport::QpState;
 
 /// Largest path MTU of the standard, in bytes.
 const MAX_MTU_BYTES: u32 = 4096;
@@ -25,7 +25,7 @@ const MAX_MTU_BYTES: u32 = 4096;
 #[derive(Debug)]
 pub struct Qp {
     /// State machine of the transport.
-    pub transport: verbena_roce::Qp,
+    pub transport: verbena_transport::Qp,
     /// Rings, CQs and path around the state machine.
     pub env: Env,
 }
@@ -147,7 +147,7 @@ impl Env {
 
     /// Takes the receive of the SRQ that the queue pair still has and will not complete, because
     /// the queue pair is reset or destroyed. Returns its index and `wr_id`.
-    pub fn take_held(&mut self, transport: &verbena_roce::Qp) -> Option<(u32, u64)> {
+    pub fn take_held(&mut self, transport: &verbena_transport::Qp) -> Option<(u32, u64)> {
         let lost = self.lost.take();
         self.srqn()?;
         transport.held_recv().or(lost)

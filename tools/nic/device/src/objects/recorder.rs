@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The flight recorder of a device (`verbena_record`). In a device without a recorder, each entry
+//! The flight recorder of a device (`verbena_recorder`). In a device without a recorder, each entry
 //! that would be recorded costs the check of a pointer.
 
 use std::collections::HashMap;
 use verbena_faults::Rule;
-use verbena_record::{Ring, What, NO_RULE};
+use verbena_recorder::{Ring, What, NO_RULE};
 
 /// Largest number of rules whose text is kept. For later rules the entries have no number.
 const MAX_RULES: usize = 4096;

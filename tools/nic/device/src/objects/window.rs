@@ -18,7 +18,7 @@ use verbena_abi::syndrome::Syndrome;
 pub struct Bound {
     /// Key of the region.
     pub region: u32,
-    /// For type 2: the queue pair, by its [`KeyUse::owner`](verbena_roce::host::KeyUse::owner).
+    /// For type 2: the queue pair, by its [`KeyUse::owner`](verbena_transport::host::KeyUse::owner).
     pub owner: u64,
     /// Number of that queue pair.
     pub qpn: u32,

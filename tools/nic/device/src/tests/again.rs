@@ -10,7 +10,7 @@ use crate::Config;
 use verbena_abi::cqe::WcStatus;
 use verbena_abi::wqe::WqeOpcode;
 use verbena_faults::{Action, Direction, Match, On, RuleSet, VERSION};
-use verbena_record::{Entry, What};
+use verbena_recorder::{Entry, What};
 
 const TIMES: usize = 100;
 const BYTES: u32 = 20_000;

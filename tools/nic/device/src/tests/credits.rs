@@ -8,7 +8,7 @@ use crate::Config;
 use verbena_abi::ctx::QpState;
 use verbena_abi::doorbell::{self, Words};
 use verbena_abi::wqe::WqeOpcode;
-use verbena_roce::Host;
+use verbena_transport::Host;
 
 impl Pair {
     fn credits(&mut self) -> Option<u32> {

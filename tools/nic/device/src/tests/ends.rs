@@ -8,7 +8,7 @@ use crate::Config;
 use verbena_abi::cmd::*;
 use verbena_abi::ctx::QpState;
 use verbena_abi::wqe::WqeOpcode;
-use verbena_roce::wire::frame;
+use verbena_transport::wire::frame;
 
 /// Returns a queue pair in RTS whose peer is queue pair `to` of another machine.
 pub(super) fn far(d: &mut Driver, cq: &CqHandle, to: u32) -> QpHandle {
@@ -70,7 +70,7 @@ fn packets_to_another_machine_that_were_sent_before_the_end_leave() {
             d.post_send(qp, &SendWr::new(WqeOpcode::RdmaWrite, 1, &[]));
             assert!(d.device.note_posts(&d.ram, qp.qpn));
             d.device.with_qp(&d.ram, qp.qpn, |transport, host| {
-                transport.poll(host, now, &mut verbena_roce::sched::turn())
+                transport.poll(host, now, &mut verbena_transport::sched::turn())
             });
         }
         assert_eq!(

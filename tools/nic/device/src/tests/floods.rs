@@ -7,7 +7,7 @@ use super::port::{emitted, far, frames};
 use crate::mock::{SendWr, MAC};
 use verbena_abi::cqe::WcStatus;
 use verbena_abi::wqe::WqeOpcode;
-use verbena_roce::wire::{frame, Path};
+use verbena_transport::wire::{frame, Path};
 
 #[test]
 fn answers_to_a_flood_of_duplicates_take_no_turns_from_others() {
@@ -25,7 +25,7 @@ fn answers_to_a_flood_of_duplicates_take_no_turns_from_others() {
         dgid: sent.path.sgid,
         ..sent.path
     };
-    let packet = verbena_roce::Packet {
+    let packet = verbena_transport::Packet {
         dst_qpn: qp.qpn,
         ..sent.packet
     };

@@ -13,7 +13,7 @@ use verbena_abi::cqe::WcStatus;
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::WqeOpcode;
 use verbena_faults::{Action, Corrupt, Direction, Icrc, Match, RuleSet, VERSION};
-use verbena_record::full::{piece, Bytes, Item, Payload, Reader};
+use verbena_recorder::full::{piece, Bytes, Item, Payload, Reader};
 
 /// Destination of a recording, in memory.
 #[derive(Clone, Default)]

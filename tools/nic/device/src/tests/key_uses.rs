@@ -11,8 +11,8 @@ use verbena_abi::cmd::*;
 use verbena_abi::ctx::{access, mr_flags};
 use verbena_abi::syndrome::Syndrome::{self, *};
 use verbena_abi::wqe::{flush_level, flush_placement};
-use verbena_roce::host::{Access, KeyUse};
-use verbena_roce::packet::Feth;
+use verbena_transport::host::{Access, KeyUse};
+use verbena_transport::packet::Feth;
 
 const USES: [(Access, u32); 6] = [
     (Access::LocalRead, 0),

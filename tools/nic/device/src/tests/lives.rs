@@ -119,7 +119,7 @@ fn busy() -> Driver {
     p.d.device.note_posts(&p.d.ram, p.a.qpn);
     let (qpn, now) = (p.a.qpn, p.d.now);
     p.d.device.with_qp(&p.d.ram, qpn, |transport, host| {
-        transport.poll(host, now, &mut verbena_roce::sched::turn())
+        transport.poll(host, now, &mut verbena_transport::sched::turn())
     });
     p.d.device.make_ready(qpn);
     p.d.device.shared.counters.add(Counter::RpCnpIgnored, 1);

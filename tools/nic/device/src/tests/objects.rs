@@ -380,7 +380,7 @@ fn packets_from_before_a_reset_are_not_delivered_after_it() {
     p.d.post_send(&mut p.a, &wr);
     let (device, ram, now) = (&mut p.d.device, &p.d.ram, p.d.now);
     assert!(device.note_posts(ram, p.a.qpn));
-    let mut turn = verbena_roce::sched::turn();
+    let mut turn = verbena_transport::sched::turn();
     device.with_qp(ram, p.a.qpn, |transport, host| {
         transport.poll(host, now, &mut turn)
     });

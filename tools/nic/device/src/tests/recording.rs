@@ -12,7 +12,7 @@ use verbena_abi::cqe::WcStatus;
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::WqeOpcode;
 use verbena_faults::{Action, Direction, Match, On, Rule, RuleSet, VERSION};
-use verbena_record::{export, why, Entry, Facts, Recording, What, LOST};
+use verbena_recorder::{export, why, Entry, Facts, Recording, What, LOST};
 
 const ENTRIES: usize = 1 << 16;
 const BYTES: usize = 20_000;
@@ -243,7 +243,7 @@ type Firings = Vec<(bool, u16, u32, u32, u64)>;
 
 /// Runs 40 WRITEs between two queue pairs of a new device. Returns the firings on their packets,
 /// random losses included, and what can be exported.
-fn run(config: &Config, rules: &RuleSet) -> (Firings, verbena_record::Exported) {
+fn run(config: &Config, rules: &RuleSet) -> (Firings, verbena_recorder::Exported) {
     let mut d = Driver::with(Config {
         record: 1 << 18,
         ..config.clone()

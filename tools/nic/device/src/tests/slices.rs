@@ -316,7 +316,7 @@ fn a_run_delivers_up_to_32_packets() {
     p.d.post_send(&mut p.a, &SendWr::new(WqeOpcode::RdmaWrite, 1, &[]));
     let (device, ram, now) = (&mut p.d.device, &p.d.ram, p.d.now);
     assert!(device.note_posts(ram, p.a.qpn));
-    let mut turn = verbena_roce::sched::turn();
+    let mut turn = verbena_transport::sched::turn();
     device.with_qp(ram, p.a.qpn, |transport, host| {
         transport.poll(host, now, &mut turn)
     });

@@ -10,7 +10,7 @@ use verbena_abi::cqe::WcStatus;
 use verbena_abi::ctx::{qp_mask as m, AddressVector, QpAttr, QpState};
 use verbena_abi::stats::Counter;
 use verbena_abi::wqe::WqeOpcode;
-use verbena_roce::wire::{frame, Path};
+use verbena_transport::wire::{frame, Path};
 
 fn set(d: &mut Driver, index: u16, valid: u8, address: [u8; 16]) {
     d.must(&SetGid {
@@ -357,7 +357,7 @@ fn frames_beyond_the_limit_are_dropped_and_counted() {
         // The packet is sent outside of a turn, as an answer that must not wait.
         assert!(d.device.note_posts(&d.ram, qp.qpn));
         d.device.with_qp(&d.ram, qp.qpn, |transport, host| {
-            transport.poll(host, now, &mut verbena_roce::sched::turn())
+            transport.poll(host, now, &mut verbena_transport::sched::turn())
         });
         d.device.run_slice(&d.ram, now);
         assert_eq!(d.device.frames.len(), crate::device::MAX_FRAMES);
@@ -402,7 +402,7 @@ fn a_received_frame_completes_and_notifies_at_once() {
 
 #[test]
 fn frames_of_a_batch_are_received_except_foreign_and_malformed_ones() {
-    use verbena_roce::packet::{Kind, Payload, SendTail, Transport};
+    use verbena_transport::packet::{Kind, Payload, SendTail, Transport};
     let mut p = Pair::new();
     let far = gid([10, 0, 0, 9]);
     let mut qp = from_to(&mut p.d, &p.cq_a, 0, far);
@@ -415,7 +415,7 @@ fn frames_of_a_batch_are_received_except_foreign_and_malformed_ones() {
             dgid,
             ..Path::default()
         };
-        let packet = verbena_roce::Packet {
+        let packet = verbena_transport::Packet {
             transport: Transport::Rc,
             kind: Kind::Send(SendTail::None),
             first: true,

@@ -8,8 +8,8 @@ use crate::mock::{gid, SendWr};
 use crate::tap::{tap, Seen, Tap, Watch, Way};
 use crate::Config;
 use verbena_abi::wqe::WqeOpcode;
-use verbena_roce::packet::{Kind, Payload};
-use verbena_roce::wire::frame;
+use verbena_transport::packet::{Kind, Payload};
+use verbena_transport::wire::frame;
 
 const FRAMES: usize = 1000;
 const BYTES: usize = 1 << 20;

@@ -64,7 +64,7 @@ class Capture:
                 to.write(block)
 
     def _read(self, records: bytes) -> None:
-        """Reads records of the control socket (tools/control/src/capture.rs)."""
+        """Reads records of the control socket (tools/nic/protocol/src/capture.rs)."""
         at = 0
         while records[at] != 2:
             kind, way, src, dst, length, time = struct.unpack_from("<BBIIIQ", records, at)

@@ -3,9 +3,9 @@
 //! Tests of altered frames, as the transport parses them.
 
 use verbena_faults::{alter, Corrupt, Field, Icrc};
-use verbena_roce::packet::{Kind, Reth, Transport};
-use verbena_roce::wire::{frame, Malformed, Path};
-use verbena_roce::{Packet, Payload};
+use verbena_transport::packet::{Kind, Reth, Transport};
+use verbena_transport::wire::{frame, Malformed, Path};
+use verbena_transport::{Packet, Payload};
 
 fn write(is_ipv4: bool, vlan: Option<u16>) -> Vec<u8> {
     let gid = |last| {
@@ -113,7 +113,7 @@ fn a_bit_of_the_payload_is_flipped_but_not_of_the_padding() {
         &how(None, None, Some(4), Icrc::Right)
     ));
     let packet = frame::parse(&bytes).unwrap().packet;
-    let verbena_roce::host::Source::Bytes(payload) = packet.payload.source() else {
+    let verbena_transport::host::Source::Bytes(payload) = packet.payload.source() else {
         panic!("the payload is not bytes");
     };
     assert_eq!(payload, b"helln");

@@ -3,10 +3,10 @@
 //! Files with errors of every kind: they are refused with the line of the error, and never cause a
 //! panic. Accepted files are checked.
 
-use verbena_control::{read_rules, read_toml};
 use verbena_faults::{RuleSet, Table};
-use verbena_nic_lab::{is_clear, is_good};
-use verbena_roce_lab::Rng;
+use verbena_lab_daemon::{is_clear, is_good};
+use verbena_lab_transport::Rng;
+use verbena_protocol::{read_rules, read_toml};
 
 /// A stream of random decisions, the same in each run.
 struct Lot(Rng);

@@ -7,8 +7,8 @@ use verbena_abi::cqe::WcStatus;
 use verbena_abi::eqe::EventType;
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::WqeOpcode;
-use verbena_control::{read_json, read_toml};
 use verbena_faults::{Direction, Effect, Party, Passing, Rule, RuleSet, Sequence, Table, Whom};
+use verbena_protocol::{read_json, read_toml};
 
 mod alter;
 mod hostile;

@@ -2,7 +2,7 @@
 
 //! Rules with errors are refused with the line, the field and the reason.
 
-use verbena_control::{read_json, read_toml};
+use verbena_protocol::{read_json, read_toml};
 
 /// Returns the error of a rule in line 4 of a file.
 fn error(matches: &str, action: &str) -> String {

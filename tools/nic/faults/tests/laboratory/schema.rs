@@ -5,7 +5,7 @@
 use serde_json::{json, Value};
 use verbena_faults::RuleSet;
 
-const SCHEMA: &str = include_str!("../../../../Documentation/faults.schema.json");
+const SCHEMA: &str = include_str!("../../../../../Documentation/faults.schema.json");
 
 fn keys(value: &Value) -> Vec<&str> {
     let mut keys: Vec<&str> = value

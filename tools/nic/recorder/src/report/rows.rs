@@ -16,7 +16,7 @@ use verbena_abi::ctx::QpState;
 use verbena_abi::eqe::EventType;
 use verbena_abi::syndrome::Syndrome;
 use verbena_faults::{Action, Direction, On};
-use verbena_roce::psn;
+use verbena_transport::psn;
 
 /// The PSN after the last request that was sent, by QPN.
 type Sent = BTreeMap<u32, u32>;

@@ -15,8 +15,8 @@ use verbena_abi::ctx::QpState;
 use verbena_abi::eqe::EventType;
 use verbena_abi::syndrome::Syndrome;
 use verbena_faults::{Action, Direction, On, Rule};
-use verbena_roce::psn;
-use verbena_roce::wire::opcode;
+use verbena_transport::psn;
+use verbena_transport::wire::opcode;
 
 /// The context in which a chain is made.
 pub(super) struct Chain<'a> {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Tests of the explanations with made-up recordings. `tools/ctl` tests them with recordings of a
+//! Tests of the explanations with made-up recordings. `tools/verbenactl` tests them with recordings of a
 //! device.
 
 use super::*;

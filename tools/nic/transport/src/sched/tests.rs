@@ -6,7 +6,7 @@ use super::wheel::GRANULARITY_NS;
 use super::*;
 use alloc::collections::{BTreeMap, VecDeque};
 use std::vec::Vec;
-use verbena_roce_lab::Rng;
+use verbena_lab_transport::Rng;
 
 /// Model of [`Ready`]: a ring of groups, and a list of slots for each group.
 #[derive(Default)]

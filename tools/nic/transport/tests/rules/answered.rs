@@ -3,9 +3,9 @@
 //! A requester whose answers the test makes. The link loses every packet that the requester sends.
 
 use super::by_hand::request;
-use verbena_roce::packet::{Aeth, AethSyndrome, Kind, NakCode, Packet};
-use verbena_roce::qp::credits;
-use verbena_roce_lab::{Mode, Pair, Setup, Side::*};
+use verbena_lab_transport::{Mode, Pair, Setup, Side::*};
+use verbena_transport::packet::{Aeth, AethSyndrome, Kind, NakCode, Packet};
+use verbena_transport::qp::credits;
 
 pub use super::by_hand::psn;
 
@@ -40,7 +40,7 @@ pub fn sent(p: &mut Pair) -> Vec<Packet> {
 pub fn numbers(p: &mut Pair) -> Vec<u32> {
     sent(p)
         .iter()
-        .map(|packet| verbena_roce::psn::ahead(packet.psn, psn(0)))
+        .map(|packet| verbena_transport::psn::ahead(packet.psn, psn(0)))
         .collect()
 }
 

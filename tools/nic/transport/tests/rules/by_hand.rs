@@ -3,19 +3,19 @@
 //! A responder whose requests the test makes one by one, since no requester would send most of
 //! them.
 
-use verbena_roce::host::AtomicOp;
-use verbena_roce::packet::{
+use verbena_lab_transport::{Buffer, Mode, Pair, Setup, Side::*};
+use verbena_transport::host::AtomicOp;
+use verbena_transport::packet::{
     Aeth, AethSyndrome, Kind, NakCode, Packet, Payload, Reth, SendTail, Transport,
 };
-use verbena_roce::QpType;
-use verbena_roce_lab::{Buffer, Mode, Pair, Setup, Side::*};
+use verbena_transport::QpType;
 
 /// First PSN that the responder expects.
 pub const FIRST: u32 = 0xff_fffe;
 
 /// Returns PSN number `n`, counted from [`FIRST`].
 pub fn psn(n: u32) -> u32 {
-    verbena_roce::psn::add(FIRST, n)
+    verbena_transport::psn::add(FIRST, n)
 }
 
 /// Returns a pair in which A is the responder. B drops the answers, because it has no requests

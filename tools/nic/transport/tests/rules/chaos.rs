@@ -9,9 +9,9 @@
 //! work request is complete.
 
 use super::{pattern, MODES};
-use verbena_roce::host::{EventType, Syndrome, WcStatus, WqeError, WqeOpcode};
-use verbena_roce::{QpState, QpType};
-use verbena_roce_lab::{Mode, Pair, Post, Rng, Setup, Side, Side::*};
+use verbena_lab_transport::{Mode, Pair, Post, Rng, Setup, Side, Side::*};
+use verbena_transport::host::{EventType, Syndrome, WcStatus, WqeError, WqeOpcode};
+use verbena_transport::{QpState, QpType};
 
 /// Returns a random work request, which may have an error.
 fn random_post(p: &mut Pair, rng: &mut Rng, side: Side, wr_id: u64) -> Post {

@@ -6,10 +6,10 @@
 
 use super::answered::{ack, answer, numbers, requester, requester_by};
 use super::by_hand::{answers, ask, put, request, responder, responder_by};
-use verbena_roce::packet::{Kind, Packet, Reth};
-use verbena_roce::qp::notify::CNP_INTERVAL_NS;
-use verbena_roce::qp::QpState;
-use verbena_roce_lab::{Mode, Pair, Post, Setup, Side::*};
+use verbena_lab_transport::{Mode, Pair, Post, Setup, Side::*};
+use verbena_transport::packet::{Kind, Packet, Reth};
+use verbena_transport::qp::notify::CNP_INTERVAL_NS;
+use verbena_transport::qp::QpState;
 
 const WINDOW: u32 = 16;
 
@@ -208,7 +208,7 @@ fn loss_alone_does_not_shrink_the_window() {
     for _ in 0..4 {
         assert_eq!(next_round(&mut p, &mut next, WINDOW, 20_000), WINDOW);
     }
-    super::answered::nak(&mut p, next, verbena_roce::packet::NakCode::Sequence);
+    super::answered::nak(&mut p, next, verbena_transport::packet::NakCode::Sequence);
     assert_eq!(numbers(&mut p), [next], "one packet alone");
     p.now += 20_000;
     ack(&mut p, next + WINDOW - 1);

@@ -4,10 +4,10 @@
 //! to be 0.
 
 use super::pattern;
-use verbena_roce::host::WqeOpcode;
-use verbena_roce::packet::Kind;
-use verbena_roce::{QpState, QpType};
-use verbena_roce_lab::{Mode, Pair, Post, Setup, Side, Side::*};
+use verbena_lab_transport::{Mode, Pair, Post, Setup, Side, Side::*};
+use verbena_transport::host::WqeOpcode;
+use verbena_transport::packet::Kind;
+use verbena_transport::{QpState, QpType};
 
 type Counted = Vec<(&'static str, u64)>;
 

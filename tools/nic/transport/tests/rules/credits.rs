@@ -4,11 +4,11 @@
 
 use super::by_hand::*;
 use super::pattern;
-use verbena_roce::host::WcStatus::*;
-use verbena_roce::packet::{AethSyndrome, Packet};
-use verbena_roce::qp::credits::{decode, INVALID};
-use verbena_roce::{Config, Qp, QpState, QpType};
-use verbena_roce_lab::{Buffer, Mode, Pair, Post, Setup, Side::*};
+use verbena_lab_transport::{Buffer, Mode, Pair, Post, Setup, Side::*};
+use verbena_transport::host::WcStatus::*;
+use verbena_transport::packet::{AethSyndrome, Packet};
+use verbena_transport::qp::credits::{decode, INVALID};
+use verbena_transport::{Config, Qp, QpState, QpType};
 
 /// Returns the credit codes of the positive acknowledgements among packets.
 fn codes(packets: &[Packet]) -> Vec<u8> {

@@ -4,10 +4,10 @@
 
 use super::by_hand::*;
 use super::pattern;
-use verbena_roce::host::WcStatus::*;
-use verbena_roce::packet::{AethSyndrome, Kind, NakCode, Packet, Reth};
-use verbena_roce::QpState;
-use verbena_roce_lab::{Buffer, Mode, Pair, Setup, Side::*};
+use verbena_lab_transport::{Buffer, Mode, Pair, Setup, Side::*};
+use verbena_transport::host::WcStatus::*;
+use verbena_transport::packet::{AethSyndrome, Kind, NakCode, Packet, Reth};
+use verbena_transport::QpState;
 
 fn with_depth(depth: u8) -> Pair {
     let mut setup = Setup::default();
@@ -281,7 +281,7 @@ fn a_response_to_a_late_copy_whose_key_becomes_invalid_is_dropped() {
     ask(&mut p, request(read(far), 0, &[]));
     let again = ask(&mut p, request(read(far), 0, &[]));
     p.world.region(far).valid = false;
-    let cause = verbena_roce::host::Syndrome::RkeyUnknown;
+    let cause = verbena_transport::host::Syndrome::RkeyUnknown;
     for packet in &again {
         p.qps[0].handle_source_fault(&mut p.world.host(A), p.now, packet, cause);
     }
@@ -298,7 +298,7 @@ fn a_response_to_a_late_copy_that_is_no_longer_remembered_is_dropped() {
     put(&mut p, request(read(other), 3, &[]));
     let responses = answers(&mut p);
     assert_eq!(psns(&responses)[0], psn(0));
-    let cause = verbena_roce::host::Syndrome::RkeyUnknown;
+    let cause = verbena_transport::host::Syndrome::RkeyUnknown;
     p.qps[0].handle_source_fault(&mut p.world.host(A), p.now, &responses[0], cause);
     assert_eq!(p.state(A), QpState::Rts);
     assert!(p.events(A).is_empty());
@@ -314,7 +314,7 @@ fn a_repeated_read_is_answered_before_the_nak_for_a_later_read() {
     // The WRITE is executed, but must not be acknowledged: that would acknowledge the READ before
     // it.
     put(&mut p, request(WRITE_NOTHING, 6, &[]));
-    let cause = verbena_roce::host::Syndrome::RkeyUnknown;
+    let cause = verbena_transport::host::Syndrome::RkeyUnknown;
     p.qps[0].handle_source_fault(&mut p.world.host(A), p.now, &responses[1], cause);
     let got = answers(&mut p);
     assert_eq!(psns(&got), [psn(0), psn(1), psn(2), psn(4)]);
@@ -335,10 +335,13 @@ fn a_read_whose_memory_is_gone_is_an_event_and_flushes_the_receive() {
     p.post_recv(A, 1, &[buffer.sge()]);
     let responses = ask(&mut p, request(read(far), 0, &[]));
     put(&mut p, part(true, false, request(SEND, 3, &[1; 256])));
-    let cause = verbena_roce::host::Syndrome::RkeyUnknown;
+    let cause = verbena_transport::host::Syndrome::RkeyUnknown;
     p.qps[0].handle_source_fault(&mut p.world.host(A), p.now, &responses[0], cause);
     p.settle();
-    assert_eq!(p.events(A), [verbena_roce::host::EventType::QpAccessErr]);
+    assert_eq!(
+        p.events(A),
+        [verbena_transport::host::EventType::QpAccessErr]
+    );
     assert_eq!(p.statuses(A), [(1, WrFlushErr)]);
 }
 
@@ -354,7 +357,10 @@ fn a_local_read_whose_memory_is_gone_is_an_event_and_flushes_the_receive() {
     // The NAK follows the acknowledgement of the first part.
     assert!(is_nak(&got[1..], 0, NakCode::RemoteAccess));
     p.settle();
-    assert_eq!(p.events(A), [verbena_roce::host::EventType::QpAccessErr]);
+    assert_eq!(
+        p.events(A),
+        [verbena_transport::host::EventType::QpAccessErr]
+    );
     assert_eq!(p.statuses(A), [(1, WrFlushErr)]);
 }
 
@@ -416,7 +422,7 @@ fn a_read_response_sent_in_part_begins_again_at_the_requested_packet() {
         put(&mut p, request(read(far), 0, &[]));
         put(&mut p, request(fetch_add(far, 0), 4, &[]));
         // Two packets of the READ are sent.
-        let mut budget = verbena_roce::Budget::new(2, u64::MAX);
+        let mut budget = verbena_transport::Budget::new(2, u64::MAX);
         p.qps[0].poll(&mut p.world.host(A), 0, &mut budget);
         put(&mut p, request(rest(far, asked), asked, &[]));
         let sent = psns(&answers(&mut p));
@@ -438,7 +444,7 @@ fn a_duplicate_before_a_response_sent_in_part_makes_it_begin_again() {
     let far = p.zeros(A, 600);
     ask(&mut p, request(fetch_add(far, 0), 0, &[]));
     put(&mut p, request(read(far), 1, &[]));
-    let mut budget = verbena_roce::Budget::new(2, u64::MAX);
+    let mut budget = verbena_transport::Budget::new(2, u64::MAX);
     p.qps[0].poll(&mut p.world.host(A), 0, &mut budget);
     put(&mut p, request(fetch_add(far, 0), 0, &[]));
     let sent = psns(&answers(&mut p));

@@ -3,9 +3,9 @@
 //! Completions in error for faults of the own side: work requests, receives and memory, by status.
 
 use super::{pattern, MODES};
-use verbena_roce::host::{EventType, Syndrome, WcStatus, WcStatus::*, WqeError, WqeOpcode};
-use verbena_roce::{Budget, QpState};
-use verbena_roce_lab::{Mode, Pair, Post, Setup, Side, Side::*};
+use verbena_lab_transport::{Mode, Pair, Post, Setup, Side, Side::*};
+use verbena_transport::host::{EventType, Syndrome, WcStatus, WcStatus::*, WqeError, WqeOpcode};
+use verbena_transport::{Budget, QpState};
 
 /// Returns the statuses of A's sends and of B's receives, after all work is done.
 pub fn outcome(p: &mut Pair) -> [Vec<(u64, WcStatus)>; 2] {
@@ -29,7 +29,7 @@ fn message_over_the_longest() {
     let mut p = Pair::rc(Mode::Local);
     let src = p.zeros(A, 16);
     let sges: Vec<_> = (0..3)
-        .map(|_| verbena_roce::host::Sge {
+        .map(|_| verbena_transport::host::Sge {
             length: 1 << 30,
             ..src.sge()
         })

@@ -3,10 +3,10 @@
 //! Operations without any error or loss.
 
 use super::{pattern, MODES};
-use verbena_roce::host::{WcOpcode, WcStatus, WqeOpcode};
-use verbena_roce::packet::Kind;
-use verbena_roce::{Budget, QpType};
-use verbena_roce_lab::{Mode, Pair, Post, Setup, Side::*};
+use verbena_lab_transport::{Mode, Pair, Post, Setup, Side::*};
+use verbena_transport::host::{WcOpcode, WcStatus, WqeOpcode};
+use verbena_transport::packet::Kind;
+use verbena_transport::{Budget, QpType};
 
 #[test]
 fn send_fills_the_receive() {

@@ -5,11 +5,11 @@
 
 use super::errors::{in_error, outcome};
 use super::pattern;
-use verbena_roce::host::{EventType, Syndrome, WcStatus::*};
-use verbena_roce::packet::{
+use verbena_lab_transport::{Mode, Pair, Post, Rng, Setup, Side::*};
+use verbena_transport::host::{EventType, Syndrome, WcStatus::*};
+use verbena_transport::packet::{
     Aeth, AethSyndrome, Kind, NakCode, Packet, Payload, Reth, SendTail, Transport,
 };
-use verbena_roce_lab::{Mode, Pair, Post, Rng, Setup, Side::*};
 
 /// Returns a packet to A that seems to come from B.
 fn forged(kind: Kind, psn: u32, payload: &[u8]) -> Packet {
@@ -80,7 +80,7 @@ fn acknowledgements_of_packets_that_were_not_sent_are_ignored() {
     for ahead in [1, 2, 1000, (1 << 24) - 1, 1 << 23] {
         p.deliver(
             A,
-            forged(Kind::Ack(ACK), verbena_roce::psn::add(una, ahead), &[]),
+            forged(Kind::Ack(ACK), verbena_transport::psn::add(una, ahead), &[]),
         );
     }
     assert_eq!(p.qps[0].counters().stale_responses, 5);
@@ -262,7 +262,7 @@ fn random_packets_never_panic_and_never_complete_wrongly() {
             let len = rng.below(300) as usize;
             let mut packet = forged(
                 kind,
-                verbena_roce::psn::add(near, rng.below(20) as u32),
+                verbena_transport::psn::add(near, rng.below(20) as u32),
                 &vec![3; len],
             );
             packet.first = rng.chance(60);

@@ -9,10 +9,10 @@ use super::by_hand::{
     request, responder, send, send_quietly, SEND, WRITE_NOTHING,
 };
 use super::pattern;
-use verbena_roce::host::WcStatus::*;
-use verbena_roce::packet::{AethSyndrome, Kind, NakCode, Packet};
-use verbena_roce::QpState;
-use verbena_roce_lab::{Buffer, Pair, Post, Rng, Setup, Side::*};
+use verbena_lab_transport::{Buffer, Pair, Post, Rng, Setup, Side::*};
+use verbena_transport::host::WcStatus::*;
+use verbena_transport::packet::{AethSyndrome, Kind, NakCode, Packet};
+use verbena_transport::QpState;
 
 #[test]
 fn a_second_acknowledgement_of_the_end_of_a_message_shows_no_spurious_probe() {
@@ -102,7 +102,7 @@ impl Peer {
         let Kind::Ack(aeth) = packet.kind else {
             panic!("{packet:?}");
         };
-        let at = verbena_roce::psn::ahead(packet.psn, psn(0)) as usize;
+        let at = verbena_transport::psn::ahead(packet.psn, psn(0)) as usize;
         let end = match aeth.syndrome {
             AethSyndrome::Ack { .. } => at.wrapping_add(1) & 0xff_ffff,
             AethSyndrome::Nak(NakCode::Sequence) => at,
@@ -211,7 +211,7 @@ fn a_peer_that_sends_everything_again_transfers_all_messages_with_any_ackreq() {
 
 /// Returns a responder with a gap that closed without AckReq, so that the kept requests after it
 /// wait, and its account.
-fn waiting() -> (Pair, std::rc::Rc<verbena_roce::Allowance>) {
+fn waiting() -> (Pair, std::rc::Rc<verbena_transport::Allowance>) {
     let mut p = receiving(4);
     let whole = p.restrict(A, 10_000);
     send(&mut p, 1);

@@ -34,7 +34,7 @@ mod unreliable_drops;
 mod windows;
 mod xrc;
 
-use verbena_roce_lab::Mode;
+use verbena_lab_transport::Mode;
 
 const MODES: [Mode; 3] = [Mode::Local, Mode::Split, Mode::Wire];
 

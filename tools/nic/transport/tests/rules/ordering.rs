@@ -6,10 +6,10 @@
 use super::answered::*;
 use super::placement::RANGE;
 use super::MODES;
-use verbena_roce::host::{WcStatus::*, WqeOpcode};
-use verbena_roce::packet::Kind;
-use verbena_roce::Budget;
-use verbena_roce_lab::{Buffer, Pair, Post, Setup, Side::*};
+use verbena_lab_transport::{Buffer, Pair, Post, Setup, Side::*};
+use verbena_transport::host::{WcStatus::*, WqeOpcode};
+use verbena_transport::packet::Kind;
+use verbena_transport::Budget;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Op {
@@ -121,7 +121,7 @@ fn a_fence_waits_for_all_outstanding_reads() {
 }
 
 /// Returns a pair that sends one packet in each turn, so that other packets may come between them.
-fn slow(mode: verbena_roce_lab::Mode) -> Pair {
+fn slow(mode: verbena_lab_transport::Mode) -> Pair {
     Pair::new(Setup {
         mode,
         budget: Budget::new(1, 1 << 20),

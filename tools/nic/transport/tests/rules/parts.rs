@@ -6,11 +6,11 @@ use super::answered::*;
 use super::by_hand;
 use super::pattern;
 use std::ops::Range;
-use verbena_roce::host::{EventType, WcStatus::*};
-use verbena_roce::packet::{Aeth, AethSyndrome, Kind, NakCode, Packet};
-use verbena_roce::qp::credits;
-use verbena_roce::QpState;
-use verbena_roce_lab::{Buffer, Mode, Pair, Post, Setup, Side::*};
+use verbena_lab_transport::{Buffer, Mode, Pair, Post, Setup, Side::*};
+use verbena_transport::host::{EventType, WcStatus::*};
+use verbena_transport::packet::{Aeth, AethSyndrome, Kind, NakCode, Packet};
+use verbena_transport::qp::credits;
+use verbena_transport::QpState;
 
 /// Returns a setup with a window of 8 packets, so parts of 4 responses, and this `max_rd_atomic`.
 fn places(count: u8) -> Setup {
@@ -39,7 +39,7 @@ fn asked(packets: &[Packet], from: Buffer) -> Vec<(u32, Option<(u64, u32)>)> {
             Kind::ReadRequest(reth) => Some((reth.addr - from.addr, reth.length)),
             _ => None,
         };
-        (verbena_roce::psn::ahead(packet.psn, psn(0)), part)
+        (verbena_transport::psn::ahead(packet.psn, psn(0)), part)
     };
     packets.iter().map(one).collect()
 }
@@ -62,7 +62,7 @@ fn respond(p: &mut Pair, begin: u32, end: u32) {
 
 /// Returns the oldest PSN that is not acknowledged, counted from the first PSN.
 fn una(p: &Pair) -> u32 {
-    verbena_roce::psn::ahead(p.qps[0].snapshot().una_psn, psn(0))
+    verbena_transport::psn::ahead(p.qps[0].snapshot().una_psn, psn(0))
 }
 
 const PARTS: [(u32, Option<(u64, u32)>); 3] = [
@@ -246,7 +246,7 @@ fn sqd_completes_a_read_that_was_requested_in_part() {
         p.post(A, Post::write(2, &[], there));
         assert_eq!(asked(&sent(&mut p), there), PARTS[..2]);
         p.modify(A, QpState::Sqd).unwrap();
-        let attr = verbena_roce::Attr {
+        let attr = verbena_transport::Attr {
             max_rd_atomic: lowered,
             ..p.attr(A)
         };

@@ -6,10 +6,10 @@ use super::answered;
 use super::by_hand::*;
 use super::MODES;
 use verbena_abi::ctx::access;
-use verbena_roce::host::{EventType, Syndrome, WcOpcode, WcStatus::*, WqeOpcode};
-use verbena_roce::packet::{AethSyndrome, Feth, Kind, NakCode, Packet, Reth};
-use verbena_roce::{Attr, QpState};
-use verbena_roce_lab::{Buffer, Mode, Pair, Post, Setup, Side::*};
+use verbena_lab_transport::{Buffer, Mode, Pair, Post, Setup, Side::*};
+use verbena_transport::host::{EventType, Syndrome, WcOpcode, WcStatus::*, WqeOpcode};
+use verbena_transport::packet::{AethSyndrome, Feth, Kind, NakCode, Packet, Reth};
+use verbena_transport::{Attr, QpState};
 
 /// FLUSH of a range with global visibility.
 pub const RANGE: Feth = Feth {

@@ -10,10 +10,10 @@ use super::by_hand::{
     receiving, request, responder, responder_by, send, send_quietly, write, SEND, WRITE_NOTHING,
 };
 use super::pattern;
-use verbena_roce::host::{WcStatus::*, WqeOpcode};
-use verbena_roce::packet::{AethSyndrome, Kind, NakCode, Packet};
-use verbena_roce::QpState;
-use verbena_roce_lab::{Mode, Pair, Post, Setup, Side::*};
+use verbena_lab_transport::{Mode, Pair, Post, Setup, Side::*};
+use verbena_transport::host::{WcStatus::*, WqeOpcode};
+use verbena_transport::packet::{AethSyndrome, Kind, NakCode, Packet};
+use verbena_transport::QpState;
 
 /// Returns a requester with a WRITE of this number of packets in flight.
 fn writing(count: u32) -> Pair {

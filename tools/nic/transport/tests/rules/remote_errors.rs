@@ -6,8 +6,8 @@
 use super::errors::{in_error, outcome};
 use super::{pattern, MODES};
 use verbena_abi::ctx::access;
-use verbena_roce::host::{EventType, Syndrome, WcStatus::*, WqeOpcode};
-use verbena_roce_lab::{Mode, Pair, Post, Setup, Side::*};
+use verbena_lab_transport::{Mode, Pair, Post, Setup, Side::*};
+use verbena_transport::host::{EventType, Syndrome, WcStatus::*, WqeOpcode};
 
 #[test]
 fn receive_too_small() {

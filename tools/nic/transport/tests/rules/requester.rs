@@ -4,15 +4,17 @@
 
 use super::answered::*;
 use super::pattern;
-use verbena_roce::host::{WcStatus::*, WqeOpcode};
-use verbena_roce::packet::{Aeth, AethSyndrome, Kind, NakCode, Packet, Reth, SendTail, Transport};
-use verbena_roce::QpType;
-use verbena_roce_lab::{Mode, Pair, Post, Setup, Side::*};
+use verbena_lab_transport::{Mode, Pair, Post, Setup, Side::*};
+use verbena_transport::host::{WcStatus::*, WqeOpcode};
+use verbena_transport::packet::{
+    Aeth, AethSyndrome, Kind, NakCode, Packet, Reth, SendTail, Transport,
+};
+use verbena_transport::QpType;
 
 /// Returns the PSN counted from the first PSN, the first and last flags, and the number of payload
 /// bytes.
 fn shape(packet: &Packet) -> (u32, bool, bool, u32) {
-    let n = verbena_roce::psn::ahead(packet.psn, psn(0));
+    let n = verbena_transport::psn::ahead(packet.psn, psn(0));
     (n, packet.first, packet.last, packet.payload.len())
 }
 
@@ -110,7 +112,7 @@ fn each_quarter_of_a_wire_window_asks_for_an_acknowledgement() {
             mode,
             window,
             wire_super_packets: most,
-            budget: verbena_roce::Budget::new(budget, 1 << 30),
+            budget: verbena_transport::Budget::new(budget, 1 << 30),
             ..Setup::default()
         });
         p.link.record = true;
@@ -150,7 +152,7 @@ fn a_window_on_the_wire_never_runs_empty() {
     // packets in each 2 us.
     let mut p = Pair::new(Setup {
         mode: Mode::Split,
-        budget: verbena_roce::Budget::new(16, 1 << 30),
+        budget: verbena_transport::Budget::new(16, 1 << 30),
         ..Setup::default()
     });
     let (src, there) = (p.zeros(A, 256 * 6400), p.zeros(B, 256 * 6400));

@@ -4,10 +4,10 @@
 //! of a receive.
 
 use super::answered::*;
-use verbena_roce::host::WcStatus::*;
-use verbena_roce::host::WqeOpcode;
-use verbena_roce::{Config, Qp, QpType};
-use verbena_roce_lab::{Mode, Pair, Post, Setup, Side::*};
+use verbena_lab_transport::{Mode, Pair, Post, Setup, Side::*};
+use verbena_transport::host::WcStatus::*;
+use verbena_transport::host::WqeOpcode;
+use verbena_transport::{Config, Qp, QpType};
 
 /// Returns a requester with this number of posted SENDs of no bytes.
 fn sends(count: u64) -> Pair {

@@ -4,10 +4,10 @@
 
 use super::by_hand::*;
 use super::pattern;
-use verbena_roce::host::{EventType, Syndrome, WcStatus::*};
-use verbena_roce::packet::{AethSyndrome, Kind, NakCode, SendTail};
-use verbena_roce::QpState;
-use verbena_roce_lab::{Buffer, Mode, Pair, Post, Setup, Side::*};
+use verbena_lab_transport::{Buffer, Mode, Pair, Post, Setup, Side::*};
+use verbena_transport::host::{EventType, Syndrome, WcStatus::*};
+use verbena_transport::packet::{AethSyndrome, Kind, NakCode, SendTail};
+use verbena_transport::QpState;
 
 const RNR: AethSyndrome = AethSyndrome::Rnr { timer: 1 };
 
@@ -36,7 +36,7 @@ fn the_psn_expected_follows_each_request() {
 
 #[test]
 fn duplicates_and_gaps_meet_at_half_of_the_psns() {
-    let half = verbena_roce::psn::PSN_WINDOW;
+    let half = verbena_transport::psn::PSN_WINDOW;
     let mut p = rc();
     let word = p.zeros(A, 8);
     assert!(is_ack(&ask(&mut p, request(write(word), 0, &[1; 8])), 0));
@@ -127,7 +127,7 @@ fn every_aeth_carries_the_msn() {
     let mut p = rc();
     let far = p.zeros(A, 512);
     let small = Buffer { len: 8, ..far };
-    let msn = |packets: &[verbena_roce::Packet]| -> Vec<u32> {
+    let msn = |packets: &[verbena_transport::Packet]| -> Vec<u32> {
         packets
             .iter()
             .filter_map(aeth)

@@ -3,10 +3,10 @@
 //! The checks of the reliable responder and their order (IBTA 9.7.4.1).
 
 use super::by_hand::*;
-use verbena_roce::host::{EventType, Syndrome, WcStatus::*};
-use verbena_roce::packet::{Aeth, AethSyndrome, Kind, NakCode, Packet, Reth, SendTail};
-use verbena_roce::QpState;
-use verbena_roce_lab::{Buffer, Pair, Setup, Side::*};
+use verbena_lab_transport::{Buffer, Pair, Setup, Side::*};
+use verbena_transport::host::{EventType, Syndrome, WcStatus::*};
+use verbena_transport::packet::{Aeth, AethSyndrome, Kind, NakCode, Packet, Reth, SendTail};
+use verbena_transport::QpState;
 use NakCode::{InvalidRequest, RemoteAccess};
 
 #[test]
@@ -288,7 +288,7 @@ fn the_first_fault_in_the_order_of_checks_is_answered() {
     assert_eq!(code, InvalidRequest);
     // The resources are checked before the key.
     let code = refused(None, |p| {
-        let attr = verbena_roce::Attr {
+        let attr = verbena_transport::Attr {
             max_dest_rd_atomic: 0,
             ..p.attr(A)
         };
@@ -302,7 +302,7 @@ fn the_first_fault_in_the_order_of_checks_is_answered() {
     let atomic = Kind::Atomic {
         addr: 4,
         rkey: 0xbad,
-        op: verbena_roce::host::AtomicOp::FetchAdd { add: 1 },
+        op: verbena_transport::host::AtomicOp::FetchAdd { add: 1 },
     };
     // The alignment of an atomic is checked before the key. IBTA 9.4.5 leaves the order open, and
     // adapters check the address first.

@@ -5,10 +5,10 @@
 use super::answered::*;
 use super::by_hand;
 use super::pattern;
-use verbena_roce::host::{Syndrome, WcStatus, WcStatus::*, WqeOpcode};
-use verbena_roce::packet::{Aeth, AethSyndrome, Kind, NakCode, Packet};
-use verbena_roce::{Budget, QpState};
-use verbena_roce_lab::{Buffer, Mode, Pair, Post, Setup, Side::*};
+use verbena_lab_transport::{Buffer, Mode, Pair, Post, Setup, Side::*};
+use verbena_transport::host::{Syndrome, WcStatus, WcStatus::*, WqeOpcode};
+use verbena_transport::packet::{Aeth, AethSyndrome, Kind, NakCode, Packet};
+use verbena_transport::{Budget, QpState};
 
 /// Returns a requester with a WRITE of 3 packets (PSNs 0 to 2), a READ of 3 responses (3 to 5) and
 /// a WRITE (6) outstanding.
@@ -28,7 +28,7 @@ fn busy_of(setup: Setup) -> (Pair, Buffer) {
 }
 
 fn una(p: &Pair) -> u32 {
-    verbena_roce::psn::ahead(p.qps[0].snapshot().una_psn, psn(0))
+    verbena_transport::psn::ahead(p.qps[0].snapshot().una_psn, psn(0))
 }
 
 fn response(first: bool, last: bool) -> Kind {

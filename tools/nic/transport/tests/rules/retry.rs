@@ -3,10 +3,10 @@
 //! Loss, duplicates, and peers that are not ready: one case in each test.
 
 use super::{pattern, MODES};
-use verbena_roce::host::WcStatus::*;
-use verbena_roce::packet::{AethSyndrome, Kind, NakCode, Packet};
-use verbena_roce::QpState;
-use verbena_roce_lab::{Mode, Pair, Post, Setup, Side::*};
+use verbena_lab_transport::{Mode, Pair, Post, Setup, Side::*};
+use verbena_transport::host::WcStatus::*;
+use verbena_transport::packet::{AethSyndrome, Kind, NakCode, Packet};
+use verbena_transport::QpState;
 
 fn is_nak(packet: &Packet) -> bool {
     matches!(packet.kind, Kind::Ack(aeth) if aeth.syndrome == AethSyndrome::Nak(NakCode::Sequence))
@@ -109,8 +109,12 @@ fn a_duplicate_send_does_not_take_another_receive() {
 fn a_duplicate_atomic_is_answered_from_its_stored_result() {
     let mut p = Pair::rc(Mode::Wire);
     let (word, back) = (p.zeros(B, 8), p.zeros(A, 8));
-    let mut post = Post::new(1, verbena_roce::host::WqeOpcode::FetchAdd, &[back.sge()])
-        .at(word.addr, word.key);
+    let mut post = Post::new(
+        1,
+        verbena_transport::host::WqeOpcode::FetchAdd,
+        &[back.sge()],
+    )
+    .at(word.addr, word.key);
     post.wqe.compare_add = 5;
     p.link.drop_if = Some(|packet| matches!(packet.kind, Kind::AtomicResponse(..)));
     p.post(A, post);
@@ -371,7 +375,7 @@ fn answers_before_a_nak_are_sent_first() {
     for mode in MODES {
         let mut p = Pair::new(Setup {
             mode,
-            budget: verbena_roce::Budget::new(2, 1 << 20),
+            budget: verbena_transport::Budget::new(2, 1 << 20),
             ..Setup::default()
         });
         let (back, good) = (p.zeros(A, 4096), p.buffer(B, &pattern(4096, 1)));

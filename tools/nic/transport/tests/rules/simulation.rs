@@ -4,9 +4,9 @@
 //! end in every mode of transport and with every impairment of the link.
 
 use super::{pattern, MODES};
-use verbena_roce::host::{Completion, WcStatus, WqeOpcode};
-use verbena_roce::Counters;
-use verbena_roce_lab::{Buffer, Mode, Pair, Post, Rng, Setup, Side, Side::*};
+use verbena_lab_transport::{Buffer, Mode, Pair, Post, Rng, Setup, Side, Side::*};
+use verbena_transport::host::{Completion, WcStatus, WqeOpcode};
+use verbena_transport::Counters;
 
 /// The impairments of the link.
 #[derive(Clone, Copy, Debug)]

@@ -3,10 +3,10 @@
 //! The states of a queue pair: the work that each permits, flushes, and recovery.
 
 use super::{pattern, MODES};
-use verbena_roce::host::WcStatus::*;
-use verbena_roce::host::{EventType, Syndrome};
-use verbena_roce::{Attr, Budget, QpState};
-use verbena_roce_lab::{Mode, Pair, Post, Setup, Side::*};
+use verbena_lab_transport::{Mode, Pair, Post, Setup, Side::*};
+use verbena_transport::host::WcStatus::*;
+use verbena_transport::host::{EventType, Syndrome};
+use verbena_transport::{Attr, Budget, QpState};
 
 #[test]
 fn nothing_is_sent_before_rts() {
@@ -72,7 +72,7 @@ fn err_flushes_both_queues_once_and_in_order() {
         let (receives, sends): (Vec<_>, Vec<_>) = p
             .completions(A)
             .into_iter()
-            .partition(verbena_roce::host::Completion::is_recv);
+            .partition(verbena_transport::host::Completion::is_recv);
         assert!(sends
             .iter()
             .chain(&receives)
@@ -201,7 +201,7 @@ fn sqd_completes_started_work_requests_and_starts_none() {
         let (src, dst) = (p.buffer(A, &pattern(600, 1)), p.zeros(B, 600));
         p.post(A, Post::write(1, &[src.sge()], dst));
         p.run_until(500);
-        let attr = verbena_roce::Attr {
+        let attr = verbena_transport::Attr {
             sqd_notify: true,
             ..p.attr(A)
         };
@@ -244,7 +244,7 @@ fn illegal_transitions_change_nothing() {
         assert_eq!(p.modify(A, to), Err(Syndrome::CmdTransition));
         assert_eq!(p.state(A), QpState::Rts);
     }
-    let bad = verbena_roce::Attr {
+    let bad = verbena_transport::Attr {
         path_mtu: 100,
         ..p.attr(A)
     };
@@ -306,9 +306,9 @@ fn packets_in_flight_of_a_destroyed_queue_pair_are_lost() {
     p.link.delay_ns = 10_000;
     p.post(A, Post::write(1, &[src.sge()], dst));
     p.run_until(5_000);
-    let fresh = verbena_roce::Qp::new(verbena_roce::Config::new(
+    let fresh = verbena_transport::Qp::new(verbena_transport::Config::new(
         0x10,
-        verbena_roce::QpType::Rc,
+        verbena_transport::QpType::Rc,
         100,
     ));
     drop(std::mem::replace(&mut p.qps[0], fresh));

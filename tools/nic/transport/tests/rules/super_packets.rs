@@ -4,10 +4,10 @@
 
 use super::by_hand::*;
 use super::pattern;
-use verbena_roce::host::{Completion, EventType};
-use verbena_roce::packet::{AethSyndrome, Kind, Packet, Reth, SendTail, Transport};
-use verbena_roce::{QpState, QpType};
-use verbena_roce_lab::{Buffer, Pair, Rng, Setup, Side::*};
+use verbena_lab_transport::{Buffer, Pair, Rng, Setup, Side::*};
+use verbena_transport::host::{Completion, EventType};
+use verbena_transport::packet::{AethSyndrome, Kind, Packet, Reth, SendTail, Transport};
+use verbena_transport::{QpState, QpType};
 
 /// Returns a responder without a message in progress, with receives of these sizes, and their
 /// buffers.
@@ -110,8 +110,11 @@ fn compare(seed: u64, qp_type: QpType, has_srq: bool) {
                     continue;
                 }
             }
-            4 => packet.psn = verbena_roce::psn::add(packet.psn, 2),
-            5 => packet.psn = verbena_roce::psn::add(packet.psn, verbena_roce::psn::PSN_COUNT - 2),
+            4 => packet.psn = verbena_transport::psn::add(packet.psn, 2),
+            5 => {
+                packet.psn =
+                    verbena_transport::psn::add(packet.psn, verbena_transport::psn::PSN_COUNT - 2)
+            }
             _ => {}
         }
         both(&mut whole, &mut split, packet, seed, step);

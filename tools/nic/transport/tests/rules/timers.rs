@@ -3,10 +3,10 @@
 //! Timers and retries, with exact times in nanoseconds.
 
 use super::answered::*;
-use verbena_roce::host::{EventType, Syndrome, WcStatus::*};
-use verbena_roce::packet::NakCode;
-use verbena_roce::{Budget, QpState};
-use verbena_roce_lab::{Pair, Post, Setup, Side::*};
+use verbena_lab_transport::{Pair, Post, Setup, Side::*};
+use verbena_transport::host::{EventType, Syndrome, WcStatus::*};
+use verbena_transport::packet::NakCode;
+use verbena_transport::{Budget, QpState};
 
 /// The ACK timer of the setup: 4.096 us * 2^8.
 const TIMEOUT: u64 = 4_096 << 8;
@@ -144,8 +144,8 @@ fn the_ack_timer_does_not_run_during_an_rnr_wait() {
     p.post(A, Post::send(1, &[]));
     sent(&mut p);
     // Timer code 22 is 20.48 ms.
-    let kind = verbena_roce::packet::Kind::Ack(verbena_roce::packet::Aeth {
-        syndrome: verbena_roce::packet::AethSyndrome::Rnr { timer: 22 },
+    let kind = verbena_transport::packet::Kind::Ack(verbena_transport::packet::Aeth {
+        syndrome: verbena_transport::packet::AethSyndrome::Rnr { timer: 22 },
         msn: 0,
     });
     answer(&mut p, kind, 0, &[]);
@@ -163,7 +163,7 @@ fn progress_ends_an_rnr_wait() {
     p.post(A, Post::send(1, &[]));
     p.post(
         A,
-        Post::new(2, verbena_roce::host::WqeOpcode::RdmaWrite, &[]),
+        Post::new(2, verbena_transport::host::WqeOpcode::RdmaWrite, &[]),
     );
     assert_eq!(numbers(&mut p), [0, 1]);
     rnr(&mut p, 0);
@@ -204,7 +204,7 @@ fn a_changed_timeout_takes_effect_at_once() {
     for (timeout, expires) in [(10, Some(4 * TIMEOUT)), (0, None)] {
         let mut p = writes(Setup::default(), 1);
         p.modify(A, QpState::Sqd).unwrap();
-        let attr = verbena_roce::Attr {
+        let attr = verbena_transport::Attr {
             timeout,
             ..p.attr(A)
         };
@@ -234,7 +234,7 @@ fn changed_retry_counts_take_effect_at_once() {
     let mut p = writes(Setup::default(), 1);
     p.run_until(2 * TIMEOUT);
     assert_eq!(retries(&p), (5, 7));
-    let attr = verbena_roce::Attr {
+    let attr = verbena_transport::Attr {
         retry_cnt: 1,
         rnr_retry: 2,
         ..p.attr(A)
@@ -268,7 +268,7 @@ fn timeouts_are_retried_in_sqd() {
 #[test]
 fn a_changed_rnr_retry_count_alone_takes_effect_at_once() {
     let mut p = send();
-    let attr = verbena_roce::Attr {
+    let attr = verbena_transport::Attr {
         rnr_retry: 2,
         ..p.attr(A)
     };
@@ -283,8 +283,8 @@ fn a_changed_timeout_does_not_end_an_rnr_wait() {
         let mut p = send();
         let at = p.now;
         rnr(&mut p, 0);
-        let due = at + verbena_roce::qp::timers::rnr_delay_ns(1);
-        let attr = verbena_roce::Attr {
+        let due = at + verbena_transport::qp::timers::rnr_delay_ns(1);
+        let attr = verbena_transport::Attr {
             timeout,
             ..p.attr(A)
         };
@@ -305,7 +305,7 @@ fn a_partly_sent_message_is_not_drained() {
     let (src, dst) = (p.zeros(A, 600), p.zeros(B, 600));
     p.post(A, Post::write(1, &[src.sge()], dst));
     assert_eq!(numbers(&mut p), [0, 1]);
-    let attr = verbena_roce::Attr {
+    let attr = verbena_transport::Attr {
         sqd_notify: true,
         ..p.attr(A)
     };

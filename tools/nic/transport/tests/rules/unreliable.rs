@@ -3,12 +3,12 @@
 //! Datagrams and unreliable connections.
 
 use super::{pattern, MODES};
-use verbena_roce::host::WcStatus::*;
-use verbena_roce::host::{EventType, Syndrome, WqeOpcode};
-use verbena_roce::packet::Packet;
-use verbena_roce::{Attr, Budget, QpState, QpType};
-use verbena_roce_lab::world::datagram;
-use verbena_roce_lab::{Buffer, Mode, Pair, Post, Setup, Side::*};
+use verbena_lab_transport::world::datagram;
+use verbena_lab_transport::{Buffer, Mode, Pair, Post, Setup, Side::*};
+use verbena_transport::host::WcStatus::*;
+use verbena_transport::host::{EventType, Syndrome, WqeOpcode};
+use verbena_transport::packet::Packet;
+use verbena_transport::{Attr, Budget, QpState, QpType};
 
 fn pair(qp_type: QpType, mode: Mode) -> Pair {
     Pair::new(Setup {
@@ -41,7 +41,7 @@ fn a_datagram_arrives_after_40_bytes() {
         let source = got[0].source.unwrap();
         assert_eq!(
             (source.qpn, source.path),
-            (0x10, verbena_roce_lab::pair::path(A))
+            (0x10, verbena_lab_transport::pair::path(A))
         );
         let bytes = p.world.bytes(dst);
         assert_eq!(bytes[40..140], pattern(100, 1));

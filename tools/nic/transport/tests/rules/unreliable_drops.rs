@@ -5,10 +5,10 @@
 use super::by_hand::*;
 use super::pattern;
 use std::rc::Rc;
-use verbena_roce::host::{EventType, Syndrome, WcStatus::*};
-use verbena_roce::packet::{Datagram, Kind, Packet, Reth, SendTail, Transport};
-use verbena_roce::{QpState, QpType};
-use verbena_roce_lab::{Buffer, Pair, Setup, Side::*};
+use verbena_lab_transport::{Buffer, Pair, Setup, Side::*};
+use verbena_transport::host::{EventType, Syndrome, WcStatus::*};
+use verbena_transport::packet::{Datagram, Kind, Packet, Reth, SendTail, Transport};
+use verbena_transport::{QpState, QpType};
 
 /// Returns the first packet of a message. The functions below return other packets of a message.
 fn first(kind: Kind, n: u32) -> Packet {
@@ -302,7 +302,7 @@ fn an_unreadable_receive_queue_is_fatal_on_every_service() {
             assert!(is_nak(
                 &got,
                 0,
-                verbena_roce::packet::NakCode::RemoteOperational
+                verbena_transport::packet::NakCode::RemoteOperational
             ));
         } else {
             assert!(got.is_empty());

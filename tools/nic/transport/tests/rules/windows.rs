@@ -3,11 +3,11 @@
 //! The number of PSNs that a requester may have outstanding: up to half of the PSN space.
 
 use super::answered::*;
-use verbena_roce::host::{Sge, WcStatus::*, WqeOpcode};
-use verbena_roce::packet::{Kind, NakCode};
-use verbena_roce_lab::{Mode, Pair, Post, Setup, Side::*};
+use verbena_lab_transport::{Mode, Pair, Post, Setup, Side::*};
+use verbena_transport::host::{Sge, WcStatus::*, WqeOpcode};
+use verbena_transport::packet::{Kind, NakCode};
 
-const HALF: u32 = verbena_roce::psn::PSN_WINDOW;
+const HALF: u32 = verbena_transport::psn::PSN_WINDOW;
 
 /// Returns a READ of any length. Its SGEs all refer to the same MiB.
 fn read_of(p: &mut Pair, wr_id: u64, bytes: u64) -> Post {
@@ -38,7 +38,7 @@ fn the_longest_read_fills_the_window() {
     assert_eq!(reth.length, 1 << 31);
     let shown = p.qps[0].snapshot();
     assert_eq!(
-        verbena_roce::psn::ahead(shown.next_psn, shown.una_psn),
+        verbena_transport::psn::ahead(shown.next_psn, shown.una_psn),
         HALF
     );
     // After one response, the WRITE gets a PSN.
@@ -48,7 +48,7 @@ fn the_longest_read_fills_the_window() {
     sent(&mut p);
     let shown = p.qps[0].snapshot();
     assert_eq!(
-        verbena_roce::psn::ahead(shown.next_psn, shown.una_psn),
+        verbena_transport::psn::ahead(shown.next_psn, shown.una_psn),
         HALF
     );
     // A response at the far end of the PSNs makes the requester ask for the lost ones.
@@ -68,7 +68,7 @@ fn the_longest_read_fills_the_window() {
 fn no_more_than_half_of_the_psns_are_outstanding() {
     let given = |p: &Pair| {
         let shown = p.qps[0].snapshot();
-        verbena_roce::psn::ahead(shown.next_psn, shown.una_psn)
+        verbena_transport::psn::ahead(shown.next_psn, shown.una_psn)
     };
     for (packets, fits) in [(1, true), (2, false)] {
         let mut p = requester_by(Mode::Local, Setup::default());

@@ -5,10 +5,10 @@
 use super::by_hand::{self, ask, is_nak};
 use super::errors::{in_error, outcome};
 use super::{pattern, MODES};
-use verbena_roce::host::{EventType, Syndrome, WcOpcode, WcStatus::*, WqeOpcode, XrcSrq};
-use verbena_roce::packet::{AethSyndrome, Kind, NakCode, Packet, Reth, SendTail, Transport};
-use verbena_roce::{QpState, QpType};
-use verbena_roce_lab::{Mode, Pair, Post, Setup, Side::*};
+use verbena_lab_transport::{Mode, Pair, Post, Setup, Side::*};
+use verbena_transport::host::{EventType, Syndrome, WcOpcode, WcStatus::*, WqeOpcode, XrcSrq};
+use verbena_transport::packet::{AethSyndrome, Kind, NakCode, Packet, Reth, SendTail, Transport};
+use verbena_transport::{QpState, QpType};
 
 /// The SRQ that most tests use. Its protection domain differs from the target's, and decides which
 /// memory a request may access.
@@ -249,7 +249,7 @@ fn an_initiator_drops_requests_and_a_target_drops_responses() {
         ..request(5, Kind::Send(SendTail::None), 0, &[1])
     };
     p.deliver(A, ini);
-    let nak = Kind::Ack(verbena_roce::packet::Aeth {
+    let nak = Kind::Ack(verbena_transport::packet::Aeth {
         syndrome: AethSyndrome::Nak(NakCode::RemoteAccess),
         msn: 0,
     });

@@ -4,10 +4,10 @@
 
 use super::{path, Lab, Mode};
 use crate::fuzz::Input;
-use verbena_roce::host::{CopyFault, Syndrome, Target};
-use verbena_roce::packet::Packet;
-use verbena_roce::wire::frame;
-use verbena_roce::{psn, Host, QpType};
+use verbena_transport::host::{CopyFault, Syndrome, Target};
+use verbena_transport::packet::Packet;
+use verbena_transport::wire::frame;
+use verbena_transport::{psn, Host, QpType};
 
 /// Highest number of packets on their way; beyond it the oldest are lost.
 pub(super) const MAX_FLIGHT: usize = 256;

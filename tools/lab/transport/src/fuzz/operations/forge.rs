@@ -6,13 +6,13 @@ use super::posts::{length, remote};
 use super::{path, Lab, QKEY};
 use crate::fuzz::Input;
 use std::rc::Rc;
-use verbena_roce::host::AtomicOp;
-use verbena_roce::packet::{
+use verbena_transport::host::AtomicOp;
+use verbena_transport::packet::{
     Aeth, AethSyndrome, Datagram, Feth, Kind, NakCode, Packet, Payload, Reth, Transport,
 };
-use verbena_roce::wire::opcode::{self, op, Header};
-use verbena_roce::wire::{atomic_ack_eth, atomic_eth, deth, extensions, ieth, imm_dt, xrceth};
-use verbena_roce::{psn, QpType};
+use verbena_transport::wire::opcode::{self, op, Header};
+use verbena_transport::wire::{atomic_ack_eth, atomic_eth, deth, extensions, ieth, imm_dt, xrceth};
+use verbena_transport::{psn, QpType};
 
 impl Lab {
     /// Makes a packet of any opcode with any fields, as a stranger may send it.

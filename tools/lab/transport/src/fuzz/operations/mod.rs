@@ -18,10 +18,10 @@ use super::node::{pd, World};
 use super::Input;
 use std::rc::Rc;
 use verbena_abi::ctx::access;
-use verbena_roce::host::Syndrome;
-use verbena_roce::packet::Packet;
-use verbena_roce::wire::{ipv4_to_gid, Path};
-use verbena_roce::{Attr, Budget, Config, Qp, QpState, QpType};
+use verbena_transport::host::Syndrome;
+use verbena_transport::packet::Packet;
+use verbena_transport::wire::{ipv4_to_gid, Path};
+use verbena_transport::{Attr, Budget, Config, Qp, QpState, QpType};
 
 mod flight;
 mod forge;

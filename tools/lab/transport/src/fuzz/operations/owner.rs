@@ -7,8 +7,8 @@ use super::Lab;
 use crate::fuzz::node::REGIONS;
 use crate::fuzz::Input;
 use verbena_abi::ctx::access;
-use verbena_roce::host::{EventType, Syndrome};
-use verbena_roce::{Qp, QpState};
+use verbena_transport::host::{EventType, Syndrome};
+use verbena_transport::{Qp, QpState};
 
 const STATES: [QpState; 8] = [
     QpState::Rts,

@@ -6,9 +6,11 @@ use super::{path, Lab, QKEY};
 use crate::arena::Region;
 use crate::fuzz::node::{Recv, Send, World, REGIONS};
 use crate::fuzz::Input;
-use verbena_roce::host::{DatagramDest, SendWqe, Sge, Syndrome, WcStatus, WqeError, WqeOpcode};
-use verbena_roce::packet::Feth;
-use verbena_roce::QpType;
+use verbena_transport::host::{
+    DatagramDest, SendWqe, Sge, Syndrome, WcStatus, WqeError, WqeOpcode,
+};
+use verbena_transport::packet::Feth;
+use verbena_transport::QpType;
 
 /// Highest number of posts on a ring between two resets.
 const MAX_POSTS: usize = 64;

@@ -12,8 +12,8 @@ use rustix::event::{eventfd, EventfdFlags};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
-use verbena_control::Impairment;
-use verbena_roce_lab::Rng;
+use verbena_lab_transport::Rng;
+use verbena_protocol::Impairment;
 
 const MS: u64 = 1_000_000;
 const HOUR: u64 = 3_600_000 * MS;

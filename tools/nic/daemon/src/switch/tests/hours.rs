@@ -4,7 +4,7 @@
 //! which addresses may move or are forgotten. A small model gives the destinations of each frame.
 
 use super::super::*;
-use verbena_roce_lab::Rng;
+use verbena_lab_transport::Rng;
 
 const MS: u64 = 1_000_000;
 const HOUR: u64 = 3_600_000 * MS;

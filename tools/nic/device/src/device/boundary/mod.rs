@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The boundary of the device model: a full recording (`verbena_record::full`) of all calls, inputs
+//! The boundary of the device model: a full recording (`verbena_recorder::full`) of all calls, inputs
 //! and outputs of the model from a reset on, and a replay of the recording without a guest.
 //!
 //! * This file records calls and their results. Without a recording, each public call that changes
@@ -29,7 +29,7 @@ use taped::Taped;
 use verbena_abi::cmd::CmdStatus;
 use verbena_abi::syndrome::Syndrome;
 use verbena_faults::{Action, Field, RuleSet};
-use verbena_record::full::{Bytes, Item, Sink, Tape};
+use verbena_recorder::full::{Bytes, Item, Sink, Tape};
 
 /// Bits of the flags in [`Item::Begin`].
 const WIRE_LOCAL: u32 = 1;

@@ -12,8 +12,8 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use verbena_abi::cmd::CmdStatus;
 use verbena_abi::syndrome::Syndrome;
 use verbena_faults::{Rule, RuleSet};
-use verbena_record::full::{forge, sent, Item, Payload, Reader};
-use verbena_record::{Entry, What, MAX_ENTRIES, WORDS};
+use verbena_recorder::full::{forge, sent, Item, Payload, Reader};
+use verbena_recorder::{Entry, What, MAX_ENTRIES, WORDS};
 
 /// Result of a replay in which the model did everything as recorded.
 #[derive(Clone, Debug, Default)]
@@ -130,7 +130,7 @@ pub fn replay(
     let mem = Played::new(reader);
     let no_begin = Stopped::Bad {
         entry: 0,
-        bad: verbena_record::full::Bad::Begin,
+        bad: verbena_recorder::full::Bad::Begin,
     };
     let Some(Item::Begin {
         mac,

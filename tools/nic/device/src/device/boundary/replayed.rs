@@ -6,7 +6,7 @@
 use crate::memory::{Access, GuestMemory, Unreachable};
 use std::cell::{RefCell, RefMut};
 use std::fmt;
-use verbena_record::full::{forge, forge_parts, sum, Bad, Bytes, Item, Payload, Reader, Words};
+use verbena_recorder::full::{forge, forge_parts, sum, Bad, Bytes, Item, Payload, Reader, Words};
 
 /// Reason for which a replay has stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@
 use super::Full;
 use crate::memory::{Access, GuestMemory};
 use std::cell::{RefCell, RefMut};
-use verbena_record::full::{sum, Bytes, Item, Tape};
+use verbena_recorder::full::{sum, Bytes, Item, Tape};
 
 /// Guest memory with the recording of its accesses.
 pub(super) struct Taped<'a, M> {

@@ -8,7 +8,7 @@ use crate::device::snapshot::Survey;
 use crate::objects::cq::{Move, ResizeError};
 use crate::objects::port::Gid;
 use verbena_abi::ctx::qp_mask;
-use verbena_roce::{Budget, QpState};
+use verbena_transport::{Budget, QpState};
 
 /// Entries of a CQ that one slice moves.
 pub(crate) const MOVED_ENTRIES: u32 = 4096;

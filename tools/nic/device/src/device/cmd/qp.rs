@@ -13,8 +13,8 @@ use std::rc::Rc;
 use verbena_abi::ctx::{qp_mask, QpContext};
 use verbena_abi::eqe::EventType;
 use verbena_abi::wqe::{self, LOG_RQ_STRIDE, LOG_SQ_STRIDE};
-use verbena_roce::host::XrcSrq;
-use verbena_roce::QpState;
+use verbena_transport::host::XrcSrq;
+use verbena_transport::QpState;
 
 /// Types of the events that a QP can have.
 const QP_EVENTS: [EventType; 6] = [
@@ -134,7 +134,7 @@ impl Device {
         // The number is used up even if the creation fails, so no other QP ever gets it.
         self.shared.owners += 1;
         let owner = self.shared.owners;
-        let config = verbena_roce::Config {
+        let config = verbena_transport::Config {
             has_srq: has_srq || qp_type == QpType::XrcTgt,
             owner,
             max_msg_size: config::MAX_MSG,
@@ -142,7 +142,7 @@ impl Device {
             congestion_control: self.shared.config.congestion_control,
             wire_super_packets: config::WIRE_SUPER_PACKETS,
             allowance: Some(self.shared.kept.whole()),
-            ..verbena_roce::Config::new(qpn, qp_type, request.pdn.get())
+            ..verbena_transport::Config::new(qpn, qp_type, request.pdn.get())
         };
         // All checks have passed, so nothing fails from here on.
         let srq = if has_srq {
@@ -153,7 +153,7 @@ impl Device {
         let mut hold = |cqn: Option<u32>| self.shared.cqs.hold(cqn?);
         let (send_cq, recv_cq) = (hold(send), hold(recv));
         let mut qp = Box::new(Qp {
-            transport: verbena_roce::Qp::new(config),
+            transport: verbena_transport::Qp::new(config),
             env: Env {
                 create: *request,
                 send_cq,

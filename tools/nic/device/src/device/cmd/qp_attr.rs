@@ -8,7 +8,7 @@ use crate::config::MAX_RD_ATOMIC;
 use verbena_abi::cmd::{CmdStatus, ModifyQp, QpType};
 use verbena_abi::ctx::{access, qp_mask as m, QpAttr};
 use verbena_abi::syndrome::Syndrome;
-use verbena_roce::{Attr, QpState};
+use verbena_transport::{Attr, QpState};
 
 /// The only partition key of the port.
 pub const PKEY: u16 = 0xffff;

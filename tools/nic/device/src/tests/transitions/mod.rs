@@ -471,7 +471,7 @@ fn the_transport_gets_each_attribute() {
         .expect("a transition")
         .0;
     assert_eq!(b.modify(STATE | ACCESS_FLAGS | needed, rtr), Ok(()));
-    let mut expected = verbena_roce::Attr {
+    let mut expected = verbena_transport::Attr {
         path_mtu: 512,
         dest_qpn: 77,
         rq_psn: 11,

@@ -7,7 +7,7 @@ use crate::host::AtomicOp;
 use crate::packet::{Aeth, AethSyndrome, Kind, NakCode, Reth, SendTail, Transport};
 use crate::wire::ipv4_to_gid;
 use std::vec;
-use verbena_roce_lab::Rng;
+use verbena_lab_transport::Rng;
 
 fn path() -> Path {
     Path {
