@@ -14,6 +14,7 @@ mod actions;
 pub mod alter;
 mod check;
 mod dice;
+mod effect;
 mod expand;
 mod names;
 mod near;
@@ -22,10 +23,11 @@ mod table;
 mod track;
 
 pub use check::Wrong;
+pub use effect::{Effect, Whom};
 pub use names::{command_name, nak_name, not_available, send_name, NOT_AVAILABLE};
 pub use near::{near, nearest, plain};
 pub use rule::{
     Action, Because, Complete, Corrupt, Direction, Field, Icrc, Match, On, Queue, Rule, RuleSet,
     VERSION,
 };
-pub use table::{Effect, Party, Passing, Sequence, Table, Told, Whom, MAX_RULES};
+pub use table::{Party, Passing, Sequence, Table, Told, MAX_RULES};

@@ -3,14 +3,12 @@
 //! The rules of a device, by the hook at which they apply, with counts of matches and firings.
 
 use crate::dice::Dice;
+use crate::effect::{effect, Effect};
 use crate::names::{self, Opcodes};
-use crate::rule::{Action, Corrupt, Direction, Match, On, Queue, Rule, RuleSet};
+use crate::rule::{Direction, Match, On, Rule, RuleSet};
 use crate::track::Track;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
-use verbena_abi::cmd::CmdStatus;
-use verbena_abi::cqe::WcStatus;
-use verbena_abi::syndrome::Syndrome;
 use verbena_transport::psn;
 
 /// Largest number of rules of a device.
@@ -65,59 +63,6 @@ pub struct Passing {
     pub mtu: u32,
     /// Bytes of payload in the packet.
     pub bytes: u32,
-}
-
-/// Target of an action without a packet or send. With a packet or a send, its QP is the target.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Whom {
-    /// QP by its number.
-    pub qp: Option<u32>,
-    /// QP by its order of creation ([`Party::created`]).
-    pub created: Option<u64>,
-}
-
-/// The fault to inject.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Effect {
-    /// Effect of [`Action::Drop`].
-    Drop,
-    /// Effect of [`Action::DelayUs`], in nanoseconds.
-    Delay(u64),
-    /// Effect of [`Action::Duplicate`].
-    Duplicate(u32),
-    /// Effect of [`Action::Reorder`].
-    Reorder(u32),
-    /// Effect of [`Action::Corrupt`].
-    Corrupt(Corrupt),
-    /// Effect of [`Action::MarkEcn`].
-    MarkEcn,
-    /// Effect of [`Action::Nak`] and [`Action::Rnr`]: the syndrome byte of the AETH.
-    Nak(u8),
-    /// Effect of [`Action::Complete`].
-    Complete(WcStatus, Syndrome),
-    /// Effect of [`Action::QpError`].
-    QpError(Whom),
-    /// Effect of [`Action::Fatal`].
-    Fatal,
-    /// Effect of [`Action::Errno`].
-    Fail(CmdStatus),
-    /// Effect of [`Action::PortDown`]: a duration in nanoseconds if there is one, and the number of
-    /// the rule. The effect ends with the rule ([`Table::has`]).
-    PortDown(Option<u64>, u64),
-    /// Effect of [`Action::PortUp`].
-    PortUp,
-    /// Effect of [`Action::CqOverflow`].
-    CqOverflow(Queue, Whom),
-    /// Effect of [`Action::KillSrq`].
-    KillSrq(Whom),
-    /// Effect of [`Action::StallMs`]: nanoseconds, and the number of the rule, with which it ends.
-    Stall(u64, u64, Whom),
-    /// Effect of [`Action::StallDeviceMs`], with the same values.
-    StallDevice(u64, u64),
-    /// Effect of [`Action::Withhold`].
-    Withhold,
-    /// Effect of [`Action::Repeat`].
-    Repeat(u32),
 }
 
 /// A rule with its counts.
@@ -288,38 +233,6 @@ impl Entry {
         let ms = self.rule.matches.after_ms.unwrap_or(0);
         self.since.saturating_add(ms.saturating_mul(1_000_000))
     }
-}
-
-fn effect(id: u64, rule: &Rule, created: u64) -> Option<Effect> {
-    let m = &rule.matches;
-    let whom = Whom {
-        qp: m.qp,
-        created: m.qp_created.map(|n| created.saturating_add(n)),
-    };
-    let ns = |ms: &u64| ms.saturating_mul(1_000_000);
-    Some(match &rule.action {
-        Action::Drop => Effect::Drop,
-        Action::DelayUs(us) => Effect::Delay(us.saturating_mul(1000)),
-        Action::Duplicate(n) => Effect::Duplicate(*n),
-        Action::Reorder(n) => Effect::Reorder(*n),
-        Action::Corrupt(how) => Effect::Corrupt(how.clone()),
-        Action::MarkEcn => Effect::MarkEcn,
-        Action::Nak(code) => Effect::Nak(names::nak(code)?),
-        Action::Rnr(timer) => Effect::Nak(0x20 | timer & 0x1f),
-        Action::Complete(how) => Effect::Complete(names::status(how.status())?, how.cause()?),
-        Action::QpError => Effect::QpError(whom),
-        Action::Fatal => Effect::Fatal,
-        Action::Errno(errno) => Effect::Fail(names::errno(errno)?),
-        Action::PortDown => Effect::PortDown(None, id),
-        Action::PortDownMs(ms) => Effect::PortDown(Some(ns(ms)), id),
-        Action::PortUp => Effect::PortUp,
-        Action::CqOverflow(queue) => Effect::CqOverflow(*queue, whom),
-        Action::KillSrq => Effect::KillSrq(whom),
-        Action::StallMs(ms) => Effect::Stall(ns(ms), id, whom),
-        Action::StallDeviceMs(ms) => Effect::StallDevice(ns(ms), id),
-        Action::Withhold => Effect::Withhold,
-        Action::Repeat(n) => Effect::Repeat(*n),
-    })
 }
 
 impl Table {
