@@ -17,7 +17,8 @@ pub struct Config {
     /// True if the process has other devices: packets to destinations outside this device are
     /// offered by reference ([`Device::next_crossing`](crate::Device::next_crossing)).
     pub neighbours: bool,
-    /// Percentage of the local packets that are lost at random.
+    /// Percentage of the local packets that are lost at random, by a rule that the device begins
+    /// with ([`Rule::of_loss`](verbena_faults::Rule::of_loss)). 0 after that rule was removed.
     pub drop_percent: u8,
     /// True if acknowledgements carry end-to-end credits, and the device observes the credits of
     /// peers.

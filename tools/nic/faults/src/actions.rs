@@ -64,6 +64,7 @@ impl Action {
             Action::Repeat(_) => &[On::Event],
             Action::Complete(_) => &[On::Send],
             Action::Errno(_) => &[On::Command],
+            Action::Drop => &[On::Packet, On::Local],
             _ => &[On::Packet],
         };
         if !on.contains(&matches.on) {

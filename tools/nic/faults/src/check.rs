@@ -119,7 +119,7 @@ impl Match {
     fn check(&self) -> Checked {
         self.fields_of_others()?;
         match self.on {
-            On::Packet => {
+            On::Packet | On::Local => {
                 if let Err(bad) = Opcodes::of(&self.opcode) {
                     let all: Vec<_> = Opcodes::ALL.rows().map(|row| row.name).collect();
                     let all = all.into_iter().chain(["CNP"]);
@@ -154,18 +154,29 @@ impl Match {
     /// Refuses fields that belong to other kinds of matches.
     fn fields_of_others(&self) -> Checked {
         let packets = [
-            ("match.direction", self.direction.is_some()),
             ("match.psn", self.psn.is_some()),
             ("match.packet", self.packet.is_some()),
             ("match.message", self.message.is_some()),
             ("match.packet_of_message", self.packet_of_message.is_some()),
             ("match.byte", self.byte.is_some()),
         ];
-        let queue_pairs = &[On::Packet, On::Send, On::Time][..];
-        let all_but_time = &[On::Packet, On::Send, On::Command, On::Event, On::Interrupt][..];
+        let queue_pairs = &[On::Packet, On::Local, On::Send, On::Time][..];
+        let all_but_time = &[
+            On::Packet,
+            On::Local,
+            On::Send,
+            On::Command,
+            On::Event,
+            On::Interrupt,
+        ][..];
         let opcode = !self.opcode.is_empty();
         let others = [
-            ("match.opcode", opcode, &[On::Packet, On::Send][..]),
+            (
+                "match.opcode",
+                opcode,
+                &[On::Packet, On::Local, On::Send][..],
+            ),
+            ("match.direction", self.direction.is_some(), &[On::Packet]),
             ("match.command", self.command.is_some(), &[On::Command]),
             ("match.event", !self.event.is_empty(), &[On::Event]),
             ("match.vector", self.vector.is_some(), &[On::Interrupt]),
@@ -182,7 +193,7 @@ impl Match {
             ("match.limit", self.limit.is_some(), all_but_time),
             ("match.while", self.while_rule.is_some(), all_but_time),
         ];
-        let packets = packets.map(|(field, said)| (field, said, &[On::Packet][..]));
+        let packets = packets.map(|(field, said)| (field, said, &[On::Packet, On::Local][..]));
         for (field, said, on) in packets.into_iter().chain(others) {
             if said && !on.contains(&self.on) {
                 return wrong(field, only_on(self.on, on));

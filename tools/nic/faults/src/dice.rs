@@ -18,6 +18,12 @@ impl Dice {
         dice
     }
 
+    /// Creates the stream of `verbena-nic --drop`, which is derived from the seed alone, so that
+    /// recordings from before this was a rule have the same losses.
+    pub(crate) fn of_option(seed: u64) -> Self {
+        Self(seed)
+    }
+
     /// Draws the next number.
     pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -25,6 +31,11 @@ impl Dice {
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
+    }
+
+    /// Returns true in this percentage of the draws, as `verbena-nic --drop` draws.
+    pub(crate) fn hits_percent(&mut self, percent: u64) -> bool {
+        self.next() % 100 < percent
     }
 
     /// Returns true with this probability.

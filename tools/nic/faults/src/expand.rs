@@ -12,6 +12,8 @@ impl Rule {
         let mut rule = self.clone();
         if rule.matches.on == On::Packet {
             rule.matches.direction = Some(rule.matches.way());
+        }
+        if matches!(rule.matches.on, On::Packet | On::Local) {
             rule.matches.opcode = opcodes(&rule.matches);
         }
         if let Action::Complete(how) = &rule.action {

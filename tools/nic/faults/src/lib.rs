@@ -30,4 +30,4 @@ pub use rule::{
     Action, Because, Complete, Corrupt, Direction, Field, Icrc, Match, On, Queue, Rule, RuleSet,
     VERSION,
 };
-pub use table::{Party, Passing, Sequence, Table, Told, MAX_RULES};
+pub use table::{Party, Passing, Sequence, Table, Told, LOSS_OPTION, MAX_RULES};

@@ -2,6 +2,7 @@
 
 //! Rules as they are written in files and sent. Names are those of the InfiniBand specification.
 
+use crate::table::LOSS_OPTION;
 use serde::{Deserialize, Serialize};
 use verbena_abi::syndrome::Syndrome;
 
@@ -55,6 +56,8 @@ pub enum On {
     Event,
     /// An interrupt that the device raises.
     Interrupt,
+    /// A packet on its way between two QPs of the device, after the rules of both QPs.
+    Local,
 }
 
 /// Direction of a packet, as its QP sees it.
@@ -133,6 +136,22 @@ pub struct Match {
     /// Fires only after the rule with this name has fired, and while that rule exists.
     #[serde(rename = "while", skip_serializing_if = "Option::is_none")]
     pub while_rule: Option<String>,
+}
+
+impl Rule {
+    /// Returns the rule that `verbena-nic --drop PERCENT` stands for.
+    pub fn of_loss(percent: u8) -> Self {
+        Self {
+            name: LOSS_OPTION.into(),
+            optional: true,
+            matches: Match {
+                on: On::Local,
+                probability: Some(f64::from(percent) / 100.0),
+                ..Match::default()
+            },
+            action: Action::Drop,
+        }
+    }
 }
 
 impl Match {

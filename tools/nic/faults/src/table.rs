@@ -11,6 +11,9 @@ use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use verbena_transport::psn;
 
+/// Name of the rule that `verbena-nic --drop` stands for. A rule on local packets with this name
+/// draws as the option does.
+pub const LOSS_OPTION: &str = "verbena-nic --drop";
 /// Largest number of rules of a device.
 pub const MAX_RULES: usize = 256;
 /// Largest number of message sequences that a rule tracks: one for a QP, two if the QP answers its
@@ -96,6 +99,8 @@ struct Entry {
     code: u32,
     effect: Effect,
     dice: Dice,
+    /// Percentage of the matches that fire, if the rule draws as `verbena-nic --drop` does.
+    percent: Option<u64>,
     tracks: HashMap<(u32, Sequence), Track>,
     matched: u64,
     fired: u64,
@@ -106,7 +111,7 @@ struct Entry {
 pub struct Table {
     entries: Vec<Entry>,
     /// Indexes of the entries, for each hook.
-    hooks: [Vec<usize>; 7],
+    hooks: [Vec<usize>; 8],
     /// Index of the entry that fired last.
     last: usize,
     next_id: u64,
@@ -122,6 +127,7 @@ fn hook(matches: &Match) -> usize {
         (On::Time, _) => 4,
         (On::Event, _) => 5,
         (On::Interrupt, _) => 6,
+        (On::Local, _) => 7,
     }
 }
 
@@ -131,6 +137,22 @@ impl Passing {
         let begin = nth.saturating_sub(1).saturating_mul(self.mtu.into());
         let at = byte.checked_sub(begin);
         at.is_some_and(|at| at < u64::from(self.bytes))
+    }
+}
+
+/// Returns the percentage of a rule that draws as `verbena-nic --drop` does.
+fn percent(rule: &Rule) -> Option<u64> {
+    let is_option = rule.name == LOSS_OPTION && rule.matches.on == On::Local;
+    let probability = rule.matches.probability.filter(|_| is_option)?;
+    let percent = (probability * 100.0).round();
+    (percent / 100.0 == probability).then_some(percent as u64)
+}
+
+/// Returns the random stream of a rule at its beginning.
+fn dice(seed: u64, rule: &Rule) -> Dice {
+    match percent(rule) {
+        Some(_) => Dice::of_option(seed),
+        None => Dice::of(seed, &rule.name),
     }
 }
 
@@ -151,10 +173,10 @@ impl Entry {
                 None => 0,
             },
             On::Event => names::events(&rule.matches.event).ok()?,
-            On::Packet | On::Time | On::Interrupt => 0,
+            On::Packet | On::Local | On::Time | On::Interrupt => 0,
         };
         let operations = match rule.matches.on {
-            On::Packet => Opcodes::of(names).ok()?,
+            On::Packet | On::Local => Opcodes::of(names).ok()?,
             _ => Opcodes::ALL,
         };
         Some(Self {
@@ -166,7 +188,8 @@ impl Entry {
             code,
             effect: effect(id, rule, created)?,
             id,
-            dice: Dice::of(seed, &rule.name),
+            dice: dice(seed, rule),
+            percent: percent(rule),
             tracks: HashMap::new(),
             matched: 0,
             fired: 0,
@@ -220,7 +243,11 @@ impl Entry {
         let m = &self.rule.matches;
         // A number is drawn for each match, so that the draw does not depend on the outcome of
         // earlier matches.
-        let hits = m.probability.is_none_or(|p| self.dice.hits(p));
+        let hits = match (self.percent, m.probability) {
+            (Some(percent), _) => self.dice.hits_percent(percent),
+            (None, Some(p)) => self.dice.hits(p),
+            (None, None) => true,
+        };
         hits && is_allowed
             && m.nth.is_none_or(|n| n == self.matched)
             && m.every.is_none_or(|n| self.matched % n == 0)
@@ -239,6 +266,16 @@ impl Table {
     /// True if the rule with this number still exists.
     pub fn has(&self, id: u64) -> bool {
         self.entries.iter().any(|entry| entry.id == id)
+    }
+
+    /// True if there is a rule with this name.
+    pub fn knows(&self, name: &str) -> bool {
+        self.entries.iter().any(|entry| entry.rule.name == name)
+    }
+
+    /// Returns the number of rules.
+    pub fn len(&self) -> usize {
+        self.entries.len()
     }
 
     /// True if there are no rules.
@@ -267,7 +304,7 @@ impl Table {
                 self.entries.len()
             ));
         }
-        let is_there = |name: &str| self.entries.iter().any(|entry| entry.rule.name == name);
+        let is_there = |name: &str| self.knows(name);
         let mut new = Vec::new();
         for rule in &set.rule {
             if is_there(&rule.name) {
@@ -312,6 +349,11 @@ impl Table {
         self.keep(|_| false);
     }
 
+    /// Removes all rules but the one with this name.
+    pub fn clear_but(&mut self, name: &str) {
+        self.keep(|entry| entry.rule.name == name);
+    }
+
     fn keep(&mut self, keeps: impl Fn(&Entry) -> bool) -> bool {
         let before = self.entries.len();
         self.entries.retain(keeps);
@@ -340,11 +382,16 @@ impl Table {
         told.collect()
     }
 
-    /// Handles a reset of the device: the numbers of QPs begin again.
+    /// Handles a reset of the device: the numbers of QPs begin again, and so do the stream
+    /// and the counts of `verbena-nic --drop`.
     pub fn reset(&mut self) {
         for entry in &mut self.entries {
             entry.tracks.clear();
             entry.created = 0;
+            if entry.percent.is_some() {
+                entry.dice = dice(entry.seed, &entry.rule);
+                (entry.matched, entry.fired) = (0, 0);
+            }
             if let Some(effect) = effect(entry.id, &entry.rule, 0) {
                 entry.effect = effect;
             }
@@ -382,6 +429,17 @@ impl Table {
         hook.iter()
             .filter_map(|at| self.entries.get(*at))
             .any(|entry| entry.is_of(party))
+    }
+
+    /// True if there are rules on packets between QPs of the device.
+    #[inline]
+    pub fn has_local(&self) -> bool {
+        !self.hooks[7].is_empty()
+    }
+
+    /// True if a packet between two QPs of the device is lost.
+    pub fn loses(&mut self, now: u64, packet: &Passing) -> bool {
+        self.pass(7, now, |entry| entry.names(packet)).is_some()
     }
 
     /// True if the rule with this name has fired.

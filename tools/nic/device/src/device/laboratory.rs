@@ -5,6 +5,7 @@
 //! | hook | where |
 //! | --- | --- |
 //! | a packet that a QP sends | [`Device::deliver`], before the packet goes anywhere |
+//! | a packet between two QPs of the device | `device/loss.rs`, after the rules of both QPs |
 //! | a packet that a QP receives | [`Device::deliver`] if by reference, else before the hand-over |
 //! | a send that the device begins with | `execution/host.rs`, `fetch_send` |
 //! | a command | `device/cmd/mod.rs`, before it is executed |
@@ -28,7 +29,7 @@ use std::rc::Rc;
 use verbena_abi::cmd::CmdStatus;
 use verbena_abi::stats::Counter;
 use verbena_abi::syndrome::Syndrome;
-use verbena_faults::{alter, Direction, Effect, On, RuleSet, Told};
+use verbena_faults::{alter, Direction, Effect, On, RuleSet, Told, LOSS_OPTION};
 use verbena_recorder::full::Item;
 use verbena_transport::host::Host;
 use verbena_transport::packet::{Aeth, AethSyndrome, Kind, NakCode};
@@ -92,9 +93,18 @@ impl Device {
 
     /// Removes all rules of this device.
     pub fn clear_rules(&mut self) {
+        self.clear_added_rules();
+        if self.has_loss() {
+            self.remove_rule(LOSS_OPTION);
+        }
+    }
+
+    /// Removes all rules but that of `verbena-nic --drop`. In a recording from before the option
+    /// was a rule, a removal of all rules left the losses as they were.
+    pub(super) fn clear_added_rules(&mut self) {
         self.boundary.note(|| Item::ClearRules {});
         let lab = self.shared.lab.iter_mut();
-        lab.for_each(|lab| lab.table.clear());
+        lab.for_each(|lab| lab.table.clear_but(LOSS_OPTION));
         self.leave_lab();
     }
 
@@ -108,6 +118,10 @@ impl Device {
     /// a device without rules pays nothing for it.
     fn leave_lab(&mut self) {
         let now = self.shared.now;
+        // A device that is reset or replaced does not begin with a rule that was removed.
+        if !self.has_loss() {
+            self.shared.config.drop_percent = 0;
+        }
         self.lab().into_iter().for_each(|lab| lab.settle(now));
         if self.shared.lab.as_ref().is_some_and(|lab| lab.is_idle()) {
             self.shared.lab = None;
@@ -160,7 +174,8 @@ impl Device {
         let by_reference = out.local && !self.shared.config.wire_local && to != MULTICAST_QPN;
         let leaves = self.is_concerned(Direction::Out, from);
         let arrives = by_reference && self.is_concerned(Direction::In, to);
-        if !self.shared.port.up || !(leaves || arrives) {
+        let may_be_lost = by_reference && self.lab().is_some_and(|lab| lab.table.has_local());
+        if !self.shared.port.up || !(leaves || arrives || may_be_lost) {
             return self.deliver_freely(mem, out);
         }
         let Outgoing {

@@ -9,6 +9,7 @@ pub mod crossing;
 mod doors;
 pub mod figures;
 mod laboratory;
+mod loss;
 mod misbehaviour;
 mod net;
 pub mod recording;
@@ -112,7 +113,7 @@ pub(crate) const MAX_FRAMES: usize = 4096;
 impl Device {
     /// Creates a device in the state after power-on.
     pub fn new(config: Config, regs: Arc<Registers>) -> Self {
-        Self {
+        let mut device = Self {
             shared: Shared::new(config, regs),
             qps: Slots::new(config::MAX_QP),
             groups: Groups::default(),
@@ -137,7 +138,9 @@ impl Device {
             frames: VecDeque::new(),
             readdressed: true,
             boundary: Boundary::default(),
-        }
+        };
+        device.add_loss();
+        device
     }
 
     /// Drops all objects and returns to the state after power-on. Guest memory is not touched,
@@ -192,6 +195,7 @@ impl Device {
     pub fn pass_tap(&mut self, to: &mut Self) {
         to.shared.tap = self.shared.tap.take();
         to.shared.lab = self.shared.lab.take();
+        to.shared.config.drop_percent = self.shared.config.drop_percent;
         to.shared.recorder = self.shared.recorder.take();
         to.boundary = std::mem::take(&mut self.boundary);
     }

@@ -120,11 +120,12 @@ impl Device {
     /// Delivers packets from one QP of the device to another.
     fn deliver_run<M: GuestMemory>(&mut self, mem: &M, first: Outgoing, all: &mut Delivered) {
         let (now, qpn) = (self.shared.now, first.packet.dst_qpn);
+        // Only the first packet may be lost: with rules a run is a single packet.
+        let lost = self.is_lost(&first.packet);
         let mut next = Some(first);
         let found = self.with_qp(mem, qpn, |transport, host| {
             let state = transport.state();
             while let Some(out) = next.take() {
-                let lost = host.shared.port.loses();
                 all.bytes += host.shared.show_local(mem, &out, lost);
                 if !lost {
                     take_in(transport, host, now, out.path.as_deref(), out.packet);
@@ -168,7 +169,7 @@ impl Device {
         self.shared.counters.add(Counter::TxMulticastPackets, 1);
         all.packets += members as u32;
         all.bytes += members as u64 * u64::from(out.packet.payload.len());
-        if members > 0 && !self.shared.port.loses() {
+        if members > 0 && !self.is_lost(&out.packet) {
             if !self.shared.config.wire_local {
                 self.hand_to_group(mem, &path, &out.packet);
             } else if let Some(bytes) = self.frame(mem, &path, &out.packet) {
@@ -215,8 +216,7 @@ impl Device {
                 return;
             };
             if out.local {
-                let lost = self.shared.port.loses();
-                self.note_chance(&packet, lost);
+                let lost = self.is_lost(&packet);
                 self.show(if lost { Way::Lost } else { Way::Local }, &packet, &bytes);
                 if !lost {
                     self.parse_frame(mem, bytes);

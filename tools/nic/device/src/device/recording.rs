@@ -6,7 +6,6 @@ use crate::device::Device;
 use crate::objects::recorder::Recorder;
 use verbena_faults::Rule;
 use verbena_recorder::WORDS;
-use verbena_transport::Packet;
 
 /// Part of a recording of the flight recorder.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -56,15 +55,6 @@ impl Device {
         let now = self.shared.now;
         if let Some(recorder) = &mut self.shared.recorder {
             rules.iter().for_each(|rule| recorder.add(now, rule, late));
-        }
-    }
-
-    /// Records whether a packet was lost by chance, if random loss is configured.
-    #[inline]
-    pub(super) fn note_chance(&mut self, packet: &Packet, lost: bool) {
-        if self.shared.recorder.is_some() && self.shared.config.drop_percent != 0 {
-            let env = self.qps.get(packet.src_qpn).map(|qp| &qp.env);
-            self.shared.note_lot(env, packet, lost);
         }
     }
 }

@@ -208,7 +208,7 @@ impl Shared {
         }
     }
 
-    /// Records a packet that was subject to random loss (`verbena-nic --drop`), and if it was lost.
+    /// Records a packet that passed the rules on local packets, and if `verbena-nic --drop` lost it.
     pub(crate) fn note_lot(&mut self, env: Option<&Env>, packet: &Packet, lost: bool) {
         self.note(|| {
             let first = |env: &Env| match packet.kind.is_request() {
@@ -225,6 +225,18 @@ impl Shared {
                 nth: env.map_or(0, |env| psn::ahead(packet.psn, first(env)) + 1),
             }
         });
+    }
+
+    /// Records that a rule on local packets has just lost a packet.
+    pub(crate) fn note_loss(&mut self, passing: &Passing) {
+        let nth = psn::ahead(passing.psn, passing.first_psn) + 1;
+        self.note_rule(
+            On::Packet,
+            Direction::Out,
+            passing.opcode.into(),
+            (passing.party.qpn, passing.party.created as u32),
+            (passing.psn, nth),
+        );
     }
 
     /// Records that a rule has just fired on something else than a packet.

@@ -113,7 +113,7 @@ pub struct Shared {
 impl Shared {
     /// Creates the state after power-on.
     pub fn new(config: Config, regs: Arc<Registers>) -> Self {
-        let port = Port::new(&config);
+        let port = Port::default();
         let recorder = (config.record > 0).then(|| Box::new(Recorder::new(config.record)));
         Self {
             #[cfg(feature = "hostile")]

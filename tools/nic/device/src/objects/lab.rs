@@ -126,13 +126,36 @@ pub fn passing(env: &Env, way: Direction, packet: &Packet) -> Passing {
     }
 }
 
+/// Returns the description of a packet whose sender does not exist any more.
+pub fn passing_of_none(packet: &Packet) -> Passing {
+    Passing {
+        way: Direction::Out,
+        party: Party {
+            qpn: packet.src_qpn,
+            created: 0,
+            peer: packet.dst_qpn,
+        },
+        opcode: packet.opcode(),
+        psn: packet.psn,
+        first_psn: packet.psn,
+        sequence: None,
+        first: packet.first,
+        last: packet.last,
+        psns: packet.psns,
+        mtu: packet.payload.len(),
+        bytes: packet.payload.len(),
+    }
+}
+
 impl Lab {
     /// True if the laboratory has no rule, no frame and no stall left, so that it can be removed.
     pub fn is_idle(&self) -> bool {
-        self.table.is_empty()
-            && self.held.is_empty()
-            && self.rest.is_none()
-            && self.stalls.is_empty()
+        self.table.is_empty() && self.is_quiet()
+    }
+
+    /// True if no frame is kept back and nothing is stalled.
+    pub fn is_quiet(&self) -> bool {
+        self.held.is_empty() && self.rest.is_none() && self.stalls.is_empty()
     }
 
     /// Resets the laboratory with the device: resets the state of the rules, drops held frames and

@@ -2,7 +2,7 @@
 
 //! The port: GID table, netdev state, and the destinations of packets.
 
-use crate::config::{Config, MAX_GID};
+use crate::config::MAX_GID;
 use std::rc::Rc;
 use verbena_abi::cmd::{SetGid, NO_VLAN};
 use verbena_abi::ctx::AddressVector;
@@ -47,8 +47,6 @@ pub struct Port {
     /// Copy of the entries that are set. There are few, and each packet is compared with all of
     /// them.
     own: Vec<Gid>,
-    dice: u64,
-    drop_percent: u8,
 }
 
 /// A packet that was sent and is not delivered yet.
@@ -87,19 +85,19 @@ fn source_port(flow_label: u32, qpn: u32) -> u16 {
     0xc000 | (flow ^ (flow >> 14)) as u16 & 0x3fff
 }
 
-impl Port {
+impl Default for Port {
     /// Creates the port in its state after power-on: down and without GIDs.
-    pub fn new(config: &Config) -> Self {
+    fn default() -> Self {
         Self {
             up: false,
             mtu: 3,
             gids: vec![None; MAX_GID as usize],
             own: Vec::new(),
-            dice: config.seed,
-            drop_percent: config.drop_percent,
         }
     }
+}
 
+impl Port {
     /// Sets or clears an entry of the GID table. Returns false if the index is out of range.
     pub fn set_gid(&mut self, request: &SetGid) -> bool {
         let Some(entry) = self.gids.get_mut(request.index.get() as usize) else {
@@ -186,18 +184,5 @@ impl Port {
             // `wc.sl` is 0, which also holds for packets inside the device.
             sl: if own.vlan.is_some() { av.sl } else { 0 },
         })
-    }
-
-    /// Draws if a local packet is lost (`drop_percent`).
-    pub fn loses(&mut self) -> bool {
-        if self.drop_percent == 0 {
-            return false;
-        }
-        // splitmix64: a fixed seed gives the same losses in each run.
-        self.dice = self.dice.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.dice;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % 100 < u64::from(self.drop_percent)
     }
 }

@@ -33,6 +33,7 @@ mod keys;
 mod laboratory;
 mod lives;
 mod load;
+mod losses;
 mod many_areas;
 mod mcast;
 mod objects;

@@ -57,6 +57,16 @@ fn invalid_combinations_are_refused_with_the_reason() {
             "{ repeat = 1 }",
             "action.repeat: is not possible with on = interrupt: use on = event",
         ),
+        (
+            "on = \"local\"",
+            "\"mark_ecn\"",
+            "action.mark_ecn: happens only to on = packet",
+        ),
+        (
+            "on = \"local\", direction = \"in\"",
+            "\"drop\"",
+            "match.direction: only with on = packet",
+        ),
         ("on = \"event\"", "{ repeat = 17 }", "1 to 16"),
         (
             "on = \"event\"",

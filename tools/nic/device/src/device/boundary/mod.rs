@@ -176,7 +176,7 @@ impl Device {
         if self.shared.tap.as_ref().is_some_and(|tap| tap.is_watched()) {
             return Some("a capture is on, and reads guest memory too: end it first");
         }
-        if self.shared.lab.is_some() {
+        if self.has_added_rules() {
             return Some("the device has rules already: clear them, and add them after the recording has begun");
         }
         None

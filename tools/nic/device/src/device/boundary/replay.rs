@@ -216,7 +216,7 @@ impl<'a> Player<'a> {
                 device.remove_rule(name);
             }),
             Item::RemoveRulesOf { owner } => self.call(|device, _| device.remove_rules_of(owner)),
-            Item::ClearRules {} => self.call(|device, _| device.clear_rules()),
+            Item::ClearRules {} => self.call(|device, _| device.clear_added_rules()),
             Item::Fail { syndrome } => {
                 let cause = Syndrome::from_raw(syndrome);
                 let cause = cause.ok_or_else(|| self.mem.differs(item, "an unknown syndrome"))?;

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Loss of packets between QPs of the device by rules, of which `verbena-nic --drop` is one.
+
+use crate::device::Device;
+use crate::objects::lab::{passing, passing_of_none};
+use crate::objects::mcast::MULTICAST_QPN;
+use verbena_faults::{Direction, On, Rule, RuleSet, LOSS_OPTION};
+use verbena_transport::Packet;
+
+impl Device {
+    /// Adds the rule of `verbena-nic --drop` to a new device.
+    pub(super) fn add_loss(&mut self) {
+        let config = &self.shared.config;
+        if config.drop_percent == 0 {
+            return;
+        }
+        let set = RuleSet {
+            version: verbena_faults::VERSION,
+            seed: config.seed,
+            rule: vec![Rule::of_loss(config.drop_percent)],
+        };
+        let lab = self.shared.lab.get_or_insert_default();
+        if lab.table.add(&set, None, 0, 0).is_ok() {
+            self.note_rules(&set.rule, false);
+        }
+    }
+
+    /// True if the device has the rule of `verbena-nic --drop`.
+    pub(super) fn has_loss(&self) -> bool {
+        let lab = self.shared.lab.as_ref();
+        lab.is_some_and(|lab| lab.table.knows(LOSS_OPTION))
+    }
+
+    /// True if the device has rules, or effects of rules, other than the one that it began with.
+    pub(super) fn has_added_rules(&self) -> bool {
+        let own = usize::from(self.shared.config.drop_percent != 0);
+        let lab = self.shared.lab.as_ref();
+        lab.is_some_and(|lab| lab.table.len() > own || !lab.is_quiet())
+    }
+
+    /// True if a rule on packets between QPs of the device loses a packet. The flight recorder
+    /// names the rule of `verbena-nic --drop` by a flag of the packet, and other rules as those on
+    /// packets.
+    #[inline]
+    pub(super) fn is_lost(&mut self, packet: &Packet) -> bool {
+        let lab = self.shared.lab.as_ref();
+        lab.is_some_and(|lab| lab.table.has_local()) && self.judge_local(packet)
+    }
+
+    #[cold]
+    fn judge_local(&mut self, packet: &Packet) -> bool {
+        let now = self.shared.now;
+        let (Some(lab), qp) = (&mut self.shared.lab, self.qps.get(packet.src_qpn)) else {
+            return false;
+        };
+        let passing = match qp {
+            Some(qp) => passing(&qp.env, Direction::Out, packet),
+            None => passing_of_none(packet),
+        };
+        let lost = lab.table.loses(now, &passing);
+        let is_option = lab
+            .table
+            .last_fired()
+            .is_some_and(|(rule, _)| rule.name == LOSS_OPTION);
+        let env = qp.map(|qp| &qp.env);
+        // The recording has no packets to groups, of which each member gets a copy.
+        if packet.dst_qpn != MULTICAST_QPN {
+            self.shared.note_lot(env, packet, lost && is_option);
+        }
+        if lost && !is_option {
+            self.shared.note_loss(&passing);
+            self.shared.remark_rule(On::Packet);
+        }
+        lost
+    }
+}
