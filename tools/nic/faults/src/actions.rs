@@ -47,6 +47,7 @@ impl Action {
             Action::StallDeviceMs(_) => "action.stall_device_ms",
             Action::Withhold => "action.withhold",
             Action::Repeat(_) => "action.repeat",
+            Action::Impair(_) => "action.impair",
         }
     }
 
@@ -64,7 +65,9 @@ impl Action {
             Action::Repeat(_) => &[On::Event],
             Action::Complete(_) => &[On::Send],
             Action::Errno(_) => &[On::Command],
-            Action::Drop => &[On::Packet, On::Local],
+            Action::Drop => &[On::Packet, On::Local, On::Uplink],
+            Action::DelayUs(_) | Action::Duplicate(_) => &[On::Packet, On::Uplink],
+            Action::Impair(_) => &[On::Uplink],
             _ => &[On::Packet],
         };
         if !on.contains(&matches.on) {
@@ -92,6 +95,7 @@ impl Action {
                 wrong(name, format!("{n} is out of range: 1 to {MANY}"))
             }
             Action::Corrupt(how) => how.check(matches),
+            Action::Impair(how) => how.check().map_err(|why| (name, why)),
             Action::Nak(code) if names::nak(code).is_none() => {
                 wrong(name, none_of(code, names::NAKS.iter().copied()))
             }

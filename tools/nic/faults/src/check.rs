@@ -145,7 +145,7 @@ impl Match {
                     "is missing: on = \"time\" needs the time of the action",
                 );
             }
-            On::Time | On::Interrupt => {}
+            On::Time | On::Interrupt | On::Uplink => {}
         }
         self.check_numbers()?;
         self.check_often()
@@ -168,6 +168,7 @@ impl Match {
             On::Command,
             On::Event,
             On::Interrupt,
+            On::Uplink,
         ][..];
         let opcode = !self.opcode.is_empty();
         let others = [
@@ -180,6 +181,7 @@ impl Match {
             ("match.command", self.command.is_some(), &[On::Command]),
             ("match.event", !self.event.is_empty(), &[On::Event]),
             ("match.vector", self.vector.is_some(), &[On::Interrupt]),
+            ("match.uplink", self.uplink.is_some(), &[On::Uplink]),
             ("match.qp", self.qp.is_some(), queue_pairs),
             ("match.qp_created", self.qp_created.is_some(), queue_pairs),
             ("match.peer_qp", self.peer_qp.is_some(), queue_pairs),

@@ -59,6 +59,9 @@ pub enum Effect {
     Withhold,
     /// Effect of [`Action::Repeat`].
     Repeat(u32),
+    /// Effect of [`Action::Impair`]. The uplink has the random stream, which the seed of the rule
+    /// begins.
+    Impair,
 }
 
 /// Returns the effect of a rule. `created` is the number of QPs that were created before the rule
@@ -92,5 +95,6 @@ pub(crate) fn effect(id: u64, rule: &Rule, created: u64) -> Option<Effect> {
         Action::StallDeviceMs(ms) => Effect::StallDevice(ns(ms), id),
         Action::Withhold => Effect::Withhold,
         Action::Repeat(n) => Effect::Repeat(*n),
+        Action::Impair(_) => Effect::Impair,
     })
 }

@@ -16,6 +16,7 @@ mod check;
 mod dice;
 mod effect;
 mod expand;
+mod impair;
 mod names;
 mod near;
 mod rule;
@@ -24,6 +25,7 @@ mod track;
 
 pub use check::Wrong;
 pub use effect::{Effect, Whom};
+pub use impair::{Impair, MAX_DELAY, MILLION, MIN_RATE};
 pub use names::{command_name, nak_name, not_available, send_name, NOT_AVAILABLE};
 pub use near::{near, nearest, plain};
 pub use rule::{

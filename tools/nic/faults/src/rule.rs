@@ -2,6 +2,7 @@
 
 //! Rules as they are written in files and sent. Names are those of the InfiniBand specification.
 
+use crate::impair::Impair;
 use crate::table::LOSS_OPTION;
 use serde::{Deserialize, Serialize};
 use verbena_abi::syndrome::Syndrome;
@@ -58,6 +59,8 @@ pub enum On {
     Interrupt,
     /// A packet on its way between two QPs of the device, after the rules of both QPs.
     Local,
+    /// A frame that leaves the NIC by an uplink.
+    Uplink,
 }
 
 /// Direction of a packet, as its QP sees it.
@@ -118,6 +121,9 @@ pub struct Match {
     /// Interrupts: number of the vector.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vector: Option<u16>,
+    /// Uplinks: number of the uplink.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uplink: Option<u8>,
     /// Fires only for the n-th match, from 1, since the rule was added.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nth: Option<u64>,
@@ -209,6 +215,8 @@ pub enum Action {
     Withhold,
     /// Repeats the event this number of times.
     Repeat(u32),
+    /// Impairs the frame: loss, duplication, corruption, delay and rate together.
+    Impair(Impair),
 }
 
 /// The completion of a work request.

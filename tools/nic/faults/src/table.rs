@@ -111,7 +111,7 @@ struct Entry {
 pub struct Table {
     entries: Vec<Entry>,
     /// Indexes of the entries, for each hook.
-    hooks: [Vec<usize>; 8],
+    hooks: [Vec<usize>; 9],
     /// Index of the entry that fired last.
     last: usize,
     next_id: u64,
@@ -128,6 +128,7 @@ fn hook(matches: &Match) -> usize {
         (On::Event, _) => 5,
         (On::Interrupt, _) => 6,
         (On::Local, _) => 7,
+        (On::Uplink, _) => 8,
     }
 }
 
@@ -173,7 +174,7 @@ impl Entry {
                 None => 0,
             },
             On::Event => names::events(&rule.matches.event).ok()?,
-            On::Packet | On::Local | On::Time | On::Interrupt => 0,
+            On::Packet | On::Local | On::Uplink | On::Time | On::Interrupt => 0,
         };
         let operations = match rule.matches.on {
             On::Packet | On::Local => Opcodes::of(names).ok()?,
@@ -283,19 +284,12 @@ impl Table {
         self.entries.is_empty()
     }
 
-    /// Adds rules, all or none. `created` is the number of QPs that were created so far. The rules
-    /// of an owner are removed with it.
+    /// Checks that [`add`](Self::add) would add rules.
     ///
     /// # Errors
     ///
     /// A rule makes no sense, or conflicts with the present rules.
-    pub fn add(
-        &mut self,
-        set: &RuleSet,
-        owner: Option<u64>,
-        now: u64,
-        created: u64,
-    ) -> Result<(), String> {
+    pub fn may_add(&self, set: &RuleSet) -> Result<(), String> {
         set.check().map_err(|(_, why)| why)?;
         if self.entries.len() + set.rule.len() > MAX_RULES {
             return Err(format!(
@@ -305,7 +299,6 @@ impl Table {
             ));
         }
         let is_there = |name: &str| self.knows(name);
-        let mut new = Vec::new();
         for rule in &set.rule {
             if is_there(&rule.name) {
                 return Err(format!(
@@ -322,6 +315,26 @@ impl Table {
                     ));
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// Adds rules, all or none. `created` is the number of QPs that were created so far. The rules
+    /// of an owner are removed with it.
+    ///
+    /// # Errors
+    ///
+    /// A rule makes no sense, or conflicts with the present rules.
+    pub fn add(
+        &mut self,
+        set: &RuleSet,
+        owner: Option<u64>,
+        now: u64,
+        created: u64,
+    ) -> Result<(), String> {
+        self.may_add(set)?;
+        let mut new = Vec::new();
+        for rule in &set.rule {
             let id = self.next_id + new.len() as u64;
             let entry = Entry::new(id, rule, set.seed, owner, now, created);
             new.push(
@@ -440,6 +453,20 @@ impl Table {
     /// True if a packet between two QPs of the device is lost.
     pub fn loses(&mut self, now: u64, packet: &Passing) -> bool {
         self.pass(7, now, |entry| entry.names(packet)).is_some()
+    }
+
+    /// Returns the effect on a frame that leaves by an uplink.
+    pub fn uplink(&mut self, now: u64, uplink: u8) -> Option<Effect> {
+        self.pass(8, now, |entry| {
+            entry.rule.matches.uplink.is_none_or(|n| n == uplink)
+        })
+    }
+
+    /// Returns all rules in order, each with its number and its seed.
+    pub fn rules(&self) -> impl Iterator<Item = (u64, &Rule, u64)> {
+        self.entries
+            .iter()
+            .map(|entry| (entry.id, &entry.rule, entry.seed))
     }
 
     /// True if the rule with this name has fired.

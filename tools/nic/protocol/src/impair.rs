@@ -4,13 +4,7 @@
 
 use crate::{Question, Request};
 use serde::{Deserialize, Serialize};
-
-/// Denominator of all probabilities.
-pub const MILLION: u32 = 1_000_000;
-/// Longest delay including its jitter, in nanoseconds.
-pub const MAX_DELAY: u64 = 10_000_000_000;
-/// Lowest rate, in bits per second.
-pub const MIN_RATE: u64 = 1_000;
+use verbena_faults::Impair;
 
 /// The impairment of the frames that leave by an uplink. With all fields zero there is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,46 +30,40 @@ pub struct Impairment {
 }
 
 impl Impairment {
+    /// Returns the impairment of a rule whose file has this seed.
+    pub fn of(how: Impair, seed: u64) -> Self {
+        Self {
+            loss_ppm: how.loss_ppm,
+            duplicate_ppm: how.duplicate_ppm,
+            corrupt_ppm: how.corrupt_ppm,
+            reorder_ppm: how.reorder_ppm,
+            delay_ns: how.delay_ns,
+            jitter_ns: how.jitter_ns,
+            rate_bps: how.rate_bps,
+            seed,
+        }
+    }
+
+    /// Returns the impairment as the action of a rule, which has no seed of its own.
+    pub fn action(&self) -> Impair {
+        Impair {
+            loss_ppm: self.loss_ppm,
+            duplicate_ppm: self.duplicate_ppm,
+            corrupt_ppm: self.corrupt_ppm,
+            reorder_ppm: self.reorder_ppm,
+            delay_ns: self.delay_ns,
+            jitter_ns: self.jitter_ns,
+            rate_bps: self.rate_bps,
+        }
+    }
+
     /// Checks that the values are possible.
     ///
     /// # Errors
     ///
     /// The text names the wrong value and the next step.
     pub fn check(&self) -> Result<(), String> {
-        for (name, ppm) in [
-            ("loss", self.loss_ppm),
-            ("duplicate", self.duplicate_ppm),
-            ("corrupt", self.corrupt_ppm),
-            ("reorder", self.reorder_ppm),
-        ] {
-            if ppm > MILLION {
-                return Err(format!(
-                    "{name}: {ppm} ppm is more than 100% of the frames ({MILLION} ppm)"
-                ));
-            }
-        }
-        if self.delay_ns.saturating_add(self.jitter_ns) > MAX_DELAY {
-            return Err(String::from(
-                "delay and jitter: together more than 10 s, the limit",
-            ));
-        }
-        if self.jitter_ns > self.delay_ns {
-            return Err(String::from(
-                "jitter: longer than the delay, which it also shortens: give a longer delay or a shorter jitter",
-            ));
-        }
-        if self.reorder_ppm > 0 && self.delay_ns == 0 {
-            return Err(String::from(
-                "reorder: reordered frames leave before delayed frames: give a delay, too",
-            ));
-        }
-        if (1..MIN_RATE).contains(&self.rate_bps) {
-            return Err(format!(
-                "rate: {} bit/s is less than 1 kbit/s, the limit",
-                self.rate_bps
-            ));
-        }
-        Ok(())
+        self.action().check()
     }
 }
 
@@ -125,6 +113,7 @@ impl Question for ToldImpairments {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use verbena_faults::{MILLION, MIN_RATE};
 
     #[test]
     fn an_impossible_value_is_named() {

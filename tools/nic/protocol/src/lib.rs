@@ -24,7 +24,7 @@ pub use contexts::{Context, Cq, Eq, Fields, Mr, Qp, Srq};
 pub use faults::ToldRules;
 pub use figures::{Contexts, Engine, Stats, Status, Told};
 pub use handle::{Fault, Nic};
-pub use impair::{Impaired, Impairment, ToldImpairments, Toll, MAX_DELAY, MILLION, MIN_RATE};
+pub use impair::{Impaired, Impairment, ToldImpairments, Toll};
 pub use peers::{Peer, ToldPeers, MAX_PEERS};
 pub use port::{Gid, Group, Port, QueuePair, Refused, ToldPort, ToldQp, UnreachableRam};
 pub use recording::{ToldFull, ToldRecorder, ToldRecording};
@@ -33,6 +33,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use verbena_faults::RuleSet;
+pub use verbena_faults::{MAX_DELAY, MILLION, MIN_RATE};
 
 /// Longest request, in bytes.
 pub const MAX_REQUEST: u64 = 64 << 10;

@@ -188,7 +188,7 @@ fn way_of(bits: u16) -> Direction {
 
 fn on_bits(on: On) -> u8 {
     match on {
-        On::Packet | On::Local => 0,
+        On::Packet | On::Local | On::Uplink => 0,
         On::Send => 1,
         On::Command => 2,
         On::Time => 3,

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
 //! Fault rules that clients set over a connection. Rules that are tied to the connection are
-//! removed when it ends for any reason.
+//! removed when it ends for any reason. Rules on uplinks are those of the NIC ([`crate::impair`]),
+//! all others those of the device.
 
 use super::{ask, PATIENCE};
 use crate::shared::{Change, Question, Shared};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
+use verbena_faults::{On, RuleSet, Told};
 use verbena_protocol::{Reply, Request, ToldRules};
 
 /// Number of attempts to remove a connection's rules, while too many questions wait for the engine.
@@ -38,8 +40,8 @@ impl<'a> Rules<'a> {
 
     /// Returns the answer to a request about rules, or `None` for other requests.
     pub(super) fn answer(&mut self, request: &Request) -> Option<String> {
-        let change = match request {
-            Request::Faults => Change::None,
+        let told = match request {
+            Request::Faults => self.change(Change::None),
             Request::FaultAdd {
                 set,
                 while_connected,
@@ -50,15 +52,77 @@ impl<'a> Rules<'a> {
                 log::info!("{} rules, seed {}", set.rule.len(), set.seed);
                 // If the engine does not answer, it may nevertheless have added the rules.
                 self.owns |= *while_connected;
-                Change::Add(set.clone(), while_connected.then_some(self.number))
+                self.add(set, while_connected.then_some(self.number))
             }
-            Request::FaultRemove { name } => Change::Remove(name.clone()),
-            Request::FaultClear => Change::Clear,
+            Request::FaultRemove { name } => self.remove(name),
+            Request::FaultClear => {
+                self.shared.common.impairments.clear_rules();
+                self.change(Change::Clear)
+            }
             _ => return None,
         };
-        let told = ask(self.shared, |to| Question::Rules(change, to));
-        let told = told.and_then(|rules| rules);
-        Some(Reply::from(told.map(|rules| ToldRules { rules })).line())
+        // A frame that was delayed may be due now.
+        self.shared.common.waker.wake();
+        Some(Reply::from(told).line())
+    }
+
+    /// Changes the rules of the device. Returns all rules: those of the device, then those of
+    /// uplinks.
+    fn change(&self, change: Change) -> Result<ToldRules, String> {
+        let mut rules = self.of_device(change)?;
+        rules.extend(self.shared.common.impairments.rules());
+        Ok(ToldRules { rules })
+    }
+
+    fn of_device(&self, change: Change) -> Result<Vec<Told>, String> {
+        ask(self.shared, |to| Question::Rules(change, to))?
+    }
+
+    /// Adds all rules of a file or none.
+    fn add(&self, set: &RuleSet, owner: Option<u64>) -> Result<ToldRules, String> {
+        let common = &self.shared.common;
+        let impairments = &common.impairments;
+        let _changes = impairments.change();
+        let (of_uplinks, of_device) = set
+            .rule
+            .iter()
+            .cloned()
+            .partition(|rule| rule.matches.on == On::Uplink);
+        let [of_uplinks, of_device] = [of_uplinks, of_device].map(|rule| RuleSet {
+            rule,
+            ..set.clone()
+        });
+        let taken = |name: &str| {
+            Err(format!(
+                "rule {name:?}: name: the device already has a rule with this name: choose another"
+            ))
+        };
+        let present = impairments.rules();
+        let is_twice = |known: &[Told], new: &RuleSet| {
+            let mut new = new.rule.iter();
+            new.find(|rule| known.iter().any(|told| told.rule.name == rule.name))
+                .map(|rule| rule.name.clone())
+        };
+        if let Some(name) = is_twice(&present, &of_device) {
+            return taken(&name);
+        }
+        if !of_uplinks.rule.is_empty() {
+            impairments.check_rules(&of_uplinks)?;
+            if let Some(name) = is_twice(&self.of_device(Change::None)?, &of_uplinks) {
+                return taken(&name);
+            }
+        }
+        let mut rules = self.of_device(Change::Add(of_device, owner))?;
+        impairments.add_rules(&of_uplinks, owner, common.now())?;
+        rules.extend(impairments.rules());
+        Ok(ToldRules { rules })
+    }
+
+    fn remove(&self, name: &str) -> Result<ToldRules, String> {
+        match self.shared.common.impairments.remove_rule(name) {
+            true => self.change(Change::None),
+            false => self.change(Change::Remove(name.into())),
+        }
     }
 }
 
@@ -67,6 +131,9 @@ impl Drop for Rules<'_> {
         if !self.owns {
             return;
         }
+        let common = &self.shared.common;
+        common.impairments.remove_rules_of(self.number);
+        common.waker.wake();
         for _ in 0..TRIES {
             let (to, answer) = mpsc::channel();
             if self
@@ -149,5 +216,55 @@ mod tests {
         let told = rules.answer(&request).unwrap();
         assert!(told.contains("match.nth: 0 is not valid"), "{told}");
         assert!(rules.answer(&Request::Status).is_none() && !rules.owns);
+    }
+
+    #[test]
+    fn a_file_has_rules_of_the_device_and_of_uplinks_and_is_added_whole() {
+        let shared = Arc::new(Shared::new().unwrap());
+        let asked = engine(&shared);
+        let mut rules = Rules::new(&shared);
+        let uplink = "[[rule]]\nname = \"y\"\nmatch.on = \"uplink\"\naction = \"drop\"\n";
+        let Request::FaultAdd { mut set, .. } = add(true) else {
+            return;
+        };
+        let text = format!("version = 1\n{uplink}");
+        set.rule
+            .extend(verbena_protocol::read_toml(&text).unwrap().rule);
+        let request = Request::FaultAdd {
+            set,
+            while_connected: true,
+        };
+        // Without an uplink the device is not asked.
+        let told = rules.answer(&request).unwrap();
+        assert!(
+            told.contains("match.uplink: the NIC has no uplink"),
+            "{told}"
+        );
+        shared.common.impairments.set_uplinks(1);
+        let told = rules.answer(&request).unwrap();
+        assert!(told.contains("\"name\":\"y\""), "{told}");
+        assert!(matches!(asked.recv(), Ok(Change::None)));
+        let Ok(Change::Add(set, Some(_))) = asked.recv() else {
+            panic!("the device was not asked");
+        };
+        assert_eq!((set.rule.len(), set.rule[0].name.as_str()), (1, "x"));
+        // A rule of the device cannot have the name of one on uplinks.
+        let Request::FaultAdd { mut set, .. } = add(false) else {
+            return;
+        };
+        set.rule[0].name = String::from("y");
+        let twice = Request::FaultAdd {
+            set,
+            while_connected: false,
+        };
+        let told = rules.answer(&twice).unwrap();
+        assert!(told.contains("already has a rule with this name"), "{told}");
+        let name = String::from("y");
+        let told = rules.answer(&Request::FaultRemove { name }).unwrap();
+        assert!(told.contains("\"rules\":[]"), "{told}");
+        assert!(matches!(asked.recv(), Ok(Change::None)));
+        assert!(rules.answer(&request).is_some());
+        drop(rules);
+        assert!(shared.common.impairments.rules().is_empty());
     }
 }

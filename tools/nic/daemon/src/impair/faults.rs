@@ -119,9 +119,24 @@ impl Faults {
         self.wait(frame, now, delay);
     }
 
+    /// Takes a frame that the impairment is not for, and that leaves after this delay in
+    /// nanoseconds.
+    pub fn delay(&mut self, frame: &[u8], now: u64, delay: u64) {
+        if self.has_room(frame) {
+            self.put((now.saturating_add(delay), self.next), frame.to_vec());
+            self.next += 1;
+        }
+    }
+
+    /// True if there is room for a frame, which is lost otherwise.
+    fn has_room(&mut self, frame: &[u8]) -> bool {
+        let is_full = self.waiting.len() >= MAX_WAITING || self.bytes + frame.len() > MAX_BYTES;
+        self.toll.overflowed += u64::from(is_full);
+        !is_full
+    }
+
     fn wait(&mut self, frame: Vec<u8>, now: u64, delay: u64) {
-        if self.waiting.len() >= MAX_WAITING || self.bytes + frame.len() > MAX_BYTES {
-            self.toll.overflowed += 1;
+        if !self.has_room(&frame) {
             return;
         }
         let mut due = now;

@@ -67,6 +67,31 @@ fn invalid_combinations_are_refused_with_the_reason() {
             "\"drop\"",
             "match.direction: only with on = packet",
         ),
+        (
+            "uplink = 1",
+            "\"drop\"",
+            "match.uplink: only with on = uplink",
+        ),
+        (
+            "on = \"uplink\", qp = 1",
+            "\"drop\"",
+            "match.qp: only with on = packet or local or send or time",
+        ),
+        (
+            "on = \"uplink\"",
+            "{ reorder = 1 }",
+            "action.reorder: happens only to on = packet",
+        ),
+        (
+            "",
+            "{ impair = { loss_ppm = 1 } }",
+            "action.impair: happens only to on = uplink",
+        ),
+        (
+            "on = \"uplink\"",
+            "{ impair = { jitter_ns = 1 } }",
+            "action.impair: jitter: longer than the delay",
+        ),
         ("on = \"event\"", "{ repeat = 17 }", "1 to 16"),
         (
             "on = \"event\"",

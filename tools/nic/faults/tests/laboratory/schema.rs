@@ -49,6 +49,8 @@ fn fields_are_those_of_the_types() {
     assert_eq!(keys(&defs["match"]["properties"]), known(in_match));
     let in_corrupt = of(json!({ "action": { "corrupt": { "?": 1 } } }));
     assert_eq!(keys(&defs["corrupt"]["properties"]), known(in_corrupt));
+    let in_impair = of(json!({ "action": { "impair": { "?": 1 } } }));
+    assert_eq!(keys(&defs["impair"]["properties"]), known(in_impair));
     let mut actions: Vec<String> = Vec::new();
     for way in defs["action"]["oneOf"].as_array().unwrap() {
         match way["enum"].as_array() {
