@@ -29,6 +29,11 @@ macro_rules! kinds {
             /// All of them.
             pub const ALL: &[Self] = &[$(Self::$kind),+];
 
+            /// The kind with a name.
+            pub fn of(name: &str) -> Option<Self> {
+                Self::ALL.iter().copied().find(|kind| kind.name() == name)
+            }
+
             /// The name that people use.
             pub const fn name(self) -> &'static str {
                 match self {
@@ -229,6 +234,10 @@ mod tests {
 
     #[test]
     fn kinds_are_named() {
+        let names: Vec<_> = Kind::ALL.iter().map(|kind| kind.name()).collect();
+        let mut known = verbena_faults::MISBEHAVIOURS.to_vec();
+        known.sort_by_key(|name| names.iter().position(|own| own == name));
+        assert_eq!(known, names);
         assert_eq!(parse("stall=20"), Ok((Kind::Stall, 20)));
         assert_eq!(parse("no-interrupts"), Ok((Kind::NoInterrupts, 1)));
         assert_eq!(

@@ -48,6 +48,7 @@ impl Action {
             Action::Withhold => "action.withhold",
             Action::Repeat(_) => "action.repeat",
             Action::Impair(_) => "action.impair",
+            Action::Misbehave(_) => "action.misbehave",
         }
     }
 
@@ -58,6 +59,7 @@ impl Action {
             | Action::PortDown
             | Action::PortDownMs(_)
             | Action::PortUp
+            | Action::Misbehave(_)
             | Action::StallDeviceMs(_) => &[On::Packet, On::Command, On::Time],
             Action::QpError | Action::CqOverflow(_) | Action::KillSrq => &[On::Packet, On::Time],
             Action::StallMs(_) => &[On::Packet, On::Send, On::Time],
@@ -95,6 +97,9 @@ impl Action {
                 wrong(name, format!("{n} is out of range: 1 to {MANY}"))
             }
             Action::Corrupt(how) => how.check(matches),
+            Action::Misbehave(text) => names::misbehaviour(text)
+                .map(|_| ())
+                .map_err(|why| (name, why)),
             Action::Impair(how) => how.check().map_err(|why| (name, why)),
             Action::Nak(code) if names::nak(code).is_none() => {
                 wrong(name, none_of(code, names::NAKS.iter().copied()))

@@ -59,6 +59,9 @@ pub enum Effect {
     Withhold,
     /// Effect of [`Action::Repeat`].
     Repeat(u32),
+    /// Effect of [`Action::Misbehave`]: the name of the misbehaviour, its number, and the number of
+    /// the rule, with which it ends.
+    Misbehave(&'static str, u32, u64),
     /// Effect of [`Action::Impair`]. The uplink has the random stream, which the seed of the rule
     /// begins.
     Impair,
@@ -95,6 +98,10 @@ pub(crate) fn effect(id: u64, rule: &Rule, created: u64) -> Option<Effect> {
         Action::StallDeviceMs(ms) => Effect::StallDevice(ns(ms), id),
         Action::Withhold => Effect::Withhold,
         Action::Repeat(n) => Effect::Repeat(*n),
+        Action::Misbehave(text) => {
+            let (kind, number) = names::misbehaviour(text).ok()?;
+            Effect::Misbehave(kind, number, id)
+        }
         Action::Impair(_) => Effect::Impair,
     })
 }

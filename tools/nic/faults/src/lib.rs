@@ -26,7 +26,7 @@ mod track;
 pub use check::Wrong;
 pub use effect::{Effect, Whom};
 pub use impair::{Impair, MAX_DELAY, MILLION, MIN_RATE};
-pub use names::{command_name, nak_name, not_available, send_name, NOT_AVAILABLE};
+pub use names::{command_name, nak_name, not_available, send_name, MISBEHAVIOURS, NOT_AVAILABLE};
 pub use near::{near, nearest, plain};
 pub use rule::{
     Action, Because, Complete, Corrupt, Direction, Field, Icrc, Match, On, Queue, Rule, RuleSet,

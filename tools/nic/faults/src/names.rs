@@ -261,3 +261,37 @@ pub(crate) fn events(names: &[String]) -> Result<u32, &str> {
     }
     Ok(bits)
 }
+
+/// Names of the ways in which a NIC of the feature `misbehave` fails on purpose.
+pub const MISBEHAVIOURS: [&str; 15] = [
+    "swallow-commands",
+    "mute-commands",
+    "late-command",
+    "stall-at-command",
+    "only-opcode",
+    "stall",
+    "no-interrupts",
+    "seq-sleep",
+    "panic",
+    "engine-dies",
+    "reset-unconfirmed",
+    "bus-master-stuck",
+    "refuse-commands",
+    "events-ahead",
+    "newest-version",
+];
+
+/// Returns the name and the number of a misbehaviour that is written as `KIND`, `KIND=NUMBER` or
+/// `KIND=always`, which is the largest number. The error is the reason.
+pub(crate) fn misbehaviour(text: &str) -> Result<(&'static str, u32), String> {
+    let (name, number) = text.split_once('=').unwrap_or((text, "1"));
+    let known = MISBEHAVIOURS.iter().find(|known| **known == name);
+    let known = known.ok_or_else(|| none_of(name, MISBEHAVIOURS.iter().copied()))?;
+    let number = match number {
+        "always" => u32::MAX,
+        _ => number
+            .parse()
+            .map_err(|_| format!("{number:?} is neither a 32-bit number nor \"always\""))?,
+    };
+    Ok((known, number))
+}

@@ -160,6 +160,26 @@ impl Rule {
     }
 }
 
+impl Rule {
+    /// Returns the rule that a misbehaviour of the NIC stands for.
+    pub fn of_misbehaviour(kind: &str, number: u32) -> Self {
+        let number = match number {
+            u32::MAX => String::from("always"),
+            number => number.to_string(),
+        };
+        Self {
+            name: format!("misbehave {kind}"),
+            optional: true,
+            matches: Match {
+                on: On::Time,
+                after_ms: Some(0),
+                ..Match::default()
+            },
+            action: Action::Misbehave(format!("{kind}={number}")),
+        }
+    }
+}
+
 impl Match {
     /// Returns the direction of packets, which is out by default.
     pub fn way(&self) -> Direction {
@@ -215,6 +235,9 @@ pub enum Action {
     Withhold,
     /// Repeats the event this number of times.
     Repeat(u32),
+    /// Makes the NIC misbehave from now on, as `verbena-nic --misbehave` does: `KIND`, `KIND=NUMBER`
+    /// or `KIND=always`. Only a NIC that was built with the feature `misbehave` accepts this action.
+    Misbehave(String),
     /// Impairs the frame: loss, duplication, corruption, delay and rate together.
     Impair(Impair),
 }

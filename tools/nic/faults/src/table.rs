@@ -547,9 +547,14 @@ impl Table {
 
     /// Returns the effect of a rule on time that is due. Each such rule fires once.
     pub fn due(&mut self, now: u64) -> Option<Effect> {
+        self.due_of(now, |_| true)
+    }
+
+    /// Returns the effect of a rule on time that is due, among some effects.
+    pub fn due_of(&mut self, now: u64, is_asked: impl Fn(&Effect) -> bool) -> Option<Effect> {
         for at in &self.hooks[4] {
             if let Some(entry) = self.entries.get_mut(*at) {
-                if entry.fired == 0 && entry.due() <= now {
+                if entry.fired == 0 && entry.due() <= now && is_asked(&entry.effect) {
                     (entry.matched, entry.fired) = (1, 1);
                     self.last = *at;
                     return Some(entry.effect.clone());

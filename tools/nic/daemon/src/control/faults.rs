@@ -9,7 +9,8 @@ use crate::shared::{Change, Question, Shared};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
-use verbena_faults::{On, RuleSet, Told};
+use verbena_device::misbehave::Kind;
+use verbena_faults::{Action, On, Rule, RuleSet, Told};
 use verbena_protocol::{Reply, Request, ToldRules};
 
 /// Number of attempts to remove a connection's rules, while too many questions wait for the engine.
@@ -57,6 +58,8 @@ impl<'a> Rules<'a> {
             Request::FaultRemove { name } => self.remove(name),
             Request::FaultClear => {
                 self.shared.common.impairments.clear_rules();
+                let misbehave = &self.shared.misbehave;
+                Kind::ALL.iter().for_each(|kind| misbehave.set(*kind, 0));
                 self.change(Change::Clear)
             }
             _ => return None,
@@ -69,9 +72,44 @@ impl<'a> Rules<'a> {
     /// Changes the rules of the device. Returns all rules: those of the device, then those of
     /// uplinks.
     fn change(&self, change: Change) -> Result<ToldRules, String> {
-        let mut rules = self.of_device(change)?;
+        let rules = self.of_device(change)?;
+        Ok(self.all(rules))
+    }
+
+    /// Adds the rules of uplinks and the misbehaviours of the NIC to the rules of the device. A
+    /// misbehaviour that a rule of the device has switched on is told as that rule.
+    fn all(&self, mut rules: Vec<Told>) -> ToldRules {
+        let is_known = |kind: Kind| {
+            rules.iter().any(|told| match &told.rule.action {
+                Action::Misbehave(text) => {
+                    told.fired > 0 && text.split('=').next() == Some(kind.name())
+                }
+                _ => false,
+            })
+        };
+        let misbehave = &self.shared.misbehave;
+        let kinds = Kind::ALL.iter().copied();
+        let kinds = kinds.filter(|kind| misbehave.is(*kind) && !is_known(*kind));
+        let own = kinds.map(|kind| Told {
+            rule: Rule::of_misbehaviour(kind.name(), misbehave.get(kind)),
+            seed: 0,
+            while_connected: false,
+            matched: 1,
+            fired: 1,
+        });
+        let own: Vec<Told> = own.collect();
         rules.extend(self.shared.common.impairments.rules());
-        Ok(ToldRules { rules })
+        rules.extend(own);
+        ToldRules { rules }
+    }
+
+    /// Ends the misbehaviour that a rule stands for. Returns false if there is none.
+    fn behave(&self, name: &str) -> bool {
+        let misbehave = &self.shared.misbehave;
+        let kind = name.strip_prefix("misbehave ").and_then(Kind::of);
+        let kind = kind.filter(|kind| misbehave.is(*kind));
+        kind.into_iter().for_each(|kind| misbehave.set(kind, 0));
+        kind.is_some()
     }
 
     fn of_device(&self, change: Change) -> Result<Vec<Told>, String> {
@@ -97,7 +135,7 @@ impl<'a> Rules<'a> {
                 "rule {name:?}: name: the device already has a rule with this name: choose another"
             ))
         };
-        let present = impairments.rules();
+        let present = self.all(Vec::new()).rules;
         let is_twice = |known: &[Told], new: &RuleSet| {
             let mut new = new.rule.iter();
             new.find(|rule| known.iter().any(|told| told.rule.name == rule.name))
@@ -112,14 +150,13 @@ impl<'a> Rules<'a> {
                 return taken(&name);
             }
         }
-        let mut rules = self.of_device(Change::Add(of_device, owner))?;
+        let rules = self.of_device(Change::Add(of_device, owner))?;
         impairments.add_rules(&of_uplinks, owner, common.now())?;
-        rules.extend(impairments.rules());
-        Ok(ToldRules { rules })
+        Ok(self.all(rules))
     }
 
     fn remove(&self, name: &str) -> Result<ToldRules, String> {
-        match self.shared.common.impairments.remove_rule(name) {
+        match self.shared.common.impairments.remove_rule(name) || self.behave(name) {
             true => self.change(Change::None),
             false => self.change(Change::Remove(name.into())),
         }
@@ -266,5 +303,40 @@ mod tests {
         assert!(rules.answer(&request).is_some());
         drop(rules);
         assert!(shared.common.impairments.rules().is_empty());
+    }
+
+    #[test]
+    fn misbehaviours_of_the_nic_are_listed_and_removed_as_rules() {
+        let shared = Arc::new(Shared::new().unwrap());
+        let _asked = engine(&shared);
+        let mut rules = Rules::new(&shared);
+        let mut names = |request: &Request| -> Result<Vec<(String, String)>, String> {
+            let told: ToldRules = Reply::read(&rules.answer(request).unwrap())?;
+            let one = |told: &Told| {
+                let action = serde_json::to_string(&told.rule.action).unwrap();
+                (told.rule.name.clone(), action)
+            };
+            Ok(told.rules.iter().map(one).collect())
+        };
+        assert_eq!(names(&Request::Faults), Ok(vec![]));
+        // As `--misbehave` and the words of configuration space do.
+        shared.misbehave.set(Kind::Stall, 20);
+        shared.misbehave.set(Kind::MuteCommands, u32::MAX);
+        let told = names(&Request::Faults).unwrap();
+        let expected = [
+            (
+                "misbehave mute-commands",
+                r#"{"misbehave":"mute-commands=always"}"#,
+            ),
+            ("misbehave stall", r#"{"misbehave":"stall=20"}"#),
+        ];
+        let expected = expected.map(|(name, action)| (name.to_owned(), action.to_owned()));
+        assert_eq!(told, expected);
+        let name = String::from("misbehave stall");
+        let told = names(&Request::FaultRemove { name }).unwrap();
+        assert_eq!(told, expected[..1]);
+        assert!(!shared.misbehave.is(Kind::Stall));
+        assert_eq!(names(&Request::FaultClear), Ok(vec![]));
+        assert!(!shared.misbehave.is(Kind::MuteCommands));
     }
 }

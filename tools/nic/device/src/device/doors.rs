@@ -85,6 +85,7 @@ impl Device {
                 }
             }
             (Effect::PortUp, _, Some(lab)) => lab.mend(),
+            (Effect::Misbehave(kind, number, rule), ..) => self.misbehave(kind, *number, *rule),
             _ => {}
         }
     }

@@ -29,7 +29,7 @@ use std::rc::Rc;
 use verbena_abi::cmd::CmdStatus;
 use verbena_abi::stats::Counter;
 use verbena_abi::syndrome::Syndrome;
-use verbena_faults::{alter, Direction, Effect, On, RuleSet, Told, LOSS_OPTION};
+use verbena_faults::{alter, Action, Direction, Effect, On, Rule, RuleSet, Told, LOSS_OPTION};
 use verbena_recorder::full::Item;
 use verbena_transport::host::Host;
 use verbena_transport::packet::{Aeth, AethSyndrome, Kind, NakCode};
@@ -54,6 +54,19 @@ fn syndrome(byte: u8) -> AethSyndrome {
     }
 }
 
+/// Refuses rules by which the NIC misbehaves, unless the NIC was built for that.
+fn can_misbehave(set: &RuleSet) -> Result<(), String> {
+    let mut rules = set.rule.iter();
+    let misbehaves = |rule: &&Rule| matches!(rule.action, Action::Misbehave(_));
+    match rules.find(misbehaves) {
+        Some(rule) if !cfg!(feature = "misbehave") => Err(format!(
+            "rule {:?}: action.misbehave: this verbena-nic cannot misbehave: build it with the feature misbehave (scripts/build hostile-nic)",
+            rule.name
+        )),
+        _ => Ok(()),
+    }
+}
+
 impl Device {
     /// Adds all rules of a set or none. Rules with an owner are removed with
     /// [`Device::remove_rules_of`]. Rules stay over resets.
@@ -65,9 +78,10 @@ impl Device {
         self.tape_rules(set, owner, now);
         let created = self.shared.owners;
         let lab = self.shared.lab.get_or_insert_default();
-        let added = lab.table.add(set, owner, now, created);
+        let added = can_misbehave(set).and_then(|()| lab.table.add(set, owner, now, created));
         if added.is_ok() {
             self.note_rules(&set.rule, false);
+            self.misbehave_at_once(now);
         }
         self.tape_told(added.is_ok());
         self.leave_lab();
@@ -123,6 +137,7 @@ impl Device {
             self.shared.config.drop_percent = 0;
         }
         self.lab().into_iter().for_each(|lab| lab.settle(now));
+        self.behave();
         if self.shared.lab.as_ref().is_some_and(|lab| lab.is_idle()) {
             self.shared.lab = None;
         }
@@ -245,7 +260,11 @@ impl Device {
                 out.packet.marked = true;
                 Some(out)
             }
-            Effect::QpError(_) | Effect::CqOverflow(..) | Effect::KillSrq(_) | Effect::PortUp => {
+            Effect::QpError(_)
+            | Effect::CqOverflow(..)
+            | Effect::KillSrq(_)
+            | Effect::Misbehave(..)
+            | Effect::PortUp => {
                 // The request is shown before the effect. If the effect ends the work requests of
                 // the QP, the payload of the request is gone with them.
                 if way == Direction::Out && out.packet.kind.is_request() {

@@ -8,6 +8,7 @@ use crate::memory::GuestMemory;
 use crate::misbehave::{Kind, ALWAYS};
 use verbena_abi::cmd::{Command, CreateCq, ASYNC_EQN, HEADER_SIZE};
 use verbena_abi::eqe::EventType;
+use verbena_faults::{Effect, On};
 
 impl Device {
     /// Executes postponed commands that are due. Returns the time at which the next one is due.
@@ -77,6 +78,39 @@ impl Device {
     pub(crate) fn refuses(&self, opcode: u16) -> bool {
         let m = &self.shared.config.misbehave;
         m.applies_to(opcode) && m.count(Kind::RefuseCommands)
+    }
+
+    /// Begins the misbehaviour of a rule.
+    pub(crate) fn misbehave(&mut self, kind: &str, number: u32, rule: u64) {
+        if let (Some(kind), Some(lab)) = (Kind::of(kind), &mut self.shared.lab) {
+            if !lab.misbehaving.contains(&(kind, rule)) {
+                lab.misbehaving.push((kind, rule));
+            }
+            self.shared.config.misbehave.set(kind, number);
+        }
+    }
+
+    /// Begins the misbehaviours of rules on time that are due when they are added. A device without
+    /// a driver has no slice in which they could begin.
+    pub(crate) fn misbehave_at_once(&mut self, now: u64) {
+        let at_once = |effect: &Effect| matches!(effect, Effect::Misbehave(..));
+        while let Some(Effect::Misbehave(kind, number, rule)) = self
+            .shared
+            .lab
+            .as_mut()
+            .and_then(|lab| lab.table.due_of(now, at_once))
+        {
+            self.shared.note_fired(On::Time, 0, None);
+            self.misbehave(kind, number, rule);
+        }
+    }
+
+    /// Ends the misbehaviours of rules that are gone.
+    pub(crate) fn behave(&mut self) {
+        let ended = self.shared.lab.as_mut().map(|lab| lab.forgiven());
+        for kind in ended.into_iter().flatten() {
+            self.shared.config.misbehave.set(kind, 0);
+        }
     }
 
     /// Panics on purpose if it is time for that, without the message of a panic by a defect.

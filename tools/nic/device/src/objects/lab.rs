@@ -6,6 +6,7 @@
 //! A rule decides which packets arrive; it never changes the state of a queue pair
 //! (`device/laboratory.rs` has the hooks).
 
+use crate::misbehave;
 use crate::objects::qp::Env;
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
@@ -75,6 +76,8 @@ pub struct Lab {
     /// Stalled queue pairs by number, each with the `owner` value that no other queue pair has or
     /// ever had.
     stalls: HashMap<u32, (u64, Stall)>,
+    /// Misbehaviours that rules have switched on, each with the number of the rule.
+    pub misbehaving: Vec<(misbehave::Kind, u64)>,
 }
 
 /// A stall of a queue pair, the device or the port, up to a time.
@@ -323,6 +326,18 @@ impl Lab {
                 stall.until = stall.until.min(now);
             }
         }
+    }
+
+    /// Returns the misbehaviours of rules that were removed, unless another rule has the same one.
+    pub fn forgiven(&mut self) -> Vec<misbehave::Kind> {
+        let table = &self.table;
+        let (stay, gone): (Vec<_>, Vec<_>) = std::mem::take(&mut self.misbehaving)
+            .into_iter()
+            .partition(|(_, rule)| table.has(*rule));
+        self.misbehaving = stay;
+        let gone = gone.into_iter().map(|(kind, _)| kind);
+        gone.filter(|kind| self.misbehaving.iter().all(|(other, _)| other != kind))
+            .collect()
     }
 
     /// Returns the number of times that an event is reported to the driver: 0 if a rule withholds

@@ -36,6 +36,7 @@ mod load;
 mod losses;
 mod many_areas;
 mod mcast;
+mod misbehaving;
 mod objects;
 mod once;
 mod port;

@@ -92,6 +92,21 @@ fn invalid_combinations_are_refused_with_the_reason() {
             "{ impair = { jitter_ns = 1 } }",
             "action.impair: jitter: longer than the delay",
         ),
+        (
+            "",
+            "{ misbehave = \"swallow-command=20\" }",
+            "action.misbehave: there is no \"swallow-command\": did you mean swallow-commands?",
+        ),
+        (
+            "",
+            "{ misbehave = \"stall=x\" }",
+            "action.misbehave: \"x\" is neither a 32-bit number",
+        ),
+        (
+            "on = \"event\"",
+            "{ misbehave = \"stall\" }",
+            "action.misbehave: happens only to on = packet or command or time",
+        ),
         ("on = \"event\"", "{ repeat = 17 }", "1 to 16"),
         (
             "on = \"event\"",
