@@ -43,6 +43,7 @@ impl Action {
             Action::PortUp => "action.port_up",
             Action::CqOverflow(_) => "action.cq_overflow",
             Action::KillSrq => "action.kill_srq",
+            Action::KillCq => "action.kill_cq",
             Action::StallMs(_) => "action.stall_ms",
             Action::StallDeviceMs(_) => "action.stall_device_ms",
             Action::Withhold => "action.withhold",
@@ -65,6 +66,7 @@ impl Action {
             Action::StallMs(_) => &[On::Packet, On::Send, On::Time],
             Action::Withhold => &[On::Event, On::Interrupt],
             Action::Repeat(_) => &[On::Event],
+            Action::KillCq => &[On::Time],
             Action::Complete(_) => &[On::Send],
             Action::Errno(_) => &[On::Command],
             Action::Drop => &[On::Packet, On::Local, On::Uplink],
@@ -76,6 +78,32 @@ impl Action {
             return wrong(name, only_on(matches.on, on));
         }
         let is_whole = matches.qp.is_none() && matches.qp_created.is_none();
+        match (self, matches.cq, matches.srq) {
+            (Action::KillCq, None, _) => {
+                return wrong(
+                    name,
+                    "applies to a CQ, and the match names none: give match.cq",
+                );
+            }
+            (Action::KillSrq, None, Some(_)) if is_whole => return Ok(()),
+            (Action::KillSrq, None, Some(_)) => {
+                return wrong(
+                    "match.srq",
+                    "match.qp names the SRQ already: give only one of the two",
+                );
+            }
+            (Action::KillCq, Some(_), None) if is_whole && matches.peer_qp.is_none() => {
+                return Ok(());
+            }
+            (_, None, None) => {}
+            (_, Some(_), _) => {
+                return wrong(
+                    "match.cq",
+                    "only with the action kill_cq and without a queue pair",
+                )
+            }
+            (_, _, Some(_)) => return wrong("match.srq", "only with the action kill_srq"),
+        }
         match self {
             Action::DelayUs(us) if !(1..=DELAY).contains(us) => {
                 wrong(

@@ -182,6 +182,8 @@ impl Match {
             ("match.event", !self.event.is_empty(), &[On::Event]),
             ("match.vector", self.vector.is_some(), &[On::Interrupt]),
             ("match.uplink", self.uplink.is_some(), &[On::Uplink]),
+            ("match.cq", self.cq.is_some(), &[On::Time]),
+            ("match.srq", self.srq.is_some(), &[On::Time]),
             ("match.qp", self.qp.is_some(), queue_pairs),
             ("match.qp_created", self.qp_created.is_some(), queue_pairs),
             ("match.peer_qp", self.peer_qp.is_some(), queue_pairs),

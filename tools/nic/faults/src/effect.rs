@@ -51,6 +51,10 @@ pub enum Effect {
     CqOverflow(Queue, Whom),
     /// Effect of [`Action::KillSrq`].
     KillSrq(Whom),
+    /// Effect of [`Action::KillSrq`] on the SRQ with this number.
+    SrqFault(u32),
+    /// Effect of [`Action::KillCq`] on the CQ with this number.
+    CqFault(u32),
     /// Effect of [`Action::StallMs`]: nanoseconds, and the number of the rule, with which it ends.
     Stall(u64, u64, Whom),
     /// Effect of [`Action::StallDeviceMs`], with the same values.
@@ -93,7 +97,11 @@ pub(crate) fn effect(id: u64, rule: &Rule, created: u64) -> Option<Effect> {
         Action::PortDownMs(ms) => Effect::PortDown(Some(ns(ms)), id),
         Action::PortUp => Effect::PortUp,
         Action::CqOverflow(queue) => Effect::CqOverflow(*queue, whom),
-        Action::KillSrq => Effect::KillSrq(whom),
+        Action::KillSrq => match m.srq {
+            Some(number) => Effect::SrqFault(number),
+            None => Effect::KillSrq(whom),
+        },
+        Action::KillCq => Effect::CqFault(m.cq?),
         Action::StallMs(ms) => Effect::Stall(ns(ms), id, whom),
         Action::StallDeviceMs(ms) => Effect::StallDevice(ns(ms), id),
         Action::Withhold => Effect::Withhold,

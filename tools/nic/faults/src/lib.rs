@@ -29,7 +29,7 @@ pub use impair::{Impair, MAX_DELAY, MILLION, MIN_RATE};
 pub use names::{command_name, nak_name, not_available, send_name, MISBEHAVIOURS, NOT_AVAILABLE};
 pub use near::{near, nearest, plain};
 pub use rule::{
-    Action, Because, Complete, Corrupt, Direction, Field, Icrc, Match, On, Queue, Rule, RuleSet,
-    VERSION,
+    Action, Because, Complete, Corrupt, Direction, Field, Icrc, Injected, Match, On, Queue, Rule,
+    RuleSet, VERSION,
 };
 pub use table::{Party, Passing, Sequence, Table, Told, LOSS_OPTION, MAX_RULES};

@@ -5,6 +5,7 @@
 use crate::impair::Impair;
 use crate::table::LOSS_OPTION;
 use serde::{Deserialize, Serialize};
+use verbena_abi::cqe::WcStatus;
 use verbena_abi::syndrome::Syndrome;
 
 /// Version of the file format.
@@ -112,6 +113,12 @@ pub struct Match {
     /// Packets: the packet that carries this byte of its message, from 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub byte: Option<u64>,
+    /// Times: number of the CQ.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cq: Option<u32>,
+    /// Times: number of the SRQ.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub srq: Option<u32>,
     /// Commands: name of the command, like `CREATE_QP`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
@@ -180,6 +187,73 @@ impl Rule {
     }
 }
 
+impl Rule {
+    /// Returns the rule that the command INJECT_FAULT stands for.
+    pub fn injected(what: Injected) -> Self {
+        let at_once = Match {
+            on: On::Time,
+            after_ms: Some(0),
+            ..Match::default()
+        };
+        let (name, matches, action) = match what {
+            Injected::Send(qpn, status) => (
+                format!("send {qpn}"),
+                Match {
+                    on: On::Send,
+                    qp: Some(qpn),
+                    limit: Some(1),
+                    ..Match::default()
+                },
+                Action::Complete(Complete::Status(status.verbs_name().into())),
+            ),
+            Injected::Srq(number) => (
+                format!("srq {number}"),
+                Match {
+                    srq: Some(number),
+                    ..at_once
+                },
+                Action::KillSrq,
+            ),
+            Injected::Cq(number) => (
+                format!("cq {number}"),
+                Match {
+                    cq: Some(number),
+                    ..at_once
+                },
+                Action::KillCq,
+            ),
+            Injected::Device => (String::from("device"), at_once, Action::Fatal),
+        };
+        Self {
+            name: format!("{INJECTED}{name}"),
+            optional: true,
+            matches,
+            action,
+        }
+    }
+
+    /// True if the rule has the name of one that INJECT_FAULT stands for.
+    pub fn is_injected(&self) -> bool {
+        self.name.starts_with(INJECTED)
+    }
+}
+
+/// Beginning of the names of rules that INJECT_FAULT stands for; the line of debugfs follows.
+const INJECTED: &str = "inject ";
+
+/// A fault that the driver injects by the command INJECT_FAULT.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Injected {
+    /// The next send that a QP begins completes with this status.
+    Send(u32, WcStatus),
+    /// An SRQ goes to ERR when the next receive is taken from it.
+    Srq(u32),
+    /// A CQ goes to ERR with its next entry.
+    Cq(u32),
+    /// The device fails.
+    Device,
+}
+
 impl Match {
     /// Returns the direction of packets, which is out by default.
     pub fn way(&self) -> Direction {
@@ -225,8 +299,11 @@ pub enum Action {
     PortUp,
     /// Makes a CQ of the QP overflow at its next completion.
     CqOverflow(Queue),
-    /// Puts the SRQ of the QP into error when the next receive is taken from it.
+    /// Puts the SRQ of the QP, or that of the match, into error when the next receive is taken from
+    /// it.
     KillSrq,
+    /// Puts the CQ of the match into error when its next completion is written.
+    KillCq,
     /// Stops the QP for this number of milliseconds. Requests, responses and received packets wait.
     StallMs(u64),
     /// Stops the whole device for this number of milliseconds.

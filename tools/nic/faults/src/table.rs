@@ -2,6 +2,8 @@
 
 //! The rules of a device, by the hook at which they apply, with counts of matches and firings.
 
+mod inject;
+
 use crate::dice::Dice;
 use crate::effect::{effect, Effect};
 use crate::names::{self, Opcodes};
@@ -92,6 +94,8 @@ struct Entry {
     id: u64,
     seed: u64,
     owner: Option<u64>,
+    /// True for a rule of the command INJECT_FAULT. It ends with the object or the device's life.
+    injected: bool,
     since: u64,
     created: u64,
     operations: Opcodes,
@@ -183,6 +187,7 @@ impl Entry {
         Some(Self {
             seed,
             owner,
+            injected: false,
             since: now,
             created,
             operations,
@@ -274,9 +279,9 @@ impl Table {
         self.entries.iter().any(|entry| entry.rule.name == name)
     }
 
-    /// Returns the number of rules.
-    pub fn len(&self) -> usize {
-        self.entries.len()
+    /// Returns the number of rules, without those of INJECT_FAULT.
+    pub fn added(&self) -> usize {
+        self.entries.iter().filter(|entry| !entry.injected).count()
     }
 
     /// True if there are no rules.
@@ -291,11 +296,11 @@ impl Table {
     /// A rule makes no sense, or conflicts with the present rules.
     pub fn may_add(&self, set: &RuleSet) -> Result<(), String> {
         set.check().map_err(|(_, why)| why)?;
-        if self.entries.len() + set.rule.len() > MAX_RULES {
+        if self.added() + set.rule.len() > MAX_RULES {
             return Err(format!(
                 "{} rules in addition to {}: a device has at most {MAX_RULES}; remove some",
                 set.rule.len(),
-                self.entries.len()
+                self.added()
             ));
         }
         let is_there = |name: &str| self.knows(name);
@@ -362,9 +367,9 @@ impl Table {
         self.keep(|_| false);
     }
 
-    /// Removes all rules but the one with this name.
+    /// Removes all rules but the one with this name and those of INJECT_FAULT.
     pub fn clear_but(&mut self, name: &str) {
-        self.keep(|entry| entry.rule.name == name);
+        self.keep(|entry| entry.rule.name == name || entry.injected);
     }
 
     fn keep(&mut self, keeps: impl Fn(&Entry) -> bool) -> bool {
@@ -398,6 +403,7 @@ impl Table {
     /// Handles a reset of the device: the numbers of QPs begin again, and so do the stream
     /// and the counts of `verbena-nic --drop`.
     pub fn reset(&mut self) {
+        self.keep(|entry| !entry.injected);
         for entry in &mut self.entries {
             entry.tracks.clear();
             entry.created = 0;
@@ -423,6 +429,7 @@ impl Table {
 
     /// Handles a QP that begins anew.
     pub fn begin_anew(&mut self, qpn: u32) {
+        self.keep(|entry| !(entry.injected && entry.rule.matches.qp == Some(qpn)));
         for entry in &mut self.entries {
             for sequence in [Sequence::Requests, Sequence::Responses] {
                 if let Some(track) = entry.tracks.get_mut(&(qpn, sequence)) {

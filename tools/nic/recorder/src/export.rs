@@ -254,6 +254,9 @@ fn exact(counts: &Counts, what: &What, rule: &Rule) -> Result<Option<Match>, Str
                 ..Match::default()
             }))
         }
+        (On::Time, On::Time) if rule.is_injected() => Err(String::from(
+            "the driver injected this fault into an object, whose number may be another one in the next run",
+        )),
         (On::Time, On::Time) => Ok(None),
         _ => Err(String::from(
             "this kind of match cannot be repeated exactly",

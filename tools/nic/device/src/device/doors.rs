@@ -75,6 +75,14 @@ impl Device {
                 let srq = srq.and_then(|srqn| self.shared.srqs.get_mut(srqn));
                 srq.into_iter().for_each(|srq| srq.faulty = true);
             }
+            (Effect::SrqFault(number), ..) => {
+                let srq = self.shared.srqs.get_mut(*number);
+                srq.into_iter().for_each(|srq| srq.faulty = true);
+            }
+            (Effect::CqFault(number), ..) => {
+                let cq = self.shared.cqs.get_mut(*number);
+                cq.into_iter().for_each(|cq| cq.faulty = true);
+            }
             (Effect::Stall(ns, rule, _), Some(env), Some(lab)) => {
                 lab.stall(now, *ns, *rule, env);
             }

@@ -111,10 +111,17 @@ impl Device {
         if self.has_loss() {
             self.remove_rule(LOSS_OPTION);
         }
+        let injected = |device: &Self| {
+            let lab = device.shared.lab.as_ref()?;
+            lab.table.any_injected().map(String::from)
+        };
+        while let Some(name) = injected(self) {
+            self.remove_rule(&name);
+        }
     }
 
-    /// Removes all rules but that of `verbena-nic --drop`. In a recording from before the option
-    /// was a rule, a removal of all rules left the losses as they were.
+    /// Removes all rules but those of `verbena-nic --drop` and INJECT_FAULT. In a recording from
+    /// before these were rules, a removal of all rules left them as they were.
     pub(super) fn clear_added_rules(&mut self) {
         self.boundary.note(|| Item::ClearRules {});
         let lab = self.shared.lab.iter_mut();

@@ -36,7 +36,7 @@ impl Device {
     pub(super) fn has_added_rules(&self) -> bool {
         let own = usize::from(self.shared.config.drop_percent != 0);
         let lab = self.shared.lab.as_ref();
-        lab.is_some_and(|lab| lab.table.len() > own || !lab.is_quiet())
+        lab.is_some_and(|lab| lab.table.added() > own || !lab.is_quiet())
     }
 
     /// True if a rule on packets between QPs of the device loses a packet. The flight recorder

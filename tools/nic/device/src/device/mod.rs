@@ -168,7 +168,7 @@ impl Device {
         *self = Self::new(self.shared.config.clone(), regs.clone());
         self.shared.tap = tap;
         lab.iter_mut().for_each(|lab| lab.reset());
-        self.shared.lab = lab;
+        self.shared.lab = lab.filter(|lab| !lab.is_idle());
         self.shared.recorder = recorder;
         self.boundary = boundary;
         #[cfg(feature = "hostile")]

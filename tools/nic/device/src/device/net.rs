@@ -120,7 +120,7 @@ impl Device {
     /// Delivers packets from one QP of the device to another.
     fn deliver_run<M: GuestMemory>(&mut self, mem: &M, first: Outgoing, all: &mut Delivered) {
         let (now, qpn) = (self.shared.now, first.packet.dst_qpn);
-        // Only the first packet may be lost: with rules a run is a single packet.
+        // Only the first packet may be lost: with rules on packets a run is a single packet.
         let lost = self.is_lost(&first.packet);
         let mut next = Some(first);
         let found = self.with_qp(mem, qpn, |transport, host| {
@@ -135,7 +135,7 @@ impl Device {
                 // or an SRQ in error. With rules each run is a single packet.
                 let is_last = transport.state() != state
                     || !host.shared.witnesses.is_empty()
-                    || host.shared.lab.is_some();
+                    || host.shared.lab.as_ref().is_some_and(|lab| !lab.is_plain());
                 if is_last || all.packets >= MAX_RUN || all.bytes >= SLICE_BYTES {
                     break;
                 }

@@ -164,8 +164,7 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
         self.shared
             .note_work(self.env, index, &header, by_rule.is_some());
         let bytes = self.shared.wqe.bytes(length);
-        let asked = self.env.fault.take().map(|s| (s, Syndrome::Injected));
-        if let Some((status, cause)) = asked.or(by_rule) {
+        if let Some((status, cause)) = by_rule {
             return Err(WqeError::new(status, cause));
         }
         if header.flags & !send_flags::ALL != 0 {

@@ -156,6 +156,11 @@ impl Lab {
         self.table.is_empty() && self.is_quiet()
     }
 
+    /// True if the laboratory has only faults that the driver has injected.
+    pub fn is_plain(&self) -> bool {
+        self.table.added() == 0 && self.is_quiet()
+    }
+
     /// True if no frame is kept back and nothing is stalled.
     pub fn is_quiet(&self) -> bool {
         self.held.is_empty() && self.rest.is_none() && self.stalls.is_empty()

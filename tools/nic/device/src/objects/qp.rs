@@ -13,7 +13,7 @@ use std::rc::Rc;
 use verbena_abi::cmd::{self, QpType};
 use verbena_abi::ctx::{AddressVector, QpAttr, QpContext};
 use verbena_abi::doorbell::{self, Words};
-use verbena_transport::host::{WcStatus, XrcSrq};
+use verbena_transport::host::XrcSrq;
 use verbena_transport::prefetch;
 use verbena_transport::wire::Path;
 use verbena_transport::QpState;
@@ -68,8 +68,6 @@ pub struct Env {
     pub xrc: XrcSrq,
     /// Counters of the device for this queue pair; the transport counts on its own.
     pub counters: Counters,
-    /// Error status with which the next send WQE that the device fetches is to complete.
-    pub fault: Option<WcStatus>,
     /// State that the published context shows.
     pub shown: QpState,
     /// A value that no other queue pair has or ever had. Memory windows are bound to it.

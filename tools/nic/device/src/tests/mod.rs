@@ -28,6 +28,7 @@ mod floods;
 mod full;
 mod gaps;
 mod hostile_guest;
+mod injected;
 mod key_uses;
 mod keys;
 mod laboratory;

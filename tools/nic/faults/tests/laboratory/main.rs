@@ -12,6 +12,7 @@ use verbena_protocol::{read_json, read_toml};
 
 mod alter;
 mod hostile;
+mod inject;
 mod loss;
 mod refused;
 mod schema;

@@ -107,6 +107,27 @@ fn invalid_combinations_are_refused_with_the_reason() {
             "{ misbehave = \"stall\" }",
             "action.misbehave: happens only to on = packet or command or time",
         ),
+        ("cq = 1", "\"drop\"", "match.cq: only with on = time"),
+        (
+            "on = \"time\", after_ms = 1",
+            "\"kill_cq\"",
+            "action.kill_cq: applies to a CQ, and the match names none: give match.cq",
+        ),
+        (
+            "on = \"time\", after_ms = 1, cq = 1",
+            "\"fatal\"",
+            "match.cq: only with the action kill_cq",
+        ),
+        (
+            "on = \"time\", after_ms = 1, srq = 1",
+            "\"qp_error\"",
+            "match.srq: only with the action kill_srq",
+        ),
+        (
+            "on = \"time\", after_ms = 1, srq = 1, qp = 2",
+            "\"kill_srq\"",
+            "match.srq: match.qp names the SRQ already",
+        ),
         ("on = \"event\"", "{ repeat = 17 }", "1 to 16"),
         (
             "on = \"event\"",

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Fault injection by command: a fault is stored in the object that it is for.
+//! Fault injection by command: each fault is a rule of the device.
 
 use super::*;
 use verbena_abi::cqe::WcStatus;
+use verbena_faults::{Injected, On, Rule};
 
 impl Device {
     pub(super) fn inject_fault<M: GuestMemory>(
@@ -17,26 +18,37 @@ impl Device {
         if (kind == FaultKind::Send) == (status == WcStatus::Success) {
             return Err(ATTRIBUTE);
         }
-        match kind {
+        let what = match kind {
             // A flush follows an earlier failure and is not a failure of its own.
             FaultKind::Send if status == WcStatus::WrFlushErr => return Err(ATTRIBUTE),
             FaultKind::Send => {
-                let qp = self.qps.get_mut(number).ok_or(NO_OBJECT)?;
+                let qp = self.qps.get(number).ok_or(NO_OBJECT)?;
                 if qp.env.send_cq.is_none() {
                     return Err(NO_OBJECT);
                 }
-                qp.env.fault = Some(status);
+                Injected::Send(number, status)
             }
             FaultKind::Srq => {
-                let srq = self.shared.srqs.get_mut(number).ok_or(NO_OBJECT)?;
-                srq.faulty = true;
+                self.shared.srqs.get(number).ok_or(NO_OBJECT)?;
+                Injected::Srq(number)
             }
             FaultKind::Cq => {
-                let cq = self.shared.cqs.get_mut(number).ok_or(NO_OBJECT)?;
-                cq.faulty = true;
+                self.shared.cqs.get(number).ok_or(NO_OBJECT)?;
+                Injected::Cq(number)
             }
             FaultKind::Device if number != 0 => return Err(NUMBER),
-            FaultKind::Device => self.fail(mem, Syndrome::Injected),
+            FaultKind::Device => Injected::Device,
+        };
+        let (rule, now) = (Rule::injected(what), self.shared.now);
+        let lab = self.shared.lab.get_or_insert_default();
+        let (added, effect) = lab.table.inject(&rule, now);
+        if !added {
+            return Err(bad(CmdStatus::NoResources, Syndrome::Injected));
+        }
+        self.note_rules(&[rule], false);
+        if let Some(effect) = effect {
+            self.shared.note_fired(On::Time, 0, None);
+            self.open_door(mem, None, &effect);
         }
         Ok(())
     }

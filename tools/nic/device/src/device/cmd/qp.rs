@@ -172,7 +172,6 @@ impl Device {
                 path: None,
                 xrc: XrcSrq::default(),
                 counters: Counters::default(),
-                fault: None,
                 shown: QpState::Reset,
                 owner,
                 context_slot,
@@ -344,7 +343,6 @@ impl Device {
             (env.attr, env.av, env.path) = (attr, av, path);
             if to == QpState::Reset {
                 (env.sq_pi, env.rq_ci, env.rq_pi) = (0, 0, 0);
-                env.fault = None;
             }
             Ok(held)
         });
