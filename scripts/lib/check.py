@@ -22,6 +22,12 @@ def read(path):
         return f.read()
 
 
+def crates():
+    """Returns the folder of each crate by the name of its package."""
+    manifests = {os.path.dirname(f): read(f) for f in tracked("Cargo.toml")}
+    return {re.search(r'^name = "([^"]+)"', text, re.M)[1]: folder for folder, text in manifests.items() if "[package]" in text}
+
+
 def spdx():
     """Every source file has a licence in its first lines: GPL-2.0 for the module, GPL-2.0 OR MIT for the rest."""
     source = (".rs", ".c", ".h", ".py", ".sh", ".toml")
@@ -173,16 +179,17 @@ def shell():
 
 
 def rules():
-    """Each test in Documentation/rules.md exists: `a::b::test` in tools/nic/transport, or in another crate, as `device::...`, `roce_lab::...`."""
+    """Each test in Documentation/rules.md exists: `a::b::test` in tools/nic/transport, or in another crate, as `device::...`, `lab_transport::...`."""
     page, tests = "Documentation/rules.md", {}
+    folders = {name.removeprefix("verbena-").replace("-", "_"): folder for name, folder in crates().items()}
     for f in tracked(".rs"):
-        crate = re.match(r"tools/([^/]+)/(?:src|tests)/", f)
+        crate = next((name for name, folder in folders.items() if f.startswith((f"{folder}/src/", f"{folder}/tests/"))), None)
         if crate:
             for name in re.findall(r"#\[test\][^{;]*?\bfn (\w+)", code(read(f)), re.S):
-                tests.setdefault((crate[1], name), []).append(f)
+                tests.setdefault((crate, name), []).append(f)
             for block in re.findall(r"\bproptest!\s*\{.*", code(read(f)), re.S):
                 for name in re.findall(r"\bfn (\w+)", block):
-                    tests.setdefault((crate[1], name), []).append(f)
+                    tests.setdefault((crate, name), []).append(f)
     named = 0
     for n, line in enumerate(read(page).split("\n")):
         if not line.startswith("|"):
@@ -191,12 +198,11 @@ def rules():
         for path in re.findall(r"`((?:\w+::)+[a-z]\w*)`", cells[-2]):
             parts = path.split("::")
             ours = any(os.path.exists(f"tools/nic/transport/src/{parts[0]}{end}") for end in ("", ".rs"))
-            other = parts[0].replace("_", "-")
-            crate = "roce"
-            if not ours and os.path.isdir(f"tools/{other}"):
-                crate, parts = other, parts[1:]
+            crate = "transport"
+            if not ours and parts[0] in folders:
+                crate, parts = parts[0], parts[1:]
             # A whole module, all of whose tests show the rule.
-            if os.path.exists(f"tools/{crate}/src/{'/'.join(parts)}.rs"):
+            if os.path.exists(f"{folders[crate]}/src/{'/'.join(parts)}.rs"):
                 continue
             named += 1
             # The file is a/b.rs or a/b/mod.rs; a module `tests` may be within a.rs.
@@ -209,7 +215,7 @@ def rules():
 
 
 def mutants():
-    """Each patch (tools/*/mutants) describes its bug in the first line, and applies."""
+    """Each patch (tools/lab/mutants) describes its bug in the first line, and applies."""
     patches = tracked(".patch")
     for f in patches:
         if not re.match(r"[A-Z][^\n]*\.\n\n--- a/", read(f)):
@@ -226,10 +232,10 @@ def mutants():
     for f in patches:
         if f.startswith("tools/lab/mutants/guest/") and f'"{f}"' not in table:
             yield f"{f}: neither tools/lab/mutants/guest.toml nor conformance.toml names the tests that find it"
-    for folder, least in ("sim", 20), ("device", 20), ("provider", 10), ("nic", 10), ("testing", 20):
-        count = sum(f.startswith(f"tools/{folder}/mutants/") for f in patches)
+    for folder, least in ("transport", 20), ("device", 20), ("provider", 10), ("daemon", 10), ("guest", 20):
+        count = sum(f.startswith(f"tools/lab/mutants/{folder}/") for f in patches)
         if count < least:
-            yield f"tools/{folder}/mutants: only {count} patches"
+            yield f"tools/lab/mutants/{folder}: only {count} patches"
 
 
 def examples():

@@ -11,6 +11,7 @@ import sys
 import tomllib
 
 import table_page
+from check import crates
 
 TABLE = "tools/lab/guest/conformance.toml"
 SECTIONS = {
@@ -43,7 +44,7 @@ def is_unit(test):
     """True if the package has a test of that name, in a file whose path contains one of its modules."""
     package, path = unit(test)
     *modules, name = path.split("::")
-    folder = f"tools/{package.removeprefix('verbena-')}"
+    folder = crates()[package]
     out = subprocess.run(["git", "grep", "-lE", rf"^ *fn {name}\(\)", "--", folder], stdout=subprocess.PIPE, text=True, check=False).stdout
     return any(set(modules) & set(re.split(r"[/.]", file)) for file in out.splitlines())
 
@@ -61,7 +62,7 @@ def units():
 def check():
     """Yields the errors of the table."""
     user = names("tools/lab/guest/src/tests", r'"[0-9a-z.]+/[a-z0-9-]+"')
-    kernel = names("selftest", r'\{ "[a-z0-9-]+"') | {"drain-held"}
+    kernel = names("tools/lab/kernel", r'\{ "[a-z0-9-]+"') | {"drain-held"}
     for rule in rules():
         where = f"{TABLE}: {rule['section']} {rule['rule']}"
         for test in rule.get("user", []):

@@ -15,7 +15,7 @@ import time
 TOP = sys.argv[1]
 FUZZ = f"{TOP}/tools/lab/transport/fuzz"
 WORK = f"{TOP}/build/fuzz"
-LOG = f"{FUZZ}/LOG.md"
+LOG = f"{TOP}/tools/lab/ledger/fuzzing.md"
 HEADERS = ["ethernet", "ipv4", "ipv6", "udp", "bth", "ext"]
 PARSERS = HEADERS + ["frame", "round_trip"]
 SWITCH = "hostile_frames"

@@ -97,13 +97,13 @@ def compiled(*command):
 
 
 def build(folder=SIM):
-    compiled("build", "-q", "--release", "-p", "verbena-sim", "--bin", "verbena-sim", *FEATURES[folder])
+    compiled("build", "-q", "--release", "-p", "verbena-lab-sim", "--bin", "verbena-sim", *FEATURES[folder])
 
 
 def short(message):
     """Shortens a rule's message: leaves out work requests and packets, and adds the place of the assertion."""
     text = " ".join(message.split())
-    place = re.search(r"\((?:tools/[\w-]+/)?src/([\w/]+\.rs:\d+)\)$", text)
+    place = re.search(r"\((?:tools/[\w/-]+/)?src/([\w/]+\.rs:\d+)\)$", text)
     text = re.sub(r"^assertion `[^`]*` failed:? ?", "", re.sub(r" \([^()]*:\d+\)$", "", text))
     text = re.split(r"[:;,]? (?:for |by |than |to |as )?\(?(?:Op|Packet|Completion|Some\(Pending) ?\{| left: ", text)[0]
     return f"{text[:110]} ({place[1] if place else '?'})"

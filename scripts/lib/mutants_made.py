@@ -62,7 +62,7 @@ def known_by():
     """
     code, everything = hashlib.sha256(), hashlib.sha256()
     for path in files():
-        if path.startswith(("tools/nic/transport", "tools/nic/device", "tools/lab/sim", "tools/abi", "include/abi")) and not path.endswith(".patch"):
+        if path.startswith(("tools/nic/transport", "tools/nic/device", "tools/lab/transport", "tools/lab/device", "tools/lab/sim", "tools/abi", "include/abi")) and not path.endswith(".patch"):
             content = path.encode() + b"\0" + read(path) + b"\0"
             everything.update(content)
             mine = path.startswith(("tools/nic/transport/src/", "tools/nic/device/src/", "include/abi"))
@@ -107,7 +107,7 @@ def verdict(mutant, seeds):
     for laboratory, so_many in ((SIM, seeds), (DEVICE, seeds // 4)) if folder == SIM else ((DEVICE, seeds),):
         said, broken = simulate(so_many, laboratory)
         if broken:
-            return "caught", f"seed {broken[0]} of {laboratory.split('/')[1]}"
+            return "caught", f"seed {broken[0]} of {os.path.basename(laboratory)}"
         if "no broken rule" not in said:
             return "caught", "the simulation does not end"
     return "survived", "nothing"

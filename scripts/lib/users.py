@@ -235,7 +235,7 @@ def show(results, build, kind):
 RECORD_HEAD = """# What ran
 
 `scripts/users --record` writes this page. It has the last result of each row of
-[what people run](users.md), and the commit of that run. The result of a suite with many tests has
+[what people run](../../../Documentation/users.md), and the commit of that run. The result of a suite with many tests has
 the numbers of tests that passed, failed for a known cause, failed otherwise, and could not run.
 `scripts/users --resume` runs the rows that have no result, and those that failed or could not run
 on Verbena.

@@ -13,9 +13,9 @@ use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 use std::sync::Arc;
 use std::time::Instant;
+use verbena_lab_sim::subject::Subject;
+use verbena_lab_sim::{crew, replay, state::State};
 use verbena_lab_transport::Network;
-use verbena_sim::subject::Subject;
-use verbena_sim::{crew, replay, state::State};
 
 /// Runs the simulation of the transport, or that of the device.
 #[derive(Parser)]
@@ -70,7 +70,7 @@ fn main() -> ExitCode {
     }
     #[cfg(feature = "device")]
     if args.device {
-        return run_all::<verbena_sim::subject::Device>(&args);
+        return run_all::<verbena_lab_sim::subject::Device>(&args);
     }
     run_all::<Network>(&args)
 }

@@ -2,7 +2,7 @@
 
 //! The first 10,000 seeds, in parts so that all cores are used. `make sim SEEDS=N` runs more.
 
-use verbena_sim::replay;
+use verbena_lab_sim::replay;
 
 /// Runs the seeds of one part of eight.
 fn part(number: u64) {
