@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 """The checks of scripts/check-style that only read files: `check.py NAME`, in the top directory. Prints the errors."""
+import difflib
 import os
 import re
 import subprocess
@@ -266,6 +267,26 @@ def recipes():
                 yield f"{page}: has no link to the recipe {f}"
 
 
+WIDEST_CELL = 120
+
+
+def suites():
+    """The table of suites in Documentation/testing.md is that of scripts/test, and no cell has more than 120 characters."""
+    page = "Documentation/testing.md"
+    made = subprocess.run(["scripts/test", "--markdown"], stdout=subprocess.PIPE, check=True, text=True).stdout
+    for row in made.splitlines():
+        for cell in re.split(r"(?<!\\)\|", row):
+            if len(cell.strip()) > WIDEST_CELL:
+                yield f"scripts/test: a text of {len(cell.strip())} characters, {WIDEST_CELL} are allowed: {cell.strip()}"
+    shown = re.search(r"^<!-- suites:begin -->\n(.*?)^<!-- suites:end -->$", read(page), re.S | re.M)
+    if not shown:
+        yield f"{page}: no table between <!-- suites:begin --> and <!-- suites:end -->"
+    elif shown[1] != made:
+        yield from difflib.unified_diff(shown[1].splitlines(), made.splitlines(), page, "scripts/test --markdown", n=0, lineterm="")
+        yield f"{page}: the table of suites differs from scripts/test. This command makes it again:"
+        yield f"scripts/test --markdown | sed -i -e '/suites:begin/r /dev/stdin' -e '/suites:begin/,/suites:end/{{//!d}}' {page}"
+
+
 MOST_LINES = 600
 
 
@@ -308,7 +329,7 @@ def floors():
         yield f"{top}: FLOORS names {name}, which does not exist"
 
 
-CHECKS = {c.__name__: c for c in (spdx, walls, dependencies, links, hosts, shell, rules, lines, examples, recipes, mutants, floors)}
+CHECKS = {c.__name__: c for c in (spdx, walls, dependencies, links, hosts, shell, rules, lines, examples, recipes, suites, mutants, floors)}
 
 if __name__ == "__main__":
     problems = list(CHECKS[sys.argv[1]]())
