@@ -4,11 +4,11 @@
  * again, and the data arrive. Then the program tests the handles: invalid rules are refused, a rule that never fires
  * is reported, and no rule is left.
  *
- *	cc -std=gnu11 third_packet.c verbena_fault.c ../../../examples/lib/verbs.c -libverbs
+ *	cc -std=gnu11 third_packet.c verbena_fault.c ../../../../examples/lib/verbs.c -libverbs
  *
  * The environment must have VERBENA_CONTROL and the variables of the examples. The last line is `N passed, N failed`.
  */
-#include "../../../examples/lib/verbs.h"
+#include "../../../../examples/lib/verbs.h"
 #include "verbena_fault.h"
 
 #include <stdio.h>
