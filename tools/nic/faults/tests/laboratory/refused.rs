@@ -60,32 +60,32 @@ fn invalid_combinations_are_refused_with_the_reason() {
         (
             "on = \"local\"",
             "\"mark_ecn\"",
-            "action.mark_ecn: happens only to on = packet",
+            "action.mark_ecn: is not possible with on = local: use on = packet",
         ),
         (
             "on = \"local\", direction = \"in\"",
             "\"drop\"",
-            "match.direction: only with on = packet",
+            "match.direction: is not possible with on = local: use on = packet",
         ),
         (
             "uplink = 1",
             "\"drop\"",
-            "match.uplink: only with on = uplink",
+            "match.uplink: is not possible with on = packet: use on = uplink",
         ),
         (
             "on = \"uplink\", qp = 1",
             "\"drop\"",
-            "match.qp: only with on = packet or local or send or time",
+            "match.qp: is not possible with on = uplink: use on = packet or local or send or time",
         ),
         (
             "on = \"uplink\"",
             "{ reorder = 1 }",
-            "action.reorder: happens only to on = packet",
+            "action.reorder: is not possible with on = uplink: use on = packet",
         ),
         (
             "",
             "{ impair = { loss_ppm = 1 } }",
-            "action.impair: happens only to on = uplink",
+            "action.impair: is not possible with on = packet: use on = uplink",
         ),
         (
             "on = \"uplink\"",
@@ -105,9 +105,13 @@ fn invalid_combinations_are_refused_with_the_reason() {
         (
             "on = \"event\"",
             "{ misbehave = \"stall\" }",
-            "action.misbehave: happens only to on = packet or command or time",
+            "action.misbehave: is not possible with on = event: use on = packet or command or time",
         ),
-        ("cq = 1", "\"drop\"", "match.cq: only with on = time"),
+        (
+            "cq = 1",
+            "\"drop\"",
+            "match.cq: is not possible with on = packet: use on = time",
+        ),
         (
             "on = \"time\", after_ms = 1",
             "\"kill_cq\"",
