@@ -6,7 +6,6 @@
 //! `destroy_ah`. All but `create_user_ah` are called in any context.
 
 use crate::{
-    base::errno::eopnotsupp,
     bindings,
     device::Operations,
     gid::Gid,
@@ -22,6 +21,7 @@ use crate::{
     udata::Caller,
     Unsupported, //
 };
+use base::errno::eopnotsupp;
 use core::{
     marker::PhantomData,
     mem::ManuallyDrop, //

@@ -3,8 +3,8 @@
 //! Attributes of devices and ports.
 
 use crate::{
-    base::compat,
     bindings,
+    compat,
     enums::{
         AtomicCap,
         Mtu,

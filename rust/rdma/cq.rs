@@ -6,12 +6,8 @@
 //! `destroy_cq`, `resize_user_cq`, `modify_cq`, `poll_cq`, `req_notify_cq`.
 
 use crate::{
-    base::{
-        compat::no_vtable,
-        errno::eopnotsupp,
-        sync::IrqLock, //
-    },
     bindings,
+    compat::no_vtable,
     device::{
         Device,
         Operations, //
@@ -20,7 +16,6 @@ use crate::{
         CqFlags,
         NotifyFlags, //
     },
-    new_irq_lock,
     object::{
         core_members,
         object_size,
@@ -36,6 +31,11 @@ use crate::{
     },
     wc::WcSink,
     Unsupported, //
+};
+use base::{
+    errno::eopnotsupp,
+    new_irq_lock,
+    sync::IrqLock, //
 };
 use core::{
     marker::PhantomData,

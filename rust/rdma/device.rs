@@ -17,14 +17,6 @@ use crate::{
         PortAttr,
         PortImmutable, //
     },
-    base::{
-        bind::Binding,
-        netdev::Netdev,
-        netns::{
-            Netns,
-            NetnsId, //
-        }, //
-    },
     bindings,
     cq::CompletionQueue,
     enums::LinkLayer,
@@ -52,6 +44,14 @@ use crate::{
     },
     ucontext::UserContext,
     xrcd::XrcDomain, //
+};
+use base::{
+    bind::Binding,
+    netdev::Netdev,
+    netns::{
+        Netns,
+        NetnsId, //
+    }, //
 };
 use core::{
     num::NonZeroU32,
@@ -233,10 +233,11 @@ impl<D: Operations> Device<D> {
         unsafe { device::Device::from_raw(bindings::rdma_helper_ib_device_dev(self.raw.get())) }
     }
 
-    /// Returns the network namespace that the device is in now. May sleep.
+    /// Returns the network namespace that the device is in now. If that is being taken down, the
+    /// result stands for the initial namespace, to which the device is about to move. May sleep.
     pub fn netns(&self) -> NetnsId {
         // SAFETY: By the invariant the `ib_device` is initialized, and it is alive.
-        unsafe { NetnsId::of(self.raw.get()) }
+        NetnsId::from_cookie(unsafe { bindings::rdma_helper_ib_device_netns(self.raw.get()) })
     }
 
     /// Returns a copy of the core's present name of the device. The name may change at any time,

@@ -7,7 +7,7 @@
 #include <linux/device.h>
 #include <linux/module.h>
 #include <linux/sysfs.h>
-#include <helpers.h>
+#include "helpers.h"
 
 static ssize_t hw_rev_show(struct device *device, struct device_attribute *attr, char *buf)
 {

@@ -11,15 +11,13 @@
 //! Coherent memory is mapped by page frames, which requires that it is in the kernel's linear map.
 //! That is the case without an IOMMU that remaps it. Otherwise the mapping fails with `EOPNOTSUPP`.
 
-use crate::{
-    base::{
-        count::{
-            Counted,
-            Mappings, //
-        },
-        dma::Chunk, //
+use crate::bindings;
+use base::{
+    count::{
+        Counted,
+        Mappings, //
     },
-    bindings, //
+    dma::Chunk, //
 };
 use core::ptr::NonNull;
 use kernel::{

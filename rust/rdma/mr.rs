@@ -6,7 +6,6 @@
 //! `get_dma_mr`, `reg_user_mr`, `rereg_user_mr`, `alloc_mr`, `map_mr_sg`, `dereg_mr`.
 
 use crate::{
-    base::errno::eopnotsupp,
     bindings,
     device::Operations,
     enums::{
@@ -25,6 +24,7 @@ use crate::{
         User, //
     }, //
 };
+use base::errno::eopnotsupp;
 use core::{
     marker::PhantomData,
     mem::MaybeUninit, //

@@ -5,7 +5,6 @@
 //! C: `struct ib_mw`; ops `alloc_mw`, `dealloc_mw`. Memory windows are bound by work requests.
 
 use crate::{
-    base::errno::eopnotsupp,
     bindings,
     device::Operations,
     object::{
@@ -18,6 +17,7 @@ use crate::{
     udata::Caller,
     Unsupported, //
 };
+use base::errno::eopnotsupp;
 use core::marker::PhantomData;
 use kernel::{
     error::from_result,

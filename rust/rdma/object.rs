@@ -31,17 +31,6 @@
 //!   device.
 
 use crate::{
-    base::{
-        compat,
-        count::{
-            Counted,
-            Objects, //
-        },
-        table::{
-            Link,
-            Linked, //
-        }, //
-    },
     bindings,
     device::{
         Device,
@@ -54,6 +43,17 @@ use crate::{
         Caller,
         Udata,
         User, //
+    }, //
+};
+use base::{
+    compat,
+    count::{
+        Counted,
+        Objects, //
+    },
+    table::{
+        Link,
+        Linked, //
     }, //
 };
 use core::{
@@ -191,7 +191,7 @@ impl Extra for () {
     fn new() -> impl PinInit<Self> {}
 }
 
-/// Extra state of an object that a [`Table`](crate::base::table::Table) can find: its [`Link`], and
+/// Extra state of an object that a [`Table`](base::table::Table) can find: its [`Link`], and
 /// the extra state `E` of its kind.
 #[pin_data]
 pub struct InTable<E> {
@@ -556,7 +556,7 @@ impl<O: InPd> Managed<O> {
 }
 
 impl<O: Object<Extra = InTable<E>>, E: Extra> Managed<O> {
-    /// Removes the object from its [`Table`](crate::base::table::Table). See [`Link::unlink`].
+    /// Removes the object from its [`Table`](base::table::Table). See [`Link::unlink`].
     pub fn unlink(&self) {
         self.extra.link.unlink();
     }

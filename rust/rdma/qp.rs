@@ -7,7 +7,6 @@
 //! and `drain_rq`.
 
 use crate::{
-    base::errno::eopnotsupp,
     bindings,
     cq::Cq,
     device::{
@@ -44,6 +43,7 @@ use crate::{
     },
     xrcd::Xrcd, //
 };
+use base::errno::eopnotsupp;
 use core::{
     marker::PhantomData,
     mem::ManuallyDrop, //

@@ -2,8 +2,10 @@
 
 //! Safe abstractions over the kernel's RDMA core, for drivers of RDMA devices.
 //!
-//! This crate contains all `unsafe` code of the module, and no code for a particular device. It is
-//! laid out like a future `rust/kernel/rdma/`, with one file for each verbs object.
+//! This crate and the crate [`base`] contain all `unsafe` code of the module, and no code for a
+//! particular device. This crate is laid out like a future `rust/kernel/rdma/`, with one file for
+//! each verbs object. [`base`] contains what is not about RDMA: DMA memory, interrupts, locks,
+//! tables.
 //!
 //! # How a driver uses it
 //!
@@ -79,8 +81,8 @@
 
 pub mod ah;
 pub mod attr;
-pub mod base;
 mod bindings;
+mod compat;
 pub mod cq;
 pub mod device;
 pub mod enums;

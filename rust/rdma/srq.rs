@@ -5,11 +5,8 @@
 //! C: `struct ib_srq`; ops `create_srq`, `modify_srq`, `query_srq`, `destroy_srq`, `post_srq_recv`.
 
 use crate::{
-    base::{
-        compat::no_vtable,
-        errno::eopnotsupp, //
-    },
     bindings,
+    compat::no_vtable,
     cq::Cq,
     device::Operations,
     enums::{
@@ -36,6 +33,7 @@ use crate::{
     xrcd::Xrcd,
     Unsupported, //
 };
+use base::errno::eopnotsupp;
 use core::{
     marker::PhantomData,
     mem::ManuallyDrop, //

@@ -6,10 +6,6 @@
 //! `mmap`, `mmap_free`.
 
 use crate::{
-    base::count::{
-        Counted,
-        Objects, //
-    },
     bindings,
     device::{
         Device,
@@ -24,6 +20,10 @@ use crate::{
         object_size, //
     },
     udata::Udata, //
+};
+use base::count::{
+    Counted,
+    Objects, //
 };
 use core::ptr::NonNull;
 use kernel::{

@@ -10,11 +10,11 @@
 //! device can set `uverbs_robust_udata`.
 
 use crate::{
-    base::dma::Payer,
     bindings,
     device::Operations,
     ucontext::Ucontext, //
 };
+use base::dma::Payer;
 use core::{
     cell::Cell,
     marker::PhantomData,

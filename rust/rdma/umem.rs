@@ -3,14 +3,14 @@
 //! Pinned memory of a process.
 
 use crate::{
-    base::{
-        bind::Binding,
-        count::leak, //
-    },
     bindings,
     device::Operations,
     enums::Access,
     udata::User, //
+};
+use base::{
+    bind::Binding,
+    count::leak, //
 };
 use core::{
     marker::PhantomData,

@@ -4,7 +4,6 @@
 
 use crate::{
     ah::Ah,
-    base::errno::eopnotsupp,
     bindings,
     device::Operations,
     enums::{
@@ -14,6 +13,7 @@ use crate::{
     },
     mr::Mr, //
 };
+use base::errno::eopnotsupp;
 use core::{
     marker::PhantomData,
     ptr::NonNull, //

@@ -6,7 +6,6 @@
 //! they name, which the core implements.
 
 use crate::{
-    base::errno::eopnotsupp,
     bindings,
     device::{
         Device,
@@ -20,6 +19,7 @@ use crate::{
     udata::Caller,
     Unsupported, //
 };
+use base::errno::eopnotsupp;
 use core::marker::PhantomData;
 use kernel::{
     error::from_result,

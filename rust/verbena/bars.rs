@@ -3,13 +3,13 @@
 //! The two BARs: registers and doorbells. Device specification, "Registers".
 
 use crate::abi::regs;
+use base::compat::DevresBar;
 use kernel::{
     device::Core,
     io::Io,
     pci,
     prelude::*, //
 };
-use rdma::base::compat::DevresBar;
 
 type RegsBar = DevresBar<{ regs::BAR_REGS_SIZE }>;
 type DoorbellBar = DevresBar;

@@ -40,6 +40,15 @@ use crate::{
         Health, //
     }, //
 };
+use base::{
+    bind::Binding,
+    dma::{
+        Chunk,
+        Payer, //
+    },
+    errno::eopnotsupp,
+    sync::Completion, //
+};
 use core::mem::offset_of;
 use kernel::{
     fmt,
@@ -63,18 +72,7 @@ use kernel::{
         Monotonic, //
     }, //
 };
-use rdma::{
-    base::{
-        bind::Binding,
-        dma::{
-            Chunk,
-            Payer, //
-        },
-        errno::eopnotsupp,
-        sync::Completion, //
-    },
-    trace, //
-};
+use rdma::trace;
 use zerocopy::{
     FromZeros,
     IntoBytes, //

@@ -9,8 +9,8 @@
 use crate::abi::{
     cmd::{
         SetTableChunk,
-        Table,
-        TABLE_CHUNK_SIZE, //
+        Table, //
+        TABLE_CHUNK_SIZE,
     },
     ctx::{
         CqContext,
@@ -33,6 +33,17 @@ use crate::{
     },
     health::Health, //
 };
+use base::{
+    bind::Binding,
+    dma::{
+        Chunk,
+        Payer, //
+    },
+    sync::{
+        dma_rmb,
+        msleep, //
+    }, //
+};
 use kernel::{
     new_mutex,
     prelude::*,
@@ -40,19 +51,6 @@ use kernel::{
         Arc,
         Mutex, //
     },
-};
-use rdma::{
-    base::{
-        bind::Binding,
-        dma::{
-            Chunk,
-            Payer, //
-        },
-        sync::{
-            dma_rmb,
-            msleep, //
-        }, //
-    }, //
 };
 use zerocopy::FromBytes;
 

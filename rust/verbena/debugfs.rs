@@ -12,8 +12,8 @@ use crate::{
     abi::{
         cmd::{
             FaultKind,
-            InjectFault,
-            FEATURE_FAULTS, //
+            InjectFault, //
+            FEATURE_FAULTS,
         },
         Le32, //
     },
@@ -21,6 +21,7 @@ use crate::{
     hw::Parts,
     verbs::Live, //
 };
+use base::errno::eopnotsupp;
 use kernel::{
     debugfs::{
         Dir,
@@ -32,7 +33,6 @@ use kernel::{
     sync::Arc,
     uaccess::UserSliceReader, //
 };
-use rdma::base::errno::eopnotsupp;
 
 /// Length limit of a line that requests a fault, in bytes.
 const LONGEST: usize = 64;

@@ -16,12 +16,12 @@ use crate::{
             self,
             Arm,
             ArmMode,
-            Words,
+            Words, //
             AREA_SIZE,
             AREA_SLOTS,
             DEVICE_PART,
             GUEST_PART,
-            PART_SIZE, //
+            PART_SIZE,
         },
         regs,
         uverbs::AreaInfo,
@@ -38,6 +38,14 @@ use crate::{
     hw::Hw,
     ids, //
 };
+use base::{
+    dma::{
+        Chunk,
+        Payer, //
+    },
+    share::Part,
+    sync::mb, //
+};
 use kernel::{
     new_mutex,
     page::PAGE_SIZE,
@@ -47,21 +55,11 @@ use kernel::{
         Mutex, //
     },
 };
-use rdma::{
-    base::{
-        dma::{
-            Chunk,
-            Payer, //
-        },
-        share::Part,
-        sync::mb, //
-    },
-    mmap::{
-        Entry,
-        Memory,
-        MmapContext,
-        Protection, //
-    }, //
+use rdma::mmap::{
+    Entry,
+    Memory,
+    MmapContext,
+    Protection, //
 };
 
 /// Words of an area, for the guest's side of the protocol. The contract defines the offsets, so no

@@ -24,8 +24,8 @@ use crate::{
         cmd::{
             CreateEq,
             DestroyEq,
-            EqKind,
-            ASYNC_EQN, //
+            EqKind, //
+            ASYNC_EQN,
         },
         cqe::phase,
         ctx::EqContext,
@@ -54,6 +54,21 @@ use crate::{
     },
     ring::Ring, //
 };
+use base::{
+    dma::{
+        Chunk,
+        Payer, //
+    },
+    irq,
+    new_irq_lock,
+    new_work,
+    sync::{
+        mb,
+        msleep,
+        IrqLock, //
+    },
+    work, //
+};
 use kernel::{
     fmt, new_mutex,
     prelude::*,
@@ -62,23 +77,6 @@ use kernel::{
         Mutex,
         SetOnce, //
     },
-};
-use rdma::{
-    base::{
-        dma::{
-            Chunk,
-            Payer, //
-        },
-        irq,
-        sync::{
-            mb,
-            msleep,
-            IrqLock, //
-        },
-        work, //
-    },
-    new_irq_lock,
-    new_work, //
 };
 
 /// Logarithm of the number of entries of an event queue. At most one event of each kind is

@@ -15,6 +15,14 @@
 //! Each life goes through these stages in this order, and ends either silent or lost.
 
 use crate::refusals::Refusals;
+use base::{
+    new_irq_lock,
+    sync::{
+        Completion,
+        IrqLock, //
+    },
+    work::Wake, //
+};
 use kernel::{
     pci,
     prelude::*,
@@ -35,17 +43,7 @@ use kernel::{
         Monotonic, //
     },
 };
-use rdma::{
-    base::{
-        sync::{
-            Completion,
-            IrqLock, //
-        },
-        work::Wake, //
-    },
-    new_irq_lock,
-    trace, //
-};
+use rdma::trace;
 
 /// Reason why the device was declared dead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,8 +11,8 @@ use crate::{
         cmd::{
             Command,
             DeviceCaps,
-            QueryDevice,
-            FIRST_QPN, //
+            QueryDevice, //
+            FIRST_QPN,
         },
         regs,
         ABI_VERSION,
@@ -39,6 +39,17 @@ use crate::{
     },
     served::Served, //
 };
+use base::{
+    config::Config,
+    dma::Binding,
+    irq::{
+        Irq,
+        Vectors, //
+    },
+    share::Supply,
+    sync::msleep,
+    work::Queue, //
+};
 use kernel::{
     new_mutex,
     pci,
@@ -54,19 +65,6 @@ use kernel::{
         Delta,
         Instant,
         Monotonic, //
-    }, //
-};
-use rdma::{
-    base::{
-        config::Config,
-        dma::Binding,
-        irq::{
-            Irq,
-            Vectors, //
-        },
-        share::Supply,
-        sync::msleep,
-        work::Queue, //
     }, //
 };
 
@@ -187,7 +185,7 @@ impl Hw {
     }
 
     /// Requests a vector, which is released when the device is silenced.
-    pub(crate) fn add_irq<H: rdma::base::irq::Handler>(
+    pub(crate) fn add_irq<H: base::irq::Handler>(
         &self,
         parts: &Parts,
         vector: u32,

@@ -5,22 +5,22 @@
 //! Numbers are handed out cyclically, so that a freed number is used again as late as possible. A
 //! stale number in a packet or in a program then refers to no object instead of another one.
 //!
-//! No user gets more numbers of a kind than its share, see [`rdma::base::share`].
+//! No user gets more numbers of a kind than its share, see [`base::share`].
 
 use crate::abi::doorbell::AREA_SLOTS;
+use base::{
+    dma::Payer,
+    share::{
+        Part,
+        Supply, //
+    }, //
+};
 use kernel::{
     new_mutex,
     prelude::*,
     sync::{
         Arc,
         Mutex, //
-    }, //
-};
-use rdma::base::{
-    dma::Payer,
-    share::{
-        Part,
-        Supply, //
     }, //
 };
 

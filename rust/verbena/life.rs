@@ -13,15 +13,15 @@ use crate::{
     undertaker::Undertaker,
     verbs::Live, //
 };
+use base::{
+    new_work,
+    work::Wake, //
+};
 use kernel::{
     prelude::*,
     sync::Arc, //
 };
-use rdma::{
-    base::work::Wake,
-    new_work,
-    trace, //
-};
+use rdma::trace;
 
 /// One life of the device. Dropping it ends the life.
 pub(crate) struct Life {

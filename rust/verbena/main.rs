@@ -3,8 +3,8 @@
 //! Driver of the Verbena NIC, an RDMA network adapter for virtual machines.
 //!
 //! `Documentation/device.md` specifies the device, and `include/abi` defines everything that both
-//! sides use. This crate has no `unsafe` code. The crate `rdma` contains the code that calls the
-//! kernel's C interfaces.
+//! sides use. This crate has no `unsafe` code. The crates `base` and `rdma` contain the code that
+//! calls the kernel's C interfaces.
 //!
 //! # Path of a message
 //!
@@ -78,20 +78,16 @@ use kernel::prelude::*;
 /// The module: its PCI driver, and last the check that nothing is left when the module is removed.
 struct Module {
     _driver: Pin<
-        KBox<
-            kernel::driver::Registration<
-                kernel::pci::Adapter<rdma::base::bind::Adapter<pci::Driver>>,
-            >,
-        >,
+        KBox<kernel::driver::Registration<kernel::pci::Adapter<base::bind::Adapter<pci::Driver>>>>,
     >,
-    _no_hibernation: rdma::base::hibernation::Refusal,
-    _check: rdma::base::count::CheckAtExit,
+    _no_hibernation: base::hibernation::Refusal,
+    _check: base::count::CheckAtExit,
 }
 
 impl kernel::Module for Module {
     fn init(module: &'static ThisModule) -> Result<Self> {
-        let check = rdma::base::count::CheckAtExit::new();
-        let no_hibernation = rdma::base::hibernation::Refusal::new()?;
+        let check = base::count::CheckAtExit::new();
+        let no_hibernation = base::hibernation::Refusal::new()?;
         Ok(Self {
             _driver: KBox::pin_init(
                 kernel::driver::Registration::new(<Self as kernel::ModuleMetadata>::NAME, module),

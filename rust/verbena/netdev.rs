@@ -12,6 +12,19 @@ use crate::{
     abi::cmd::SetPort,
     hw::Hw, //
 };
+use base::{
+    netdev::{
+        self,
+        Change,
+        Netdev,
+        NetdevInfo, //
+    },
+    work::{
+        self,
+        Wake,
+        Work, //
+    }, //
+};
 use kernel::{
     new_mutex,
     prelude::*,
@@ -25,19 +38,6 @@ use kernel::{
     },
 };
 use rdma::{
-    base::{
-        netdev::{
-            self,
-            Change,
-            Netdev,
-            NetdevInfo, //
-        },
-        work::{
-            self,
-            Wake,
-            Work, //
-        }, //
-    },
     device::DeviceRef,
     enums::Mtu, //
 };

@@ -26,6 +26,25 @@ use crate::{
     },
     verbs::Verbena, //
 };
+use base::{
+    bind::{
+        self,
+        Binding, //
+    },
+    config::Config,
+    irq::Vectors,
+    netdev::{
+        Netdev,
+        Notifier, //
+    },
+    netns::NetnsId,
+    new_work,
+    work::{
+        self,
+        Queue,
+        Work, //
+    }, //
+};
 use kernel::{
     device::Core,
     fmt, new_mutex,
@@ -47,30 +66,9 @@ use kernel::{
         Monotonic, //
     },
 };
-use rdma::{
-    base::{
-        bind::{
-            self,
-            Binding, //
-        },
-        config::Config,
-        irq::Vectors,
-        netdev::{
-            Netdev,
-            Notifier, //
-        },
-        netns::NetnsId,
-        work::{
-            self,
-            Queue,
-            Work, //
-        }, //
-    },
-    device::{
-        Registration,
-        Settings, //
-    },
-    new_work, //
+use rdma::device::{
+    Registration,
+    Settings, //
 };
 
 /// One life of the device, and its registration.
@@ -161,7 +159,7 @@ impl Recovery {
             local_dma_lkey: caps.local_dma_lkey.get(),
         };
         let registration = Registration::new(
-            rdma::this_module!(crate),
+            base::this_module!(crate),
             &self.parts.dma,
             former.name.as_ref().map_or(c"verbena%d", |name| name),
             &settings,
@@ -295,7 +293,7 @@ impl Drop for Data {
 /// The PCI driver of the device.
 pub(crate) struct Driver;
 
-rdma::pci_device_table!(
+base::pci_device_table!(
     PCI_TABLE,
     MODULE_PCI_TABLE,
     <Driver as bind::Driver>::IdInfo,

@@ -11,6 +11,13 @@ use crate::{
     hw::Parts,
     verbs::Live, //
 };
+use base::{
+    new_work,
+    work::{
+        Handler,
+        Work, //
+    }, //
+};
 use kernel::{
     new_mutex,
     prelude::*,
@@ -18,13 +25,6 @@ use kernel::{
         Arc,
         Mutex, //
     }, //
-};
-use rdma::{
-    base::work::{
-        Handler,
-        Work, //
-    },
-    new_work, //
 };
 
 /// Interval between two checks, in milliseconds.

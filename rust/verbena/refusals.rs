@@ -7,6 +7,11 @@
 //! process that has used up its own messages takes none from another process. Since processes are
 //! cheap, there is also a limit for all of them together.
 
+use base::{
+    new_irq_lock,
+    sync::IrqLock,
+    task::current_process, //
+};
 use kernel::{
     prelude::*,
     time::{
@@ -14,13 +19,6 @@ use kernel::{
         Instant,
         Monotonic, //
     }, //
-};
-use rdma::{
-    base::{
-        sync::IrqLock,
-        task::current_process, //
-    },
-    new_irq_lock, //
 };
 
 /// Limit of messages that one process causes.

@@ -18,25 +18,23 @@ use crate::{
         Loan, //
     }, //
 };
+use base::{
+    bind::Binding,
+    dma::{
+        Chunk,
+        Payer, //
+    }, //
+};
 use kernel::{
     page::PAGE_SIZE,
     prelude::*,
     sync::Arc, //
 };
-use rdma::{
-    base::{
-        bind::Binding,
-        dma::{
-            Chunk,
-            Payer, //
-        }, //
-    },
-    mmap::{
-        Entry,
-        Memory,
-        MmapContext,
-        Protection, //
-    }, //
+use rdma::mmap::{
+    Entry,
+    Memory,
+    MmapContext,
+    Protection, //
 };
 
 /// Size of a chunk of a ring that has more than one.

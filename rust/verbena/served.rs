@@ -3,6 +3,7 @@
 //! Doorbell areas that the device serves, of the kernel and of processes.
 
 use crate::abi::doorbell;
+use base::dma::Chunk;
 use kernel::{
     new_mutex,
     prelude::*,
@@ -11,7 +12,6 @@ use kernel::{
         Mutex, //
     }, //
 };
-use rdma::base::dma::Chunk;
 
 /// All areas that the device serves, indexed by number, so that a lookup takes no longer with
 /// thousands of contexts.

@@ -20,6 +20,13 @@
 //! that drain queue pairs that complete there.
 
 use crate::verbs::Live;
+use base::{
+    sync::msleep,
+    work::{
+        Handler,
+        Wake, //
+    }, //
+};
 use kernel::{
     sync::{
         atomic::{
@@ -33,13 +40,6 @@ use kernel::{
         Instant,
         Monotonic, //
     },
-};
-use rdma::base::{
-    sync::msleep,
-    work::{
-        Handler,
-        Wake, //
-    }, //
 };
 
 /// Longest time that kernel users have to poll their flushed completions before the recovery

@@ -9,4 +9,4 @@
 #include <rdma/restrack.h>
 #include <rdma/rdma_netlink.h>
 #include <rdma/uverbs_ioctl.h>
-#include <helpers.h>
+#include "../helpers.h"

@@ -18,6 +18,7 @@ use crate::{
     },
     health::Health, //
 };
+use base::dma::Chunk;
 use core::ops::Deref;
 use kernel::sync::{
     atomic::{
@@ -26,10 +27,7 @@ use kernel::sync::{
     },
     Arc, //
 };
-use rdma::{
-    base::dma::Chunk,
-    umem::Umem, //
-};
+use rdma::umem::Umem;
 
 /// Memory that the driver can leave allocated for ever.
 pub(crate) trait Abandon {

@@ -24,6 +24,10 @@ use crate::{
     hw::Hw,
     ring::before, //
 };
+use base::{
+    sync::msleep,
+    work, //
+};
 use kernel::{
     alloc::flags::GFP_NOWAIT,
     new_mutex,
@@ -38,13 +42,7 @@ use kernel::{
         Monotonic, //
     }, //
 };
-use rdma::{
-    base::{
-        sync::msleep,
-        work, //
-    },
-    trace, //
-};
+use rdma::trace;
 
 /// Longest time that the destruction of an object waits for the handler of another object, which
 /// delays the events of the first.

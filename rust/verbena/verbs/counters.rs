@@ -26,7 +26,11 @@ use crate::{
             Lent, //
         },
         Lender, //
-    },
+    }, //
+};
+use base::dma::{
+    Chunk,
+    Payer, //
 };
 use core::num::NonZeroU32;
 use kernel::{
@@ -43,10 +47,6 @@ use kernel::{
     },
 };
 use rdma::{
-    base::dma::{
-        Chunk,
-        Payer, //
-    },
     mad::{
         Cleared,
         PortCounters, //
@@ -55,7 +55,7 @@ use rdma::{
     stats::{
         self,
         StatDesc, //
-    },
+    }, //
 };
 
 /// Names of the counters, in the order of [`Counter`].

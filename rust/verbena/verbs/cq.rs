@@ -46,8 +46,8 @@ use crate::{
             wc_flags,
             Cqe,
             Tail,
-            WcOpcode as CqeOpcode,
-            WC_OPCODE_RECV, //
+            WcOpcode as CqeOpcode, //
+            WC_OPCODE_RECV,
         },
         ctx::CqContext,
         doorbell::{
@@ -56,9 +56,9 @@ use crate::{
         },
         uverbs::{
             CreateCqResp,
-            ResizeCqReq,
+            ResizeCqReq, //
             RESIZE_MOVE,
-            RESIZE_PREPARE, //
+            RESIZE_PREPARE,
         },
         Le16,
         Le32,
@@ -72,7 +72,13 @@ use crate::{
     eq::{
         CompEq,
         Object, //
-    },
+    }, //
+};
+use base::{
+    errno::eopnotsupp,
+    new_irq_lock,
+    share::Part,
+    sync::IrqLock, //
 };
 use kernel::{
     new_mutex,
@@ -84,11 +90,6 @@ use kernel::{
     }, //
 };
 use rdma::{
-    base::{
-        errno::eopnotsupp,
-        share::Part,
-        sync::IrqLock, //
-    },
     cq::{
         CompletionQueue,
         Cq,
@@ -103,7 +104,6 @@ use rdma::{
         WcOpcode,
         WcStatus, //
     },
-    new_irq_lock,
     qp::Qp,
     restrack::ResEntry,
     udata::{

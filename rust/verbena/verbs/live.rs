@@ -20,6 +20,7 @@ use crate::{
     },
     hw::Hw, //
 };
+use base::table::Table;
 use core::ops::Deref;
 use kernel::{
     alloc::flags::GFP_NOWAIT,
@@ -35,7 +36,6 @@ use kernel::{
     },
 };
 use rdma::{
-    base::table::Table,
     cq::Cq,
     enums::{
         QpEvent,

@@ -16,10 +16,10 @@ use crate::{
         cmd::{
             CreateMr,
             DestroyMr,
-            ModifyMr,
+            ModifyMr, //
             FEATURE_FAST_REG,
             FEATURE_GAPS,
-            FEATURE_MW, //
+            FEATURE_MW,
         },
         ctx::{
             access,
@@ -41,6 +41,11 @@ use crate::{
     },
     hw::Hw, //
 };
+use base::{
+    dma::Payer,
+    errno::eopnotsupp,
+    share::Part, //
+};
 use kernel::{
     new_mutex,
     prelude::*,
@@ -54,11 +59,6 @@ use kernel::{
     },
 };
 use rdma::{
-    base::{
-        dma::Payer,
-        errno::eopnotsupp,
-        share::Part, //
-    },
     enums::{
         Access,
         MrType, //

@@ -21,6 +21,10 @@ use crate::{
     },
     hw::Hw, //
 };
+use base::{
+    dma::Payer,
+    errno::eopnotsupp, //
+};
 use kernel::{
     prelude::*,
     sync::{
@@ -33,10 +37,6 @@ use kernel::{
     },
 };
 use rdma::{
-    base::{
-        dma::Payer,
-        errno::eopnotsupp, //
-    },
     mw::{
         MemoryWindow,
         Mw,

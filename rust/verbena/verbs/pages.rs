@@ -7,9 +7,9 @@ use crate::{
     abi::{
         ctx::{
             Element,
-            Translation,
+            Translation, //
             TRANSLATION_ELEMENTS,
-            TRANSLATION_LEAF, //
+            TRANSLATION_LEAF,
         },
         Le32,
         Le64, //
@@ -26,6 +26,13 @@ use crate::{
     },
     health::Health, //
 };
+use base::{
+    bind::Binding,
+    dma::{
+        Chunk,
+        Payer, //
+    }, //
+};
 use kernel::{
     prelude::*,
     sync::{
@@ -34,15 +41,6 @@ use kernel::{
             Relaxed, //
         },
         Arc, //
-    }, //
-};
-use rdma::{
-    base::{
-        bind::Binding,
-        dma::{
-            Chunk,
-            Payer, //
-        }, //
     }, //
 };
 

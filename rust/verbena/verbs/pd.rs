@@ -10,12 +10,12 @@ use crate::{
     },
     hw::Hw, //
 };
+use base::share::Part;
 use kernel::{
     prelude::*,
     sync::Arc, //
 };
 use rdma::{
-    base::share::Part,
     device::Device,
     pd::{
         Pd,

@@ -37,6 +37,15 @@ use crate::{
     eq::Object,
     ring::Ring, //
 };
+use base::{
+    dma::Payer,
+    errno::eopnotsupp,
+    share::{
+        Part,
+        Supply, //
+    },
+    sync::IrqLock, //
+};
 use kernel::{
     prelude::*,
     sync::{
@@ -51,15 +60,6 @@ use kernel::{
     },
 };
 use rdma::{
-    base::{
-        dma::Payer,
-        errno::eopnotsupp,
-        share::{
-            Part,
-            Supply, //
-        },
-        sync::IrqLock, //
-    },
     enums::{
         QpAttrMask,
         QpEvent,

@@ -26,9 +26,9 @@ use crate::{
             DestroySrq,
             ModifySrq,
             QuerySrq,
-            ResizeSrq,
+            ResizeSrq, //
             FEATURE_RESIZE_SRQ,
-            FEATURE_SRQ, //
+            FEATURE_SRQ,
         },
         ctx::{
             QueueState,
@@ -37,9 +37,9 @@ use crate::{
         uverbs::{
             CreateSrqResp,
             ResizeSrqReq,
-            ResizeSrqResp,
+            ResizeSrqResp, //
             RESIZE_MOVE,
-            RESIZE_PREPARE, //
+            RESIZE_PREPARE,
         },
         wqe,
         Le16,
@@ -63,6 +63,13 @@ use crate::{
         Ring, //
     }, //
 };
+use base::{
+    dma::Payer,
+    errno::eopnotsupp,
+    new_irq_lock,
+    share::Part,
+    sync::IrqLock, //
+};
 use kernel::{
     new_mutex,
     prelude::*,
@@ -72,17 +79,10 @@ use kernel::{
     }, //
 };
 use rdma::{
-    base::{
-        dma::Payer,
-        errno::eopnotsupp,
-        share::Part,
-        sync::IrqLock, //
-    },
     mmap::{
         Entry,
         Protection, //
     },
-    new_irq_lock,
     pd::Pd,
     restrack::ResEntry,
     srq::{

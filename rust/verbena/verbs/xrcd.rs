@@ -7,15 +7,15 @@ use crate::{
     abi::cmd::FEATURE_XRC,
     hw::Hw, //
 };
+use base::{
+    errno::eopnotsupp,
+    share::Part, //
+};
 use kernel::{
     prelude::*,
     sync::Arc, //
 };
 use rdma::{
-    base::{
-        errno::eopnotsupp,
-        share::Part, //
-    },
     device::Device,
     udata::Caller,
     xrcd::{

@@ -25,12 +25,12 @@ use crate::{
         Ring, //
     }, //
 };
+use base::dma::{
+    Chunk,
+    Payer, //
+};
 use kernel::prelude::*;
 use rdma::{
-    base::dma::{
-        Chunk,
-        Payer, //
-    },
     mmap::{
         Entry,
         Protection, //

@@ -10,14 +10,12 @@ use crate::{
     },
     verbs::qp::Side, //
 };
-use kernel::prelude::*;
-use rdma::{
-    base::{
-        sync::IrqLock,
-        table::Held, //
-    },
-    qp::Qp, //
+use base::{
+    sync::IrqLock,
+    table::Held, //
 };
+use kernel::prelude::*;
+use rdma::qp::Qp;
 
 /// Changing state of a completion queue.
 pub(super) struct State {

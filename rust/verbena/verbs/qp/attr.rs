@@ -26,6 +26,7 @@ use crate::{
     },
     health::Cause, //
 };
+use base::errno::eopnotsupp;
 use kernel::{
     prelude::*,
     sync::atomic::{
@@ -34,7 +35,6 @@ use kernel::{
     }, //
 };
 use rdma::{
-    base::errno::eopnotsupp,
     enums::{
         Access,
         MigState,

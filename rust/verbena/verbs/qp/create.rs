@@ -35,20 +35,22 @@ use crate::{
         Ring, //
     }, //
 };
+use base::{
+    errno::eopnotsupp,
+    new_irq_lock, //
+};
 use kernel::{
     new_mutex,
     prelude::*,
     sync::atomic::Atomic, //
 };
 use rdma::{
-    base::errno::eopnotsupp,
     enums::{
         QpState,
         QpType,
         SigType, //
     },
     mmap::Protection,
-    new_irq_lock,
     qp::Home,
     qp_attr::{
         QpCap,

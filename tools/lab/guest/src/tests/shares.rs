@@ -46,7 +46,7 @@ const OTHER: u32 = 65533;
 const THIRD: u32 = 65532;
 /// RLIMIT_MEMLOCK of `ulimit -l 64`, in bytes.
 const MEMLOCK: u64 = 64 << 10;
-/// Bytes of queues that each process has free of RLIMIT_MEMLOCK (rust/rdma/base/share.rs).
+/// Bytes of queues that each process has free of RLIMIT_MEMLOCK (rust/base/share.rs).
 const FREE: u64 = 8 << 20;
 
 /// The kinds of resources that a hog takes, a letter for each. A hog takes them in the order of its

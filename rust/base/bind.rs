@@ -10,11 +10,9 @@
 //! may have the device by then.
 
 use crate::{
-    base::{
-        compat,
-        share, //
-    },
-    bindings, //
+    bindings,
+    compat,
+    share, //
 };
 use core::marker::PhantomData;
 use kernel::{
@@ -138,12 +136,12 @@ impl Binding {
             GFP_KERNEL,
         )?;
         let this = Self { state };
-        // The device may have been reset while no driver was bound: see `base::config`.
+        // The device may have been reset while no driver was bound: see [`crate::config`].
         //
         // SAFETY: The device is being bound, so it is alive, and no driver uses it yet.
         unsafe {
-            if bindings::rdma_helper_pci_bars_lost(this.raw_pci()) {
-                bindings::rdma_helper_pci_give_bars(this.raw_pci());
+            if bindings::base_helper_pci_bars_lost(this.raw_pci()) {
+                bindings::base_helper_pci_give_bars(this.raw_pci());
                 dev_warn!(
                     pdev,
                     "the BAR addresses were lost, as after loading a VM snapshot: restored\n"
@@ -151,7 +149,7 @@ impl Binding {
             }
         }
         // SAFETY: The device is being bound. The caller promises that no other code uses its DMA.
-        to_result(unsafe { bindings::rdma_helper_dma_set_limits(this.dev()) })?;
+        to_result(unsafe { bindings::base_helper_dma_set_limits(this.dev()) })?;
         devres::register(pdev.as_ref(), Revoke(this.state.clone()), GFP_KERNEL)?;
         Ok(this)
     }
@@ -207,14 +205,16 @@ impl Binding {
         self.with(clear).unwrap_or(false)
     }
 
-    pub(crate) fn raw_pci(&self) -> *mut kbindings::pci_dev {
+    /// Returns the C struct of the PCI device, which is valid as long as this binding.
+    pub fn raw_pci(&self) -> *mut kbindings::pci_dev {
         // `pci::Device` is a transparent wrapper. Its `as_raw()` is private to `kernel`.
         core::ptr::from_ref::<pci::Device>(&self.state.pdev)
             .cast_mut()
             .cast()
     }
 
-    pub(crate) fn dev(&self) -> *mut kbindings::device {
+    /// Returns the C struct of the generic device, which is valid as long as this binding.
+    pub fn dev(&self) -> *mut kbindings::device {
         // SAFETY: The reference in `state` keeps the device alive, and only the address of a field
         // is computed.
         unsafe { &raw mut (*self.raw_pci()).dev }
@@ -222,7 +222,7 @@ impl Binding {
 
     /// Runs `f` while the device is certain to be bound. Returns `None` if it is no longer bound.
     /// May sleep.
-    pub(crate) fn with<R>(&self, f: impl FnOnce() -> R) -> Option<R> {
+    pub fn with<R>(&self, f: impl FnOnce() -> R) -> Option<R> {
         {
             let mut users = self.state.users.lock();
             if !users.bound {

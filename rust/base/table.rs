@@ -9,8 +9,8 @@
 //! freed is removed then, so a table never contains a dangling pointer.
 
 use crate::{
-    base::sync::Completion,
-    bindings, //
+    bindings,
+    sync::Completion, //
 };
 use core::{
     marker::PhantomData,
@@ -44,7 +44,8 @@ pub struct Link {
 }
 
 impl Link {
-    pub(crate) fn new() -> impl PinInit<Self> {
+    /// Returns an initializer of a link that is in no table.
+    pub fn new() -> impl PinInit<Self> {
         pin_init!(Self {
             refs: Refcount::new(0),
             gone <- Completion::new(),
@@ -68,7 +69,7 @@ impl Link {
             return;
         };
         // SAFETY: By the invariant of `Inner` the array is initialized.
-        unsafe { bindings::rdma_helper_xa_erase(table.xa.get(), number as c_ulong) };
+        unsafe { bindings::base_helper_xa_erase(table.xa.get(), number as c_ulong) };
         self.put();
         self.gone.wait();
     }
@@ -156,7 +157,7 @@ impl<T: Linked> Table<T> {
             pin_init!(Inner {
                 xa <- Opaque::ffi_init(|slot| {
                     // SAFETY: `slot` is memory for an xarray that will not move.
-                    unsafe { bindings::rdma_helper_xa_init(slot) }
+                    unsafe { bindings::base_helper_xa_init(slot) }
                 }),
             }),
             GFP_KERNEL,
@@ -183,7 +184,7 @@ impl<T: Linked> Table<T> {
         // INVARIANT: The link is that of an object of type `T`, which is unlinked before its memory
         // is freed ([`Linked`]). Its `refs` has one reference of the table.
         to_result(unsafe {
-            bindings::rdma_helper_xa_insert(
+            bindings::base_helper_xa_insert(
                 self.inner.xa.get(),
                 number as c_ulong,
                 core::ptr::from_ref(link).cast_mut().cast(),
@@ -197,7 +198,7 @@ impl<T: Linked> Table<T> {
     pub fn get(&self, number: u32) -> Option<Ref<'_, T>> {
         let xa = self.inner.xa.get();
         // SAFETY: By the invariant of `Inner` the array is initialized.
-        let flags = unsafe { bindings::rdma_helper_xa_lock_irqsave(xa) };
+        let flags = unsafe { bindings::base_helper_xa_lock_irqsave(xa) };
         // SAFETY: By the invariant of `Inner` the array is initialized. Its lock is held.
         let link = unsafe { kbindings::xa_load(xa, number as c_ulong) };
         let link = NonNull::new(link.cast::<Link>());
@@ -209,7 +210,7 @@ impl<T: Linked> Table<T> {
         }
         // SAFETY: This function holds the lock, and `flags` is the value that the lock function
         // returned.
-        unsafe { bindings::rdma_helper_xa_unlock_irqrestore(xa, flags) };
+        unsafe { bindings::base_helper_xa_unlock_irqrestore(xa, flags) };
         // INVARIANT: The reference was taken above.
         link.map(|link| Ref {
             // SAFETY: By the invariant of `Table` the link is at that offset of an object of type
@@ -225,9 +226,9 @@ impl<T: Linked> Table<T> {
         let xa = self.inner.xa.get();
         let mut number = from as c_ulong;
         // SAFETY: By the invariant of `Inner` the array is initialized.
-        let flags = unsafe { bindings::rdma_helper_xa_lock_irqsave(xa) };
+        let flags = unsafe { bindings::base_helper_xa_lock_irqsave(xa) };
         // SAFETY: By the invariant of `Inner` the array is initialized. Its lock is held.
-        let link = unsafe { bindings::rdma_helper_xa_find(xa, &mut number) };
+        let link = unsafe { bindings::base_helper_xa_find(xa, &mut number) };
         let link = NonNull::new(link.cast::<Link>());
         if let Some(link) = link {
             // SAFETY: By the invariant of `Inner` an entry is the link of a live object with a
@@ -237,7 +238,7 @@ impl<T: Linked> Table<T> {
         }
         // SAFETY: This function holds the lock, and `flags` is the value that the lock function
         // returned.
-        unsafe { bindings::rdma_helper_xa_unlock_irqrestore(xa, flags) };
+        unsafe { bindings::base_helper_xa_unlock_irqrestore(xa, flags) };
         // INVARIANT: The reference was taken above.
         let object = link.map(|link| Ref {
             // SAFETY: By the invariant of `Table` the link is at that offset of an object of type

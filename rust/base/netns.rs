@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The network namespace of an RDMA device, for systems on which the RDMA subsystem does not share
-//! devices between namespaces (`rdma system set netns exclusive`).
+//! Network namespaces, for devices that belong to one. An RDMA device does on systems on which the
+//! RDMA subsystem does not share devices between namespaces (`rdma system set netns exclusive`).
 
 use crate::bindings;
 use core::ptr::NonNull;
@@ -15,15 +15,10 @@ use kernel::{
 pub struct NetnsId(u64);
 
 impl NetnsId {
-    /// Returns the namespace of a device. If that is being taken down, the result stands for the
-    /// initial namespace, to which the device is about to move.
-    ///
-    /// # Safety
-    ///
-    /// `device` must be valid.
-    pub(crate) unsafe fn of(device: *mut bindings::ib_device) -> Self {
-        // SAFETY: The caller promises that `device` is valid.
-        Self(unsafe { bindings::rdma_helper_ib_device_netns(device) })
+    /// Returns the name of the namespace with this cookie (`net_cookie`). 0, which no namespace has,
+    /// stands for the initial namespace.
+    pub fn from_cookie(cookie: u64) -> Self {
+        Self(cookie)
     }
 }
 
@@ -32,24 +27,25 @@ impl NetnsId {
 /// # Invariants
 ///
 /// `raw` is a network namespace to which this holds a reference of `get_net()`.
-pub(crate) struct Netns {
+pub struct Netns {
     raw: NonNull<kbindings::net>,
 }
 
 impl Netns {
     /// Returns the namespace with this name, or the initial one if it no longer exists or `id` is
     /// `None`. May sleep.
-    pub(crate) fn get(id: Option<NetnsId>) -> Result<Self> {
+    pub fn get(id: Option<NetnsId>) -> Result<Self> {
         // No namespace has the cookie 0.
         let cookie = id.map_or(0, |id| id.0);
         // SAFETY: The function accepts any number.
-        let raw = unsafe { bindings::rdma_helper_netns_get(cookie) };
+        let raw = unsafe { bindings::base_helper_netns_get(cookie) };
         let raw = NonNull::new(raw).ok_or(ENODEV)?;
         // INVARIANT: The function has taken a reference to the namespace that it returns.
         Ok(Self { raw })
     }
 
-    pub(crate) fn as_raw(&self) -> *mut kbindings::net {
+    /// Returns the C struct, which is valid as long as this reference.
+    pub fn as_raw(&self) -> *mut kbindings::net {
         self.raw.as_ptr()
     }
 }
@@ -58,6 +54,6 @@ impl Drop for Netns {
     fn drop(&mut self) {
         // SAFETY: By the type invariant this holds a reference to the namespace, which is not used
         // afterwards.
-        unsafe { bindings::rdma_helper_netns_put(self.raw.as_ptr()) };
+        unsafe { bindings::base_helper_netns_put(self.raw.as_ptr()) };
     }
 }

@@ -2,12 +2,12 @@
 
 //! Counts of live objects, so that a leak shows when the module is unloaded.
 //!
-//! Every object, DMA chunk and mapping of this crate contains a [`Counted`]. When the module is
+//! Every verbs object, DMA chunk and mapping contains a [`Counted`]. When the module is
 //! unloaded, [`check`] reports if any of them still exist.
 
 use crate::{
-    base::share,
-    bindings, //
+    bindings,
+    share, //
 };
 use core::{
     marker::PhantomData,
@@ -89,10 +89,10 @@ impl<K: Kind> Drop for Counted<K> {
 
 /// Leaks `value` on purpose. The kernel's memory leak detector is informed of that, and still
 /// follows the references of the value.
-pub(crate) fn leak<T>(value: T) {
+pub fn leak<T>(value: T) {
     match KBox::new(ManuallyDrop::new(value), GFP_KERNEL) {
         // SAFETY: The box is an allocation of its own, which is never freed.
-        Ok(kept) => unsafe { bindings::rdma_helper_not_leak(KBox::into_raw(kept).cast()) },
+        Ok(kept) => unsafe { bindings::base_helper_not_leak(KBox::into_raw(kept).cast()) },
         // Without the box the leak detector reports the memory too.
         Err(_) => {
             pr_warn!("no memory: kmemleak may report memory that is never freed on purpose\n")

@@ -28,7 +28,7 @@ use kernel::{
 ///
 /// # Invariants
 ///
-/// `raw` comes from `rdma_helper_alloc_workqueue()`, and is destroyed only when this is dropped.
+/// `raw` comes from `base_helper_alloc_workqueue()`, and is destroyed only when this is dropped.
 pub struct Queue {
     raw: NonNull<kbindings::workqueue_struct>,
 }
@@ -52,7 +52,7 @@ impl Queue {
 
     fn make(name: &CStr, freezable: bool) -> Result<Arc<Self>> {
         // SAFETY: The function copies the name.
-        let raw = unsafe { bindings::rdma_helper_alloc_workqueue(name.as_char_ptr(), freezable) };
+        let raw = unsafe { bindings::base_helper_alloc_workqueue(name.as_char_ptr(), freezable) };
         let raw = NonNull::new(raw).ok_or(ENOMEM)?;
         // INVARIANT: The function has allocated the queue.
         Ok(Arc::new(Self { raw }, GFP_KERNEL)?)
@@ -92,10 +92,10 @@ pub struct Work<H: Handler> {
 #[macro_export]
 macro_rules! new_work {
     ($handler:expr $(,)?) => {
-        $crate::base::work::Work::new($handler, None, c"rdma work", ::kernel::static_lock_class!())
+        $crate::work::Work::new($handler, None, c"rdma work", ::kernel::static_lock_class!())
     };
     ($handler:expr, $queue:expr $(,)?) => {
-        $crate::base::work::Work::new(
+        $crate::work::Work::new(
             $handler,
             Some($queue),
             c"rdma work",
@@ -133,7 +133,7 @@ impl<H: Handler> Work<H> {
             .cast::<kbindings::lock_class_key>();
         // SAFETY: The memory is not in use yet and is pinned. The name and the key are `'static`.
         unsafe {
-            bindings::rdma_helper_init_work(
+            bindings::base_helper_init_work(
                 inner.work.get(),
                 Some(Self::run),
                 name.as_char_ptr(),
@@ -167,14 +167,14 @@ impl<H: Handler> Work<H> {
     /// queued already. Any context.
     pub fn queue_after(&self, ms: u32) -> bool {
         // SAFETY: `new` has initialized the work item, and `inner` keeps its queue.
-        unsafe { bindings::rdma_helper_queue_work(self.queue_raw(), self.inner.work.get(), ms) }
+        unsafe { bindings::base_helper_queue_work(self.queue_raw(), self.inner.work.get(), ms) }
     }
 
     /// Queues the work to run in `ms` milliseconds, and not before, even if it was queued already.
     /// Any context.
     pub fn put_off(&self, ms: u32) {
         // SAFETY: `new` has initialized the work item, and `inner` keeps its queue.
-        unsafe { bindings::rdma_helper_put_off_work(self.queue_raw(), self.inner.work.get(), ms) }
+        unsafe { bindings::base_helper_put_off_work(self.queue_raw(), self.inner.work.get(), ms) }
     }
 
     fn queue_raw(&self) -> *mut kbindings::workqueue_struct {

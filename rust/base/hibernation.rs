@@ -21,7 +21,7 @@ impl Refusal {
     pub fn new() -> Result<Self> {
         // SAFETY: A module calls this only once, so its notifier is not registered yet. `drop`
         // unregisters it before the module is unloaded.
-        to_result(unsafe { bindings::rdma_helper_refuse_hibernation() })?;
+        to_result(unsafe { bindings::base_helper_refuse_hibernation() })?;
         Ok(Self(()))
     }
 }
@@ -29,6 +29,6 @@ impl Refusal {
 impl Drop for Refusal {
     fn drop(&mut self) {
         // SAFETY: `new` has registered the notifier of this module.
-        unsafe { bindings::rdma_helper_allow_hibernation() };
+        unsafe { bindings::base_helper_allow_hibernation() };
     }
 }

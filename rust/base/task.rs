@@ -8,5 +8,5 @@ use crate::bindings;
 /// but in an interrupt the value has no meaning.
 pub fn current_process() -> i32 {
     // SAFETY: The function has no requirements.
-    unsafe { bindings::rdma_helper_current_process() }
+    unsafe { bindings::base_helper_current_process() }
 }

@@ -5,11 +5,9 @@
 //! `kernel::pci` gives access only to the first and the last vector of a range.
 
 use crate::{
-    base::{
-        bind::Binding,
-        compat, //
-    },
-    bindings, //
+    bind::Binding,
+    bindings,
+    compat, //
 };
 use kernel::{
     bindings as kbindings,
@@ -204,7 +202,7 @@ impl Irq {
             // The affinity is only an optimization, so an error is ignored.
             //
             // SAFETY: The interrupt was requested above.
-            let _ = unsafe { bindings::rdma_helper_irq_spread(irq, index) };
+            let _ = unsafe { bindings::base_helper_irq_spread(irq, index) };
         }
         // INVARIANT: The interrupt was requested with this cookie, and `free` is the function of
         // its type.
@@ -229,7 +227,7 @@ impl Drop for Irq {
         // valid. After `free_irq()` no handler runs, so the cookie is unused, and `free` is the
         // function of its type.
         unsafe {
-            bindings::rdma_helper_irq_unspread(self.irq);
+            bindings::base_helper_irq_unspread(self.irq);
             kbindings::free_irq(self.irq, self.cookie);
             (self.free)(self.cookie);
         }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Differences between the kernels that this module builds for: Linux 7.2, and 7.3 and later. All
-//! conditional code of the module is here. `Kbuild` derives `linux_7_3` from the version of the
-//! kernel's tree.
+//! conditional code of the module is here, and in the file of the same name of the crate `rdma`.
+//! `Kbuild` derives `linux_7_3` from the version of the kernel's tree.
 
 use kernel::{
     bindings as kbindings,
@@ -16,26 +16,6 @@ pub(crate) const IRQ_HANDLED: kbindings::irqreturn_t = kbindings::irqreturn::IRQ
 /// Return value of an interrupt handler whose device raised the interrupt.
 #[cfg(not(linux_7_3))]
 pub(crate) const IRQ_HANDLED: kbindings::irqreturn_t = kbindings::irqreturn_IRQ_HANDLED;
-
-/// Type of the counts of `struct ib_device_attr`.
-#[cfg(linux_7_3)]
-pub(crate) type Count = u32;
-/// Type of the counts of `struct ib_device_attr`.
-#[cfg(not(linux_7_3))]
-pub(crate) type Count = i32;
-
-/// Converts to a count of `struct ib_device_attr`, of up to `INT_MAX`, because user space uses
-/// `int`.
-#[cfg(linux_7_3)]
-pub(crate) fn count(value: u32) -> Count {
-    // CAST: The constant is positive.
-    value.min(i32::MAX as u32)
-}
-/// Converts to a count of `struct ib_device_attr`, of up to `INT_MAX`.
-#[cfg(not(linux_7_3))]
-pub(crate) fn count(value: u32) -> Count {
-    i32::try_from(value).unwrap_or(i32::MAX)
-}
 
 /// Argument of `probe` for the entry of the ID table that matches the device.
 #[cfg(linux_7_3)]
@@ -69,7 +49,7 @@ pub type DevresBar<const SIZE: usize = 0> = kernel::devres::Devres<pci::Bar<'sta
 ///
 /// `slot` must point to unused memory for a `T` that does not move.
 #[cfg(linux_7_3)]
-pub(crate) unsafe fn init_at<T, E>(slot: *mut T, init: impl PinInit<T, E>) -> Result<(), E> {
+pub unsafe fn init_at<T, E>(slot: *mut T, init: impl PinInit<T, E>) -> Result<(), E> {
     // SAFETY: The caller promises that `slot` is unused memory for a `T` that does not move.
     unsafe { init.__init(slot) }
 }
@@ -79,30 +59,10 @@ pub(crate) unsafe fn init_at<T, E>(slot: *mut T, init: impl PinInit<T, E>) -> Re
 ///
 /// `slot` must point to unused memory for a `T` that does not move.
 #[cfg(not(linux_7_3))]
-pub(crate) unsafe fn init_at<T, E>(slot: *mut T, init: impl PinInit<T, E>) -> Result<(), E> {
+pub unsafe fn init_at<T, E>(slot: *mut T, init: impl PinInit<T, E>) -> Result<(), E> {
     // SAFETY: The caller promises that `slot` is unused memory for a `T` that does not move.
     unsafe { init.__pinned_init(slot) }
 }
-
-/// Adds the items that `#[vtable]` adds to an implementation. This is for those of
-/// [`Unsupported`](crate::Unsupported), which have no operation. The module is that of `$d`, the
-/// driver's operations.
-#[cfg(linux_7_3)]
-macro_rules! no_vtable {
-    ($d:ident) => {
-        const USE_VTABLE_ATTR: () = ();
-        type OwnerModule = $d::OwnerModule;
-    };
-}
-/// Adds the items that `#[vtable]` adds to an implementation. This is for those of
-/// [`Unsupported`](crate::Unsupported), which have no operation.
-#[cfg(not(linux_7_3))]
-macro_rules! no_vtable {
-    ($d:ident) => {
-        const USE_VTABLE_ATTR: () = ();
-    };
-}
-pub(crate) use no_vtable;
 
 /// Evaluates to the `&'static ThisModule` of the crate that contains `module!`.
 #[cfg(linux_7_3)]

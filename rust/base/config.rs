@@ -8,7 +8,7 @@
 //! device is not part of a snapshot, but the kernel's memory is.
 
 use crate::{
-    base::bind::Binding,
+    bind::Binding,
     bindings, //
 };
 use core::ptr::NonNull;
@@ -73,7 +73,7 @@ impl Config {
                 return false;
             }
             // SAFETY: `with` keeps the device bound, and the lock keeps others from resetting it.
-            let lost = unsafe { bindings::rdma_helper_pci_bars_lost(pdev) };
+            let lost = unsafe { bindings::base_helper_pci_bars_lost(pdev) };
             if lost {
                 // SAFETY: The device is bound and locked. By the type invariant the saved state is
                 // of this device.

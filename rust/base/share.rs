@@ -16,8 +16,8 @@
 //! registers, and counts against that limit unless the process has `CAP_IPC_LOCK`.
 
 use crate::{
-    base::dma::Payer,
-    bindings, //
+    bindings,
+    dma::Payer, //
 };
 use core::ptr::NonNull;
 use kernel::{
@@ -110,7 +110,7 @@ impl Ledger {
         let mine = self.part(user).saturating_add(amount);
         let left = shared(total).saturating_sub(of_users);
         // SAFETY: The function only checks a capability of the current task.
-        let may_exceed = || unsafe { bindings::rdma_helper_may_exceed() };
+        let may_exceed = || unsafe { bindings::base_helper_may_exceed() };
         if mine > left && !(of_users <= total && may_exceed()) {
             return Err(ENOMEM);
         }
@@ -135,7 +135,7 @@ fn user_of(payer: Payer) -> Option<usize> {
     (payer != Payer::Kernel).then(|| {
         // SAFETY: The function has no requirements.
         // CAST: A UID has 32 bits.
-        unsafe { bindings::rdma_helper_current_uid() as usize }
+        unsafe { bindings::base_helper_current_uid() as usize }
     })
 }
 
@@ -143,7 +143,7 @@ fn user_of(payer: Payer) -> Option<usize> {
 /// as often as it likes.
 fn refuse(what: &CStr) -> Error {
     // SAFETY: `what` is a C string, of which the function keeps no pointer.
-    unsafe { bindings::rdma_helper_say_refused(what.as_char_ptr()) };
+    unsafe { bindings::base_helper_say_refused(what.as_char_ptr()) };
     ENOMEM
 }
 
@@ -279,7 +279,7 @@ impl Queues {
     /// Takes `bytes` for the current process. Returns `None` in a kernel thread.
     fn take(bytes: usize) -> Result<Option<Self>> {
         // SAFETY: The function has no requirements.
-        let Some(mm) = NonNull::new(unsafe { bindings::rdma_helper_current_mm() }) else {
+        let Some(mm) = NonNull::new(unsafe { bindings::base_helper_current_mm() }) else {
             return Ok(None);
         };
         let whose = mm.as_ptr().addr();
@@ -287,7 +287,7 @@ impl Queues {
         let before = ledger.part(whose);
         let pages = pages_beyond_free(before + bytes) - pages_beyond_free(before);
         // SAFETY: `mm` belongs to the current process, so it is alive.
-        if !unsafe { bindings::rdma_helper_mm_pin(mm.as_ptr(), pages) } {
+        if !unsafe { bindings::base_helper_mm_pin(mm.as_ptr(), pages) } {
             return Err(ENOMEM);
         }
         let added = ledger.add(whose, bytes);
@@ -295,9 +295,9 @@ impl Queues {
         // bytes in the ledger to its last.
         unsafe {
             if added.is_err() {
-                bindings::rdma_helper_mm_unpin(mm.as_ptr(), pages);
+                bindings::base_helper_mm_unpin(mm.as_ptr(), pages);
             } else if before == 0 {
-                bindings::rdma_helper_mm_hold(mm.as_ptr());
+                bindings::base_helper_mm_hold(mm.as_ptr());
             }
         }
         added?;
@@ -320,9 +320,9 @@ impl Drop for Queues {
         // removed bytes. If the process takes bytes again in the meantime, it also holds its
         // `mm_struct` again.
         unsafe {
-            bindings::rdma_helper_mm_unpin(self.mm.as_ptr(), pages);
+            bindings::base_helper_mm_unpin(self.mm.as_ptr(), pages);
             if after == 0 {
-                bindings::rdma_helper_mm_release(self.mm.as_ptr());
+                bindings::base_helper_mm_release(self.mm.as_ptr());
             }
         }
     }
@@ -343,7 +343,7 @@ impl QueueMemory {
     pub(crate) fn take(payer: Payer, bytes: usize) -> Result<Self> {
         let user = user_of(payer).ok_or(EINVAL)?;
         // SAFETY: The function only reads.
-        let total = unsafe { bindings::rdma_helper_total_ram() } / 4;
+        let total = unsafe { bindings::base_helper_total_ram() } / 4;
         let taken = MEMORY.lock().take(user, bytes, total);
         taken.map_err(|_| refuse(c"memory for queues and tables"))?;
         // The drop of `this` returns the bytes if an error follows.

@@ -7,30 +7,12 @@
 #include <linux/etherdevice.h>
 #include <linux/rtnetlink.h>
 #include <net/net_namespace.h>
-#include <helpers.h>
+#include "helpers.h"
 
 /* Network namespaces. */
 
-/*
- * The cookie of the network namespace that @device is in, 0 of one that is being taken down. The
- * core changes the namespace under a lock of its own, and does not hold it: only namespaces of the
- * list are looked at.
- */
-u64 rdma_helper_ib_device_netns(struct ib_device *device)
-{
-	struct net *net, *own = read_pnet(&device->coredev.rdma_net);
-	u64 cookie = 0;
-
-	down_read(&net_rwsem);
-	for_each_net(net)
-		if (net_eq(net, own))
-			cookie = net->net_cookie;
-	up_read(&net_rwsem);
-	return cookie;
-}
-
 /* The network namespace with that cookie, held; the initial one if it is gone. */
-struct net *rdma_helper_netns_get(u64 cookie)
+struct net *base_helper_netns_get(u64 cookie)
 {
 	struct net *net, *found = NULL;
 
@@ -42,7 +24,7 @@ struct net *rdma_helper_netns_get(u64 cookie)
 	return found ?: get_net(&init_net);
 }
 
-void rdma_helper_netns_put(struct net *net)
+void base_helper_netns_put(struct net *net)
 {
 	put_net(net);
 }
@@ -55,7 +37,7 @@ void rdma_helper_netns_put(struct net *net)
  * given another port's, but keeps its own permanent one. A virtual device counts in the initial
  * network namespace only: the owner of another namespace can make one with any address.
  */
-bool rdma_helper_netdev_has_mac(const struct net_device *ndev, const u8 *mac)
+bool base_helper_netdev_has_mac(const struct net_device *ndev, const u8 *mac)
 {
 	const u8 *own = ndev->perm_addr;
 
@@ -74,7 +56,7 @@ bool rdma_helper_netdev_has_mac(const struct net_device *ndev, const u8 *mac)
  * than a virtual one. May sleep. One in a namespace that is being taken down is not found: it is
  * on no list until it is in the initial one.
  */
-struct net_device *rdma_helper_netdev_by_mac(const u8 *mac)
+struct net_device *base_helper_netdev_by_mac(const u8 *mac)
 {
 	struct net_device *ndev, *found = NULL;
 	struct net *net;
@@ -83,7 +65,7 @@ struct net_device *rdma_helper_netdev_by_mac(const u8 *mac)
 	down_read(&net_rwsem);
 	for_each_net(net) {
 		for_each_netdev(net, ndev) {
-			if (!rdma_helper_netdev_has_mac(ndev, mac))
+			if (!base_helper_netdev_has_mac(ndev, mac))
 				continue;
 			if (!found || (ndev->dev.parent && !found->dev.parent))
 				found = ndev;
@@ -97,17 +79,17 @@ struct net_device *rdma_helper_netdev_by_mac(const u8 *mac)
 }
 
 /* A net device that moves between network namespaces stays registered, so it is not leaving. */
-bool rdma_helper_netdev_is_leaving(const struct net_device *ndev)
+bool base_helper_netdev_is_leaving(const struct net_device *ndev)
 {
 	return READ_ONCE(ndev->reg_state) != NETREG_REGISTERED;
 }
 
-void rdma_helper_netdev_put(struct net_device *ndev)
+void base_helper_netdev_put(struct net_device *ndev)
 {
 	dev_put(ndev);
 }
 
-void rdma_helper_netdev_info(struct net_device *ndev, u8 *mac, u32 *mtu, bool *running, bool *carrier)
+void base_helper_netdev_info(struct net_device *ndev, u8 *mac, u32 *mtu, bool *running, bool *carrier)
 {
 	ether_addr_copy(mac, ndev->dev_addr);
 	*mtu = READ_ONCE(ndev->mtu);
@@ -115,7 +97,7 @@ void rdma_helper_netdev_info(struct net_device *ndev, u8 *mac, u32 *mtu, bool *r
 	*carrier = netif_carrier_ok(ndev);
 }
 
-struct net_device *rdma_helper_notifier_netdev(void *info)
+struct net_device *base_helper_notifier_netdev(void *info)
 {
 	return netdev_notifier_info_to_dev(info);
 }

@@ -32,7 +32,7 @@ pub type IrqLockGuard<'a, T> = Guard<'a, T, IrqSave>;
 #[macro_export]
 macro_rules! new_irq_lock {
     ($inner:expr $(, $name:literal)? $(,)?) => {
-        $crate::base::sync::IrqLock::new(
+        $crate::sync::IrqLock::new(
             $inner, ::kernel::optional_name!($($name)?), ::kernel::static_lock_class!())
     };
 }
@@ -55,19 +55,19 @@ unsafe impl Backend for IrqSave {
 
     unsafe fn lock(ptr: *mut Self::State) -> Self::GuardState {
         // SAFETY: The caller promises that the lock is initialized.
-        unsafe { bindings::rdma_helper_spin_lock_irqsave(ptr) }
+        unsafe { bindings::base_helper_spin_lock_irqsave(ptr) }
     }
 
     unsafe fn try_lock(ptr: *mut Self::State) -> Option<Self::GuardState> {
         let mut flags = 0;
         // SAFETY: The caller promises that the lock is initialized. `flags` is a local variable.
-        unsafe { bindings::rdma_helper_spin_trylock_irqsave(ptr, &mut flags) }.then_some(flags)
+        unsafe { bindings::base_helper_spin_trylock_irqsave(ptr, &mut flags) }.then_some(flags)
     }
 
     unsafe fn unlock(ptr: *mut Self::State, flags: &Self::GuardState) {
         // SAFETY: The caller promises that it owns the lock, and `flags` is the value that `lock`
         // returned.
-        unsafe { bindings::rdma_helper_spin_unlock_irqrestore(ptr, *flags) }
+        unsafe { bindings::base_helper_spin_unlock_irqrestore(ptr, *flags) }
     }
 
     unsafe fn assert_is_held(ptr: *mut Self::State) {
@@ -81,7 +81,7 @@ unsafe impl Backend for IrqSave {
 #[inline]
 pub fn dma_rmb() {
     // SAFETY: A barrier has no requirements.
-    unsafe { bindings::rdma_helper_dma_rmb() }
+    unsafe { bindings::base_helper_dma_rmb() }
 }
 
 /// Executes a full fence towards a device: orders all earlier accesses before all later ones,
@@ -90,13 +90,13 @@ pub fn dma_rmb() {
 #[inline]
 pub fn mb() {
     // SAFETY: A barrier has no requirements.
-    unsafe { bindings::rdma_helper_mb() }
+    unsafe { bindings::base_helper_mb() }
 }
 
 /// Sleeps for at least `ms` milliseconds. Process context only.
 pub fn msleep(ms: u32) {
     // SAFETY: The function requires only a context that may sleep. The kernel reports a violation.
-    unsafe { bindings::rdma_helper_msleep(ms) }
+    unsafe { bindings::base_helper_msleep(ms) }
 }
 
 /// A `struct completion` whose waits can have a timeout.
@@ -138,7 +138,7 @@ impl Completion {
     pub fn reinit(&self) {
         // SAFETY: `new` has initialized the completion. The function writes only a counter, which
         // other code accesses with the lock of the completion held or with marked accesses.
-        unsafe { bindings::rdma_helper_reinit_completion(self.inner.get()) }
+        unsafe { bindings::base_helper_reinit_completion(self.inner.get()) }
     }
 
     /// Waits for the completion without a timeout.
@@ -151,6 +151,6 @@ impl Completion {
     #[must_use]
     pub fn wait_ms(&self, ms: u32) -> bool {
         // SAFETY: `new` has initialized the completion.
-        unsafe { bindings::rdma_helper_wait_ms(self.inner.get(), ms) }
+        unsafe { bindings::base_helper_wait_ms(self.inner.get(), ms) }
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The net device whose addresses a RoCE port uses.
+//! Net devices: finding one by its MAC address, its state, and its changes.
 
 use crate::bindings;
 use core::ptr::NonNull;
@@ -61,21 +61,22 @@ impl Netdev {
     /// between namespaces.
     pub fn by_mac(mac: &[u8; 6]) -> Option<Self> {
         // SAFETY: The function reads six bytes.
-        let raw = unsafe { bindings::rdma_helper_netdev_by_mac(mac.as_ptr()) };
+        let raw = unsafe { bindings::base_helper_netdev_by_mac(mac.as_ptr()) };
         // INVARIANT: The function has taken a reference to the net device that it returns.
         Some(Self {
             raw: NonNull::new(raw)?,
         })
     }
 
-    pub(crate) fn as_raw(&self) -> *mut kbindings::net_device {
+    /// Returns the C struct, which is valid as long as this reference.
+    pub fn as_raw(&self) -> *mut kbindings::net_device {
         self.raw.as_ptr()
     }
 
     /// True if the net device is being unregistered or is not registered yet. Any context.
     pub fn is_leaving(&self) -> bool {
         // SAFETY: By the type invariant this holds a reference to the net device.
-        unsafe { bindings::rdma_helper_netdev_is_leaving(self.raw.as_ptr()) }
+        unsafe { bindings::base_helper_netdev_is_leaving(self.raw.as_ptr()) }
     }
 
     /// Returns the present state. Any context.
@@ -89,7 +90,7 @@ impl Netdev {
         // SAFETY: By the type invariant this holds a reference to the net device. The function
         // writes six bytes of the MAC address and the other members.
         unsafe {
-            bindings::rdma_helper_netdev_info(
+            bindings::base_helper_netdev_info(
                 self.raw.as_ptr(),
                 info.mac.as_mut_ptr(),
                 &mut info.mtu,
@@ -111,7 +112,7 @@ impl Drop for Netdev {
     fn drop(&mut self) {
         // SAFETY: By the type invariant this holds a reference to the net device, which is not used
         // afterwards.
-        unsafe { bindings::rdma_helper_netdev_put(self.raw.as_ptr()) };
+        unsafe { bindings::base_helper_netdev_put(self.raw.as_ptr()) };
     }
 }
 
@@ -135,7 +136,7 @@ pub enum Change {
 /// A handler of changes of net devices.
 pub trait Handler: Send + Sync + 'static {
     /// Handles a change. Called with the RTNL held, so the handler must not wait for code that
-    /// needs it, and queues a [`Work`](crate::base::work::Work) instead.
+    /// needs it, and queues a [`Work`](crate::work::Work) instead.
     fn changed(&self, change: Change);
 }
 
@@ -165,7 +166,7 @@ impl Whose {
                 // next.
                 bindings::netdev_cmd_NETDEV_UNREGISTER => {
                     // SAFETY: The caller promises that the net device is alive.
-                    unsafe { bindings::rdma_helper_netdev_is_leaving(netdev) }
+                    unsafe { bindings::base_helper_netdev_is_leaving(netdev) }
                         .then_some(Change::Unregister)
                 }
                 _ => None,
@@ -174,7 +175,7 @@ impl Whose {
             // SAFETY: The caller promises that the net device is alive. The function reads six
             // bytes of the address.
             Self::Mac(mac) => unsafe {
-                bindings::rdma_helper_netdev_has_mac(netdev, mac.as_ptr()).then_some(Change::There)
+                bindings::base_helper_netdev_has_mac(netdev, mac.as_ptr()).then_some(Change::There)
             },
         }
     }
@@ -249,7 +250,7 @@ impl<H: Handler> Notifier<H> {
             // SAFETY: `info` is the argument that the chain passes for net devices, whose net
             // device is alive during the call.
             let change = unsafe {
-                let netdev = bindings::rdma_helper_notifier_netdev(info);
+                let netdev = bindings::base_helper_notifier_netdev(info);
                 inner.whose.change(event, netdev)
             };
             if let Some(change) = change {

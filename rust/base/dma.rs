@@ -12,19 +12,17 @@
 //! All values are little endian in the memory. The types of the ABI take care of that, and the
 //! words here are plain integers with the ABI's value.
 
-pub use crate::base::bind::Binding;
+pub use crate::bind::Binding;
 
 use crate::{
-    base::{
-        count::{
-            leak,
-            Chunks,
-            Counted, //
-        },
-        errno::eopnotsupp,
-        share::QueueMemory, //
+    bindings,
+    count::{
+        leak,
+        Chunks,
+        Counted, //
     },
-    bindings, //
+    errno::eopnotsupp,
+    share::QueueMemory, //
 };
 use core::{
     mem::MaybeUninit,
@@ -53,7 +51,7 @@ use zerocopy::{
 ///
 /// Memory of a process is charged to the memory cgroup of the current process. The allocation fails
 /// if the cgroup has no room, or if the user of the process has used up its share
-/// ([`share`](crate::base::share)).
+/// ([`share`](crate::share)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Payer {
     /// The kernel, whose use is not limited.
@@ -72,7 +70,7 @@ pub enum Payer {
 ///
 /// # Invariants
 ///
-/// `rdma_helper_dma_alloc()` has allocated `size` bytes for the device of `binding`, at `cpu` for
+/// `base_helper_dma_alloc()` has allocated `size` bytes for the device of `binding`, at `cpu` for
 /// this side and at `dma` for the device. `size` is a multiple of the page size, `cpu` is
 /// page-aligned, and the memory is freed only when this is dropped. This side accesses it only with
 /// volatile or atomic accesses.
@@ -128,7 +126,7 @@ impl Chunk {
             .with(|| {
                 // SAFETY: `with` keeps the device bound during the call.
                 unsafe {
-                    bindings::rdma_helper_dma_alloc(
+                    bindings::base_helper_dma_alloc(
                         binding.dev(),
                         size,
                         &mut dma,
@@ -169,9 +167,9 @@ impl Chunk {
     }
 
     /// Returns the first page frame, or `EOPNOTSUPP` if the memory cannot be mapped into a process.
-    pub(crate) fn pfn(&self) -> Result<c_ulong> {
+    pub fn pfn(&self) -> Result<c_ulong> {
         // SAFETY: By the type invariant `cpu` is the address of coherent memory.
-        match unsafe { bindings::rdma_helper_coherent_pfn(self.cpu.as_ptr().cast()) } {
+        match unsafe { bindings::base_helper_coherent_pfn(self.cpu.as_ptr().cast()) } {
             0 => Err(eopnotsupp()),
             pfn => Ok(pfn),
         }

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Bindings to the C functions of this crate, and to those that [`kernel::bindings`] lacks.
+//!
+//! Every other C type is the one of [`kernel::bindings`], so that values can be passed between this
+//! crate and `kernel`.
+
+#![allow(
+    clippy::all,
+    clippy::as_underscore,
+    clippy::cast_lossless,
+    clippy::ptr_as_ptr,
+    clippy::ref_as_ptr,
+    clippy::undocumented_unsafe_blocks,
+    dead_code,
+    improper_ctypes,
+    missing_docs,
+    non_camel_case_types,
+    non_snake_case,
+    non_upper_case_globals,
+    unknown_lints,
+    unnecessary_transmutes,
+    unreachable_pub,
+    unsafe_op_in_unsafe_fn
+)]
+
+mod raw {
+    #[allow(unused_imports)]
+    use kernel::{
+        bindings::*,
+        ffi, //
+    };
+    include!(env!("BASE_BINDINGS"));
+}
+
+pub(crate) use raw::*;
