@@ -40,6 +40,8 @@
 //! - A handler that finds an object in a table never gets a destroyed one ([`table::Table`]).
 //! - Leaked objects are counted ([`count`]).
 
+#![warn(clippy::multiple_unsafe_ops_per_block)]
+
 pub mod bind;
 mod bindings;
 pub mod compat;

@@ -138,15 +138,14 @@ impl Binding {
         let this = Self { state };
         // The device may have been reset while no driver was bound: see [`crate::config`].
         //
-        // SAFETY: The device is being bound, so it is alive, and no driver uses it yet.
-        unsafe {
-            if bindings::base_helper_pci_bars_lost(this.raw_pci()) {
-                bindings::base_helper_pci_give_bars(this.raw_pci());
-                dev_warn!(
-                    pdev,
-                    "the BAR addresses were lost, as after loading a VM snapshot: restored\n"
-                );
-            }
+        // SAFETY: The device is being bound, so it is alive.
+        if unsafe { bindings::base_helper_pci_bars_lost(this.raw_pci()) } {
+            // SAFETY: The device is being bound, so it is alive, and no driver uses it yet.
+            unsafe { bindings::base_helper_pci_give_bars(this.raw_pci()) };
+            dev_warn!(
+                pdev,
+                "the BAR addresses were lost, as after loading a VM snapshot: restored\n"
+            );
         }
         // SAFETY: The device is being bound. The caller promises that no other code uses its DMA.
         to_result(unsafe { bindings::base_helper_dma_set_limits(this.dev()) })?;
@@ -187,10 +186,11 @@ impl Binding {
     pub fn clear_master(&self) -> bool {
         let clear = || {
             let mut command = u16::MAX;
-            // SAFETY: `with` keeps the device bound during the call. The second function writes 16
-            // bits to `command`.
+            // SAFETY: `with` keeps the device bound during the call.
+            unsafe { kbindings::pci_clear_master(self.raw_pci()) };
+            // SAFETY: `with` keeps the device bound during the call. The function writes 16 bits to
+            // `command`.
             let read = unsafe {
-                kbindings::pci_clear_master(self.raw_pci());
                 kbindings::pci_read_config_word(
                     self.raw_pci(),
                     // CAST: The value is a small constant.

@@ -44,11 +44,11 @@ impl Config {
         // so either.
         let _ = binding.clear_master();
         let save = || {
-            // SAFETY: `with` keeps the device bound during the calls.
-            unsafe {
-                to_result(kbindings::pci_save_state(binding.raw_pci()))?;
-                NonNull::new(kbindings::pci_store_saved_state(binding.raw_pci())).ok_or(ENOMEM)
-            }
+            // SAFETY: `with` keeps the device bound during the call.
+            to_result(unsafe { kbindings::pci_save_state(binding.raw_pci()) })?;
+            // SAFETY: `with` keeps the device bound during the call.
+            let saved = unsafe { kbindings::pci_store_saved_state(binding.raw_pci()) };
+            NonNull::new(saved).ok_or(ENOMEM)
         };
         let saved = binding.with(save).ok_or(ENODEV)??;
         // INVARIANT: `pci_store_saved_state()` has allocated the state for this device, and its
@@ -77,10 +77,10 @@ impl Config {
             if lost {
                 // SAFETY: The device is bound and locked. By the type invariant the saved state is
                 // of this device.
-                unsafe {
-                    if kbindings::pci_load_saved_state(pdev, self.saved.as_ptr()) == 0 {
-                        kbindings::pci_restore_state(pdev);
-                    }
+                let loaded = unsafe { kbindings::pci_load_saved_state(pdev, self.saved.as_ptr()) };
+                if loaded == 0 {
+                    // SAFETY: The device is bound and locked.
+                    unsafe { kbindings::pci_restore_state(pdev) };
                 }
             }
             // SAFETY: This thread took the lock above.

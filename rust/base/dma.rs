@@ -266,9 +266,11 @@ impl Chunk {
     #[inline]
     pub fn write<T: IntoBytes + Immutable>(&self, offset: usize, value: &T) -> Result {
         let ptr = self.at::<MaybeUninit<T>>(offset)?;
-        // SAFETY: `at` returns an address that is aligned and inside the memory. The bytes of
-        // `value` are initialized (`IntoBytes`), and are copied.
-        unsafe { ptr.write_volatile(core::ptr::from_ref(value).cast::<MaybeUninit<T>>().read()) };
+        // SAFETY: The pointer comes from a reference. The bytes of `value` are initialized
+        // (`IntoBytes`), and a `MaybeUninit<T>` has no drop.
+        let copy = unsafe { core::ptr::from_ref(value).cast::<MaybeUninit<T>>().read() };
+        // SAFETY: `at` returns an address that is aligned and inside the memory.
+        unsafe { ptr.write_volatile(copy) };
         Ok(())
     }
 

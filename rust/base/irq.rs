@@ -223,13 +223,13 @@ impl Irq {
 
 impl Drop for Irq {
     fn drop(&mut self) {
+        // SAFETY: By the type invariant `irq` is requested, and `_vectors` keeps it valid.
+        unsafe { bindings::base_helper_irq_unspread(self.irq) };
         // SAFETY: By the type invariant `irq` is requested with `cookie`, and `_vectors` keeps it
-        // valid. After `free_irq()` no handler runs, so the cookie is unused, and `free` is the
-        // function of its type.
-        unsafe {
-            bindings::base_helper_irq_unspread(self.irq);
-            kbindings::free_irq(self.irq, self.cookie);
-            (self.free)(self.cookie);
-        }
+        // valid.
+        unsafe { kbindings::free_irq(self.irq, self.cookie) };
+        // SAFETY: After `free_irq()` no handler runs, so the cookie is unused. By the type
+        // invariant it comes from `KBox::into_raw`, and `free` is the function of its type.
+        unsafe { (self.free)(self.cookie) };
     }
 }

@@ -181,6 +181,11 @@ impl Whose {
     }
 }
 
+/// A notifier block in memory that does not move.
+///
+/// # Invariants
+///
+/// The function of `block` is [`Notifier::call`].
 #[repr(C)]
 struct Inner<H: Handler> {
     block: Opaque<kbindings::notifier_block>,
@@ -192,6 +197,10 @@ struct Inner<H: Handler> {
 }
 
 /// Reports changes of one net device to a handler, in any network namespace, until it is dropped.
+///
+/// # Invariants
+///
+/// The block of `inner` is registered until this is dropped.
 pub struct Notifier<H: Handler> {
     inner: Pin<KBox<Inner<H>>>,
 }
@@ -216,6 +225,7 @@ impl<H: Handler> Notifier<H> {
     }
 
     fn of(whose: Whose, handler: Arc<H>) -> Result<Self> {
+        // INVARIANT: The function of the block is `call`.
         let inner = KBox::pin(
             Inner {
                 block: Opaque::new(kbindings::notifier_block {
@@ -231,6 +241,7 @@ impl<H: Handler> Notifier<H> {
         )?;
         // SAFETY: The block is pinned in `inner`, which lives until `drop` has unregistered it.
         to_result(unsafe { bindings::register_netdevice_notifier(inner.block.get()) })?;
+        // INVARIANT: The block was registered above.
         Ok(Self { inner })
     }
 
@@ -242,17 +253,19 @@ impl<H: Handler> Notifier<H> {
         event: c_ulong,
         info: *mut c_void,
     ) -> c_int {
-        // SAFETY: By the contract of this function the block is in an `Inner<H>`, which lives until
-        // the block is unregistered, which waits for this call.
-        let inner = unsafe { &*container_of!(Opaque::cast_from(block), Inner<H>, block) };
+        // The macro of the kernel contains more than one unsafe operation.
+        //
+        // SAFETY: By the contract of this function the block is in an `Inner<H>`.
+        #[allow(clippy::multiple_unsafe_ops_per_block)]
+        let inner = unsafe { container_of!(Opaque::cast_from(block), Inner<H>, block) };
+        // SAFETY: The `Inner<H>` lives until the block is unregistered, which waits for this call.
+        let inner = unsafe { &*inner };
         if !inner.ending.load(Relaxed) {
             let event = c_uint::try_from(event).unwrap_or(0);
-            // SAFETY: `info` is the argument that the chain passes for net devices, whose net
-            // device is alive during the call.
-            let change = unsafe {
-                let netdev = bindings::base_helper_notifier_netdev(info);
-                inner.whose.change(event, netdev)
-            };
+            // SAFETY: `info` is the argument that the chain passes for net devices.
+            let netdev = unsafe { bindings::base_helper_notifier_netdev(info) };
+            // SAFETY: The net device of the event is alive during the call.
+            let change = unsafe { inner.whose.change(event, netdev) };
             if let Some(change) = change {
                 inner.handler.changed(change);
             }
@@ -265,8 +278,8 @@ impl<H: Handler> Notifier<H> {
 impl<H: Handler> Drop for Notifier<H> {
     fn drop(&mut self) {
         self.inner.ending.store(true, Relaxed);
-        // SAFETY: `of` has registered the block. After this the chain does not call it any more.
-        // The error would only say that the block was not registered.
+        // SAFETY: By the type invariant the block is registered. After this the chain does not call
+        // it any more. The error would only say that the block was not registered.
         unsafe { bindings::unregister_netdevice_notifier(self.inner.block.get()) };
     }
 }

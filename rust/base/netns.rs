@@ -15,8 +15,8 @@ use kernel::{
 pub struct NetnsId(u64);
 
 impl NetnsId {
-    /// Returns the name of the namespace with this cookie (`net_cookie`). 0, which no namespace has,
-    /// stands for the initial namespace.
+    /// Returns the name of the namespace with this cookie (`net_cookie`). 0, which no namespace
+    /// has, stands for the initial namespace.
     pub fn from_cookie(cookie: u64) -> Self {
         Self(cookie)
     }

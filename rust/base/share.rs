@@ -237,12 +237,12 @@ static BEGUN: Atomic<u32> = Atomic::new(0);
 /// Initializes the accounts. Calls after the first have no effect.
 pub(crate) fn begin() {
     if BEGUN.cmpxchg(0, 1, Full).is_ok() {
-        // SAFETY: The exchange succeeds only once, and no code uses the locks before `has_begun`
+        // SAFETY: The exchange succeeds only once, and no code uses the lock before `has_begun`
         // returns true.
-        unsafe {
-            MEMORY.init();
-            QUEUES.init();
-        }
+        unsafe { MEMORY.init() };
+        // SAFETY: The exchange succeeds only once, and no code uses the lock before `has_begun`
+        // returns true.
+        unsafe { QUEUES.init() };
         BEGUN.store(2, Release);
     }
 }
@@ -291,14 +291,14 @@ impl Queues {
             return Err(ENOMEM);
         }
         let added = ledger.add(whose, bytes);
-        // SAFETY: `mm` belongs to the current process, so it is alive. It is held from its first
-        // bytes in the ledger to its last.
-        unsafe {
-            if added.is_err() {
-                bindings::base_helper_mm_unpin(mm.as_ptr(), pages);
-            } else if before == 0 {
-                bindings::base_helper_mm_hold(mm.as_ptr());
-            }
+        if added.is_err() {
+            // SAFETY: `mm` belongs to the current process, so it is alive. The pages were pinned
+            // above.
+            unsafe { bindings::base_helper_mm_unpin(mm.as_ptr(), pages) };
+        } else if before == 0 {
+            // SAFETY: `mm` belongs to the current process, so it is alive. It is held from its
+            // first bytes in the ledger to its last.
+            unsafe { bindings::base_helper_mm_hold(mm.as_ptr()) };
         }
         added?;
         // INVARIANT: The ledger counts `bytes` for `mm`, which is held, and the pages for them are
@@ -316,14 +316,13 @@ impl Drop for Queues {
         let after = ledger.part(whose);
         drop(ledger);
         let pages = pages_beyond_free(before) - pages_beyond_free(after);
-        // SAFETY: By the type invariant the `mm_struct` was held and `pages` were pinned for the
-        // removed bytes. If the process takes bytes again in the meantime, it also holds its
-        // `mm_struct` again.
-        unsafe {
-            bindings::base_helper_mm_unpin(self.mm.as_ptr(), pages);
-            if after == 0 {
-                bindings::base_helper_mm_release(self.mm.as_ptr());
-            }
+        // SAFETY: By the type invariant the `mm_struct` is held and `pages` were pinned for the
+        // removed bytes.
+        unsafe { bindings::base_helper_mm_unpin(self.mm.as_ptr(), pages) };
+        if after == 0 {
+            // SAFETY: By the type invariant the `mm_struct` was held for the removed bytes. If the
+            // process takes bytes again in the meantime, it also holds its `mm_struct` again.
+            unsafe { bindings::base_helper_mm_release(self.mm.as_ptr()) };
         }
     }
 }

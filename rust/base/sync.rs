@@ -100,6 +100,10 @@ pub fn msleep(ms: u32) {
 }
 
 /// A `struct completion` whose waits can have a timeout.
+///
+/// # Invariants
+///
+/// `inner` is initialized.
 #[pin_data]
 pub struct Completion {
     #[pin]
@@ -114,6 +118,7 @@ unsafe impl Sync for Completion {}
 impl Completion {
     /// Returns an initializer of a completion that is not complete.
     pub fn new() -> impl PinInit<Self> {
+        // INVARIANT: The function initializes the completion.
         pin_init!(Self {
             inner <- Opaque::ffi_init(|slot| {
                 // SAFETY: `slot` is memory for a `struct completion` that will not move.
@@ -124,33 +129,34 @@ impl Completion {
 
     /// Wakes one present or future waiter. Any context.
     pub fn complete(&self) {
-        // SAFETY: `new` has initialized the completion.
+        // SAFETY: By the type invariant the completion is initialized.
         unsafe { kbindings::complete(self.inner.get()) }
     }
 
     /// Wakes all present and future waiters. Any context.
     pub fn complete_all(&self) {
-        // SAFETY: `new` has initialized the completion.
+        // SAFETY: By the type invariant the completion is initialized.
         unsafe { kbindings::complete_all(self.inner.get()) }
     }
 
     /// Resets the completion. No thread may wait for it or complete it at the same time.
     pub fn reinit(&self) {
-        // SAFETY: `new` has initialized the completion. The function writes only a counter, which
-        // other code accesses with the lock of the completion held or with marked accesses.
+        // SAFETY: By the type invariant the completion is initialized. The function writes only a
+        // counter, which other code accesses with the lock of the completion held or with marked
+        // accesses.
         unsafe { bindings::base_helper_reinit_completion(self.inner.get()) }
     }
 
     /// Waits for the completion without a timeout.
     pub fn wait(&self) {
-        // SAFETY: `new` has initialized the completion.
+        // SAFETY: By the type invariant the completion is initialized.
         unsafe { kbindings::wait_for_completion(self.inner.get()) }
     }
 
     /// Waits for at most `ms` milliseconds. Returns true if the completion was complete.
     #[must_use]
     pub fn wait_ms(&self, ms: u32) -> bool {
-        // SAFETY: `new` has initialized the completion.
+        // SAFETY: By the type invariant the completion is initialized.
         unsafe { bindings::base_helper_wait_ms(self.inner.get(), ms) }
     }
 }

@@ -143,6 +143,7 @@ pub struct Table<T: Linked> {
 
 impl<T: Linked> Clone for Table<T> {
     fn clone(&self) -> Self {
+        // INVARIANT: The array is that of a table of the same type.
         Self {
             inner: self.inner.clone(),
             _objects: PhantomData,
@@ -153,6 +154,7 @@ impl<T: Linked> Clone for Table<T> {
 impl<T: Linked> Table<T> {
     /// Creates an empty table.
     pub fn new() -> Result<Self> {
+        // INVARIANT: The function initializes the array, without entries.
         let inner = Arc::pin_init(
             pin_init!(Inner {
                 xa <- Opaque::ffi_init(|slot| {

@@ -74,6 +74,11 @@ pub trait Handler: Send + Sync + 'static {
     fn run(&self);
 }
 
+/// A work item in memory that does not move.
+///
+/// # Invariants
+///
+/// From the end of [`Work::new`] on `work` is initialized, and its function is [`Work::run`].
 #[repr(C)]
 struct Inner<H: Handler> {
     work: Opaque<kbindings::delayed_work>,
@@ -140,6 +145,7 @@ impl<H: Handler> Work<H> {
                 key,
             )
         };
+        // INVARIANT: The function has initialized `work` with this function.
         Ok(Self { inner })
     }
 
@@ -147,14 +153,16 @@ impl<H: Handler> Work<H> {
     ///
     /// Only the workqueue may call this, with the work of an `Inner<H>`.
     unsafe extern "C" fn run(work: *mut kbindings::work_struct) {
-        // SAFETY: By the contract of this function `work` is in the `delayed_work` of an
-        // `Inner<H>`. That lives, because the drop of the `Work` waits for this function.
-        let inner = unsafe {
-            let delayed = work
-                .byte_sub(offset_of!(kbindings::delayed_work, work))
-                .cast::<kbindings::delayed_work>();
-            &*container_of!(Opaque::cast_from(delayed), Inner<H>, work)
-        };
+        // SAFETY: By the contract of this function `work` is in a `delayed_work`.
+        let delayed = unsafe { work.byte_sub(offset_of!(kbindings::delayed_work, work)) }
+            .cast::<kbindings::delayed_work>();
+        // The macro of the kernel contains more than one unsafe operation.
+        //
+        // SAFETY: By the contract of this function the `delayed_work` is in an `Inner<H>`.
+        #[allow(clippy::multiple_unsafe_ops_per_block)]
+        let inner = unsafe { container_of!(Opaque::cast_from(delayed), Inner<H>, work) };
+        // SAFETY: The `Inner<H>` lives, because the drop of the `Work` waits for this function.
+        let inner = unsafe { &*inner };
         inner.handler.run();
     }
 
@@ -166,14 +174,16 @@ impl<H: Handler> Work<H> {
     /// Queues the work to run in `ms` milliseconds. Returns false, and changes nothing, if it was
     /// queued already. Any context.
     pub fn queue_after(&self, ms: u32) -> bool {
-        // SAFETY: `new` has initialized the work item, and `inner` keeps its queue.
+        // SAFETY: By the invariant of `Inner` the work item is initialized, and `inner` keeps its
+        // queue.
         unsafe { bindings::base_helper_queue_work(self.queue_raw(), self.inner.work.get(), ms) }
     }
 
     /// Queues the work to run in `ms` milliseconds, and not before, even if it was queued already.
     /// Any context.
     pub fn put_off(&self, ms: u32) {
-        // SAFETY: `new` has initialized the work item, and `inner` keeps its queue.
+        // SAFETY: By the invariant of `Inner` the work item is initialized, and `inner` keeps its
+        // queue.
         unsafe { bindings::base_helper_put_off_work(self.queue_raw(), self.inner.work.get(), ms) }
     }
 
@@ -186,7 +196,7 @@ impl<H: Handler> Work<H> {
     ///
     /// Must not be called from the handler.
     pub fn flush(&self) {
-        // SAFETY: `new` has initialized the work item.
+        // SAFETY: By the invariant of `Inner` the work item is initialized.
         unsafe { kbindings::flush_delayed_work(self.inner.work.get()) };
     }
 
@@ -194,7 +204,7 @@ impl<H: Handler> Work<H> {
     ///
     /// Must not be called from the handler.
     pub fn cancel(&self) {
-        // SAFETY: `new` has initialized the work item.
+        // SAFETY: By the invariant of `Inner` the work item is initialized.
         unsafe { kbindings::cancel_delayed_work_sync(self.inner.work.get()) };
     }
 }
@@ -215,7 +225,7 @@ impl<H: Handler> Drop for Work<H> {
     fn drop(&mut self) {
         // This also keeps the work from being queued again, for instance by its handler.
         //
-        // SAFETY: `new` has initialized the work item.
+        // SAFETY: By the invariant of `Inner` the work item is initialized.
         unsafe { kbindings::disable_delayed_work_sync(self.inner.work.get()) };
     }
 }

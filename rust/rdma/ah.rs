@@ -181,17 +181,16 @@ impl<D: Operations> Ah<D> {
         udata: *mut bindings::ib_udata,
     ) -> c_int {
         from_result(|| {
-            // SAFETY: By the contract of this op `ah` is NEW, so that its `pd` is STARTED. By
-            // ARGUMENTS `init`, its `ah_attr` and `udata` are valid.
-            let (caller, attr, flags, pd) = unsafe {
-                (
-                    Self::caller(ah, udata)?,
-                    AhAttr::from_raw((*init).ah_attr),
-                    (*init).flags,
-                    Pd::<D>::from_raw((*ah).pd),
-                )
-            };
-            let may_sleep = flags & bindings::rdma_create_ah_flags_RDMA_CREATE_AH_SLEEPABLE != 0;
+            // SAFETY: By the contract of this op `ah` is NEW, and ARGUMENTS holds for `udata`.
+            let caller = unsafe { Self::caller(ah, udata) }?;
+            // SAFETY: By ARGUMENTS `init` is valid during the call.
+            let init = unsafe { &*init };
+            // SAFETY: By ARGUMENTS the `ah_attr` of `init` is valid, and so is its GID attribute.
+            let attr = unsafe { AhAttr::from_raw(init.ah_attr) };
+            // SAFETY: By the contract of this op `ah` is NEW.
+            let pd = unsafe { Self::pd_of(ah) };
+            let may_sleep =
+                init.flags & bindings::rdma_create_ah_flags_RDMA_CREATE_AH_SLEEPABLE != 0;
             let data = D::Ah::create(pd, &attr, may_sleep, &caller);
             // SAFETY: By the contract of this op `ah` is NEW, and stays so until the draft is
             // started or dropped.

@@ -16,6 +16,10 @@ use crate::{
         CqFlags,
         NotifyFlags, //
     },
+    field::{
+        read_field,
+        write_field, //
+    },
     object::{
         core_members,
         object_size,
@@ -189,19 +193,13 @@ impl Extra for CqExtra {
 impl<D: Operations> Cq<D> {
     /// Returns the actual number of entries of the queue.
     pub fn cqe(&self) -> u32 {
-        // SAFETY: The object is alive, and `cqe` is a plain integer, which this crate accesses with
-        // volatile reads and writes only.
-        unsafe { (&raw const (*self.as_raw()).cqe).read_volatile() }
-            .try_into()
-            .unwrap_or(0)
+        read_field!(self, cqe).try_into().unwrap_or(0)
     }
 
     /// Sets the actual number of entries of the queue in the core's struct.
     pub fn set_cqe(&self, cqe: u32) {
-        let cqe = cqe.try_into().unwrap_or(c_int::MAX);
-        // SAFETY: The object is alive, and `cqe` is a plain integer, which the core reads only
-        // after `create` or `resize` has returned.
-        unsafe { (&raw mut (*self.as_raw()).cqe).write_volatile(cqe) };
+        // The core reads the number only after `create` or `resize` has returned.
+        write_field!(self, cqe, cqe.try_into().unwrap_or(c_int::MAX));
     }
 
     /// Records that a QP is being created with the queue.
@@ -227,14 +225,17 @@ impl<D: Operations> Cq<D> {
         }
         let _one_at_a_time = self.extra().handler.lock();
         let cq = self.as_raw();
-        // SAFETY: The handler and its context are constant here. For a process they are set before
-        // `create`. For a kernel user they are set before the user gets the queue, which was before
-        // it created the QP that set `in_use`. The reference keeps the queue from being destroyed.
-        unsafe {
-            if let Some(handler) = (*cq).comp_handler {
-                handler(cq, (*cq).cq_context);
-            }
-        }
+        // SAFETY: The reference keeps the queue alive. The handler is constant here: for a process
+        // it is set before `create`, for a kernel user before the user gets the queue, which was
+        // before it created the QP that set `in_use`.
+        let Some(handler) = (unsafe { (*cq).comp_handler }) else {
+            return;
+        };
+        // SAFETY: The context is constant for the same reason as the handler.
+        let context = unsafe { (*cq).cq_context };
+        // SAFETY: The handler and the context are those of this queue. The reference keeps the
+        // queue from being destroyed.
+        unsafe { handler(cq, context) };
     }
 
     /// Reports an error of the queue if the owner has a handler. The context must be one in which
@@ -246,9 +247,15 @@ impl<D: Operations> Cq<D> {
             ..Default::default()
         };
         event.element.cq = ManuallyDrop::new(cq);
-        // SAFETY: The handler and the context are those of this queue, which the core set before
-        // `create`, and the event names this queue.
-        unsafe { self.report(event, (*cq).event_handler, (*cq).cq_context) };
+        // SAFETY: The reference keeps the queue alive, and the core set the handler before
+        // `create`.
+        let handler = unsafe { (*cq).event_handler };
+        // SAFETY: The reference keeps the queue alive, and the core set the context before
+        // `create`.
+        let context = unsafe { (*cq).cq_context };
+        // SAFETY: The handler and the context are those of this queue, and the event names this
+        // queue.
+        unsafe { self.report(event, handler, context) };
     }
 
     pub(crate) const fn fill_ops(ops: &mut bindings::ib_device_ops) {
@@ -293,15 +300,13 @@ impl<D: Operations> Cq<D> {
                 // a process.
                 unsafe { bindings::rdma_helper_attrs_udata(attrs) }
             };
-            // SAFETY: By the contract of this op `cq` is NEW, so its device is set, and is one of
-            // `D`. By ARGUMENTS `udata` and `attr` are valid. `CqInitAttr` is `repr(transparent)`.
-            let (caller, attr, dev) = unsafe {
-                (
-                    Self::caller(cq, udata)?,
-                    &*attr.cast::<CqInitAttr>(),
-                    Device::<D>::from_raw((*cq).device),
-                )
-            };
+            // SAFETY: By the contract of this op `cq` is NEW, and ARGUMENTS holds for `udata`.
+            let caller = unsafe { Self::caller(cq, udata) }?;
+            // SAFETY: By ARGUMENTS `attr` is valid during the call. `CqInitAttr` is
+            // `repr(transparent)`.
+            let attr = unsafe { &*attr.cast::<CqInitAttr>() };
+            // SAFETY: By the contract of this op `cq` is NEW.
+            let dev = unsafe { Self::device_of(cq) };
             let data = D::Cq::create(dev, attr, &caller);
             // SAFETY: By the contract of this op `cq` is NEW, and stays so until the draft is
             // started or dropped.

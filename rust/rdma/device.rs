@@ -228,15 +228,17 @@ impl<D: Operations> Device<D> {
 
     /// Returns the generic device, for messages: `dev_info!(dev.as_dev(), ...)`.
     pub fn as_dev(&self) -> &device::Device {
-        // SAFETY: By the invariant the `ib_device` is initialized, and the function returns the
-        // address of a field of it, which lives as long.
-        unsafe { device::Device::from_raw(bindings::rdma_helper_ib_device_dev(self.raw.get())) }
+        // SAFETY: By the type invariant the `ib_device` is initialized, and it is alive.
+        let dev = unsafe { bindings::rdma_helper_ib_device_dev(self.raw.get()) };
+        // SAFETY: The function returns the address of a field of the `ib_device`, which lives as
+        // long as `self`.
+        unsafe { device::Device::from_raw(dev) }
     }
 
     /// Returns the network namespace that the device is in now. If that is being taken down, the
     /// result stands for the initial namespace, to which the device is about to move. May sleep.
     pub fn netns(&self) -> NetnsId {
-        // SAFETY: By the invariant the `ib_device` is initialized, and it is alive.
+        // SAFETY: By the type invariant the `ib_device` is initialized, and it is alive.
         NetnsId::from_cookie(unsafe { bindings::rdma_helper_ib_device_netns(self.raw.get()) })
     }
 
@@ -244,9 +246,12 @@ impl<D: Operations> Device<D> {
     /// and then `dev_name()` is freed (drivers/infiniband/core/device.c, `ib_device_rename`), so
     /// this is the only safe way to use it.
     pub fn name(&self) -> Result<CString> {
-        // SAFETY: By the invariant the `ib_device` is initialized. A concurrent rename may write
-        // the name, so the read is volatile, and every byte is read once.
-        let mut bytes = unsafe { (&raw const (*self.raw.get()).name).read_volatile() };
+        // SAFETY: By the type invariant the `ib_device` is alive. Only the address of a field is
+        // computed.
+        let name = unsafe { &raw const (*self.raw.get()).name };
+        // SAFETY: By the type invariant the `ib_device` is initialized. A concurrent rename may
+        // write the name, so the read is volatile, and every byte is read once.
+        let mut bytes = unsafe { name.read_volatile() };
         if let Some(last) = bytes.last_mut() {
             *last = 0;
         }
@@ -322,16 +327,22 @@ impl<D: Operations> Registration<D> {
         };
         let dev = NonNull::new(ibdev.cast::<Device<D>>()).ok_or(ENOMEM)?;
 
-        // SAFETY: The core has allocated the memory for a `Device<D>`. It is not shared yet and
-        // does not move.
-        unsafe { init_slot(&raw mut (*dev.as_ptr()).data, data) }.inspect_err(|_| {
+        // SAFETY: The core has allocated the memory for a `Device<D>`. Only the address of a field
+        // is computed.
+        let slot = unsafe { &raw mut (*dev.as_ptr()).data };
+        // SAFETY: The memory is not shared yet and does not move.
+        unsafe { init_slot(slot, data) }.inspect_err(|_| {
             // SAFETY: The device is not registered, and has no `dealloc_driver` that would drop the
             // data.
             unsafe { bindings::ib_dealloc_device(ibdev) }
         })?;
-        // SAFETY: The memory is valid and not shared yet. After this write all fields are
-        // initialized.
-        unsafe { (&raw mut (*dev.as_ptr()).binding).write(binding.clone()) };
+        // SAFETY: The core has allocated the memory for a `Device<D>`. Only the address of a field
+        // is computed.
+        let slot = unsafe { &raw mut (*dev.as_ptr()).binding };
+        // SAFETY: The memory is valid and not shared yet.
+        //
+        // INVARIANT: This is the last of the fields.
+        unsafe { slot.write(binding.clone()) };
 
         let mut ops = const { Adapter::<D>::OPS };
         ops.owner = module.as_ptr();
@@ -339,25 +350,28 @@ impl<D: Operations> Registration<D> {
         // Every verb of this crate checks its request and fills its response: see `udata`.
         ops.set_uverbs_robust_udata(1);
         let parent = binding.dev();
+        // SAFETY: The core has allocated and initialized the `ib_device`. It is not registered, so
+        // no other code uses it while this reference exists.
+        let raw = unsafe { &mut *ibdev };
+        // CAST: The value is a small constant.
+        raw.node_type = bindings::RDMA_NODE_IB_CA as u8;
+        raw.phys_port_cnt = ports;
+        raw.num_comp_vectors = settings.num_comp_vectors.try_into().unwrap_or(1);
+        raw.local_dma_lkey = settings.local_dma_lkey;
+        raw.node_guid = u64::from_ne_bytes(settings.node_guid);
+        // SAFETY: `ibdev` is not registered, so no other code uses it. `binding` keeps the parent
+        // valid, and the core takes its own reference when the device is registered.
+        unsafe { bindings::rdma_helper_ib_device_set_parent(ibdev, parent) };
         // SAFETY: `ibdev` is not registered, so no other code uses it. The function copies `ops`.
-        // `binding` and `settings` keep the parent and the net devices valid, and the core takes
-        // its own references to the net devices.
-        let prepared = unsafe {
-            // CAST: The value is a small constant.
-            (*ibdev).node_type = bindings::RDMA_NODE_IB_CA as u8;
-            (*ibdev).phys_port_cnt = ports;
-            (*ibdev).num_comp_vectors = settings.num_comp_vectors.try_into().unwrap_or(1);
-            (*ibdev).local_dma_lkey = settings.local_dma_lkey;
-            (*ibdev).node_guid = u64::from_ne_bytes(settings.node_guid);
-            bindings::rdma_helper_ib_device_set_parent(ibdev, parent);
-            bindings::ib_set_device_ops(ibdev, &ops);
-            (1..=ports)
-                .zip(settings.ports)
-                .try_for_each(|(port, netdev)| {
-                    let raw = netdev.map_or(core::ptr::null_mut(), Netdev::as_raw);
-                    to_result(bindings::ib_device_set_netdev(ibdev, raw, port))
-                })
-        };
+        unsafe { bindings::ib_set_device_ops(ibdev, &ops) };
+        let prepared = (1..=ports)
+            .zip(settings.ports)
+            .try_for_each(|(port, netdev)| {
+                let netdev = netdev.map_or(core::ptr::null_mut(), Netdev::as_raw);
+                // SAFETY: `ibdev` is not registered, so no other code uses it. `settings` keeps the
+                // net device valid, and the core takes its own reference.
+                to_result(unsafe { bindings::ib_device_set_netdev(ibdev, netdev, port) })
+            });
         prepared
             .and_then(|()| {
                 let register = || {

@@ -40,16 +40,16 @@ impl Gid {
         let l2 = to_result(unsafe {
             bindings::rdma_read_gid_l2_fields(raw, &mut vlan, mac.as_mut_ptr())
         });
-        // SAFETY: The caller promises that `raw` is valid. Any 16 bytes are a GID.
-        unsafe {
-            Self {
-                port_num: (*raw).port_num,
-                index: (*raw).index,
-                gid: *(*raw).gid.raw,
-                gid_type: GidType::from_raw((*raw).gid_type).unwrap_or(GidType::Ib),
-                mac: l2.is_ok().then_some(mac),
-                vlan_id: (l2.is_ok() && vlan < 4096).then_some(vlan),
-            }
+        // SAFETY: The caller promises that `raw` is valid.
+        let raw = unsafe { &*raw };
+        Self {
+            port_num: raw.port_num,
+            index: raw.index,
+            // SAFETY: Any 16 bytes are a GID.
+            gid: unsafe { *raw.gid.raw },
+            gid_type: GidType::from_raw(raw.gid_type).unwrap_or(GidType::Ib),
+            mac: l2.is_ok().then_some(mac),
+            vlan_id: (l2.is_ok() && vlan < 4096).then_some(vlan),
         }
     }
 }

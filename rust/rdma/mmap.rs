@@ -80,6 +80,10 @@ struct Range {
 }
 
 /// The core's entry together with the memory that it maps.
+///
+/// # Invariants
+///
+/// `ranges` are the page frames of `memory`, and `len` is the sum of their lengths.
 #[repr(C)]
 struct Mapping {
     /// Entry of the core, whose reference count is here, and may change while there is a
@@ -175,6 +179,10 @@ impl Shared {
 }
 
 /// The part of a context that makes memory mappable.
+///
+/// # Invariants
+///
+/// `raw` is a context of the core, which is not freed as long as there is a reference to this.
 #[repr(C)]
 pub struct MmapContext {
     raw: Opaque<bindings::ib_ucontext>,
@@ -199,6 +207,7 @@ impl MmapContext {
             .try_fold(0usize, |sum, range| sum.checked_add(range.len))
             .filter(|&len| len != 0)
             .ok_or(EINVAL)?;
+        // INVARIANT: `Memory::ranges` returns the page frames of `memory`, and `len` is their sum.
         let mapping = KBox::new(
             Mapping {
                 raw: Opaque::new(Default::default()),
@@ -212,7 +221,7 @@ impl MmapContext {
         )?;
         let raw = NonNull::from(Box::leak(mapping));
         let entry = raw.as_ptr().cast::<bindings::rdma_user_mmap_entry>();
-        // SAFETY: The context is alive, because `self` is a part of it. The entry begins a
+        // SAFETY: By the type invariant the context is alive. The entry begins a
         // `Mapping` that was leaked above, so it lives until the core calls `free`.
         to_result(unsafe { bindings::rdma_user_mmap_entry_insert(self.raw.get(), entry, len) })
             .inspect_err(|_| {
@@ -331,26 +340,30 @@ unsafe fn map_entry(
     let read_only = mapping.protection == Protection::ReadOnly;
     let device = matches!(mapping.memory, Memory::Bar { .. });
     // SAFETY: The caller promises that `vma` is under construction, so that only this thread uses
-    // it, and that `entry` is of `ctx`. The ranges are memory that `mapping` keeps, and the core
-    // keeps `mapping`.
-    unsafe {
-        if bindings::rdma_helper_vma_len(vma) != c_ulong::try_from(mapping.len)? {
-            return Err(EINVAL);
-        }
-        to_result(bindings::rdma_helper_vma_prepare(vma, read_only, device))?;
-        let (first, others) = mapping.ranges.split_first().ok_or(EINVAL)?;
-        let first_len = c_ulong::try_from(first.len)?;
-        let mut offset = first_len;
-        for range in others {
-            let len = c_ulong::try_from(range.len)?;
-            // After an error the core's caller undoes the mappings that were made.
-            to_result(bindings::rdma_helper_vma_map(vma, offset, range.pfn, len))?;
-            offset += len;
-        }
-        // This step is last because it records the mapping, after which the op must not fail.
-        to_result(bindings::rdma_helper_vma_map_first(
-            ctx, vma, first.pfn, first_len, entry,
-        ))?;
+    // it.
+    let len = unsafe { bindings::rdma_helper_vma_len(vma) };
+    if len != c_ulong::try_from(mapping.len)? {
+        return Err(EINVAL);
     }
-    Ok(())
+    // SAFETY: The caller promises that `vma` is under construction, so that only this thread uses
+    // it.
+    to_result(unsafe { bindings::rdma_helper_vma_prepare(vma, read_only, device) })?;
+    let (first, others) = mapping.ranges.split_first().ok_or(EINVAL)?;
+    let first_len = c_ulong::try_from(first.len)?;
+    let mut offset = first_len;
+    for range in others {
+        let len = c_ulong::try_from(range.len)?;
+        // After an error the core's caller undoes the mappings that were made.
+        //
+        // SAFETY: `vma` is under construction, and `offset` is below its length, which is that of
+        // all ranges. By the invariants of `Mapping` the range is memory that `mapping` keeps, and
+        // the core keeps `mapping` as long as the process maps it.
+        to_result(unsafe { bindings::rdma_helper_vma_map(vma, offset, range.pfn, len) })?;
+        offset += len;
+    }
+    // This step is last because it records the mapping, after which the op must not fail.
+    //
+    // SAFETY: `vma` is under construction. By the invariants of `Mapping` the range is memory that
+    // `mapping` keeps, and the caller promises that `entry` is that of `mapping` and of `ctx`.
+    to_result(unsafe { bindings::rdma_helper_vma_map_first(ctx, vma, first.pfn, first_len, entry) })
 }

@@ -12,6 +12,10 @@ use crate::{
         Access,
         MrType, //
     },
+    field::{
+        read_field,
+        write_field, //
+    },
     object::{
         core_members,
         Managed,
@@ -174,36 +178,26 @@ unsafe impl<D: Operations> Object for MrObject<D> {
 impl<D: Operations> Mr<D> {
     /// Returns the keys of the region.
     pub fn keys(&self) -> MrKeys {
-        let mr = self.as_raw();
-        // SAFETY: The object is alive, and these are plain integers, which
-        // `ib_update_fast_reg_key()` may change at any time.
-        unsafe {
-            MrKeys {
-                lkey: (&raw const (*mr).lkey).read_volatile(),
-                rkey: (&raw const (*mr).rkey).read_volatile(),
-            }
+        // `ib_update_fast_reg_key()` may change the keys at any time.
+        MrKeys {
+            lkey: read_field!(self, lkey),
+            rkey: read_field!(self, rkey),
         }
     }
 
     /// Returns the address by which the device knows the region, as set by the last `map_mr_sg`.
     pub fn iova(&self) -> u64 {
-        // SAFETY: The object is alive, and `iova` is a plain integer, which only the user of the
-        // region writes.
-        unsafe { (&raw const (*self.as_raw()).iova).read_volatile() }
+        read_field!(self, iova)
     }
 
     /// Returns the length in bytes, as set by the last `map_mr_sg`.
     pub fn length(&self) -> u64 {
-        // SAFETY: The object is alive, and `length` is a plain integer, which only the user of the
-        // region writes.
-        unsafe { (&raw const (*self.as_raw()).length).read_volatile() }
+        read_field!(self, length)
     }
 
     /// Returns the page size of a fast registration in bytes.
     pub fn page_size(&self) -> u32 {
-        // SAFETY: The object is alive, and `page_size` is a plain integer, which only the user of
-        // the region writes.
-        unsafe { (&raw const (*self.as_raw()).page_size).read_volatile() }
+        read_field!(self, page_size)
     }
 
     pub(crate) const fn fill_ops(ops: &mut bindings::ib_device_ops) {
@@ -236,32 +230,32 @@ impl<D: Operations> Mr<D> {
     ) -> *mut bindings::ib_mr {
         let start = |mr: &Self| {
             let keys = D::Mr::start(mr)?;
-            let raw = mr.as_raw();
-            // SAFETY: The region is alive, and no other code knows it yet.
-            unsafe {
-                (*raw).lkey = keys.lkey;
-                (*raw).rkey = keys.rkey;
-                // The core does not set these in every way of registering (UVERBS_METHOD_REG_MR).
-                (*raw).iova = iova;
-                (*raw).length = length;
-            }
+            // No other code knows the region yet.
+            write_field!(mr, lkey, keys.lkey);
+            write_field!(mr, rkey, keys.rkey);
+            // The core does not set these in every way of registering (UVERBS_METHOD_REG_MR).
+            write_field!(mr, iova, iova);
+            write_field!(mr, length, length);
             Ok(())
         };
         let allocate = || {
             let mr =
                 KBox::into_raw(KBox::<Self>::new_uninit(GFP_KERNEL)?).cast::<bindings::ib_mr>();
-            // SAFETY: The allocation is large enough for a `Self`, does not move, and is not shared
-            // yet. All zeroes are a valid `ib_mr`. The caller promises that `pd` is STARTED. With
-            // `device` and `pd` set, `mr` is NEW.
-            let draft = unsafe {
-                mr.write_bytes(0, 1);
-                (*mr).device = (*pd).device;
-                (*mr).pd = pd;
-                Self::build(mr, init)
-            }
-            // SAFETY: `build` has failed, so no field has contents to drop, and no other code knows
-            // `mr`.
-            .inspect_err(|_| unsafe { MrObject::<D>::free(mr) })?;
+            // SAFETY: The caller promises that `pd` is STARTED, so its device is set.
+            let device = unsafe { (*pd).device };
+            let raw = bindings::ib_mr {
+                device,
+                pd,
+                ..Default::default()
+            };
+            // SAFETY: The allocation is large enough for a `Self`, which begins with an `ib_mr`,
+            // and is not shared yet.
+            unsafe { mr.write(raw) };
+            // SAFETY: The allocation does not move. With `device` and `pd` set, `mr` is NEW.
+            let draft = unsafe { Self::build(mr, init) }
+                // SAFETY: `build` has failed, so no field has contents to drop, and no other code
+                // knows `mr`.
+                .inspect_err(|_| unsafe { MrObject::<D>::free(mr) })?;
             // A memory window may be bound to the region before the response is finished.
             draft.start_answered(caller, start)?;
             Ok(mr)
@@ -279,14 +273,9 @@ impl<D: Operations> Mr<D> {
         // CAST: The access flags are bit flags.
         let access = Access::from_raw(access as u32);
         // SAFETY: By the contract of this op `pd` is STARTED, and it stays alive during the call.
-        unsafe {
-            Self::allocate(
-                pd,
-                &Caller::Kernel,
-                (0, 0),
-                D::Mr::get_dma(Pd::from_raw(pd), access),
-            )
-        }
+        let init = D::Mr::get_dma(unsafe { Pd::from_raw(pd) }, access);
+        // SAFETY: By the contract of this op `pd` is STARTED.
+        unsafe { Self::allocate(pd, &Caller::Kernel, (0, 0), init) }
     }
 
     /// # Safety
@@ -320,10 +309,9 @@ impl<D: Operations> Mr<D> {
             access: Access::from_raw(access as u32),
         };
         // SAFETY: By the contract of this op `pd` is STARTED, and it stays alive during the call.
-        unsafe {
-            let init = D::Mr::reg_user(Pd::from_raw(pd), &range, user);
-            Self::allocate(pd, &caller, (virt_addr, length), init)
-        }
+        let init = D::Mr::reg_user(unsafe { Pd::from_raw(pd) }, &range, user);
+        // SAFETY: By the contract of this op `pd` is STARTED.
+        unsafe { Self::allocate(pd, &caller, (virt_addr, length), init) }
     }
 
     /// Changes the region in place. The return value `NULL` informs the core that there is no new
@@ -346,8 +334,11 @@ impl<D: Operations> Mr<D> {
         // CAST: `flags` consists of three bit flags.
         let has = |flag: bindings::ib_mr_rereg_flags| flags as u32 & flag != 0;
         let rereg = || {
+            // SAFETY: By the contract of this op `mr` is STARTED, and it stays alive during the
+            // call.
+            let this = unsafe { Self::from_raw(mr) };
             // SAFETY: By the contract of this op `mr` is STARTED, and ARGUMENTS holds for `udata`.
-            let (this, caller) = unsafe { (Self::from_raw(mr), Self::caller(mr, udata)?) };
+            let caller = unsafe { Self::caller(mr, udata) }?;
             let user = caller.user().ok_or(EINVAL)?;
             let change = MrChange {
                 memory: has(bindings::ib_mr_rereg_flags_IB_MR_REREG_TRANS).then_some(MemoryRange {
@@ -386,10 +377,9 @@ impl<D: Operations> Mr<D> {
             return eopnotsupp().to_ptr();
         };
         // SAFETY: By the contract of this op `pd` is STARTED, and it stays alive during the call.
-        unsafe {
-            let init = D::Mr::alloc(Pd::from_raw(pd), mr_type, max_num_sg);
-            Self::allocate(pd, &Caller::Kernel, (0, 0), init)
-        }
+        let init = D::Mr::alloc(unsafe { Pd::from_raw(pd) }, mr_type, max_num_sg);
+        // SAFETY: By the contract of this op `pd` is STARTED.
+        unsafe { Self::allocate(pd, &Caller::Kernel, (0, 0), init) }
     }
 
     /// # Safety
@@ -495,13 +485,9 @@ impl<D: Operations> SgPages<'_, D> {
     }
 
     fn set_range(&self, iova: u64, length: u64) {
-        let raw = self.mr.as_raw();
-        // SAFETY: The object is alive, and these are plain integers of the region. By the type
-        // invariant the caller of the verb is its only user.
-        unsafe {
-            (&raw mut (*raw).iova).write_volatile(iova);
-            (&raw mut (*raw).length).write_volatile(length);
-        }
+        // By the type invariant the caller of the verb is the only user of the region.
+        write_field!(self.mr, iova, iova);
+        write_field!(self.mr, length, length);
     }
 
     /// Calls `set` with the address and the length of each entry. The entries need not be whole
@@ -522,12 +508,10 @@ impl<D: Operations> SgPages<'_, D> {
         while mapped < self.nents.max(0) as u32 && !sg.is_null() {
             // SAFETY: By the type invariant `sg`, which is not `NULL`, is an entry of a mapped
             // list.
-            let (addr, bytes) = unsafe {
-                (
-                    kbindings::sg_dma_address(sg),
-                    u64::from(kbindings::sg_dma_len(sg)),
-                )
-            };
+            let addr = unsafe { kbindings::sg_dma_address(sg) };
+            // SAFETY: By the type invariant `sg`, which is not `NULL`, is an entry of a mapped
+            // list.
+            let bytes = u64::from(unsafe { kbindings::sg_dma_len(sg) });
             let addr = addr.checked_add(skip).ok_or(EINVAL)?;
             let bytes = bytes.checked_sub(skip).ok_or(EINVAL)?;
             let longer = length.checked_add(bytes).ok_or(EINVAL)?;

@@ -7,6 +7,7 @@
 use crate::{
     bindings,
     device::Operations,
+    field::write_field,
     object::{
         core_members,
         object_size,
@@ -88,9 +89,12 @@ impl<D: Operations> Mw<D> {
         udata: *mut bindings::ib_udata,
     ) -> c_int {
         from_result(|| {
-            // SAFETY: By the contract of this op `mw` is NEW, so that its type is set, and its `pd`
-            // is STARTED.
-            let (mw_type, pd) = unsafe { ((*mw).type_, Pd::<D>::from_raw((*mw).pd)) };
+            // SAFETY: By the contract of this op `mw` is NEW, so that its type is set.
+            let mw_type = unsafe { (*mw).type_ };
+            // SAFETY: By the contract of this op `mw` is NEW, so that its `pd` is set.
+            let pd = unsafe { (*mw).pd };
+            // SAFETY: By NEW the domain is STARTED, is one of `D`, and outlives `mw`.
+            let pd = unsafe { Pd::<D>::from_raw(pd) };
             // The core accepts any number from a process.
             let mw_type = match mw_type {
                 bindings::ib_mw_type_IB_MW_TYPE_1 => MwType::Type1,
@@ -103,9 +107,8 @@ impl<D: Operations> Mw<D> {
             // SAFETY: By the contract of this op `mw` is NEW, and stays so until the draft is
             // started or dropped.
             unsafe { Self::build(mw, data) }?.start(&caller, |this| {
-                let rkey = D::Mw::start(this)?;
-                // SAFETY: The window is alive, and no other code knows it yet.
-                unsafe { (*this.as_raw()).rkey = rkey };
+                // No other code knows the window yet.
+                write_field!(this, rkey, D::Mw::start(this)?);
                 Ok(())
             })?;
             Ok(0)

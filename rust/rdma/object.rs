@@ -30,6 +30,10 @@
 //!   `driver_udata` of a `uverbs_attr_bundle`, whose context, if there is one, belongs to the same
 //!   device.
 
+mod draft;
+
+pub(crate) use draft::Draft;
+
 use crate::{
     bindings,
     device::{
@@ -67,8 +71,7 @@ use kernel::{
     prelude::*,
     sync::atomic::{
         Acquire,
-        Atomic,
-        Release, //
+        Atomic, //
     },
     types::Opaque, //
 };
@@ -280,20 +283,31 @@ impl<O: Object> Managed<O> {
         self.raw.get()
     }
 
+    /// Returns the device of an object, which may be under construction.
+    ///
+    /// # Safety
+    ///
+    /// `raw` must be NEW or STARTED, and be alive for `'a`.
+    pub(crate) unsafe fn device_of<'a>(raw: *mut O::Raw) -> &'a Device<O::Driver> {
+        // SAFETY: The caller promises that `raw` is NEW or STARTED.
+        let device = unsafe { O::device(raw) };
+        // SAFETY: The device is one of `O::Driver` ([`Object`]), and outlives its objects.
+        unsafe { Device::from_raw(device) }
+    }
+
     pub(crate) fn extra(&self) -> &O::Extra {
         &self.extra
     }
 
     /// Returns the device of the object.
     pub fn device(&self) -> &Device<O::Driver> {
-        // SAFETY: By the invariant the object is initialized, so it was NEW and has its device,
-        // which is one of `O::Driver` ([`Object`]) and outlives its objects.
-        unsafe { Device::from_raw(O::device(self.as_raw())) }
+        // SAFETY: By the type invariant the object is initialized, so it was NEW.
+        unsafe { Self::device_of(self.as_raw()) }
     }
 
     /// True if the object belongs to a process.
     pub fn is_user(&self) -> bool {
-        // SAFETY: By the invariant the object is initialized, so the core has set its owner.
+        // SAFETY: By the type invariant the object is initialized, so it was NEW.
         unsafe { O::is_user(self.as_raw()) }
     }
 
@@ -353,14 +367,12 @@ impl<O: Object> Managed<O> {
         if ctx.is_null() || !of_process {
             return Err(EINVAL);
         }
-        // SAFETY: By ARGUMENTS the context and `udata` are valid for `'a`, and the context belongs
-        // to a device of `O::Driver`.
-        unsafe {
-            Ok(Caller::User(User::new(
-                Ucontext::from_raw(ctx),
-                Udata::from_raw(udata),
-            )))
-        }
+        // SAFETY: By ARGUMENTS the context is valid for `'a` and belongs to a device of
+        // `O::Driver`.
+        let context = unsafe { Ucontext::from_raw(ctx) };
+        // SAFETY: By ARGUMENTS `udata` is valid for `'a`.
+        let udata = unsafe { Udata::from_raw(udata) };
+        Ok(Caller::User(User::new(context, udata)))
     }
 
     /// Initializes the fields after the core's struct in place.
@@ -373,16 +385,31 @@ impl<O: Object> Managed<O> {
         data: impl PinInit<O::Data, Error>,
     ) -> Result<Draft<O>> {
         let this = raw.cast::<Self>();
-        // SAFETY: `raw` is NEW, so the memory after the core's struct is unused, is large enough
-        // for a `Self` (`object_size`), and does not move.
-        unsafe {
-            init_slot(&raw mut (*this).data, data)?;
-            let Ok(()) = init_slot(&raw mut (*this).extra, O::Extra::new());
-            (&raw mut (*this)._count).write(Counted::new());
-            (&raw mut (*this).known).write(Atomic::new(false));
-        }
-        // INVARIANT: The core zeroed its struct, and the other fields are initialized above.
-        Ok(Draft(raw))
+        // SAFETY: `raw` is NEW, so the memory is large enough for a `Self` (`object_size`). Only
+        // the address of a field is computed.
+        let slot = unsafe { &raw mut (*this).data };
+        // SAFETY: `raw` is NEW, so the memory after the core's struct is unused and does not move.
+        unsafe { init_slot(slot, data) }?;
+        // SAFETY: `raw` is NEW, so the memory is large enough for a `Self` (`object_size`). Only
+        // the address of a field is computed.
+        let slot = unsafe { &raw mut (*this).extra };
+        // SAFETY: `raw` is NEW, so the memory after the core's struct is unused and does not move.
+        let Ok(()) = unsafe { init_slot(slot, O::Extra::new()) };
+        // SAFETY: `raw` is NEW, so the memory is large enough for a `Self` (`object_size`). Only
+        // the address of a field is computed.
+        let slot = unsafe { &raw mut (*this)._count };
+        // SAFETY: `raw` is NEW, so the memory after the core's struct is unused.
+        unsafe { slot.write(Counted::new()) };
+        // SAFETY: `raw` is NEW, so the memory is large enough for a `Self` (`object_size`). Only
+        // the address of a field is computed.
+        let slot = unsafe { &raw mut (*this).known };
+        // SAFETY: `raw` is NEW, so the memory after the core's struct is unused.
+        //
+        // INVARIANT: This is the last of the fields. The core has zeroed its struct.
+        unsafe { slot.write(Atomic::new(false)) };
+        // SAFETY: The core zeroed its struct, and the other fields are initialized above. By NEW
+        // the memory lives, and no other code uses it, until the create op ends.
+        Ok(unsafe { Draft::new(raw) })
     }
 
     /// Destroys an object that its owner never got.
@@ -414,13 +441,14 @@ impl<O: Object> Managed<O> {
     /// All fields of `raw` must be initialized, and the caller must not use the object afterwards.
     pub(crate) unsafe fn drop_parts(raw: *mut O::Raw) {
         let this = raw.cast::<Self>();
+        // SAFETY: The caller promises that all fields are initialized.
+        unsafe { Self::from_raw(raw) }.extra.fence();
         // SAFETY: The caller promises that all fields are initialized and that the object is not
-        // used afterwards. After `fence` there are no other references to it.
-        unsafe {
-            (*this).extra.fence();
-            core::ptr::drop_in_place(this);
-            O::free(raw);
-        }
+        // used afterwards. After `fence` there are no references to it.
+        unsafe { core::ptr::drop_in_place(this) };
+        // SAFETY: The contents were dropped above, and the caller promises that the object is not
+        // used afterwards.
+        unsafe { O::free(raw) };
     }
 
     /// Destroys the object.
@@ -464,8 +492,10 @@ impl<O: Object> Managed<O> {
         msg: *mut kbindings::sk_buff,
         raw: *mut O::Raw,
     ) -> c_int {
-        // SAFETY: By the contract of this op `raw` is STARTED and `msg` is under construction.
-        unsafe { ResEntry::fill(msg, |entry| O::fill_res(Self::from_raw(raw), entry)) }
+        // SAFETY: By the contract of this op `raw` is STARTED, and it stays alive during the call.
+        let this = unsafe { Self::from_raw(raw) };
+        // SAFETY: By ARGUMENTS `msg` is under construction, and only the caller uses it.
+        unsafe { ResEntry::fill(msg, |entry| O::fill_res(this, entry)) }
     }
 
     /// Implements the op `fill_res_*_entry_raw`.
@@ -477,81 +507,31 @@ impl<O: Object> Managed<O> {
         msg: *mut kbindings::sk_buff,
         raw: *mut O::Raw,
     ) -> c_int {
-        // SAFETY: By the contract of this op `raw` is STARTED and `msg` is under construction.
-        unsafe { ResEntry::fill_raw(msg, |put| O::fill_res_raw(Self::from_raw(raw), put)) }
-    }
-}
-
-/// An object that is initialized but that no other code knows yet.
-///
-/// # Invariants
-///
-/// All fields of the object are initialized, and the object is alive.
-pub(crate) struct Draft<O: Object>(*mut O::Raw);
-
-impl<O: Object> Draft<O> {
-    /// Lets `start` create the object in the device, then finishes the response. After an error the
-    /// object is dropped. If the response fails and the device then cannot destroy the object, the
-    /// memory that the device was given is leaked.
-    pub(crate) fn start(
-        self,
-        caller: &Caller<'_, O::Driver>,
-        start: impl FnOnce(&Managed<O>) -> Result,
-    ) -> Result {
-        caller.finish_input()?;
-        // SAFETY: By the type invariant all fields are initialized and the object is alive.
-        start(unsafe { Managed::from_raw(self.0) })?;
-        match caller.finish_output() {
-            Ok(()) => self.know(),
-            Err(e) => {
-                // SAFETY: By the type invariant all fields are initialized. The draft is not
-                // dropped.
-                unsafe { Managed::<O>::undo(core::mem::ManuallyDrop::new(self).0) };
-                return Err(e);
-            }
-        }
-        Ok(())
-    }
-
-    /// Does the same as [`start`](Self::start), but finishes the response before it calls `start`.
-    /// This is for objects whose response has no driver data, and which may be in use, so that they
-    /// cannot be destroyed, as soon as they are known. After an error the object is dropped.
-    pub(crate) fn start_answered(
-        self,
-        caller: &Caller<'_, O::Driver>,
-        start: impl FnOnce(&Managed<O>) -> Result,
-    ) -> Result {
-        caller.finish_input()?;
-        caller.finish_output()?;
-        // SAFETY: By the type invariant all fields are initialized and the object is alive.
-        start(unsafe { Managed::from_raw(self.0) })?;
-        self.know();
-        Ok(())
-    }
-
-    /// Marks the object as known to its owner. The create op cannot fail after this.
-    fn know(self) {
-        let raw = core::mem::ManuallyDrop::new(self).0;
-        // SAFETY: By the type invariant all fields are initialized. The op outlives this reference.
-        unsafe { Managed::<O>::from_raw(raw) }
-            .known
-            .store(true, Release);
-    }
-}
-
-impl<O: Object> Drop for Draft<O> {
-    fn drop(&mut self) {
-        // SAFETY: By the type invariant all fields are initialized. No other code uses the object.
-        unsafe { Managed::<O>::drop_parts(self.0) };
+        // SAFETY: By the contract of this op `raw` is STARTED, and it stays alive during the call.
+        let this = unsafe { Self::from_raw(raw) };
+        // SAFETY: By ARGUMENTS `msg` is under construction, and only the caller uses it.
+        unsafe { ResEntry::fill_raw(msg, |put| O::fill_res_raw(this, put)) }
     }
 }
 
 impl<O: InPd> Managed<O> {
     /// Returns the protection domain of the object.
     pub fn pd(&self) -> &Pd<O::Driver> {
-        // SAFETY: By the invariant the object is initialized, so the core has set its protection
-        // domain, which is one of `O::Driver` ([`InPd`]) and outlives the object.
-        unsafe { Pd::from_raw(O::pd(self.as_raw())) }
+        // SAFETY: By the type invariant the object is initialized, so it was NEW.
+        unsafe { Self::pd_of(self.as_raw()) }
+    }
+
+    /// Returns the protection domain of an object, which may be under construction.
+    ///
+    /// # Safety
+    ///
+    /// `raw` must be NEW or STARTED, and be alive for `'a`.
+    pub(crate) unsafe fn pd_of<'a>(raw: *mut O::Raw) -> &'a Pd<O::Driver> {
+        // SAFETY: The caller promises that `raw` is NEW or STARTED.
+        let pd = unsafe { O::pd(raw) };
+        // SAFETY: The domain is one of `O::Driver` ([`InPd`]), is STARTED, and outlives the object
+        // (NEW).
+        unsafe { Pd::from_raw(pd) }
     }
 }
 

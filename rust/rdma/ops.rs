@@ -76,14 +76,17 @@ impl<D: Operations> Adapter<D> {
         udata: *mut bindings::ib_udata,
     ) -> c_int {
         from_result(|| {
-            // SAFETY: By the contract of this op `udata` is `NULL` or valid, `dev` is a device of
-            // `D`, and `attr` is valid for writes and only the caller's. All zeroes are a valid
-            // value of it.
-            unsafe {
-                no_udata(udata)?;
-                attr.write_bytes(0, 1);
-                D::query_device(Device::from_raw(dev), &mut *attr.cast())?;
-            }
+            // SAFETY: By the contract of this op `udata` is `NULL` or valid.
+            unsafe { no_udata(udata) }?;
+            // SAFETY: By the contract of this op `attr` is valid for writes, and all zeroes are a
+            // valid value of it.
+            unsafe { attr.write_bytes(0, 1) };
+            // SAFETY: By the contract of this op `attr` is only the caller's, and it is initialized
+            // above. `DeviceAttr` is `repr(transparent)`.
+            let attr = unsafe { &mut *attr.cast() };
+            // SAFETY: By the contract of this op `dev` is a device of `D`, alive during the call.
+            let dev = unsafe { Device::from_raw(dev) };
+            D::query_device(dev, attr)?;
             Ok(0)
         })
     }
@@ -97,9 +100,12 @@ impl<D: Operations> Adapter<D> {
         attr: *mut bindings::ib_port_attr,
     ) -> c_int {
         from_result(|| {
-            // SAFETY: By the contract of this op `dev` is a device of `D`, and `attr` is
-            // initialized and only the caller's.
-            unsafe { D::query_port(Device::from_raw(dev), port, &mut *attr.cast()) }?;
+            // SAFETY: By the contract of this op `attr` is initialized and only the caller's.
+            // `PortAttr` is `repr(transparent)`.
+            let attr = unsafe { &mut *attr.cast() };
+            // SAFETY: By the contract of this op `dev` is a device of `D`, alive during the call.
+            let dev = unsafe { Device::from_raw(dev) };
+            D::query_port(dev, port, attr)?;
             Ok(0)
         })
     }
@@ -113,9 +119,12 @@ impl<D: Operations> Adapter<D> {
         imm: *mut bindings::ib_port_immutable,
     ) -> c_int {
         from_result(|| {
-            // SAFETY: By the contract of this op `dev` is a device of `D`, and `imm` is initialized
-            // and only the caller's.
-            unsafe { D::port_immutable(Device::from_raw(dev), port, &mut *imm.cast()) }?;
+            // SAFETY: By the contract of this op `imm` is initialized and only the caller's.
+            // `PortImmutable` is `repr(transparent)`.
+            let imm = unsafe { &mut *imm.cast() };
+            // SAFETY: By the contract of this op `dev` is a device of `D`, alive during the call.
+            let dev = unsafe { Device::from_raw(dev) };
+            D::port_immutable(dev, port, imm)?;
             Ok(0)
         })
     }
@@ -141,9 +150,11 @@ impl<D: Operations> Adapter<D> {
         pkey: *mut u16,
     ) -> c_int {
         from_result(|| {
-            // SAFETY: By the contract of this op `dev` is a device of `D`, and `pkey` is valid for
-            // writes.
-            unsafe { *pkey = D::query_pkey(Device::from_raw(dev), port, index)? };
+            // SAFETY: By the contract of this op `dev` is a device of `D`, alive during the call.
+            let dev = unsafe { Device::from_raw(dev) };
+            let value = D::query_pkey(dev, port, index)?;
+            // SAFETY: By the contract of this op `pkey` is valid for writes.
+            unsafe { *pkey = value };
             Ok(0)
         })
     }
@@ -157,13 +168,27 @@ impl<D: Operations> Adapter<D> {
         netdev: *mut kbindings::net_device,
         _event: c_ulong,
     ) {
-        // SAFETY: By the contract of this op `dev` is a registered device of `D`, and `netdev` is
-        // alive. The core calls the function in the same way for devices without this op.
-        unsafe {
-            if D::port_event(Device::from_raw(dev)) {
-                bindings::ib_dispatch_port_state_event(dev, netdev);
-            }
+        // SAFETY: By the contract of this op `dev` is a device of `D`, alive during the call.
+        if D::port_event(unsafe { Device::from_raw(dev) }) {
+            // SAFETY: By the contract of this op `dev` is registered and `netdev` is alive. The
+            // core calls the function in the same way for devices without this op.
+            unsafe { bindings::ib_dispatch_port_state_event(dev, netdev) };
         }
+    }
+
+    /// Returns the device that has an entry of a GID table, and a copy of the entry.
+    ///
+    /// # Safety
+    ///
+    /// `attr` must be a valid entry of a device of `D` that is alive for `'a`.
+    unsafe fn entry<'a>(attr: *const bindings::ib_gid_attr) -> (&'a Device<D>, Gid) {
+        // SAFETY: The caller promises that `attr` is valid.
+        let dev = unsafe { (*attr).device };
+        // SAFETY: The caller promises that the device is one of `D` and is alive for `'a`.
+        let dev = unsafe { Device::from_raw(dev) };
+        // SAFETY: The caller promises that `attr` is valid.
+        let gid = unsafe { Gid::from_raw(attr) };
+        (dev, gid)
     }
 
     /// # Safety
@@ -175,7 +200,8 @@ impl<D: Operations> Adapter<D> {
     ) -> c_int {
         from_result(|| {
             // SAFETY: By the contract of this op `attr` is a valid entry of a device of `D`.
-            unsafe { D::add_gid(Device::from_raw((*attr).device), &Gid::from_raw(attr)) }?;
+            let (dev, gid) = unsafe { Self::entry(attr) };
+            D::add_gid(dev, &gid)?;
             Ok(0)
         })
     }
@@ -189,7 +215,8 @@ impl<D: Operations> Adapter<D> {
     ) -> c_int {
         from_result(|| {
             // SAFETY: By the contract of this op `attr` is a valid entry of a device of `D`.
-            unsafe { D::del_gid(Device::from_raw((*attr).device), &Gid::from_raw(attr)) }?;
+            let (dev, gid) = unsafe { Self::entry(attr) };
+            D::del_gid(dev, &gid)?;
             Ok(0)
         })
     }
@@ -207,7 +234,9 @@ impl<D: Operations> Adapter<D> {
         let mut put = |byte: u8| {
             // SAFETY: By the contract of this op `text` has IB_FW_VERSION_NAME_MAX bytes, of which
             // up to 18 are written.
-            unsafe { text.add(at).write(byte as c_char) };
+            let to = unsafe { text.add(at) };
+            // SAFETY: The address is inside the buffer, which is valid for writes.
+            unsafe { to.write(byte as c_char) };
             at += 1;
         };
         for (i, number) in version.into_iter().enumerate() {

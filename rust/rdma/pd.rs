@@ -72,14 +72,10 @@ impl<D: Operations> Pd<D> {
         udata: *mut bindings::ib_udata,
     ) -> c_int {
         from_result(|| {
-            // SAFETY: By the contract of this op `pd` is NEW, so that its device is set, and is one
-            // of `D`. ARGUMENTS holds for `udata`.
-            let (caller, dev) = unsafe {
-                (
-                    Self::caller(pd, udata)?,
-                    Device::<D>::from_raw((*pd).device),
-                )
-            };
+            // SAFETY: By the contract of this op `pd` is NEW, and ARGUMENTS holds for `udata`.
+            let caller = unsafe { Self::caller(pd, udata) }?;
+            // SAFETY: By the contract of this op `pd` is NEW.
+            let dev = unsafe { Self::device_of(pd) };
             let data = D::Pd::create(dev, &caller);
             // SAFETY: By the contract of this op `pd` is NEW, and stays so until the draft is
             // started or dropped.

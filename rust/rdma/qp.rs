@@ -18,6 +18,10 @@ use crate::{
         QpEvent,
         QpType, //
     },
+    field::{
+        read_field,
+        write_field, //
+    },
     object::{
         core_members,
         no_udata,
@@ -236,16 +240,13 @@ impl<D: Operations> Qp<D> {
 
     /// Returns the QPN of the QP.
     pub fn qp_num(&self) -> u32 {
-        // SAFETY: The object is alive, and `qp_num` is a plain integer, which this crate accesses
-        // with volatile reads and writes only.
-        unsafe { (&raw const (*self.as_raw()).qp_num).read_volatile() }
+        read_field!(self, qp_num)
     }
 
     /// Sets the QPN in the core's struct.
     pub fn set_qp_num(&self, qpn: u32) {
-        // SAFETY: The object is alive, and `qp_num` is a plain integer, which the core reads only
-        // after `create` has returned.
-        unsafe { (&raw mut (*self.as_raw()).qp_num).write_volatile(qpn) };
+        // The core reads the number only after `create` has returned.
+        write_field!(self, qp_num, qpn);
     }
 
     /// Reports an event. Must be called in process context, as the handler of the owner may sleep.
@@ -256,11 +257,16 @@ impl<D: Operations> Qp<D> {
             ..Default::default()
         };
         event.element.qp = ManuallyDrop::new(qp);
-        // SAFETY: The event names this QP, and the handler and the context are those of this QP,
-        // which the core set before `create`. For an XRC target the core replaces both once
-        // (`create_xrc_qp_user`), while the QP is in RESET and has no user. A device that reports
-        // no event of a QP in RESET does not race with that.
-        unsafe { self.report(event, (*qp).event_handler, (*qp).qp_context) };
+        // For an XRC target the core replaces handler and context once (`create_xrc_qp_user`),
+        // while the QP is in RESET and has no user. A device that reports no event of a QP in RESET
+        // does not race with that.
+        //
+        // SAFETY: The reference keeps the QP alive, and the core set the handler before `create`.
+        let handler = unsafe { (*qp).event_handler };
+        // SAFETY: The reference keeps the QP alive, and the core set the context before `create`.
+        let context = unsafe { (*qp).qp_context };
+        // SAFETY: The handler and the context are those of this QP, and the event names this QP.
+        unsafe { self.report(event, handler, context) };
     }
 
     pub(crate) const fn fill_ops(ops: &mut bindings::ib_device_ops) {
@@ -294,20 +300,23 @@ impl<D: Operations> Qp<D> {
         udata: *mut bindings::ib_udata,
     ) -> c_int {
         from_result(|| {
-            // SAFETY: By the contract of this op `qp` is NEW, so that the pointers in it are set,
-            // and by ARGUMENTS `attr` and `udata` are valid.
-            let (caller, mut attr, pd, cqs) = unsafe {
-                (
-                    Self::caller(qp, udata)?,
-                    QpInitAttr::<D>::from_raw(&mut *attr),
-                    (*qp).pd,
-                    [(*qp).send_cq, (*qp).recv_cq],
-                )
-            };
+            // SAFETY: By the contract of this op `qp` is NEW, and ARGUMENTS holds for `udata`.
+            let caller = unsafe { Self::caller(qp, udata) }?;
+            // SAFETY: By ARGUMENTS `attr` is valid during the call, and is the caller's alone.
+            let attr = unsafe { &mut *attr };
+            // SAFETY: By NEW and ARGUMENTS the objects that `attr` names are `NULL` or STARTED, are
+            // of the same device, and live until the QP is destroyed.
+            let mut attr = unsafe { QpInitAttr::<D>::from_raw(attr) };
+            // SAFETY: By the contract of this op `qp` is NEW, so that this pointer is set.
+            let pd = unsafe { (*qp).pd };
+            // SAFETY: By the contract of this op `qp` is NEW, so that this pointer is set.
+            let send_cq = unsafe { (*qp).send_cq };
+            // SAFETY: By the contract of this op `qp` is NEW, so that this pointer is set.
+            let recv_cq = unsafe { (*qp).recv_cq };
             // SAFETY: By NEW and ARGUMENTS the domains are `NULL` or STARTED, and live until the QP
             // is destroyed.
             let home = unsafe { Home::find(pd, &attr) }?;
-            for cq in cqs {
+            for cq in [send_cq, recv_cq] {
                 if !cq.is_null() {
                     // SAFETY: By NEW the queue is STARTED, and it outlives the QP.
                     unsafe { Cq::<D>::from_raw(cq) }.set_in_use();
@@ -360,28 +369,33 @@ impl<D: Operations> Qp<D> {
             let mask = QpAttrMask::from_raw(mask as u32);
             // Some kernel users pass structs that they have not cleared.
             //
-            // SAFETY: By the contract of this op `qp` is STARTED. By ARGUMENTS `attr` and `init`
-            // are valid for writes, and all zeroes are a valid value of both structs.
-            unsafe {
-                attr.write_bytes(0, 1);
-                init.write_bytes(0, 1);
-                (*init).event_handler = (*qp).registered_event_handler;
-                (*init).qp_context = (*qp).qp_context;
-                (*init).send_cq = (*qp).send_cq;
-                (*init).recv_cq = (*qp).recv_cq;
-                (*init).srq = (*qp).srq;
-                (*init).qp_type = (*qp).qp_type;
-            }
-            // SAFETY: By the contract of this op `qp` is STARTED. Both structs are initialized
-            // above, and are referred to only here.
-            unsafe {
-                D::Qp::query(
-                    Self::from_raw(qp),
-                    &mut *attr.cast(),
-                    mask,
-                    &mut *init.cast(),
-                )
-            }?;
+            // SAFETY: By ARGUMENTS `attr` is valid for writes, and all zeroes are a valid value of
+            // it.
+            unsafe { attr.write_bytes(0, 1) };
+            // SAFETY: By ARGUMENTS `init` is valid for writes, and all zeroes are a valid value of
+            // it.
+            unsafe { init.write_bytes(0, 1) };
+            // SAFETY: By ARGUMENTS `attr` is the caller's alone, and it is initialized above.
+            // `QpAttr` is `repr(transparent)`.
+            let attr = unsafe { &mut *attr.cast() };
+            // SAFETY: By ARGUMENTS `init` is the caller's alone, and it is initialized above.
+            let init = unsafe { &mut *init };
+            // SAFETY: By the contract of this op `qp` is STARTED, so the core has set this field.
+            init.event_handler = unsafe { (*qp).registered_event_handler };
+            // SAFETY: By the contract of this op `qp` is STARTED, so the core has set this field.
+            init.qp_context = unsafe { (*qp).qp_context };
+            // SAFETY: By the contract of this op `qp` is STARTED, so the core has set this field.
+            init.send_cq = unsafe { (*qp).send_cq };
+            // SAFETY: By the contract of this op `qp` is STARTED, so the core has set this field.
+            init.recv_cq = unsafe { (*qp).recv_cq };
+            // SAFETY: By the contract of this op `qp` is STARTED, so the core has set this field.
+            init.srq = unsafe { (*qp).srq };
+            // SAFETY: By the contract of this op `qp` is STARTED, so the core has set this field.
+            init.qp_type = unsafe { (*qp).qp_type };
+            // SAFETY: By the contract of this op `qp` is STARTED, and it stays alive during the
+            // call.
+            let qp = unsafe { Self::from_raw(qp) };
+            D::Qp::query(qp, attr, mask, QpInitReply::from_mut(init))?;
             Ok(0)
         })
     }
@@ -395,9 +409,13 @@ impl<D: Operations> Qp<D> {
         lid: u16,
     ) -> c_int {
         from_result(|| {
-            // SAFETY: By the contract of this op `qp` is STARTED. By ARGUMENTS `group` is valid,
-            // and any 16 bytes are a GID.
-            let (qp, group) = unsafe { (Self::from_raw(qp), *(*group).raw) };
+            // SAFETY: By the contract of this op `qp` is STARTED, and it stays alive during the
+            // call.
+            let qp = unsafe { Self::from_raw(qp) };
+            // SAFETY: By ARGUMENTS `group` is valid during the call.
+            let group = unsafe { &*group };
+            // SAFETY: Any 16 bytes are a GID.
+            let group = unsafe { *group.raw };
             D::Qp::attach_mcast(qp, &group, lid)?;
             Ok(0)
         })
@@ -412,9 +430,13 @@ impl<D: Operations> Qp<D> {
         lid: u16,
     ) -> c_int {
         from_result(|| {
-            // SAFETY: By the contract of this op `qp` is STARTED. By ARGUMENTS `group` is valid,
-            // and any 16 bytes are a GID.
-            let (qp, group) = unsafe { (Self::from_raw(qp), *(*group).raw) };
+            // SAFETY: By the contract of this op `qp` is STARTED, and it stays alive during the
+            // call.
+            let qp = unsafe { Self::from_raw(qp) };
+            // SAFETY: By ARGUMENTS `group` is valid during the call.
+            let group = unsafe { &*group };
+            // SAFETY: Any 16 bytes are a GID.
+            let group = unsafe { *group.raw };
             D::Qp::detach_mcast(qp, &group, lid)?;
             Ok(0)
         })
@@ -429,15 +451,13 @@ impl<D: Operations> Qp<D> {
         wr: *const bindings::ib_send_wr,
         bad: *mut *const bindings::ib_send_wr,
     ) -> c_int {
-        // SAFETY: By the contract of this op `qp` is STARTED. By ARGUMENTS `wr` is a list of
-        // requests for this QP, valid during the call, and `bad` is valid for writes.
-        unsafe {
-            let qp = Self::from_raw(qp);
-            let wrs = SendWrs::new(wr, qp.qp_type());
-            post(qp.is_of_process(), wrs, bad, |wrs| {
-                D::Qp::post_send(qp, wrs)
-            })
-        }
+        // SAFETY: By the contract of this op `qp` is STARTED, and it stays alive during the call.
+        let qp = unsafe { Self::from_raw(qp) };
+        // SAFETY: By ARGUMENTS `wr` is a list of requests for this QP, valid during the call.
+        let wrs = unsafe { SendWrs::new(wr, qp.qp_type()) };
+        let of_process = qp.is_of_process();
+        // SAFETY: By ARGUMENTS `bad` is valid for writes.
+        unsafe { post(of_process, wrs, bad, |wrs| D::Qp::post_send(qp, wrs)) }
     }
 
     /// # Safety
@@ -449,13 +469,12 @@ impl<D: Operations> Qp<D> {
         wr: *const bindings::ib_recv_wr,
         bad: *mut *const bindings::ib_recv_wr,
     ) -> c_int {
-        // SAFETY: By the contract of this op `qp` is STARTED. By ARGUMENTS `wr` is a list of
-        // receive requests, valid during the call, and `bad` is valid for writes.
-        unsafe {
-            let qp = Self::from_raw(qp);
-            post(qp.is_of_process(), RecvWrs::new(wr), bad, |wrs| {
-                D::Qp::post_recv(qp, wrs)
-            })
-        }
+        // SAFETY: By the contract of this op `qp` is STARTED, and it stays alive during the call.
+        let qp = unsafe { Self::from_raw(qp) };
+        // SAFETY: By ARGUMENTS `wr` is a list of receive requests, valid during the call.
+        let wrs = unsafe { RecvWrs::new(wr) };
+        let of_process = qp.is_of_process();
+        // SAFETY: By ARGUMENTS `bad` is valid for writes.
+        unsafe { post(of_process, wrs, bad, |wrs| D::Qp::post_recv(qp, wrs)) }
     }
 }

@@ -151,6 +151,12 @@ impl<'a, D: Operations> QpInitAttr<'a, D> {
 pub struct QpInitReply(bindings::ib_qp_init_attr);
 
 impl QpInitReply {
+    pub(crate) fn from_mut(raw: &mut bindings::ib_qp_init_attr) -> &mut Self {
+        // SAFETY: `Self` is a transparent wrapper of the C struct, and `raw` is not used while the
+        // result borrows it.
+        unsafe { &mut *core::ptr::from_mut(raw).cast() }
+    }
+
     /// Sets the sizes of the QP.
     pub fn set_cap(&mut self, cap: &QpCap) {
         cap.write(&mut self.0.cap);
@@ -227,9 +233,14 @@ impl QpAttr {
             ($($bit:ident: $($field:ident),+;)*) => {
                 $(
                     if mask.contains(QpAttrMask::$bit) {
-                        // SAFETY: The caller promises that `mask` names only initialized
-                        // attributes, which are plain data.
-                        unsafe { $(to.$field = (&raw const (*from).$field).read();)+ }
+                        $(
+                            // SAFETY: The caller promises that `from` is valid. Only the address
+                            // of a field is computed.
+                            let field = unsafe { &raw const (*from).$field };
+                            // SAFETY: The caller promises that `mask` names only initialized
+                            // attributes, which are plain data.
+                            to.$field = unsafe { field.read() };
+                        )+
                     }
                 )*
             };

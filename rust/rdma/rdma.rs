@@ -79,6 +79,8 @@
 //!   gets the object ([`object::Managed::is_known`]).
 //! - Leaked objects are counted ([`base::count`]).
 
+#![warn(clippy::multiple_unsafe_ops_per_block)]
+
 pub mod ah;
 pub mod attr;
 mod bindings;
@@ -86,6 +88,7 @@ mod compat;
 pub mod cq;
 pub mod device;
 pub mod enums;
+mod field;
 pub mod gid;
 pub mod mad;
 pub mod mmap;

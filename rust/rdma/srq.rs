@@ -86,13 +86,13 @@ impl SrqChange {
     ///
     /// `raw` must be valid, and the attributes that `mask` names must be initialized.
     unsafe fn from_raw(raw: *const bindings::ib_srq_attr, mask: SrqAttrMask) -> Self {
-        let set = |bit| mask.contains(bit);
         // SAFETY: The caller promises that the attributes that `mask` names are initialized.
-        unsafe {
-            Self {
-                max_wr: set(SrqAttrMask::MAX_WR).then(|| (*raw).max_wr),
-                srq_limit: set(SrqAttrMask::LIMIT).then(|| (*raw).srq_limit),
-            }
+        let max_wr = || unsafe { (*raw).max_wr };
+        // SAFETY: The caller promises that the attributes that `mask` names are initialized.
+        let srq_limit = || unsafe { (*raw).srq_limit };
+        Self {
+            max_wr: mask.contains(SrqAttrMask::MAX_WR).then(max_wr),
+            srq_limit: mask.contains(SrqAttrMask::LIMIT).then(srq_limit),
         }
     }
 }
@@ -118,14 +118,19 @@ impl<'a, D: Operations> SrqKind<'a, D> {
         match SrqType::from_raw(raw.srq_type).ok_or(EINVAL)? {
             SrqType::Basic => Ok(Self::Basic),
             SrqType::Xrc => {
-                // SAFETY: For this type the core sets these members of the unions.
-                let (cq, xrcd) = unsafe { (raw.ext.cq, raw.ext.__bindgen_anon_1.xrc.xrcd) };
+                let cq = raw.ext.cq;
+                // SAFETY: For this type the core sets this member of the union.
+                let xrc = unsafe { &raw.ext.__bindgen_anon_1.xrc };
+                let xrcd = xrc.xrcd;
                 if cq.is_null() || xrcd.is_null() {
                     return Err(EINVAL);
                 }
-                // SAFETY: The caller promises that both, which are not `NULL`, are STARTED and
+                // SAFETY: The caller promises that the queue, which is not `NULL`, is STARTED and
                 // alive for `'a`.
-                let (cq, xrcd) = unsafe { (Cq::<D>::from_raw(cq), Xrcd::from_raw(xrcd)) };
+                let cq = unsafe { Cq::<D>::from_raw(cq) };
+                // SAFETY: The caller promises that the domain, which is not `NULL`, is STARTED and
+                // alive for `'a`.
+                let xrcd = unsafe { Xrcd::from_raw(xrcd) };
                 cq.set_in_use();
                 Ok(Self::Xrc { cq, xrcd })
             }
@@ -215,13 +220,15 @@ impl<D: Operations> Srq<D> {
     /// Sets the SRQN of an XRC queue, by which requests name it, in the core's struct.
     pub fn set_srq_num(&self, srqn: u32) {
         let srq = self.as_raw();
-        // SAFETY: The object is alive, and `srq_num` is a plain integer, which the core reads only
-        // after `create` has returned.
-        unsafe {
-            let xrc = (&raw mut (*srq).ext.__bindgen_anon_1.xrc)
-                .cast::<bindings::ib_srq__bindgen_ty_1__bindgen_ty_1__bindgen_ty_1>();
-            (&raw mut (*xrc).srq_num).write_volatile(srqn);
-        }
+        // SAFETY: The object is alive. Only the address of the union is computed, which is also
+        // that of its member `xrc`.
+        let xrc = unsafe { &raw mut (*srq).ext.__bindgen_anon_1 }
+            .cast::<bindings::ib_srq__bindgen_ty_1__bindgen_ty_1__bindgen_ty_1>();
+        // SAFETY: The object is alive. Only the address of a field is computed.
+        let field = unsafe { &raw mut (*xrc).srq_num };
+        // SAFETY: The field is part of a live object, and is a plain integer, which the core reads
+        // only after `create` has returned.
+        unsafe { field.write_volatile(srqn) };
     }
 
     /// Reports an event if the owner has a handler. Must be called in process context.
@@ -232,9 +239,15 @@ impl<D: Operations> Srq<D> {
             ..Default::default()
         };
         event.element.srq = ManuallyDrop::new(srq);
-        // SAFETY: The handler and the context are those of this queue, which the core set before
-        // `create`, and the event names this queue.
-        unsafe { self.report(event, (*srq).event_handler, (*srq).srq_context) };
+        // SAFETY: The reference keeps the queue alive, and the core set the handler before
+        // `create`.
+        let handler = unsafe { (*srq).event_handler };
+        // SAFETY: The reference keeps the queue alive, and the core set the context before
+        // `create`.
+        let context = unsafe { (*srq).srq_context };
+        // SAFETY: The handler and the context are those of this queue, and the event names this
+        // queue.
+        unsafe { self.report(event, handler, context) };
     }
 
     pub(crate) const fn fill_ops(ops: &mut bindings::ib_device_ops) {
@@ -264,16 +277,12 @@ impl<D: Operations> Srq<D> {
         udata: *mut bindings::ib_udata,
     ) -> c_int {
         from_result(|| {
-            // SAFETY: By the contract of this op `srq` is NEW, so that its `pd` is STARTED. By
-            // ARGUMENTS `init_attr` and `udata` are valid, and no other code uses `init_attr`
-            // during the call.
-            let (caller, raw_attr, pd) = unsafe {
-                (
-                    Self::caller(srq, udata)?,
-                    &mut *init_attr,
-                    Pd::<D>::from_raw((*srq).pd),
-                )
-            };
+            // SAFETY: By the contract of this op `srq` is NEW, and ARGUMENTS holds for `udata`.
+            let caller = unsafe { Self::caller(srq, udata) }?;
+            // SAFETY: By ARGUMENTS `init_attr` is valid during the call, and is the caller's alone.
+            let raw_attr = unsafe { &mut *init_attr };
+            // SAFETY: By the contract of this op `srq` is NEW.
+            let pd = unsafe { Self::pd_of(srq) };
             let mut attr = SrqAttr::from_raw(&raw_attr.attr);
             // SAFETY: By NEW the objects of which the queue is made are STARTED, and live until it
             // is destroyed.
@@ -300,14 +309,12 @@ impl<D: Operations> Srq<D> {
         from_result(|| {
             // SAFETY: By the contract of this op `srq` is STARTED, and ARGUMENTS holds for `udata`.
             let caller = unsafe { Self::caller(srq, udata) }?;
-            // SAFETY: By the contract of this op `srq` is STARTED. By ARGUMENTS `attr` is valid,
-            // and the attributes that `mask` names are initialized.
-            let (srq, change) = unsafe {
-                (
-                    Self::from_raw(srq),
-                    SrqChange::from_raw(attr, SrqAttrMask::from_raw(mask)),
-                )
-            };
+            // SAFETY: By the contract of this op `srq` is STARTED, and it stays alive during the
+            // call.
+            let srq = unsafe { Self::from_raw(srq) };
+            // SAFETY: By ARGUMENTS `attr` is valid, and the attributes that `mask` names are
+            // initialized.
+            let change = unsafe { SrqChange::from_raw(attr, SrqAttrMask::from_raw(mask)) };
             D::Srq::modify(srq, &change, &caller)?;
             Ok(0)
         })
@@ -321,9 +328,11 @@ impl<D: Operations> Srq<D> {
         attr: *mut bindings::ib_srq_attr,
     ) -> c_int {
         from_result(|| {
-            // SAFETY: By the contract of this op `srq` is STARTED. By ARGUMENTS `attr` is valid and
-            // is the caller's alone.
-            let (srq, attr) = unsafe { (Self::from_raw(srq), &mut *attr) };
+            // SAFETY: By the contract of this op `srq` is STARTED, and it stays alive during the
+            // call.
+            let srq = unsafe { Self::from_raw(srq) };
+            // SAFETY: By ARGUMENTS `attr` is valid and is the caller's alone.
+            let attr = unsafe { &mut *attr };
             D::Srq::query(srq)?.write(attr);
             Ok(0)
         })
@@ -338,14 +347,12 @@ impl<D: Operations> Srq<D> {
         wr: *const bindings::ib_recv_wr,
         bad: *mut *const bindings::ib_recv_wr,
     ) -> c_int {
-        // SAFETY: By the contract of this op `srq` is STARTED. By ARGUMENTS `wr` is a list of
-        // receive requests, valid during the call, and `bad` is valid for writes.
-        unsafe {
-            let srq = Self::from_raw(srq);
-            post(srq.is_user(), RecvWrs::new(wr), bad, |wrs| {
-                D::Srq::post_recv(srq, wrs)
-            })
-        }
+        // SAFETY: By the contract of this op `srq` is STARTED, and it stays alive during the call.
+        let srq = unsafe { Self::from_raw(srq) };
+        // SAFETY: By ARGUMENTS `wr` is a list of receive requests, valid during the call.
+        let wrs = unsafe { RecvWrs::new(wr) };
+        // SAFETY: By ARGUMENTS `bad` is valid for writes.
+        unsafe { post(srq.is_user(), wrs, bad, |wrs| D::Srq::post_recv(srq, wrs)) }
     }
 }
 

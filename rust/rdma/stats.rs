@@ -93,15 +93,16 @@ impl Values<'_> {
 
     /// Writes the values in order. Values for which there is no room are dropped.
     pub fn set(&mut self, values: impl Iterator<Item = u64>) {
+        // SAFETY: By the type invariant `stats` is valid. Only the address of a field is computed.
+        let first = unsafe { &raw mut (*self.stats).value }.cast::<u64>();
         for (index, value) in (0..self.num()).zip(values) {
-            // SAFETY: By the type invariant `stats` has `num_counters` values, which no other code
-            // writes, and `index` is below that. A concurrent reader sees the old or the new value,
-            // as with C code.
+            // SAFETY: By the type invariant `stats` has `num_counters` values, and `index` is below
+            // that.
             // CAST: The index is not negative.
-            unsafe {
-                let first = (&raw mut (*self.stats).value).cast::<u64>();
-                first.add(index as usize).write_volatile(value);
-            }
+            let place = unsafe { first.add(index as usize) };
+            // SAFETY: By the type invariant no other code writes the values. A concurrent reader
+            // sees the old or the new value, as with C code.
+            unsafe { place.write_volatile(value) };
         }
     }
 }
@@ -142,6 +143,24 @@ impl<D: Operations> Adapter<D> {
         }
     }
 
+    /// Returns the device of a counter, and the number of the counter in the device if it has one.
+    ///
+    /// # Safety
+    ///
+    /// `counter` must be of a device of `D`, be alive for `'a`, and its `id` must not change during
+    /// the call.
+    unsafe fn counter_of<'a>(
+        counter: *mut bindings::rdma_counter,
+    ) -> (&'a Device<D>, Option<NonZeroU32>) {
+        // SAFETY: The caller promises that `counter` is alive. The core never changes its device.
+        let dev = unsafe { (*counter).device };
+        // SAFETY: The caller promises that the device is one of `D`. It outlives its counters.
+        let dev = unsafe { Device::from_raw(dev) };
+        // SAFETY: The caller promises that `counter` is alive, and that `id` does not change.
+        let id = unsafe { (*counter).id };
+        (dev, NonZeroU32::new(id))
+    }
+
     /// # Safety
     ///
     /// Only the core may call this op.
@@ -165,10 +184,11 @@ impl<D: Operations> Adapter<D> {
             if port == 0 {
                 return Err(EINVAL);
             }
-            // SAFETY: By the contract of this op `dev` is a device of `D`. `stats` comes from
-            // `alloc_hw_port_stats`, and the core holds its lock, which every writer of its values
-            // must hold.
-            let (dev, mut values) = unsafe { (Device::from_raw(dev), Values::from_raw(stats)) };
+            // SAFETY: By the contract of this op `dev` is a device of `D`, alive during the call.
+            let dev = unsafe { Device::from_raw(dev) };
+            // SAFETY: `stats` comes from `alloc_hw_port_stats`, and the core holds its lock, which
+            // every writer of its values must hold.
+            let mut values = unsafe { Values::from_raw(stats) };
             D::port_stats(dev, port, &mut values)?;
             Ok(values.num())
         })
@@ -198,30 +218,30 @@ impl<D: Operations> Adapter<D> {
         _port: u32,
     ) -> c_int {
         from_result(|| {
-            // SAFETY: By the contract of this op both are of the same device of `D` and alive
-            // during the call, and the lock of `counter` protects `id`.
-            let (dev, id, object) = unsafe {
-                (
-                    Device::<D>::from_raw((*counter).device),
-                    NonZeroU32::new((*counter).id),
-                    Qp::<D>::from_raw(qp),
-                )
-            };
+            // SAFETY: By the contract of this op `counter` is of a device of `D`, alive during the
+            // call, and its lock is held.
+            let (dev, id) = unsafe { Self::counter_of(counter) };
+            // SAFETY: By the contract of this op `qp` is a QP of that device, alive during the
+            // call.
+            let object = unsafe { Qp::<D>::from_raw(qp) };
             // If two callers bind the QP at the same time, each holds the lock of its own counter
             // and has seen that the QP had none. With this lock only one of them succeeds. The
             // counter of the QP is set last, because no other code may see a counter whose bind can
             // still fail: the core frees it then.
             let _one = object.extra().counter.lock();
-            // SAFETY: Both objects are alive during the call. The QP's counter changes only with
-            // this mutex held, and `id` only with the lock of `counter` held. The core may read the
-            // former without it, so the store is atomic.
-            unsafe {
-                if !(*qp).counter.is_null() {
-                    return Err(EINVAL);
-                }
-                (*counter).id = D::bind_counter(dev, id, object)?.get();
-                atomic_store(&raw mut (*qp).counter, counter, Release);
+            // SAFETY: `qp` is alive during the call, and its counter changes only with this mutex
+            // held.
+            if !unsafe { (*qp).counter }.is_null() {
+                return Err(EINVAL);
             }
+            let id = D::bind_counter(dev, id, object)?.get();
+            // SAFETY: `counter` is alive during the call, and `id` changes only with its lock held.
+            unsafe { (*counter).id = id };
+            // SAFETY: `qp` is alive during the call. Only the address of a field is computed.
+            let place = unsafe { &raw mut (*qp).counter };
+            // SAFETY: The field is valid, and changes only with this mutex held. The core may read
+            // it without the mutex, so the store is atomic.
+            unsafe { atomic_store(place, counter, Release) };
             Ok(0)
         })
     }
@@ -232,26 +252,32 @@ impl<D: Operations> Adapter<D> {
     /// counter that the QP had when the core read it.
     unsafe extern "C" fn counter_unbind_qp(qp: *mut bindings::ib_qp, _port: u32) -> c_int {
         from_result(|| {
-            // SAFETY: By the contract of this op `qp` is a QP of a device of `D` and alive during
-            // the call.
-            let (dev, object) =
-                unsafe { (Device::<D>::from_raw((*qp).device), Qp::<D>::from_raw(qp)) };
+            // SAFETY: By the contract of this op `qp` is a QP of a device of `D`, alive during the
+            // call.
+            let object = unsafe { Qp::<D>::from_raw(qp) };
             let _one = object.extra().counter.lock();
-            // SAFETY: `qp` is alive, and its counter changes only with this mutex held. If two
-            // callers unbind the QP at the same time, the second finds no counter here, and its
-            // error keeps the core, unless it destroys the QP, from releasing the QP's reference to
-            // the counter a second time. If the QP was bound to another counter in the meantime,
-            // that bind has ended, and the counter lives as the core holds a reference for the QP.
-            unsafe {
-                let counter = (*qp).counter;
-                if counter.is_null() {
-                    return Err(EINVAL);
-                }
-                if let Some(id) = NonZeroU32::new((*counter).id) {
-                    D::unbind_counter(dev, id, object);
-                }
-                atomic_store(&raw mut (*qp).counter, null_mut(), Relaxed);
+            // If two callers unbind the QP at the same time, the second finds no counter here, and
+            // its error keeps the core, unless it destroys the QP, from releasing the QP's
+            // reference to the counter a second time. If the QP was bound to another counter in the
+            // meantime, that bind has ended.
+            //
+            // SAFETY: `qp` is alive during the call, and its counter changes only with this mutex
+            // held.
+            let counter = unsafe { (*qp).counter };
+            if counter.is_null() {
+                return Err(EINVAL);
             }
+            // SAFETY: The counter lives as long as a QP is bound to it, because the core holds a
+            // reference for the QP.
+            let id = unsafe { (*counter).id };
+            if let Some(id) = NonZeroU32::new(id) {
+                D::unbind_counter(object.device(), id, object);
+            }
+            // SAFETY: `qp` is alive during the call. Only the address of a field is computed.
+            let place = unsafe { &raw mut (*qp).counter };
+            // SAFETY: The field is valid, and changes only with this mutex held. The core may read
+            // it without the mutex, so the store is atomic.
+            unsafe { atomic_store(place, null_mut(), Relaxed) };
             Ok(0)
         })
     }
@@ -262,16 +288,14 @@ impl<D: Operations> Adapter<D> {
     /// `counter` held.
     unsafe extern "C" fn counter_update_stats(counter: *mut bindings::rdma_counter) -> c_int {
         from_result(|| {
-            // SAFETY: By the contract of this op `counter` is of a device of `D`. Its `stats` come
-            // from `counter_alloc_stats`, and the core holds the lock that every writer of the
-            // values must hold.
-            let (dev, id, mut values) = unsafe {
-                (
-                    Device::<D>::from_raw((*counter).device),
-                    NonZeroU32::new((*counter).id),
-                    Values::from_raw((*counter).stats),
-                )
-            };
+            // SAFETY: By the contract of this op `counter` is of a device of `D`, alive during the
+            // call, and its lock is held.
+            let (dev, id) = unsafe { Self::counter_of(counter) };
+            // SAFETY: By the contract of this op `counter` is alive during the call.
+            let stats = unsafe { (*counter).stats };
+            // SAFETY: `stats` comes from `counter_alloc_stats`, and the core holds the lock that
+            // every writer of the values must hold.
+            let mut values = unsafe { Values::from_raw(stats) };
             D::read_counter(dev, id.ok_or(EINVAL)?, &mut values)?;
             Ok(0)
         })
@@ -282,10 +306,10 @@ impl<D: Operations> Adapter<D> {
     /// Only the core may call this op, with a counter of a device of `D` to which no QP is bound
     /// any more.
     unsafe extern "C" fn counter_dealloc(counter: *mut bindings::rdma_counter) -> c_int {
-        // SAFETY: By the contract of this op `counter` is of a device of `D` and alive during the
-        // call.
-        let (dev, id) = unsafe { (Device::<D>::from_raw((*counter).device), (*counter).id) };
-        if let Some(id) = NonZeroU32::new(id) {
+        // SAFETY: By the contract of this op `counter` is of a device of `D`, alive during the
+        // call, and no other code uses it any more.
+        let (dev, id) = unsafe { Self::counter_of(counter) };
+        if let Some(id) = id {
             D::dealloc_counter(dev, id);
         }
         0

@@ -23,6 +23,8 @@ macro_rules! tracepoint {
             fn $call($($arg: $type),*);
         }
 
+        // The macro of the kernel contains more than one unsafe operation.
+        #[allow(clippy::multiple_unsafe_ops_per_block)]
         #[inline(always)]
         fn $traced() -> bool {
             // SAFETY: `$key` is a tracepoint that C defines, and `key` is its static key.

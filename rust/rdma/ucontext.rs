@@ -88,9 +88,11 @@ impl<D: Operations> Ucontext<D> {
 
     /// Returns the device of the context.
     pub fn device(&self) -> &Device<D> {
-        // SAFETY: The core sets `device` before it calls `alloc_ucontext`. It is constant, a device
-        // of `D`, and outlives its contexts.
-        unsafe { Device::from_raw((*self.mmap.as_raw()).device) }
+        // SAFETY: The reference keeps the context alive. The core sets `device` before it calls
+        // `alloc_ucontext`, and it is constant.
+        let dev = unsafe { (*self.mmap.as_raw()).device };
+        // SAFETY: The device is one of `D`, and outlives its contexts.
+        unsafe { Device::from_raw(dev) }
     }
 
     /// Returns the part of the context that makes memory mappable in the process.
@@ -135,20 +137,42 @@ impl<D: Operations> Ucontext<D> {
             // the call.
             let udata = unsafe { Udata::from_raw(NonNull::new(udata).ok_or(EINVAL)?) };
             let this = ctx.cast::<Self>();
-            // SAFETY: By the contract of this op the memory after the C struct is unused, is large
-            // enough, and does not move, and the device is one of `D`. `mmap` is initialized before
-            // it is borrowed, and is dropped only after an error of `init_slot`, which leaves no
-            // other field to drop.
-            unsafe {
-                (&raw mut (*this).mmap.shared).write(mmap::Shared::new()?);
-                let dev = Device::<D>::from_raw((*ctx).device);
-                let init = D::Ucontext::create(dev, &(*this).mmap, &udata);
-                init_slot(&raw mut (*this).data, init).inspect_err(|_| {
-                    mmap::Shared::end(&(*this).mmap.shared);
-                    core::ptr::drop_in_place(&raw mut (*this).mmap);
-                })?;
-                (&raw mut (*this)._count).write(Counted::new());
-            }
+            // SAFETY: By the contract of this op the memory is large enough for a `Self`. Only the
+            // address of a field is computed.
+            let slot = unsafe { &raw mut (*this).mmap.shared };
+            let shared = mmap::Shared::new()?;
+            // SAFETY: By the contract of this op the memory after the C struct is unused.
+            //
+            // INVARIANT: The core has allocated the context, and frees it only after this op has
+            // failed or after `op_dealloc`, which drop `mmap` before.
+            unsafe { slot.write(shared) };
+            // SAFETY: By the contract of this op the device is set.
+            let dev = unsafe { (*ctx).device };
+            // SAFETY: By the contract of this op the device is one of `D`. It outlives its
+            // contexts.
+            let dev = unsafe { Device::<D>::from_raw(dev) };
+            // SAFETY: Both fields of `mmap` are initialized: the core has zeroed its struct, and
+            // `shared` is written above. It is dropped only after an error of `init_slot`, which
+            // has dropped the initializer that borrows it.
+            let mmap = unsafe { &(*this).mmap };
+            let init = D::Ucontext::create(dev, mmap, &udata);
+            // SAFETY: By the contract of this op the memory is large enough for a `Self`. Only the
+            // address of a field is computed.
+            let slot = unsafe { &raw mut (*this).data };
+            // SAFETY: By the contract of this op the memory after the C struct is unused and does
+            // not move.
+            unsafe { init_slot(slot, init) }.inspect_err(|_| {
+                // SAFETY: `mmap` is initialized, and no code borrows it. The error leaves no other
+                // field to drop, and the core frees the memory.
+                unsafe { Self::drop_mmap(this) };
+            })?;
+            // SAFETY: By the contract of this op the memory is large enough for a `Self`. Only the
+            // address of a field is computed.
+            let slot = unsafe { &raw mut (*this)._count };
+            // SAFETY: By the contract of this op the memory after the C struct is unused.
+            //
+            // INVARIANT: This is the last of the fields.
+            unsafe { slot.write(Counted::new()) };
             udata
                 .finish_input()
                 .and_then(|()| udata.finish_output())
@@ -170,16 +194,39 @@ impl<D: Operations> Ucontext<D> {
     /// Only the core may call this op, with a context that `op_alloc` has initialized, and as the
     /// last op.
     unsafe extern "C" fn op_dealloc(ctx: *mut bindings::ib_ucontext) {
-        // SAFETY: By the contract of this op all fields are initialized. Each is dropped once and
-        // not used afterwards, as the core frees the memory next.
-        unsafe {
-            D::Ucontext::destroy(Self::from_raw(ctx));
-            let this = ctx.cast::<Self>();
-            core::ptr::drop_in_place(&raw mut (*this).data);
-            mmap::Shared::end(&(*this).mmap.shared);
-            core::ptr::drop_in_place(&raw mut (*this).mmap);
-            core::ptr::drop_in_place(&raw mut (*this)._count);
-        }
+        // SAFETY: By the contract of this op the context is initialized, and it is alive.
+        D::Ucontext::destroy(unsafe { Self::from_raw(ctx) });
+        let this = ctx.cast::<Self>();
+        // SAFETY: By the contract of this op the context is initialized. Only the address of a
+        // field is computed.
+        let data = unsafe { &raw mut (*this).data };
+        // SAFETY: By the contract of this op the field is initialized. It is dropped once and not
+        // used afterwards, as the core frees the memory next.
+        unsafe { core::ptr::drop_in_place(data) };
+        // SAFETY: By the contract of this op the field is initialized. It is dropped once and not
+        // used afterwards, as the core frees the memory next.
+        unsafe { Self::drop_mmap(this) };
+        // SAFETY: By the contract of this op the context is initialized. Only the address of a
+        // field is computed.
+        let count = unsafe { &raw mut (*this)._count };
+        // SAFETY: By the contract of this op the field is initialized. It is dropped once and not
+        // used afterwards, as the core frees the memory next.
+        unsafe { core::ptr::drop_in_place(count) };
+    }
+
+    /// Drops the field `mmap` of a context that is about to be freed.
+    ///
+    /// # Safety
+    ///
+    /// The field must be initialized, and the caller must not use it afterwards.
+    unsafe fn drop_mmap(this: *mut Self) {
+        // SAFETY: The caller promises that `this` points to a context. Only the address of a field
+        // is computed.
+        let mmap = unsafe { &raw mut (*this).mmap };
+        // SAFETY: The caller promises that the field is initialized.
+        mmap::Shared::end(unsafe { &(*mmap).shared });
+        // SAFETY: The caller promises that the field is initialized and not used afterwards.
+        unsafe { core::ptr::drop_in_place(mmap) };
     }
 
     /// # Safety

@@ -171,9 +171,12 @@ impl Iterator for Blocks<'_> {
     fn next(&mut self) -> Option<u64> {
         // SAFETY: By the type invariant the iterator is valid, and the borrow keeps the scatter
         // list alive.
-        unsafe {
-            bindings::rdma_helper_umem_iter_next(&mut self.iter)
-                .then(|| bindings::rdma_helper_umem_iter_addr(&mut self.iter))
+        //
+        // INVARIANT: The function moves the iterator to the next page or to its end.
+        if !unsafe { bindings::rdma_helper_umem_iter_next(&mut self.iter) } {
+            return None;
         }
+        // SAFETY: The iterator is at a page, because the last call returned true.
+        Some(unsafe { bindings::rdma_helper_umem_iter_addr(&mut self.iter) })
     }
 }

@@ -185,9 +185,10 @@ impl<D: Operations> WcSink<'_, D> {
         raw.wc_flags = flags.as_raw() as i32;
         // SAFETY: By the type invariant `base` has room for `room` entries, and `len` is below
         // `room`.
-        //
+        let entry = unsafe { self.base.add(self.len) };
+        // SAFETY: By the type invariant the entry is valid for writes.
+        unsafe { entry.write(raw) };
         // INVARIANT: Entry `len` is written, and `len` is at most `room` after the increment.
-        unsafe { self.base.add(self.len).write(raw) };
         self.len += 1;
         true
     }

@@ -114,14 +114,13 @@ impl Iterator for Sges<'_> {
     fn next(&mut self) -> Option<Sge> {
         self.left = self.left.checked_sub(1)?;
         // SAFETY: By the type invariant `next` is valid for at least one entry, as `left` was not
-        // 0. The address after that entry is in the list or at its end.
+        // 0.
+        let sge = unsafe { self.next.read_unaligned() };
+        // SAFETY: By the type invariant the address after that entry is in the list or at its end.
         //
         // INVARIANT: `next` has moved by one entry, and `left` is smaller by one.
-        unsafe {
-            let sge = self.next.read_unaligned();
-            self.next = self.next.add(1);
-            Some(Sge(sge))
-        }
+        self.next = unsafe { self.next.add(1) };
+        Some(Sge(sge))
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
@@ -275,14 +274,10 @@ impl<'a, D: Operations> SendWr<'a, D> {
 
     /// Returns the operation, or `EINVAL` if it is unknown or not possible for this type of QP.
     pub fn op(&self) -> Result<SendOp<'a, D>> {
-        // SAFETY: Both variants of the union are 32 bits without padding. The conversion to bytes
-        // keeps the wire byte order of a `__be32`.
-        let (imm, invalidate) = unsafe {
-            (
-                self.raw.ex.imm_data.to_ne_bytes(),
-                *self.raw.ex.invalidate_rkey,
-            )
-        };
+        // SAFETY: Both variants of the union are 32 bits without padding.
+        let invalidate = unsafe { *self.raw.ex.invalidate_rkey };
+        // The bytes of a `__be32` are in wire byte order.
+        let imm = invalidate.to_ne_bytes();
         match self.raw.opcode {
             bindings::ib_wr_opcode_IB_WR_SEND => return Ok(SendOp::Send),
             bindings::ib_wr_opcode_IB_WR_SEND_WITH_IMM => return Ok(SendOp::SendWithImm(imm)),
@@ -295,55 +290,67 @@ impl<'a, D: Operations> SendWr<'a, D> {
             bindings::ib_wr_opcode_IB_WR_LOCAL_INV => return Ok(SendOp::LocalInv(invalidate)),
             _ => {}
         }
-        // SAFETY: By the type invariant `at` is the first member of the struct of its opcode, and
-        // objects that the struct names are STARTED and alive for `'a`. Each arm reads only the
-        // struct of its opcode.
-        unsafe {
-            let remote = || {
-                let wr = self.at.cast::<bindings::ib_rdma_wr>().read_unaligned();
-                Remote {
+        Ok(match self.raw.opcode {
+            opcode @ (bindings::ib_wr_opcode_IB_WR_RDMA_WRITE
+            | bindings::ib_wr_opcode_IB_WR_RDMA_WRITE_WITH_IMM
+            | bindings::ib_wr_opcode_IB_WR_RDMA_READ
+            | bindings::ib_wr_opcode_IB_WR_RDMA_READ_WITH_INV) => {
+                // SAFETY: By the type invariant `at` is the first member of the struct of its
+                // opcode.
+                let wr = unsafe { self.at.cast::<bindings::ib_rdma_wr>().read_unaligned() };
+                let remote = Remote {
                     addr: wr.remote_addr,
                     rkey: wr.rkey,
+                };
+                match opcode {
+                    bindings::ib_wr_opcode_IB_WR_RDMA_WRITE => SendOp::RdmaWrite(remote),
+                    bindings::ib_wr_opcode_IB_WR_RDMA_WRITE_WITH_IMM => {
+                        SendOp::RdmaWriteWithImm(remote, imm)
+                    }
+                    _ => SendOp::RdmaRead {
+                        from: remote,
+                        invalidate: opcode == bindings::ib_wr_opcode_IB_WR_RDMA_READ_WITH_INV,
+                    },
                 }
-            };
-            let atomic = || {
-                let wr = self.at.cast::<bindings::ib_atomic_wr>().read_unaligned();
+            }
+            opcode @ (bindings::ib_wr_opcode_IB_WR_ATOMIC_CMP_AND_SWP
+            | bindings::ib_wr_opcode_IB_WR_ATOMIC_FETCH_AND_ADD) => {
+                // SAFETY: By the type invariant `at` is the first member of the struct of its
+                // opcode.
+                let wr = unsafe { self.at.cast::<bindings::ib_atomic_wr>().read_unaligned() };
                 let at = Remote {
                     addr: wr.remote_addr,
                     rkey: wr.rkey,
                 };
-                (at, wr.compare_add, wr.swap)
-            };
-            Ok(match self.raw.opcode {
-                bindings::ib_wr_opcode_IB_WR_RDMA_WRITE => SendOp::RdmaWrite(remote()),
-                bindings::ib_wr_opcode_IB_WR_RDMA_WRITE_WITH_IMM => {
-                    SendOp::RdmaWriteWithImm(remote(), imm)
-                }
-                opcode @ (bindings::ib_wr_opcode_IB_WR_RDMA_READ
-                | bindings::ib_wr_opcode_IB_WR_RDMA_READ_WITH_INV) => SendOp::RdmaRead {
-                    from: remote(),
-                    invalidate: opcode == bindings::ib_wr_opcode_IB_WR_RDMA_READ_WITH_INV,
-                },
-                bindings::ib_wr_opcode_IB_WR_ATOMIC_CMP_AND_SWP => {
-                    let (at, compare, swap) = atomic();
-                    SendOp::AtomicCmpAndSwp { at, compare, swap }
-                }
-                bindings::ib_wr_opcode_IB_WR_ATOMIC_FETCH_AND_ADD => {
-                    let (at, add, _) = atomic();
-                    SendOp::AtomicFetchAndAdd { at, add }
-                }
-                bindings::ib_wr_opcode_IB_WR_REG_MR => {
-                    let reg = self.at.cast::<bindings::ib_reg_wr>().read_unaligned();
-                    SendOp::RegMr {
-                        mr: Mr::from_raw(NonNull::new(reg.mr).ok_or(EINVAL)?.as_ptr()),
-                        key: reg.key,
-                        // CAST: The access flags are bit flags.
-                        access: Access::from_raw(reg.access as u32),
+                if opcode == bindings::ib_wr_opcode_IB_WR_ATOMIC_CMP_AND_SWP {
+                    SendOp::AtomicCmpAndSwp {
+                        at,
+                        compare: wr.compare_add,
+                        swap: wr.swap,
+                    }
+                } else {
+                    SendOp::AtomicFetchAndAdd {
+                        at,
+                        add: wr.compare_add,
                     }
                 }
-                _ => return Err(EINVAL),
-            })
-        }
+            }
+            bindings::ib_wr_opcode_IB_WR_REG_MR => {
+                // SAFETY: By the type invariant `at` is the first member of the struct of its
+                // opcode.
+                let reg = unsafe { self.at.cast::<bindings::ib_reg_wr>().read_unaligned() };
+                let mr = NonNull::new(reg.mr).ok_or(EINVAL)?;
+                SendOp::RegMr {
+                    // SAFETY: By the type invariant the region, which the struct names, is STARTED
+                    // and alive for `'a`.
+                    mr: unsafe { Mr::from_raw(mr.as_ptr()) },
+                    key: reg.key,
+                    // CAST: The access flags are bit flags.
+                    access: Access::from_raw(reg.access as u32),
+                }
+            }
+            _ => return Err(EINVAL),
+        })
     }
 
     /// Copies the data of a request with [`SendFlags::INLINE`] and returns its length in bytes.
@@ -376,7 +383,8 @@ impl<'a, D: Operations> SendWr<'a, D> {
 /// # Invariants
 ///
 /// `next` is `NULL` or a request of a list for a QP of type `qp_type`, and every request of that
-/// list from `next` on fulfils the invariants of [`SendWr`] for `'a`.
+/// list from `next` on fulfils the invariants of [`SendWr`] for `'a`. `last` is only compared and
+/// returned.
 pub struct SendWrs<'a, D: Operations> {
     next: *const bindings::ib_send_wr,
     /// Address of the request taken last or, before that, of the first.
@@ -472,7 +480,8 @@ impl<'a> RecvWr<'a> {
 /// # Invariants
 ///
 /// `next` is `NULL` or a request of a list, and every request of that list from `next` on, and its
-/// scatter/gather list, is valid for reads for `'a`, with any alignment.
+/// scatter/gather list, is valid for reads for `'a`, with any alignment. `last` is only compared
+/// and returned.
 pub struct RecvWrs<'a> {
     next: *const bindings::ib_recv_wr,
     last: *const bindings::ib_recv_wr,

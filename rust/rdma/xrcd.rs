@@ -88,14 +88,10 @@ impl<D: Operations> Xrcd<D> {
         udata: *mut bindings::ib_udata,
     ) -> c_int {
         from_result(|| {
-            // SAFETY: By the contract of this op `xrcd` is NEW, so that its device is set, and is
-            // one of `D`. ARGUMENTS holds for `udata`.
-            let (caller, dev) = unsafe {
-                (
-                    Self::caller(xrcd, udata)?,
-                    Device::<D>::from_raw((*xrcd).device),
-                )
-            };
+            // SAFETY: By the contract of this op `xrcd` is NEW, and ARGUMENTS holds for `udata`.
+            let caller = unsafe { Self::caller(xrcd, udata) }?;
+            // SAFETY: By the contract of this op `xrcd` is NEW.
+            let dev = unsafe { Self::device_of(xrcd) };
             let data = D::Xrcd::create(dev, &caller);
             // SAFETY: By the contract of this op `xrcd` is NEW, and stays so until the draft is
             // started or dropped.

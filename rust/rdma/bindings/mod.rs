@@ -9,6 +9,7 @@
     clippy::all,
     clippy::as_underscore,
     clippy::cast_lossless,
+    clippy::multiple_unsafe_ops_per_block,
     clippy::ptr_as_ptr,
     clippy::ref_as_ptr,
     clippy::undocumented_unsafe_blocks,
