@@ -2,6 +2,9 @@
 
 //! The period in which a driver is bound to its PCI device.
 //!
+//! C headers: [`include/linux/pci.h`](srctree/include/linux/pci.h),
+//! [`include/linux/dma-mapping.h`](srctree/include/linux/dma-mapping.h)
+//!
 //! Not only `probe` creates DMA memory, interrupt vectors and the registration of an RDMA device:
 //! verbs and a recovery work do so too, and they have no `&Device<Bound>`. A [`Binding`] is their
 //! proof that the device is bound. A device resource revokes it when the device is unbound: after

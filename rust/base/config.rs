@@ -2,6 +2,8 @@
 
 //! Restores the configuration space of a device that has lost it.
 //!
+//! C header: [`include/linux/pci.h`](srctree/include/linux/pci.h)
+//!
 //! A device that is reset without the kernel's knowledge forgets the addresses of its BARs, its
 //! command register and its MSI-X table, and the kernel does not restore them. QEMU resets the
 //! device in this way when it loads a snapshot of the virtual machine: the state of a vfio-user

@@ -2,6 +2,8 @@
 
 //! Counts of live objects, so that a leak shows when the module is unloaded.
 //!
+//! C header: [`include/linux/kmemleak.h`](srctree/include/linux/kmemleak.h)
+//!
 //! Every verbs object, DMA chunk and mapping contains a [`Counted`]. When the module is
 //! unloaded, [`check`] reports if any of them still exist.
 

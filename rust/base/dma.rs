@@ -2,6 +2,8 @@
 
 //! Coherent memory that the device, and possibly a process, also reads and writes.
 //!
+//! C header: [`include/linux/dma-mapping.h`](srctree/include/linux/dma-mapping.h)
+//!
 //! Every access is bounds-checked and volatile or atomic, and copies from or to a value of the
 //! caller. There is never a reference to the memory, except to a word as an atomic during an
 //! access. Words that both sides access while they work (owner words, indexes) are accessed with an

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Hibernation, for drivers whose devices do not survive it.
+//!
+//! C header: [`include/linux/suspend.h`](srctree/include/linux/suspend.h)
 
 use crate::bindings;
 use kernel::{

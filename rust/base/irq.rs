@@ -2,6 +2,9 @@
 
 //! Interrupts: all MSI-X vectors of a device, each with its own handler.
 //!
+//! C headers: [`include/linux/interrupt.h`](srctree/include/linux/interrupt.h),
+//! [`include/linux/pci.h`](srctree/include/linux/pci.h)
+//!
 //! `kernel::pci` gives access only to the first and the last vector of a range.
 
 use crate::{

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Net devices: finding one by its MAC address, its state, and its changes.
+//!
+//! C header: [`include/linux/netdevice.h`](srctree/include/linux/netdevice.h)
 
 use crate::bindings;
 use core::ptr::NonNull;

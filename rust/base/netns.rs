@@ -2,6 +2,8 @@
 
 //! Network namespaces, for devices that belong to one. An RDMA device does on systems on which the
 //! RDMA subsystem does not share devices between namespaces (`rdma system set netns exclusive`).
+//!
+//! C header: [`include/net/net_namespace.h`](srctree/include/net/net_namespace.h)
 
 use crate::bindings;
 use core::ptr::NonNull;

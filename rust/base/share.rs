@@ -2,6 +2,9 @@
 
 //! Resources that users share, and the limits of each user's share.
 //!
+//! C headers: [`include/linux/capability.h`](srctree/include/linux/capability.h),
+//! [`include/linux/sched/mm.h`](srctree/include/linux/sched/mm.h)
+//!
 //! Every process can open an RDMA device without privileges, and processes cost nothing, so the
 //! resources are shared by users (real UIDs), not by processes. A [`Supply`] has one rule: *after a
 //! user takes a unit, the user has no more than is left for all others*. One user gets at most half

@@ -2,6 +2,10 @@
 
 //! Locks and barriers that `kernel::sync` lacks.
 //!
+//! C headers: [`include/linux/spinlock.h`](srctree/include/linux/spinlock.h),
+//! [`include/linux/completion.h`](srctree/include/linux/completion.h),
+//! [`include/linux/delay.h`](srctree/include/linux/delay.h)
+//!
 //! The data path verbs run in any context, interrupt handlers included (Documentation/infiniband/
 //! core_locking.rst), so their locks disable interrupts and restore them: [`IrqLock`].
 

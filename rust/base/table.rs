@@ -2,6 +2,8 @@
 
 //! Tables from numbers to objects, whose references delay the destruction of the objects.
 //!
+//! C header: [`include/linux/xarray.h`](srctree/include/linux/xarray.h)
+//!
 //! An interrupt handler gets a QPN or CQN from the device and needs the object. [`Table::get`]
 //! finds the object in any context and returns a [`Ref`]. `destroy` calls [`Link::unlink`] after
 //! the device has released the number: the object is removed from the table, and the call waits

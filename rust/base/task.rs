@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! The current process.
+//!
+//! C header: [`include/linux/pid.h`](srctree/include/linux/pid.h)
 
 use crate::bindings;
 

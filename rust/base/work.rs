@@ -2,6 +2,8 @@
 
 //! Work items that cannot outlive their owner.
 //!
+//! C header: [`include/linux/workqueue.h`](srctree/include/linux/workqueue.h)
+//!
 //! `kernel::workqueue` has neither cancel nor flush, so its work may still run when the module is
 //! unloaded. The drop of a [`Work`] cancels it and waits for it. A path that frees memory may wait
 //! only for work that can run without new memory, which needs a [`Queue`].

@@ -2,6 +2,8 @@
 
 //! Address vectors and address handles.
 //!
+//! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
+//!
 //! C: `struct rdma_ah_attr`, `struct ib_ah`; ops `create_ah`, `create_user_ah`, `query_ah`,
 //! `destroy_ah`. All but `create_user_ah` are called in any context.
 

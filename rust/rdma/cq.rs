@@ -2,6 +2,8 @@
 
 //! Completion queues.
 //!
+//! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
+//!
 //! C: `struct ib_cq`; ops `create_cq`, `create_user_cq`, `pre_destroy_cq`, `post_destroy_cq`,
 //! `destroy_cq`, `resize_user_cq`, `modify_cq`, `poll_cq`, `req_notify_cq`.
 

@@ -2,6 +2,8 @@
 
 //! RDMA devices.
 //!
+//! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
+//!
 //! C: `struct ib_device`. A driver's [`Operations`] type is also the data of its device: the core
 //! allocates both together, and drops the data with the last reference (`dealloc_driver`).
 //!

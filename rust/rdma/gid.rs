@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! GIDs of a port, as the core manages them for RoCE.
+//!
+//! C headers: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h),
+//! [`include/rdma/ib_cache.h`](srctree/include/rdma/ib_cache.h)
 
 use crate::{
     bindings,

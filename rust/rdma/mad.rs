@@ -5,7 +5,10 @@
 //! clears the counters that CounterSelect names, separately for PortCounters and
 //! PortCountersExtended.
 //!
-//! C: `process_mad` of `struct ib_device_ops`, `<rdma/ib_pma.h>`.
+//! C headers: [`include/rdma/ib_mad.h`](srctree/include/rdma/ib_mad.h),
+//! [`include/rdma/ib_pma.h`](srctree/include/rdma/ib_pma.h)
+//!
+//! C: `process_mad` of `struct ib_device_ops`.
 
 use crate::{
     bindings,

@@ -2,6 +2,8 @@
 
 //! Memory that a process maps.
 //!
+//! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
+//!
 //! An [`Entry`] makes memory mappable at an offset that only its process knows. The core keeps the
 //! entry, and the entry keeps the memory, until the [`Entry`] is dropped *and* every mapping is
 //! gone. When the device is removed while a file is open, the core zaps the mappings. A process

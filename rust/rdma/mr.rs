@@ -2,6 +2,8 @@
 
 //! Memory regions.
 //!
+//! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
+//!
 //! C: `struct ib_mr`, which this crate allocates, because the core leaves that to the driver; ops
 //! `get_dma_mr`, `reg_user_mr`, `rereg_user_mr`, `alloc_mr`, `map_mr_sg`, `dereg_mr`.
 

@@ -2,6 +2,8 @@
 
 //! Memory windows.
 //!
+//! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
+//!
 //! C: `struct ib_mw`; ops `alloc_mw`, `dealloc_mw`. Memory windows are bound by work requests.
 
 use crate::{

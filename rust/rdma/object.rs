@@ -2,6 +2,8 @@
 
 //! The common part of all verbs objects: creation, use and destruction.
 //!
+//! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
+//!
 //! An object of the core is a C struct. [`Managed<O>`] is that struct followed by the driver's
 //! data, for the kind of object that `O` describes ([`Object`]). The file of each kind contains its
 //! `Object`, the trait that the driver implements, and the ops that only this kind has. This file

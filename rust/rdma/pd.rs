@@ -2,6 +2,8 @@
 
 //! Protection domains.
 //!
+//! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
+//!
 //! C: `struct ib_pd`; ops `alloc_pd`, `dealloc_pd`.
 
 use crate::{

@@ -2,6 +2,8 @@
 
 //! Queue pairs.
 //!
+//! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
+//!
 //! C: `struct ib_qp`; ops `create_qp`, `modify_qp`, `query_qp`, `destroy_qp`, `post_send`,
 //! `post_recv`, `attach_mcast`, `detach_mcast`. The generic code of the core implements `drain_sq`
 //! and `drain_rq`.

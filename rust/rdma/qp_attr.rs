@@ -2,6 +2,8 @@
 
 //! Attributes of QPs: those requested for a new QP, those that `modify_qp` sets, and those that
 //! `query_qp` returns.
+//!
+//! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
 use crate::{
     ah::AhAttr,

@@ -2,6 +2,8 @@
 
 //! Safe abstractions over the kernel's RDMA core, for drivers of RDMA devices.
 //!
+//! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
+//!
 //! This crate and the crate [`base`] contain all `unsafe` code of the module, and no code for a
 //! particular device. This crate is laid out like a future `rust/kernel/rdma/`, with one file for
 //! each verbs object. [`base`] contains what is not about RDMA: DMA memory, interrupts, locks,

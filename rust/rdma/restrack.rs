@@ -2,6 +2,9 @@
 
 //! Information about an object for `rdma resource show`: named values, and the raw context with
 //! `-r`.
+//!
+//! C headers: [`include/rdma/restrack.h`](srctree/include/rdma/restrack.h),
+//! [`include/rdma/rdma_netlink.h`](srctree/include/rdma/rdma_netlink.h)
 
 use crate::bindings;
 use core::marker::PhantomData;

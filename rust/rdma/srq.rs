@@ -2,6 +2,8 @@
 
 //! Shared receive queues.
 //!
+//! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
+//!
 //! C: `struct ib_srq`; ops `create_srq`, `modify_srq`, `query_srq`, `destroy_srq`, `post_srq_recv`.
 
 use crate::{

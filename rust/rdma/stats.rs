@@ -3,6 +3,9 @@
 //! Counters of a port (`rdma statistic show`, `/sys/class/infiniband/*/ports/*/hw_counters`), and
 //! of QPs that an administrator has bound to a counter of their own (`rdma statistic qp`).
 //!
+//! C headers: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h),
+//! [`include/rdma/rdma_counter.h`](srctree/include/rdma/rdma_counter.h)
+//!
 //! C: `struct rdma_hw_stats`, `struct rdma_counter`. While a QP is bound to a counter, the core
 //! adds the values of that counter to those that the driver returns for the port, so the driver
 //! leaves them out there.

@@ -2,6 +2,8 @@
 
 //! Contexts of processes.
 //!
+//! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
+//!
 //! C: `struct ib_ucontext`; ops `alloc_ucontext`, `dealloc_ucontext`, `disassociate_ucontext`,
 //! `mmap`, `mmap_free`.
 

@@ -2,12 +2,15 @@
 
 //! Request and response data of a verb that a process called.
 //!
-//! The rules are those of `struct ib_udata` (include/rdma/ib_verbs.h): a longer request is accepted
-//! if its tail is zero, a shorter response buffer truncates the response, and a longer one is
-//! filled with zeroes. A `create` reads its request while it creates the object, and responds in
-//! `start`. If a verb does not read its request, this crate checks that the request is zero. If a
-//! verb does not respond, this crate zeroes the response. So every verb follows the rules, and the
-//! device can set `uverbs_robust_udata`.
+//! C headers: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h),
+//! [`include/rdma/uverbs_ioctl.h`](srctree/include/rdma/uverbs_ioctl.h)
+//!
+//! The rules are those of `struct ib_udata`: a longer request is accepted if its tail is zero, a
+//! shorter response buffer truncates the response, and a longer one is filled with zeroes. A
+//! `create` reads its request while it creates the object, and responds in `start`. If a verb does
+//! not read its request, this crate checks that the request is zero. If a verb does not respond,
+//! this crate zeroes the response. So every verb follows the rules, and the device can set
+//! `uverbs_robust_udata`.
 
 use crate::{
     bindings,

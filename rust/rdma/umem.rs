@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Pinned memory of a process.
+//!
+//! C headers: [`include/rdma/ib_umem.h`](srctree/include/rdma/ib_umem.h),
+//! [`include/rdma/iter.h`](srctree/include/rdma/iter.h)
 
 use crate::{
     bindings,

@@ -2,6 +2,8 @@
 
 //! Domains of extended reliable connections (XRC). Target QPs use the SRQs of their own domain.
 //!
+//! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
+//!
 //! C: `struct ib_xrcd`; ops `alloc_xrcd`, `dealloc_xrcd`. Processes share a domain by a file that
 //! they name, which the core implements.
 
