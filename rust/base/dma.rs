@@ -79,11 +79,20 @@ pub enum Payer {
 ///
 /// # Examples
 ///
-/// ```ignore
-/// let ring = Chunk::alloc(&binding, caller.payer(), entries * size_of::<Cqe>())?;
-/// // The owner word is read first. The entry is read after that, and only once.
-/// if ring.load32_acquire(offset + OWNER)? & PHASE == phase {
-///     let cqe: Cqe = ring.read(offset)?;
+/// ```
+/// use base::dma::Chunk;
+///
+/// /// Offset of the owner word in an entry.
+/// const OWNER: usize = 60;
+/// const PHASE: u32 = 1 << 31;
+///
+/// /// Returns the entry at `offset` if the device has written it in this round.
+/// fn poll(ring: &Chunk, offset: usize, phase: u32) -> Result<Option<[u32; 16]>> {
+///     // The owner word is read first. The entry is read after that, and only once.
+///     if ring.load32_acquire(offset + OWNER)? & PHASE != phase {
+///         return Ok(None);
+///     }
+///     ring.read(offset).map(Some)
 /// }
 /// ```
 pub struct Chunk {

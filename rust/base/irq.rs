@@ -35,6 +35,34 @@ struct Inner {
 
 /// The vectors of a device. They are freed after this, its clones and all their [`Irq`]s are
 /// dropped.
+///
+/// # Examples
+///
+/// ```
+/// use base::{
+///     bind::Binding,
+///     irq::{
+///         Handler,
+///         Irq,
+///         Vectors, //
+///     }, //
+/// };
+/// use kernel::sync::Arc;
+///
+/// struct Events;
+///
+/// impl Handler for Events {
+///     fn handle(&self) {
+///         pr_info!("the device raised an interrupt\n");
+///     }
+/// }
+///
+/// /// Handles the first vector until the result is dropped.
+/// fn listen(binding: &Binding) -> Result<Irq> {
+///     let vectors = Vectors::alloc(binding, 1, 1)?;
+///     vectors.request(0, c"events", Arc::new(Events, GFP_KERNEL)?)
+/// }
+/// ```
 #[derive(Clone)]
 pub struct Vectors {
     inner: Arc<Inner>,

@@ -151,6 +151,22 @@ fn refuse(what: &CStr) -> Error {
 }
 
 /// A limited number of units that users share. See the [module](self).
+///
+/// # Examples
+///
+/// ```
+/// use base::{
+///     dma::Payer,
+///     share::Supply, //
+/// };
+///
+/// // 1000 queues, of which the kernel always gets ten.
+/// let queues = Supply::new(c"queues", 1000, 10)?;
+/// let part = Supply::take(&queues, Payer::Kernel)?;
+/// // The queue is free again for any user.
+/// drop(part);
+/// # Ok::<(), Error>(())
+/// ```
 #[pin_data]
 pub struct Supply {
     /// Name of the resource, for messages.

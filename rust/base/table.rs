@@ -126,17 +126,34 @@ impl PinnedDrop for Inner {
 ///
 /// # Examples
 ///
-/// ```ignore
-/// // In `start`: from here on the interrupt handler finds the queue.
-/// hw.cqs.insert(cq.cqn(), cq)?;
+/// ```
+/// use base::table::{
+///     Linked,
+///     Table, //
+/// };
 ///
-/// // In the interrupt handler. The queue is not destroyed while `cq` exists.
-/// if let Some(cq) = hw.cqs.get(cqn) {
-///     cq.complete();
+/// /// A queue, which the device knows by its number.
+/// trait Queue: Linked {
+///     fn number(&self) -> u32;
+///     fn complete(&self);
 /// }
 ///
-/// // In `destroy`, after the device has released the number. This waits for the handler.
-/// cq.unlink();
+/// /// From here on the interrupt handler finds the queue.
+/// fn start<Q: Queue>(queues: &Table<Q>, queue: &Q) -> Result {
+///     queues.insert(queue.number(), queue)
+/// }
+///
+/// /// The interrupt handler. The queue is not destroyed while `queue` exists.
+/// fn handle<Q: Queue>(queues: &Table<Q>, number: u32) {
+///     if let Some(queue) = queues.get(number) {
+///         queue.complete();
+///     }
+/// }
+///
+/// /// After the device has released the number. This waits for the handler.
+/// fn destroy<Q: Queue>(queue: &Q) {
+///     queue.link().unlink();
+/// }
 /// ```
 pub struct Table<T: Linked> {
     inner: Arc<Inner>,

@@ -90,6 +90,34 @@ struct Inner<H: Handler> {
 }
 
 /// A work item with its handler. Created with [`new_work!`](crate::new_work).
+///
+/// # Examples
+///
+/// ```
+/// use base::{
+///     new_work,
+///     work::{
+///         Handler,
+///         Work, //
+///     }, //
+/// };
+/// use kernel::sync::Arc;
+///
+/// struct Restart;
+///
+/// impl Handler for Restart {
+///     fn run(&self) {
+///         pr_info!("in process context\n");
+///     }
+/// }
+///
+/// /// Runs the handler in a second, unless the result is dropped before.
+/// fn later() -> Result<Work<Restart>> {
+///     let work = new_work!(Arc::new(Restart, GFP_KERNEL)?)?;
+///     work.queue_after(1000);
+///     Ok(work)
+/// }
+/// ```
 pub struct Work<H: Handler> {
     inner: Pin<KBox<Inner<H>>>,
 }

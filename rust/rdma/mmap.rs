@@ -247,9 +247,28 @@ impl MmapContext {
 ///
 /// # Examples
 ///
-/// ```ignore
-/// let entry = context.mmap().insert(Memory::Chunks(chunks), Protection::ReadWrite)?;
-/// user.udata().respond(&CreateCqResp { offset: entry.offset() })?;
+/// ```
+/// use base::dma::Chunk;
+/// use kernel::sync::Arc;
+/// use rdma::{
+///     device::Operations,
+///     mmap::{
+///         Entry,
+///         Memory,
+///         Protection, //
+///     },
+///     udata::User, //
+/// };
+///
+/// /// Makes a ring mappable by the process that calls the verb, and responds with the offset.
+/// fn share<D: Operations>(ring: Arc<Chunk>, user: &User<'_, D>) -> Result<Entry> {
+///     let mut chunks = KVec::new();
+///     chunks.push(ring, GFP_KERNEL)?;
+///     let mmap = user.context().mmap();
+///     let entry = mmap.insert(Memory::Chunks(chunks), Protection::ReadWrite)?;
+///     user.udata().respond(&entry.offset())?;
+///     Ok(entry)
+/// }
 /// ```
 pub struct Entry {
     mapping: NonNull<Mapping>,

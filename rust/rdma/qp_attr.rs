@@ -351,6 +351,26 @@ impl QpAttr {
 
 /// True if the state machine of the specification (IBTA 10.3.1, with the core's table) allows the
 /// transition with these attributes: all required attributes, and no attribute that is not allowed.
+///
+/// # Examples
+///
+/// ```
+/// use rdma::{
+///     enums::{
+///         QpAttrMask,
+///         QpState,
+///         QpType, //
+///     },
+///     qp_attr::modify_is_ok, //
+/// };
+///
+/// let (reset, init) = (QpState::Reset, QpState::Init);
+/// let mask = QpAttrMask::STATE | QpAttrMask::PKEY_INDEX | QpAttrMask::PORT | QpAttrMask::QKEY;
+/// assert!(modify_is_ok(reset, init, QpType::Ud, mask));
+/// // A UD QP needs a Q_Key.
+/// let mask = mask.without(QpAttrMask::QKEY);
+/// assert!(!modify_is_ok(reset, init, QpType::Ud, mask));
+/// ```
 pub fn modify_is_ok(from: QpState, to: QpState, qp_type: QpType, mask: QpAttrMask) -> bool {
     // The core's table has no column for this type.
     if qp_type == QpType::Driver {

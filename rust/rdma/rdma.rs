@@ -38,16 +38,48 @@
 //!
 //! This example has the protection domains of a driver whose device identifies them by a number:
 //!
-//! ```ignore
+//! ```
+//! use base::errno::eopnotsupp;
+//! use kernel::sync::Arc;
+//! use rdma::{
+//!     device::{
+//!         Device,
+//!         Operations, //
+//!     },
+//!     pd::{
+//!         Pd,
+//!         ProtectionDomain, //
+//!     },
+//!     udata::Caller, //
+//! };
+//!
+//! # struct Hw;
+//! # impl Hw {
+//! #     fn alloc_pdn(&self) -> Result<u32> {
+//! #         Err(eopnotsupp())
+//! #     }
+//! #     fn free_pdn(&self, _pdn: u32) {}
+//! # }
+//! /// A driver whose data of the device refers to the hardware.
+//! trait HasHw {
+//!     fn hw(&self) -> &Arc<Hw>;
+//! }
+//!
+//! # #[derive(zerocopy_derive::IntoBytes, zerocopy_derive::Immutable)]
+//! #[repr(C)]
+//! struct AllocPdResp {
+//!     pdn: u32,
+//! }
+//!
 //! struct PdData {
 //!     hw: Arc<Hw>,
 //!     pdn: u32,
 //! }
 //!
-//! impl ProtectionDomain<Driver> for PdData {
-//!     fn create(dev: &Device<Driver>, caller: &Caller<'_, Driver>) -> impl PinInit<Self, Error> {
+//! impl<D: Operations + HasHw> ProtectionDomain<D> for PdData {
+//!     fn create(dev: &Device<D>, caller: &Caller<'_, D>) -> impl PinInit<Self, Error> {
 //!         let create = || {
-//!             let hw = dev.hw.clone();
+//!             let hw = dev.hw().clone();
 //!             let pdn = hw.alloc_pdn()?;
 //!             let this = Self { hw, pdn };
 //!             if let Some(user) = caller.user() {
@@ -58,7 +90,7 @@
 //!         create()
 //!     }
 //!
-//!     fn destroy(_pd: &Pd<Driver>) -> Result {
+//!     fn destroy(_pd: &Pd<D>) -> Result {
 //!         Ok(())
 //!     }
 //! }

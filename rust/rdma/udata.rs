@@ -46,11 +46,22 @@ use zerocopy::{
 ///
 /// # Examples
 ///
-/// ```ignore
-/// if let Some(user) = caller.user() {
-///     let request: CreateCqReq = user.udata().read()?;
-///     // ...
-///     user.udata().respond(&CreateCqResp { cqn })?;
+/// ```
+/// use rdma::{
+///     device::Operations,
+///     udata::Caller, //
+/// };
+///
+/// /// Reads the request of a process, and responds with a number of the device.
+/// fn answer<D: Operations>(caller: &Caller<'_, D>, number: u32) -> Result {
+///     if let Some(user) = caller.user() {
+///         let flags: u32 = user.udata().read()?;
+///         if flags != 0 {
+///             return Err(EINVAL);
+///         }
+///         user.udata().respond(&number)?;
+///     }
+///     Ok(())
 /// }
 /// ```
 pub struct Udata<'a> {
