@@ -15,9 +15,9 @@ type RegsBar = DevresBar<{ regs::BAR_REGS_SIZE }>;
 type DoorbellBar = DevresBar;
 
 /// Value of every register read when the device is gone.
-pub(crate) const GONE: u32 = u32::MAX;
+pub(crate) const PCI_ERROR_RESPONSE: u32 = u32::MAX;
 
-/// The mapped BARs. After unbind, writes have no effect and reads return [`GONE`].
+/// The mapped BARs. After unbind, writes have no effect and reads return [`PCI_ERROR_RESPONSE`].
 pub(crate) struct Bars {
     regs: RegsBar,
     doorbells: DoorbellBar,
@@ -47,12 +47,12 @@ impl Bars {
         })
     }
 
-    /// Reads the register at `offset`. Returns [`GONE`] if the device is gone.
+    /// Reads the register at `offset`. Returns [`PCI_ERROR_RESPONSE`] if the device is gone.
     pub(crate) fn read(&self, offset: usize) -> u32 {
         self.regs
             .try_access()
             .and_then(|bar| bar.try_read32(offset).ok())
-            .unwrap_or(GONE)
+            .unwrap_or(PCI_ERROR_RESPONSE)
     }
 
     /// Writes the register at `offset`.

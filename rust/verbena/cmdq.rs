@@ -5,12 +5,13 @@
 //! [`exec`](CommandQueue::exec) takes a free slot, writes the request, rings the doorbell, and
 //! sleeps until the interrupt handler has seen the reply's token. Up to [`SLOTS`] commands are
 //! outstanding. If the device does not answer a command in time, the command fails with
-//! [`Failure::Dead`] and the driver declares the device dead. The slot stays taken for the rest of
-//! this life, since the device may still write to it.
+//! [`CommandError::Dead`] and the driver declares the device dead. The slot stays taken for the
+//! rest of this life, since the device may still write to it.
 //!
 //! [`give`](CommandQueue::give) gives memory to the device together with the command that names it,
 //! and [`take_back`](CommandQueue::take_back) takes it back. [`exec_with`](CommandQueue::exec_with)
-//! lends memory for the duration of one command. Only this module makes a [`LetGo`], from a reply.
+//! lends memory for the duration of one command. Only this module makes a [`ReleaseProof`], from a
+//! reply.
 
 pub(crate) mod lent;
 
@@ -36,7 +37,7 @@ use crate::{
         Lent, //
     },
     health::{
-        Cause,
+        DeathCause,
         Health, //
     }, //
 };
@@ -85,41 +86,41 @@ const SLOTS: u32 = 32;
 const TIMEOUT: Delta = Delta::from_millis(10_000);
 
 /// Interval at which a waiting command checks for its reply, in case the interrupt is missing.
-const LOOK_MS: u32 = 200;
+const REPLY_POLL_MS: u32 = 200;
 
 /// Proof that the device has let go of an object, or has never taken it.
-pub(crate) struct LetGo(());
+pub(crate) struct ReleaseProof(());
 
 /// Permission to lend memory to a command that is being made and is executed next.
 pub(crate) struct Lender(());
 
 /// Reason why a command has no reply.
-pub(crate) enum Failure {
+pub(crate) enum CommandError {
     /// The device refused the command, with this syndrome. A failed command has changed nothing.
-    Refused(Error, LetGo, u32),
+    Refused(Error, ReleaseProof, u32),
     /// The device is dead. The driver does not know which part of the command the device executed.
     Dead,
 }
 
-impl From<Failure> for Error {
-    fn from(failure: Failure) -> Self {
+impl From<CommandError> for Error {
+    fn from(failure: CommandError) -> Self {
         match failure {
-            Failure::Refused(e, ..) => e,
-            Failure::Dead => EIO,
+            CommandError::Refused(e, ..) => e,
+            CommandError::Dead => EIO,
         }
     }
 }
 
 /// State that the driver keeps for a slot.
 #[pin_data]
-struct Slot {
+struct CommandSlot {
     /// Token of the command that waits in this slot, or 0.
     token: Atomic<u32>,
     #[pin]
     done: Completion,
 }
 
-struct Free {
+struct FreeSlots {
     slots: u32,
     last_token: u32,
 }
@@ -130,9 +131,9 @@ pub(crate) struct CommandQueue {
     bars: Arc<Bars>,
     health: Arc<Health>,
     memory: Lent<Arc<Chunk>>,
-    slots: KVec<Pin<KBox<Slot>>>,
+    slots: KVec<Pin<KBox<CommandSlot>>>,
     #[pin]
-    free: Mutex<Free>,
+    free: Mutex<FreeSlots>,
     #[pin]
     freed: CondVar,
 }
@@ -150,7 +151,7 @@ impl CommandQueue {
             let mut slots = KVec::with_capacity(SLOTS as usize, GFP_KERNEL)?;
             for _ in 0..SLOTS {
                 let slot = KBox::pin_init::<Error>(
-                    try_pin_init!(Slot {
+                    try_pin_init!(CommandSlot {
                         token: Atomic::new(0),
                         done <- Completion::new(),
                     }? Error),
@@ -163,19 +164,19 @@ impl CommandQueue {
                 health,
                 memory,
                 slots,
-                free <- new_mutex!(Free { slots: u32::MAX >> (32 - SLOTS), last_token: 0 }),
+                free <- new_mutex!(FreeSlots { slots: u32::MAX >> (32 - SLOTS), last_token: 0 }),
                 freed <- new_condvar!(),
             }? Error))
         })
     }
 
     /// Returns the DMA address of the slots and their number, for the device's registers.
-    pub(crate) fn place(&self) -> (u64, u32) {
+    pub(crate) fn slot_memory(&self) -> (u64, u32) {
         (self.memory.lend(&Lender(())).addr(), SLOTS)
     }
 
     /// Executes a command and returns its reply. Process context.
-    pub(crate) fn exec<C: Command>(&self, request: &C) -> Result<C::Reply, Failure> {
+    pub(crate) fn exec<C: Command>(&self, request: &C) -> Result<C::Reply, CommandError> {
         self.exec_at(self.take_slot()?, request)
     }
 
@@ -185,14 +186,14 @@ impl CommandQueue {
         &self,
         (index, token): (u32, u32),
         request: &C,
-    ) -> Result<C::Reply, Failure> {
+    ) -> Result<C::Reply, CommandError> {
         let begin = Instant::<Monotonic>::now();
         let answered = self.exec_in(index, token, C::OPCODE, request.as_bytes());
         let reply = answered.map(|()| self.read_reply::<C>(index));
         let error = match &reply {
             Ok(Ok(_)) => 0,
-            Ok(Err(Failure::Refused(error, ..))) => error.to_errno(),
-            Ok(Err(Failure::Dead)) | Err(_) => EIO.to_errno(),
+            Ok(Err(CommandError::Refused(error, ..))) => error.to_errno(),
+            Ok(Err(CommandError::Dead)) | Err(_) => EIO.to_errno(),
         };
         trace::command(self.health.name(), C::OPCODE.name(), error, begin.elapsed());
         let reply = reply?;
@@ -214,8 +215,8 @@ impl CommandQueue {
         let slot = self.take_slot()?;
         self.exec_at(slot, &request(&Lender(())))
             .map_err(|failure| {
-                if let Failure::Refused(_, let_go, _) = &failure {
-                    memory.iter().for_each(|lent| lent.returned(let_go));
+                if let CommandError::Refused(_, proof, _) = &failure {
+                    memory.iter().for_each(|lent| lent.returned(proof));
                 }
                 failure.into()
             })
@@ -229,7 +230,9 @@ impl CommandQueue {
         memory: &[&dyn Borrowed],
     ) -> Result<C::Reply> {
         let reply = self.give(request, memory)?;
-        memory.iter().for_each(|lent| lent.returned(&LetGo(())));
+        memory
+            .iter()
+            .for_each(|lent| lent.returned(&ReleaseProof(())));
         Ok(reply)
     }
 
@@ -242,7 +245,7 @@ impl CommandQueue {
         old: &[&dyn Borrowed],
     ) -> Result<C::Reply> {
         let reply = self.give(request, memory)?;
-        old.iter().for_each(|lent| lent.returned(&LetGo(())));
+        old.iter().for_each(|lent| lent.returned(&ReleaseProof(())));
         Ok(reply)
     }
 
@@ -258,14 +261,14 @@ impl CommandQueue {
     ) -> Option<C::Reply> {
         match self.exec(request) {
             Ok(reply) => {
-                let let_go = LetGo(());
-                memory.iter().for_each(|lent| lent.returned(&let_go));
+                let proof = ReleaseProof(());
+                memory.iter().for_each(|lent| lent.returned(&proof));
                 return Some(reply);
             }
-            Err(Failure::Refused(..)) => self
+            Err(CommandError::Refused(..)) => self
                 .health
-                .declare_dead(Cause::Protocol("it refused to destroy an object")),
-            Err(Failure::Dead) => {}
+                .declare_dead(DeathCause::Protocol("it refused to destroy an object")),
+            Err(CommandError::Dead) => {}
         }
         self.health.wait_end();
         None
@@ -281,14 +284,16 @@ impl CommandQueue {
         is_known: impl FnOnce() -> bool,
     ) -> Result {
         match self.exec(request) {
-            Ok(_) => memory.iter().for_each(|lent| lent.returned(&LetGo(()))),
-            Err(Failure::Refused(e, ..)) if e == EBUSY && is_known() => return Err(e),
-            Err(Failure::Refused(..)) => {
+            Ok(_) => memory
+                .iter()
+                .for_each(|lent| lent.returned(&ReleaseProof(()))),
+            Err(CommandError::Refused(e, ..)) if e == EBUSY && is_known() => return Err(e),
+            Err(CommandError::Refused(..)) => {
                 self.health
-                    .declare_dead(Cause::Protocol("it refused to destroy an object"));
+                    .declare_dead(DeathCause::Protocol("it refused to destroy an object"));
                 self.health.wait_end();
             }
-            Err(Failure::Dead) => self.health.wait_end(),
+            Err(CommandError::Dead) => self.health.wait_end(),
         }
         Ok(())
     }
@@ -346,11 +351,11 @@ impl CommandQueue {
         self.freed.notify_all();
     }
 
-    fn take_slot(&self) -> Result<(u32, u32), Failure> {
+    fn take_slot(&self) -> Result<(u32, u32), CommandError> {
         let mut free = self.free.lock();
         loop {
             if self.health.is_dead() {
-                return Err(Failure::Dead);
+                return Err(CommandError::Dead);
             }
             if free.slots != 0 {
                 break;
@@ -384,7 +389,7 @@ impl CommandQueue {
         token: u32,
         opcode: Opcode,
         request: &[u8],
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CommandError> {
         let header = RequestHeader {
             opcode: Le16::new(opcode.to_raw()),
             token: Le32::new(token),
@@ -399,7 +404,7 @@ impl CommandQueue {
             self.slots.get(index as usize),
             tail.get_mut(..request.len()),
         ) else {
-            return Err(self.broken("a request does not fit into its command slot"));
+            return Err(self.contract_violation("a request does not fit into its command slot"));
         };
         payload.copy_from_slice(request);
         if self
@@ -407,7 +412,7 @@ impl CommandQueue {
             .write_bytes(Self::request_offset(index), &bytes)
             .is_err()
         {
-            return Err(self.broken("a command slot does not exist"));
+            return Err(self.contract_violation("a command slot does not exist"));
         }
 
         slot.done.reinit();
@@ -421,16 +426,22 @@ impl CommandQueue {
     }
 
     /// Declares the device dead because of a condition that the sizes in the contract rule out.
-    fn broken(&self, what: &'static str) -> Failure {
-        self.health.declare_dead(Cause::Protocol(what));
-        Failure::Dead
+    fn contract_violation(&self, what: &'static str) -> CommandError {
+        self.health.declare_dead(DeathCause::Protocol(what));
+        CommandError::Dead
     }
 
-    fn wait(&self, slot: &Slot, index: u32, token: u32, opcode: Opcode) -> Result<(), Failure> {
+    fn wait(
+        &self,
+        slot: &CommandSlot,
+        index: u32,
+        token: u32,
+        opcode: Opcode,
+    ) -> Result<(), CommandError> {
         let begin = Instant::<Monotonic>::now();
         loop {
             let late = begin.elapsed() >= TIMEOUT;
-            let woken = slot.done.wait_ms(LOOK_MS);
+            let woken = slot.done.wait_ms(REPLY_POLL_MS);
             // A late interrupt for the slot's former command may have woken this thread, so the
             // token decides.
             if self.reply_token(index) == token {
@@ -439,46 +450,46 @@ impl CommandQueue {
                         self.health.pdev(),
                         "the device replied to command {}, but raised no interrupt within {} ms\n",
                         opcode.name(),
-                        LOOK_MS
+                        REPLY_POLL_MS
                     );
                 }
                 return Ok(());
             }
             if self.health.is_dead() {
-                return Err(Failure::Dead);
+                return Err(CommandError::Dead);
             }
             if late {
                 break;
             }
             if !woken {
-                self.look();
+                self.check_status();
             }
         }
         if !self.health.is_dead() {
             dev_err!(self.health.pdev(), "command {} timed out\n", opcode.name());
-            self.health.declare_dead(Cause::CommandTimeout);
+            self.health.declare_dead(DeathCause::CommandTimeout);
         }
-        Err(Failure::Dead)
+        Err(CommandError::Dead)
     }
 
     /// Reads the status register, and declares the device dead if it reports a fatal error, is
     /// gone, or was reset.
-    pub(crate) fn look(&self) {
+    pub(crate) fn check_status(&self) {
         match self.bars.read(regs::STATUS) {
-            crate::bars::GONE => self.health.declare_dead(Cause::Gone),
+            crate::bars::PCI_ERROR_RESPONSE => self.health.declare_dead(DeathCause::Removed),
             status if status & regs::STATUS_FATAL != 0 => self
                 .health
-                .declare_dead(Cause::Device(self.bars.read(regs::FATAL_SYNDROME))),
+                .declare_dead(DeathCause::Device(self.bars.read(regs::FATAL_SYNDROME))),
             // The device is ready from the beginning of a life. Only a reset clears this bit.
             status if status & regs::STATUS_READY == 0 => self
                 .health
-                .declare_dead(Cause::Protocol("it was reset, and not by this driver")),
+                .declare_dead(DeathCause::Protocol("it was reset, and not by this driver")),
             _ => {}
         }
     }
 
     /// Reads the reply of the device, whose token has been seen.
-    fn read_reply<C: Command>(&self, index: u32) -> Result<C::Reply, Failure> {
+    fn read_reply<C: Command>(&self, index: u32) -> Result<C::Reply, CommandError> {
         let offset = Self::reply_offset(index);
         let mut reply = C::Reply::new_zeroed();
         let (Ok(header), Ok(())) = (
@@ -486,14 +497,14 @@ impl CommandQueue {
             self.memory
                 .read_bytes(offset + HEADER_SIZE, reply.as_mut_bytes()),
         ) else {
-            return Err(self.broken("a reply does not fit into its command slot"));
+            return Err(self.contract_violation("a reply does not fit into its command slot"));
         };
         let syndrome = header.syndrome.get();
         let error = match CmdStatus::from_raw(header.status.get()) {
             Some(CmdStatus::Ok) => return Ok(reply),
             Some(CmdStatus::Fatal) => {
-                self.health.declare_dead(Cause::Device(syndrome));
-                return Err(Failure::Dead);
+                self.health.declare_dead(DeathCause::Device(syndrome));
+                return Err(CommandError::Dead);
             }
             Some(CmdStatus::Busy) => EBUSY,
             Some(CmdStatus::Exists) => EEXIST,
@@ -503,9 +514,13 @@ impl CommandQueue {
             Some(CmdStatus::Denied) => EACCES,
             Some(_) => EINVAL,
             // The driver does not know whether the device executed the command.
-            None => return Err(self.broken("it replied to a command with an unknown status")),
+            None => {
+                return Err(
+                    self.contract_violation("it replied to a command with an unknown status")
+                )
+            }
         };
-        if self.health.refusals.may_log() {
+        if self.health.ratelimit.may_log() {
             dev_info!(
                 self.health.pdev(),
                 "command {} failed: {}, syndrome {:#06x}\n",
@@ -514,6 +529,6 @@ impl CommandQueue {
                 syndrome
             );
         }
-        Err(Failure::Refused(error, LetGo(()), syndrome))
+        Err(CommandError::Refused(error, ReleaseProof(()), syndrome))
     }
 }

@@ -55,7 +55,7 @@ use kernel::{
 use zerocopy::FromBytes;
 
 /// Context of one type of object.
-pub(crate) trait Context: FromBytes + Copy {
+pub(crate) trait TableContext: FromBytes + Copy {
     /// Table that holds contexts of this type.
     const TABLE: Table;
 
@@ -65,7 +65,7 @@ pub(crate) trait Context: FromBytes + Copy {
 
 macro_rules! context {
     ($($type:ident in $table:ident),* $(,)?) => {
-        $(impl Context for $type {
+        $(impl TableContext for $type {
             const TABLE: Table = Table::$table;
 
             fn seq(&self) -> u32 {
@@ -91,18 +91,18 @@ const SLOW_TRIES: u32 = 200;
 const SLEEP_MS: u32 = 5;
 
 /// The chunks of one table. A chunk is `None` until one of its numbers is used.
-type Chunks = KVVec<Option<Lent<Arc<Chunk>>>>;
+type TableChunks = KVVec<Option<Lent<Arc<Chunk>>>>;
 
 /// Context tables of all object types.
 #[pin_data]
-pub(crate) struct Tables {
+pub(crate) struct ContextTables {
     dma: Binding,
     health: Arc<Health>,
     #[pin]
-    chunks: Mutex<[Chunks; Table::ALL.len()]>,
+    chunks: Mutex<[TableChunks; Table::ALL.len()]>,
 }
 
-impl Tables {
+impl ContextTables {
     pub(crate) fn new(dma: &Binding, health: &Arc<Health>) -> impl PinInit<Self> {
         let (dma, health) = (dma.clone(), health.clone());
         pin_init!(Self {
@@ -112,14 +112,14 @@ impl Tables {
         })
     }
 
-    const fn per_chunk<C: Context>() -> u32 {
+    const fn per_chunk<C: TableContext>() -> u32 {
         // CAST: The value is at most 2^16.
         (TABLE_CHUNK_SIZE / size_of::<C>()) as u32
     }
 
     /// Makes sure that the context of `number` has memory. Called before the object's CREATE
     /// command.
-    pub(crate) fn ensure<C: Context>(&self, cmdq: &CommandQueue, number: u32) -> Result {
+    pub(crate) fn ensure<C: TableContext>(&self, cmdq: &CommandQueue, number: u32) -> Result {
         let chunk = number / Self::per_chunk::<C>();
         let mut tables = self.chunks.lock();
         // CAST: The enumeration is small, see `ALL`.
@@ -150,7 +150,7 @@ impl Tables {
 
     /// Reads the most recent context of `number` that the device has published. Returns `EBUSY` if
     /// the device was writing the context at each attempt. May sleep.
-    pub(crate) fn read<C: Context>(&self, number: u32) -> Result<C> {
+    pub(crate) fn read<C: TableContext>(&self, number: u32) -> Result<C> {
         self.read_quickly(number).or_else(|e| {
             if e != EBUSY {
                 return Err(e);
@@ -167,7 +167,7 @@ impl Tables {
     }
 
     /// Reads a context like [`read`](Self::read), but without sleeping.
-    pub(crate) fn read_quickly<C: Context>(&self, number: u32) -> Result<C> {
+    pub(crate) fn read_quickly<C: TableContext>(&self, number: u32) -> Result<C> {
         let chunk = {
             let tables = self.chunks.lock();
             tables

@@ -17,9 +17,9 @@ use crate::{
         },
         Le32, //
     },
-    cmdq::Failure,
-    hw::Parts,
-    verbs::Live, //
+    cmdq::CommandError,
+    hw::DeviceResources,
+    verbs::VerbsDevice, //
 };
 use base::errno::eopnotsupp;
 use kernel::{
@@ -35,20 +35,20 @@ use kernel::{
 };
 
 /// Length limit of a line that requests a fault, in bytes.
-const LONGEST: usize = 64;
+const MAX_LINE: usize = 64;
 
 /// Files of one life of the device. They are removed before the life ends.
-pub(crate) struct Files {
-    _files: [Pin<KBox<File<Arc<Live>>>>; 3],
+pub(crate) struct DebugFiles {
+    _files: [Pin<KBox<File<Arc<VerbsDevice>>>>; 3],
 }
 
-impl Files {
+impl DebugFiles {
     /// Creates the files for a life.
-    pub(crate) fn new(parts: &Parts, live: &Arc<Live>) -> Result<Self> {
-        let device: &kernel::device::Device = (*parts.pdev).as_ref();
+    pub(crate) fn new(resources: &DeviceResources, vdev: &Arc<VerbsDevice>) -> Result<Self> {
+        let device: &kernel::device::Device = (*resources.pdev).as_ref();
         let name = CString::try_from_fmt(fmt!("verbena-{}", device.name()))?;
         let dir = Dir::new(&name);
-        let data = || Ok::<_, Error>(live.clone());
+        let data = || Ok::<_, Error>(vdev.clone());
         let commands = dir.read_callback_file(c"commands", data(), &commands);
         let queues = dir.read_callback_file(c"event_queues", data(), &event_queues);
         let inject = dir.write_callback_file(c"inject", data(), &inject);
@@ -62,34 +62,34 @@ impl Files {
     }
 }
 
-fn commands(live: &Arc<Live>, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-    live.cmdq.show(to)
+fn commands(vdev: &Arc<VerbsDevice>, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+    vdev.cmdq.show(to)
 }
 
-fn event_queues(live: &Arc<Live>, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-    live.events.show(to)
+fn event_queues(vdev: &Arc<VerbsDevice>, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+    vdev.events.show(to)
 }
 
 /// Injects the fault that a line of a few words describes. Returns `E2BIG` for a line that is too
 /// long, and `EINVAL` for any other mistake in it.
-fn inject(live: &Arc<Live>, from: &mut UserSliceReader) -> Result {
-    let mut bytes = [0u8; LONGEST];
+fn inject(vdev: &Arc<VerbsDevice>, from: &mut UserSliceReader) -> Result {
+    let mut bytes = [0u8; MAX_LINE];
     let line = bytes.get_mut(..from.len()).ok_or(E2BIG)?;
     from.read_slice(line)?;
     let request = parse(line).ok_or(EINVAL)?;
-    if !live.has(FEATURE_FAULTS) {
+    if !vdev.has(FEATURE_FAULTS) {
         return Err(eopnotsupp());
     }
     dev_info!(
-        live.pdev,
+        vdev.pdev,
         "injecting a fault: kind {}, number {}, status {}\n",
         request.kind,
         request.number.get(),
         request.status
     );
-    match live.cmdq.exec(&request) {
+    match vdev.cmdq.exec(&request) {
         // A device that has died of the fault does not answer.
-        Err(Failure::Dead) if request.kind == FaultKind::Device.to_raw() => Ok(()),
+        Err(CommandError::Dead) if request.kind == FaultKind::Device.to_raw() => Ok(()),
         result => result.map(|_| ()).map_err(Error::from),
     }
 }

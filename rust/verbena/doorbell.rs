@@ -3,8 +3,9 @@
 //! Doorbell areas. Device specification, "Doorbells". The protocol itself is in
 //! [`crate::abi::doorbell`].
 //!
-//! The kernel has areas of its own, and each context of a process has some. [`Areas`] grows by an
-//! area when all slots of a kind are taken. A [`Slot`] is the place of one queue in an area.
+//! The kernel has areas of its own, and each context of a process has some. [`DoorbellAreas`] grows
+//! by an area when all slots of a kind are taken. A [`DoorbellSlot`] is the place of one queue in
+//! an area.
 
 use crate::{
     abi::{
@@ -101,13 +102,13 @@ impl Words for AreaWords<'_> {
 }
 
 /// Mappings of an area into a process, see [`AreaInfo`].
-struct Mappings {
+struct AreaMappings {
     device: Entry,
     guest: Entry,
     ring: Entry,
 }
 
-impl Mappings {
+impl AreaMappings {
     fn new(hw: &Hw, uar: u32, memory: &Arc<Chunk>, context: &MmapContext) -> Result<Self> {
         let part = |offset| Memory::Part {
             chunk: memory.clone(),
@@ -142,12 +143,12 @@ pub(crate) enum SlotKind {
 const GROUPS: usize = AREA_SLOTS / 64;
 
 /// Bit masks of the slots that are taken.
-struct Taken {
+struct SlotMasks {
     qp: [u64; GROUPS],
     cq: [u64; GROUPS],
 }
 
-impl Taken {
+impl SlotMasks {
     fn of(&mut self, kind: SlotKind) -> &mut [u64; GROUPS] {
         match kind {
             SlotKind::Qp => &mut self.qp,
@@ -157,17 +158,17 @@ impl Taken {
 }
 
 /// Index of an area (UAR), which is freed when it is dropped.
-struct Uar {
+struct UarIndex {
     hw: Arc<Hw>,
     index: u32,
     _part: Part,
 }
 
-impl Drop for Uar {
+impl Drop for UarIndex {
     fn drop(&mut self) {
         // The capabilities are known since the index was taken.
-        if let Ok(known) = self.hw.known() {
-            known.ids.uars.free(self.index);
+        if let Ok(info) = self.hw.info() {
+            info.ids.uars.free(self.index);
         }
     }
 }
@@ -176,7 +177,7 @@ impl Drop for Uar {
 struct AreaMemory {
     memory: Lent<Arc<Chunk>>,
     /// Index of the area. It is dropped last, so that no other area gets it before.
-    uar: Uar,
+    uar: UarIndex,
 }
 
 impl Drop for AreaMemory {
@@ -196,31 +197,31 @@ impl Drop for AreaMemory {
 
 /// A doorbell area of the kernel or of a process.
 #[pin_data]
-pub(crate) struct Area {
+pub(crate) struct DoorbellArea {
     part: AreaMemory,
     /// Mappings of the memory and the doorbell page into a process. The kernel's areas have none.
-    mappings: Option<Mappings>,
+    mappings: Option<AreaMappings>,
     #[pin]
-    taken: Mutex<Taken>,
+    taken: Mutex<SlotMasks>,
 }
 
-impl Area {
+impl DoorbellArea {
     /// Creates an area, of the kernel or of a context. `first` is the context's first area, unless
     /// the new one is the first.
     fn new(
         hw: &Arc<Hw>,
         context: Option<&MmapContext>,
-        first: Option<&Arc<Area>>,
+        first: Option<&Arc<DoorbellArea>>,
     ) -> Result<Arc<Self>> {
-        let uars = &hw.known()?.ids.uars;
+        let uars = &hw.info()?.ids.uars;
         // The bytes of a context's area are not counted, because each user has a limit on the
         // number of areas.
         let (payer, least) = match context {
-            Some(_) => (Payer::Counted, ids::of_kernel(uars.count())),
+            Some(_) => (Payer::Counted, ids::kernel_reserve(uars.count())),
             None => (Payer::Kernel, 0),
         };
         let (index, part) = uars.alloc_from(payer, least)?;
-        let uar = Uar {
+        let uar = UarIndex {
             hw: hw.clone(),
             index,
             _part: part,
@@ -232,7 +233,7 @@ impl Area {
         };
         let memory = Arc::new(Chunk::alloc(&hw.dma, payer, AREA_SIZE)?, GFP_KERNEL)?;
         let mappings = match context {
-            Some(context) => Some(Mappings::new(hw, index, &memory, context)?),
+            Some(context) => Some(AreaMappings::new(hw, index, &memory, context)?),
             None => None,
         };
         let part = AreaMemory {
@@ -254,7 +255,7 @@ impl Area {
             try_pin_init!(Self {
                 part,
                 mappings,
-                taken <- new_mutex!(Taken { qp: [0; GROUPS], cq: [0; GROUPS] }),
+                taken <- new_mutex!(SlotMasks { qp: [0; GROUPS], cq: [0; GROUPS] }),
             }? Error),
             GFP_KERNEL,
         )
@@ -282,12 +283,12 @@ impl Area {
 
 /// Doorbell areas of the kernel or of one context.
 #[pin_data]
-pub(crate) struct Areas {
+pub(crate) struct DoorbellAreas {
     #[pin]
-    list: Mutex<KVec<Arc<Area>>>,
+    list: Mutex<KVec<Arc<DoorbellArea>>>,
 }
 
-impl Areas {
+impl DoorbellAreas {
     pub(crate) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
             list <- new_mutex!(KVec::new()),
@@ -300,28 +301,28 @@ impl Areas {
         hw: &Arc<Hw>,
         context: Option<&MmapContext>,
         kind: SlotKind,
-    ) -> Result<Slot> {
+    ) -> Result<DoorbellSlot> {
         let mut list = self.list.lock();
         for area in list.iter() {
             if let Some(index) = area.take(kind) {
-                return Ok(Slot {
+                return Ok(DoorbellSlot {
                     area: area.clone(),
                     kind,
                     index,
                 });
             }
         }
-        let area = Area::new(hw, context, list.first())?;
+        let area = DoorbellArea::new(hw, context, list.first())?;
         let index = area.take(kind).ok_or(ENOMEM)?;
         list.push(area.clone(), GFP_KERNEL)?;
-        Ok(Slot { area, kind, index })
+        Ok(DoorbellSlot { area, kind, index })
     }
 
     /// Returns how a process maps its first area, which is created if there is none yet.
     pub(crate) fn first(&self, hw: &Arc<Hw>, context: Option<&MmapContext>) -> Result<AreaInfo> {
         let mut list = self.list.lock();
         if list.is_empty() {
-            list.push(Area::new(hw, context, None)?, GFP_KERNEL)?;
+            list.push(DoorbellArea::new(hw, context, None)?, GFP_KERNEL)?;
         }
         Ok(list.first().map(|area| area.info()).unwrap_or_default())
     }
@@ -333,10 +334,10 @@ impl Areas {
     }
 }
 
-impl Area {
+impl DoorbellArea {
     /// Returns how a process maps the area.
     fn info(&self) -> AreaInfo {
-        let offset = |entry: fn(&Mappings) -> &Entry| {
+        let offset = |entry: fn(&AreaMappings) -> &Entry| {
             Le64::new(self.mappings.as_ref().map_or(0, |m| entry(m).offset()))
         };
         AreaInfo {
@@ -350,13 +351,13 @@ impl Area {
 }
 
 /// Place of a queue in a doorbell area, which is freed when it is dropped.
-pub(crate) struct Slot {
-    area: Arc<Area>,
+pub(crate) struct DoorbellSlot {
+    area: Arc<DoorbellArea>,
     kind: SlotKind,
     index: u16,
 }
 
-impl Slot {
+impl DoorbellSlot {
     /// Returns the index of the area (UAR).
     pub(crate) fn uar(&self) -> u32 {
         self.area.part.uar.index
@@ -419,7 +420,7 @@ impl Slot {
     }
 }
 
-impl Drop for Slot {
+impl Drop for DoorbellSlot {
     fn drop(&mut self) {
         self.area.give_back(self.kind, self.index);
     }

@@ -11,11 +11,11 @@
 //! The driver takes an entry, stores the consumer index, and handles the entry after a full fence
 //! (see [`crate::abi::eqe`] for the reason for this order).
 
-mod asynchronous;
+mod async_eq;
 
-pub(crate) use self::asynchronous::Object;
+pub(crate) use self::async_eq::AffiliatedObject;
 
-use self::asynchronous::{
+use self::async_eq::{
     AsyncEq,
     AsyncWork, //
 };
@@ -47,12 +47,12 @@ use crate::{
         },
         Lender, //
     },
-    health::Cause,
+    health::DeathCause,
     hw::{
-        Hw,
-        Parts, //
+        DeviceResources,
+        Hw, //
     },
-    ring::Ring, //
+    ring::DmaRing, //
 };
 use base::{
     dma::{
@@ -101,7 +101,7 @@ pub(crate) trait Listener: Send + Sync {
 
 /// Memory of an event queue: ring and consumer index.
 struct EventMemory {
-    ring: Lent<Ring>,
+    ring: Lent<DmaRing>,
     consumer: Lent<Arc<Chunk>>,
 }
 
@@ -112,7 +112,7 @@ impl EventMemory {
             Chunk::alloc(&hw.dma, Payer::Kernel, size_of::<Le32>())?,
             GFP_KERNEL,
         )?;
-        let ring = Ring::new(&hw.dma, Payer::Kernel, EQE_SIZE << LOG_SIZE)?;
+        let ring = DmaRing::new(&hw.dma, Payer::Kernel, EQE_SIZE << LOG_SIZE)?;
         let memory = Self {
             ring: Lent::new(ring, &hw.health),
             consumer: Lent::new(consumer, &hw.health),
@@ -121,7 +121,7 @@ impl EventMemory {
     }
 
     /// Creates the event queue, by which the memory goes to the device. After this call nothing may
-    /// fail before [`Events::end`] can find the queue.
+    /// fail before [`EventQueues::end`] can find the queue.
     fn create(&self, hw: &Hw, eqn: u32, vector: u16) -> Result {
         hw.tables.ensure::<EqContext>(&hw.cmdq, eqn)?;
         let request = |to: &Lender| CreateEq {
@@ -160,7 +160,8 @@ impl EventMemory {
 struct EventRing {
     memory: Arc<EventMemory>,
     ci: u32,
-    /// Value of `ci` when [`stuck`](Self::stuck) was called last, if an entry waited there.
+    /// Value of `ci` when [`has_missed_interrupt`](Self::has_missed_interrupt) was called last, if
+    /// an entry waited there.
     waiting: Option<u32>,
 }
 
@@ -186,7 +187,7 @@ impl EventRing {
 
     /// True if the entry that waits now already waited at the previous call. Its interrupt is
     /// missing then.
-    fn stuck(&mut self) -> bool {
+    fn has_missed_interrupt(&mut self) -> bool {
         let waiting = self.next().map(|_| self.ci);
         let before = core::mem::replace(&mut self.waiting, waiting);
         waiting.is_some() && waiting == before
@@ -210,21 +211,21 @@ impl EventRing {
     }
 
     /// Returns the state of the entries below the producer index `pi`.
-    fn reached(&self, pi: u32) -> Reached {
+    fn progress_to(&self, pi: u32) -> EventProgress {
         // The indexes run freely. The difference is small if `ci` has reached `pi`, and wraps if it
         // has not.
         if self.ci.wrapping_sub(pi) < u32::MAX / 2 {
-            Reached::All
+            EventProgress::All
         } else if self.next().is_some() {
-            Reached::Some
+            EventProgress::Some
         } else {
-            Reached::Nothing
+            EventProgress::Nothing
         }
     }
 }
 
 /// State of the entries below a producer index.
-enum Reached {
+enum EventProgress {
     /// All entries were taken. A completion event was also handled, because the thread that takes
     /// it holds the lock until then.
     All,
@@ -240,19 +241,19 @@ enum Reached {
 ///
 /// `work` has the entries handled, but may return too early. While an interrupt handler is about to
 /// queue the same work, `work` can neither queue it nor wait for it.
-fn drain(hw: &Hw, reached: impl Fn() -> Reached, work: impl Fn()) {
+fn drain(hw: &Hw, progress_to: impl Fn() -> EventProgress, work: impl Fn()) {
     loop {
-        match reached() {
-            Reached::All => return,
-            Reached::Some if hw.health.is_dead() => return,
-            Reached::Some => work(),
-            Reached::Nothing => {
-                return hw.health.declare_dead(Cause::Protocol(
+        match progress_to() {
+            EventProgress::All => return,
+            EventProgress::Some if hw.health.is_dead() => return,
+            EventProgress::Some => work(),
+            EventProgress::Nothing => {
+                return hw.health.declare_dead(DeathCause::Protocol(
                     "it reported events that it has not written",
                 ));
             }
         }
-        if !matches!(reached(), Reached::All) {
+        if !matches!(progress_to(), EventProgress::All) {
             msleep(1);
         }
     }
@@ -317,12 +318,12 @@ impl CompEq {
 }
 
 /// Handler of vector 0. It handles replies to commands, and queues the work of asynchronous events.
-struct Vector0 {
+struct AsyncVector {
     hw: Arc<Hw>,
     work: Arc<work::Work<AsyncWork>>,
 }
 
-impl irq::Handler for Vector0 {
+impl irq::Handler for AsyncVector {
     fn handle(&self) {
         self.hw.cmdq.interrupt();
         self.work.queue();
@@ -349,7 +350,7 @@ impl work::Handler for CompVector {
 }
 
 /// Work items that handle events for threads that wait for them.
-struct Works {
+struct EventWorks {
     asynchronous: Arc<work::Work<AsyncWork>>,
     /// Work items of the completion vectors, from vector 1 on.
     completions: KVec<Arc<work::Work<CompVector>>>,
@@ -357,14 +358,14 @@ struct Works {
 
 /// All event queues of a device, and their work items.
 #[pin_data]
-pub(crate) struct Events {
+pub(crate) struct EventQueues {
     asynchronous: SetOnce<Arc<AsyncEq>>,
     completions: SetOnce<KVec<Arc<CompEq>>>,
     #[pin]
-    works: Mutex<Option<Arc<Works>>>,
+    works: Mutex<Option<Arc<EventWorks>>>,
 }
 
-impl Events {
+impl EventQueues {
     /// Returns an object without event queues.
     pub(crate) fn new() -> Result<Arc<Self>> {
         Arc::pin_init(
@@ -397,7 +398,7 @@ impl Events {
     pub(crate) fn prepare(
         self: &Arc<Self>,
         hw: &Arc<Hw>,
-        parts: &Parts,
+        resources: &DeviceResources,
         to: &Arc<dyn Listener>,
     ) -> Result<Arc<work::Work<AsyncWork>>> {
         let events = AsyncWork {
@@ -406,14 +407,14 @@ impl Events {
             to: to.clone(),
         };
         let work = Arc::new(
-            new_work!(Arc::new(events, GFP_KERNEL)?, &parts.events)?,
+            new_work!(Arc::new(events, GFP_KERNEL)?, &resources.events)?,
             GFP_KERNEL,
         )?;
-        let vector0 = Vector0 {
+        let handler = AsyncVector {
             hw: hw.clone(),
             work: work.clone(),
         };
-        hw.add_irq(parts, 0, Arc::new(vector0, GFP_KERNEL)?)?;
+        hw.add_irq(resources, 0, Arc::new(handler, GFP_KERNEL)?)?;
         Ok(work)
     }
 
@@ -421,7 +422,7 @@ impl Events {
     pub(crate) fn start(
         &self,
         hw: &Arc<Hw>,
-        parts: &Parts,
+        resources: &DeviceResources,
         asynchronous: Arc<work::Work<AsyncWork>>,
         to: &Arc<dyn Listener>,
     ) -> Result {
@@ -432,7 +433,7 @@ impl Events {
         let count = caps
             .num_comp_vectors
             .get()
-            .min(parts.vectors.count().saturating_sub(1))
+            .min(resources.vectors.count().saturating_sub(1))
             .min(caps.max_eq.get().saturating_sub(1))
             .min(MAX_COMP_VECTORS);
         let mut eqs = KVec::with_capacity(count as usize, GFP_KERNEL)?;
@@ -445,8 +446,8 @@ impl Events {
                 to: to.clone(),
             };
             let handler = Arc::new(handler, GFP_KERNEL)?;
-            hw.add_irq(parts, vector, handler.clone())?;
-            let work = new_work!(handler, &parts.events)?;
+            hw.add_irq(resources, vector, handler.clone())?;
+            let work = new_work!(handler, &resources.events)?;
             completions.push(Arc::new(work, GFP_KERNEL)?, GFP_KERNEL)?;
             eqs.push(eq, GFP_KERNEL)?;
         }
@@ -457,7 +458,7 @@ impl Events {
             );
             return Err(ENODEV);
         }
-        let works = Works {
+        let works = EventWorks {
             asynchronous,
             completions,
         };
@@ -475,12 +476,12 @@ impl Events {
     }
 
     /// Returns the work items, between [`start`](Self::start) and [`stop`](Self::stop).
-    fn works(&self) -> Option<Arc<Works>> {
+    fn works(&self) -> Option<Arc<EventWorks>> {
         self.works.lock().clone()
     }
 
     /// Queues the work items of all event queues.
-    pub(crate) fn look(&self) {
+    pub(crate) fn queue_all(&self) {
         if let Some(works) = self.works() {
             works.asynchronous.queue();
             for work in &works.completions {
@@ -491,7 +492,7 @@ impl Events {
 
     /// Waits until no asynchronous event of `object` below the producer index `pi`, which the
     /// device has reported, is being handled or will be. See [`AsyncEq::drain`].
-    pub(crate) fn drain_async(&self, hw: &Hw, object: Object, pi: u32) {
+    pub(crate) fn drain_async(&self, hw: &Hw, object: AffiliatedObject, pi: u32) {
         if let (Some(eq), Some(works)) = (self.asynchronous.as_ref(), self.works()) {
             eq.drain(hw, object, pi, || {
                 works.asynchronous.queue();
@@ -505,7 +506,7 @@ impl Events {
         let vector = eq.eqn.wrapping_sub(ASYNC_EQN + 1) as usize;
         drain(
             hw,
-            || eq.ring.lock().reached(pi),
+            || eq.ring.lock().progress_to(pi),
             || {
                 if let Some(work) = works.completions.get(vector) {
                     work.queue();
@@ -516,13 +517,17 @@ impl Events {
     }
 
     /// True if an event queue has an entry whose interrupt is missing.
-    pub(crate) fn stuck(&self) -> bool {
+    pub(crate) fn has_missed_interrupt(&self) -> bool {
         let comp = self
             .comp_eqs()
             .iter()
-            .filter(|eq| eq.ring.lock().stuck())
+            .filter(|eq| eq.ring.lock().has_missed_interrupt())
             .count();
-        comp != 0 || self.asynchronous.as_ref().is_some_and(|eq| eq.stuck())
+        comp != 0
+            || self
+                .asynchronous
+                .as_ref()
+                .is_some_and(|eq| eq.has_missed_interrupt())
     }
 
     /// Takes all event queues back from a device that is alive. They must be unused.

@@ -4,7 +4,7 @@
 //!
 //! * *Alive*: the device works.
 //! * *Dead*: something failed, and the code that noticed it called [`Health::declare_dead`], in any
-//!   context. The first call counts, and wakes the undertaker unless the driver is being unbound.
+//!   context. The first call counts, and queues the death work unless the driver is being unbound.
 //!   Commands fail with `EIO` from then on, but the device may still read and write memory.
 //! * *Silent*: a reset was confirmed, or bus mastering was cleared and reads back as cleared. There
 //!   is no DMA any more, so queues are flushed in software and memory can be freed.
@@ -14,7 +14,7 @@
 //!
 //! Each life goes through these stages in this order, and ends either silent or lost.
 
-use crate::refusals::Refusals;
+use crate::ratelimit::RefusalRatelimit;
 use base::{
     new_irq_lock,
     sync::{
@@ -47,13 +47,13 @@ use rdma::trace;
 
 /// Reason why the device was declared dead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Cause {
+pub(crate) enum DeathCause {
     /// The device reported a fatal error, with this syndrome.
     Device(u32),
     /// The device did not answer a command in time.
     CommandTimeout,
     /// The device is no longer on the bus.
-    Gone,
+    Removed,
     /// The device broke the contract, in the way that the text says.
     Protocol(&'static str),
     /// The driver is being unbound.
@@ -62,7 +62,7 @@ pub(crate) enum Cause {
 
 /// Final stage of a life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum FinalStage {
     /// The device does no DMA any more.
     Silent,
     /// The device may do DMA for ever.
@@ -75,7 +75,7 @@ const SILENT: u32 = 2;
 const LOST: u32 = 3;
 
 /// Limit of complaints about the device that are logged in one life.
-const COMPLAINTS: u32 = 32;
+const MAX_COMPLAINTS: u32 = 32;
 
 /// Longest wait at a time, in milliseconds. It is shorter than the kernel's limit for a hung task.
 const WAIT_MS: u32 = 5_000;
@@ -93,9 +93,9 @@ pub(crate) struct Health {
     abandoned: Atomic<usize>,
     /// Limit for log messages about requests of processes that were refused.
     #[pin]
-    pub(crate) refusals: Refusals,
+    pub(crate) ratelimit: RefusalRatelimit,
     #[pin]
-    undertaker: IrqLock<Option<Arc<dyn Wake>>>,
+    death_work: IrqLock<Option<Arc<dyn Wake>>>,
 }
 
 impl Health {
@@ -107,15 +107,15 @@ impl Health {
             ended <- Completion::new(),
             logged: Atomic::new(0),
             abandoned: Atomic::new(0),
-            refusals <- Refusals::new(),
-            undertaker <- new_irq_lock!(None),
+            ratelimit <- RefusalRatelimit::new(),
+            death_work <- new_irq_lock!(None),
         })
     }
 
-    /// Sets the undertaker, which is woken when the device dies. `None` removes it and waits until
-    /// the former undertaker's work has ended.
-    pub(crate) fn set_undertaker(&self, undertaker: Option<Arc<dyn Wake>>) {
-        let old = core::mem::replace(&mut *self.undertaker.lock(), undertaker);
+    /// Sets the death work, which is woken when the device dies. `None` removes it and waits until
+    /// the former death work has ended.
+    pub(crate) fn set_death_work(&self, death_work: Option<Arc<dyn Wake>>) {
+        let old = core::mem::replace(&mut *self.death_work.lock(), death_work);
         // Dropping waits for the work, so it happens without the lock.
         drop(old);
         if self.is_dead() {
@@ -152,46 +152,46 @@ impl Health {
     }
 
     /// Declares the device dead, unless it is dead already. Any context.
-    pub(crate) fn declare_dead(&self, cause: Cause) {
+    pub(crate) fn declare_dead(&self, cause: DeathCause) {
         if self.stage.cmpxchg(ALIVE, DEAD, Full).is_err() {
             return;
         }
         self.died.populate(Instant::now());
         let (what, syndrome) = match cause {
-            Cause::Device(syndrome) => ("fatal", syndrome),
-            Cause::CommandTimeout => ("silent", 0),
-            Cause::Gone => ("gone", 0),
-            Cause::Protocol(what) => (what, 0),
-            Cause::Unbind => ("unbound", 0),
+            DeathCause::Device(syndrome) => ("fatal", syndrome),
+            DeathCause::CommandTimeout => ("silent", 0),
+            DeathCause::Removed => ("gone", 0),
+            DeathCause::Protocol(what) => (what, 0),
+            DeathCause::Unbind => ("unbound", 0),
         };
         trace::device(self.name(), what, syndrome);
         match cause {
-            Cause::Device(syndrome) => {
+            DeathCause::Device(syndrome) => {
                 dev_err!(
                     self.pdev,
                     "the device reports a fatal error, syndrome {syndrome:#06x}\n"
                 )
             }
-            Cause::CommandTimeout => {
+            DeathCause::CommandTimeout => {
                 dev_err!(self.pdev, "the device is given up: it does not reply\n")
             }
-            Cause::Gone => dev_err!(self.pdev, "the device is gone\n"),
-            Cause::Protocol(what) => dev_err!(self.pdev, "the device is given up: {what}\n"),
+            DeathCause::Removed => dev_err!(self.pdev, "the device is gone\n"),
+            DeathCause::Protocol(what) => dev_err!(self.pdev, "the device is given up: {what}\n"),
             // The code that unbinds the driver silences the device itself.
-            Cause::Unbind => return,
+            DeathCause::Unbind => return,
         }
         self.flush();
     }
 
     /// Ends the life. The code that silenced the device, or failed to, calls it once.
-    pub(crate) fn end(&self, end: End) {
+    pub(crate) fn end(&self, end: FinalStage) {
         let stage = match end {
-            End::Silent => SILENT,
-            End::Lost => LOST,
+            FinalStage::Silent => SILENT,
+            FinalStage::Lost => LOST,
         };
         self.stage.store(stage, Release);
         self.ended.complete_all();
-        if end == End::Lost {
+        if end == FinalStage::Lost {
             dev_err!(
                 self.pdev,
                 "neither a reset nor the end of bus mastering is confirmed: memory of the device is never freed\n"
@@ -215,7 +215,7 @@ impl Health {
     }
 
     /// Counts `bytes` of memory that the device has the address of and that will never be freed.
-    pub(crate) fn abandoned(&self, bytes: usize) {
+    pub(crate) fn add_abandoned(&self, bytes: usize) {
         if !self.is_dead() {
             // The device has the address, and no command has made the device let go of it.
             dev_err!(
@@ -231,15 +231,16 @@ impl Health {
         self.abandoned.load(Relaxed)
     }
 
-    /// Wakes the undertaker, which looks at the queues (again). Any context.
+    /// Queues the death work, which looks at the queues (again). Any context.
     pub(crate) fn flush(&self) {
-        if let Some(undertaker) = &*self.undertaker.lock() {
-            undertaker.wake();
+        if let Some(death_work) = &*self.death_work.lock() {
+            death_work.wake();
         }
     }
 
     /// True if the driver may log one more complaint about the device in this life.
     pub(crate) fn may_log(&self) -> bool {
-        self.logged.load(Relaxed) < COMPLAINTS && self.logged.fetch_add(1, Relaxed) < COMPLAINTS
+        self.logged.load(Relaxed) < MAX_COMPLAINTS
+            && self.logged.fetch_add(1, Relaxed) < MAX_COMPLAINTS
     }
 }

@@ -20,24 +20,24 @@ use crate::{
     },
     bars::{
         Bars,
-        GONE, //
+        PCI_ERROR_RESPONSE, //
     },
     cmdq::{
-        CommandQueue,
-        Failure, //
+        CommandError,
+        CommandQueue, //
     },
-    ctx::Tables,
+    ctx::ContextTables,
     health::{
-        Cause,
-        End,
+        DeathCause,
+        FinalStage,
         Health, //
     },
     ids::{
         self,
-        Ids,
-        Keys, //
+        IdAllocator,
+        KeyAllocator, //
     },
-    served::Served, //
+    served_areas::ServedAreas, //
 };
 use base::{
     config::Config,
@@ -69,7 +69,7 @@ use kernel::{
 };
 
 /// Time limit of a reset, and of enabling the command queue.
-const RESET: Delta = Delta::from_millis(5_000);
+const RESET_TIMEOUT: Delta = Delta::from_millis(5_000);
 const POLL_MS: u32 = 2;
 
 /// Vector of commands and asynchronous events. The vectors of completions follow it.
@@ -89,11 +89,11 @@ pub(crate) struct Hw {
     #[pin]
     pub(crate) cmdq: CommandQueue,
     #[pin]
-    pub(crate) tables: Tables,
+    pub(crate) tables: ContextTables,
     /// All doorbell areas that the device serves.
     #[pin]
-    pub(crate) served: Served,
-    known: SetOnce<Known>,
+    pub(crate) served: ServedAreas,
+    info: SetOnce<DeviceInfo>,
     #[pin]
     irqs: Mutex<KVec<Irq>>,
     #[pin]
@@ -101,35 +101,35 @@ pub(crate) struct Hw {
 }
 
 /// Data that is known after the device has reported its capabilities.
-pub(crate) struct Known {
+pub(crate) struct DeviceInfo {
     pub(crate) caps: DeviceCaps,
-    pub(crate) ids: Pin<KBox<Numbers>>,
+    pub(crate) ids: Pin<KBox<DeviceIds>>,
 }
 
 /// Numbers of objects, free and in use.
 #[pin_data]
-pub(crate) struct Numbers {
+pub(crate) struct DeviceIds {
     /// Doorbell areas, of which there are as many as the device supports and its BAR has pages for.
     #[pin]
-    pub(crate) uars: Ids,
+    pub(crate) uars: IdAllocator,
     #[pin]
-    pub(crate) qpns: Ids,
+    pub(crate) qpns: IdAllocator,
     #[pin]
-    pub(crate) cqns: Ids,
+    pub(crate) cqns: IdAllocator,
     #[pin]
-    pub(crate) srqns: Ids,
+    pub(crate) srqns: IdAllocator,
     #[pin]
-    pub(crate) pdns: Ids,
+    pub(crate) pdns: IdAllocator,
     #[pin]
-    pub(crate) xrcdns: Ids,
+    pub(crate) xrcdns: IdAllocator,
     /// XRC targets, whose slots are in the kernel's doorbell areas.
     pub(crate) targets: Arc<Supply>,
     #[pin]
-    pub(crate) keys: Keys,
+    pub(crate) keys: KeyAllocator,
 }
 
 /// Resources of a life that the PCI driver keeps from one life to the next.
-pub(crate) struct Parts {
+pub(crate) struct DeviceResources {
     pub(crate) pdev: ARef<pci::Device>,
     pub(crate) dma: Binding,
     pub(crate) bars: Arc<Bars>,
@@ -137,36 +137,36 @@ pub(crate) struct Parts {
     pub(crate) vectors: Vectors,
     /// Queue for the works that handle events.
     pub(crate) events: Arc<Queue>,
-    /// Queue for the undertaker, which no other work may delay.
-    pub(crate) burials: Arc<Queue>,
+    /// Queue for the death work, which no other work may delay.
+    pub(crate) death: Arc<Queue>,
     /// Queue for works that use the device on their own. They do not run while the machine is
     /// suspended.
-    pub(crate) awake: Arc<Queue>,
+    pub(crate) freezable: Arc<Queue>,
 }
 
 impl Hw {
     /// Resets the device, and negotiates the version with it.
-    pub(crate) fn new(parts: &Parts) -> Result<Arc<Self>> {
-        let health = Arc::pin_init(Health::new(parts.pdev.clone()), GFP_KERNEL)?;
-        reset(&parts.pdev, &parts.bars, &parts.config)?;
+    pub(crate) fn new(resources: &DeviceResources) -> Result<Arc<Self>> {
+        let health = Arc::pin_init(Health::new(resources.pdev.clone()), GFP_KERNEL)?;
+        reset(&resources.pdev, &resources.bars, &resources.config)?;
         // After the reset the device does no DMA that an earlier life has requested.
-        parts.dma.set_master()?;
-        let abi_version = negotiate(&parts.pdev, &parts.bars)?;
+        resources.dma.set_master()?;
+        let abi_version = negotiate(&resources.pdev, &resources.bars)?;
 
-        let kept = health.clone();
+        let hw_health = health.clone();
         let for_cmdq = health.clone();
         Arc::pin_init(
             try_pin_init!(Self {
-                pdev: parts.pdev.clone(),
-                dma: parts.dma.clone(),
-                bars: parts.bars.clone(),
-                config: parts.config.clone(),
-                health: kept,
+                pdev: resources.pdev.clone(),
+                dma: resources.dma.clone(),
+                bars: resources.bars.clone(),
+                config: resources.config.clone(),
+                health: hw_health,
                 abi_version,
-                cmdq <- CommandQueue::new(&parts.dma, parts.bars.clone(), for_cmdq),
-                tables <- Tables::new(&parts.dma, health),
-                served <- Served::new(parts.bars.num_uars()),
-                known: SetOnce::new(),
+                cmdq <- CommandQueue::new(&resources.dma, resources.bars.clone(), for_cmdq),
+                tables <- ContextTables::new(&resources.dma, health),
+                served <- ServedAreas::new(resources.bars.num_uars()),
+                info: SetOnce::new(),
                 irqs <- new_mutex!(KVec::new()),
                 silenced <- new_mutex!(false),
             }? Error),
@@ -179,15 +179,15 @@ impl Hw {
         self.enable_cmdq()?;
         let caps = self.cmdq.exec(&QueryDevice::default())?;
         self.check(&caps)?;
-        let ids = KBox::pin_init(Numbers::new(&caps, self.bars.num_uars()), GFP_KERNEL)?;
-        self.known.populate(Known { caps, ids });
+        let ids = KBox::pin_init(DeviceIds::new(&caps, self.bars.num_uars()), GFP_KERNEL)?;
+        self.info.populate(DeviceInfo { caps, ids });
         Ok(())
     }
 
     /// Requests a vector, which is released when the device is silenced.
     pub(crate) fn add_irq<H: base::irq::Handler>(
         &self,
-        parts: &Parts,
+        resources: &DeviceResources,
         vector: u32,
         handler: Arc<H>,
     ) -> Result {
@@ -201,13 +201,13 @@ impl Hw {
                 vector - ASYNC_VECTOR - 1
             ))?,
         };
-        let irq = parts.vectors.request(vector, &name, handler)?;
+        let irq = resources.vectors.request(vector, &name, handler)?;
         self.irqs.lock().push(irq, GFP_KERNEL)?;
         Ok(())
     }
 
     fn enable_cmdq(&self) -> Result {
-        let (addr, slots) = self.cmdq.place();
+        let (addr, slots) = self.cmdq.slot_memory();
         // CAST: These are the two halves of the address.
         self.bars.write(regs::CMDQ_BASE_LO, addr as u32);
         self.bars.write(regs::CMDQ_BASE_HI, (addr >> 32) as u32);
@@ -252,13 +252,13 @@ impl Hw {
     }
 
     /// Returns capabilities and numbers. They are known before any RDMA device is registered.
-    pub(crate) fn known(&self) -> Result<&Known> {
-        self.known.as_ref().ok_or(ENODEV)
+    pub(crate) fn info(&self) -> Result<&DeviceInfo> {
+        self.info.as_ref().ok_or(ENODEV)
     }
 
     /// Returns the capabilities of the device.
     pub(crate) fn caps(&self) -> Result<&DeviceCaps> {
-        Ok(&self.known()?.caps)
+        Ok(&self.info()?.caps)
     }
 
     /// True if the device supports all of `features`.
@@ -272,7 +272,7 @@ impl Hw {
     pub(crate) fn exec_unless_dead<C: Command>(&self, request: &C) -> Result<C::Reply> {
         match self.cmdq.exec(request) {
             Ok(reply) => Ok(reply),
-            Err(Failure::Refused(e, ..)) if !self.health.is_dead() => Err(e),
+            Err(CommandError::Refused(e, ..)) if !self.health.is_dead() => Err(e),
             Err(_) => {
                 self.health.wait_end();
                 Ok(C::Reply::default())
@@ -296,7 +296,7 @@ impl Hw {
     /// request that should have completed may never do so, and a kernel user may wait for it
     /// without a timeout.
     pub(crate) fn distrust(&self, what: &'static str) {
-        self.health.declare_dead(Cause::Protocol(what));
+        self.health.declare_dead(DeathCause::Protocol(what));
     }
 
     /// Ends the life of a dead device, which is silent or lost afterwards. Only the first call
@@ -313,9 +313,9 @@ impl Hw {
         let reset = reset(&self.pdev, &self.bars, &self.config).is_ok();
         let forbidden = self.dma.clear_master();
         self.health.end(if reset || forbidden {
-            End::Silent
+            FinalStage::Silent
         } else {
-            End::Lost
+            FinalStage::Lost
         });
         self.served.declare_dead();
         let irqs = core::mem::take(&mut *self.irqs.lock());
@@ -325,7 +325,7 @@ impl Hw {
     }
 }
 
-impl Numbers {
+impl DeviceIds {
     fn new(caps: &DeviceCaps, pages: u32) -> impl PinInit<Self, Error> {
         let (qp, cq, srq, pd, mr) = (
             caps.max_qp.get(),
@@ -336,17 +336,17 @@ impl Numbers {
         );
         let uar = caps.max_uar.get().min(pages);
         try_pin_init!(Self {
-            uars <- Ids::of_areas(uar),
-            qpns <- Ids::new(c"queue pairs", FIRST_QPN, qp),
-            cqns <- Ids::new(c"completion queues", 0, cq),
-            pdns <- Ids::new(c"protection domains", 0, pd),
+            uars <- IdAllocator::for_areas(uar),
+            qpns <- IdAllocator::new(c"queue pairs", FIRST_QPN, qp),
+            cqns <- IdAllocator::new(c"completion queues", 0, cq),
+            pdns <- IdAllocator::new(c"protection domains", 0, pd),
             // 0 stands for no SRQ: a completion that names it is that of a queue pair's own
             // receive.
-            srqns <- Ids::new(c"shared receive queues", 1, srq),
+            srqns <- IdAllocator::new(c"shared receive queues", 1, srq),
             // 0 stands for no domain here, too.
-            xrcdns <- Ids::new(c"XRC domains", 1, pd),
-            targets: Supply::new(c"XRC targets", ids::TARGETS, 0)?,
-            keys <- Keys::new(mr),
+            xrcdns <- IdAllocator::new(c"XRC domains", 1, pd),
+            targets: Supply::new(c"XRC targets", ids::MAX_XRC_TARGETS, 0)?,
+            keys <- KeyAllocator::new(mr),
         }? Error)
     }
 }
@@ -380,9 +380,9 @@ fn wait_status(bars: &Bars, done: impl Fn(u32) -> bool) -> Result {
     // A sleep may take many times as long as requested, so the clock determines the timeout.
     let begin = Instant::<Monotonic>::now();
     loop {
-        let late = begin.elapsed() >= RESET;
+        let late = begin.elapsed() >= RESET_TIMEOUT;
         let status = bars.read(regs::STATUS);
-        if status == GONE {
+        if status == PCI_ERROR_RESPONSE {
             return Err(ENODEV);
         }
         if done(status) {

@@ -26,7 +26,7 @@ use kernel::{
 
 /// Limit of the numbers of a kind that the driver uses, however many objects a device announces.
 /// Without it a device could make the driver allocate without bound.
-const MOST: u32 = 1 << 20;
+const MAX_IDS: u32 = 1 << 20;
 
 /// Areas that no process gets, so that the kernel always has some. They have room for 16384 queues
 /// of each kind. The slots of XRC targets are in them, too, since a target may outlive the process
@@ -34,29 +34,29 @@ const MOST: u32 = 1 << 20;
 const KERNEL_AREAS: u32 = 128;
 
 /// Limit of XRC targets: a quarter of the slots of those areas.
-pub(crate) const TARGETS: usize = KERNEL_AREAS as usize * AREA_SLOTS / 4;
+pub(crate) const MAX_XRC_TARGETS: usize = KERNEL_AREAS as usize * AREA_SLOTS / 4;
 
 /// Returns how many of `count` areas are reserved for the kernel.
-pub(crate) fn of_kernel(count: u32) -> u32 {
+pub(crate) fn kernel_reserve(count: u32) -> u32 {
     KERNEL_AREAS.min(count / 2)
 }
 
-struct Bits {
+struct IdBitmap {
     words: KVVec<u64>,
     next: u32,
 }
 
 /// Allocator of the numbers `first..end`.
 #[pin_data]
-pub(crate) struct Ids {
+pub(crate) struct IdAllocator {
     first: u32,
     end: u32,
     supply: Arc<Supply>,
     #[pin]
-    bits: Mutex<Bits>,
+    bits: Mutex<IdBitmap>,
 }
 
-impl Ids {
+impl IdAllocator {
     /// Returns an allocator of the numbers from `first` on and below `end`. `what` names them in
     /// messages.
     pub(crate) fn new(what: &'static CStr, first: u32, end: u32) -> impl PinInit<Self, Error> {
@@ -64,9 +64,9 @@ impl Ids {
     }
 
     /// Returns an allocator of the numbers of `count` doorbell areas.
-    pub(crate) fn of_areas(count: u32) -> impl PinInit<Self, Error> {
+    pub(crate) fn for_areas(count: u32) -> impl PinInit<Self, Error> {
         let what = c"contexts and doorbell areas";
-        Self::with_reserve(what, 0, count, of_kernel(count))
+        Self::with_reserve(what, 0, count, kernel_reserve(count))
     }
 
     /// Returns an allocator like [`new`](Self::new), with `reserve` numbers that only the kernel
@@ -77,7 +77,7 @@ impl Ids {
         end: u32,
         reserve: u32,
     ) -> impl PinInit<Self, Error> {
-        let end = end.min(MOST);
+        let end = end.min(MAX_IDS);
         pin_init::pin_init_scope(move || {
             let count = end.saturating_sub(first);
             let mut words = KVVec::new();
@@ -86,7 +86,7 @@ impl Ids {
                 first,
                 end,
                 supply: Supply::new(what, count as usize, reserve as usize)?,
-                bits <- new_mutex!(Bits { words, next: *first }),
+                bits <- new_mutex!(IdBitmap { words, next: *first }),
             }? Error))
         })
     }
@@ -127,7 +127,7 @@ impl Ids {
     }
 }
 
-impl Bits {
+impl IdBitmap {
     fn set(&mut self, id: u32, used: bool) {
         let mask = 1u64 << (id % u64::BITS);
         if let Some(word) = self.words.get_mut((id / u64::BITS) as usize) {
@@ -155,21 +155,21 @@ impl Bits {
 
 /// Memory keys: an index, and an 8-bit tag that is new each time the index is handed out.
 #[pin_data]
-pub(crate) struct Keys {
+pub(crate) struct KeyAllocator {
     #[pin]
-    ids: Ids,
+    ids: IdAllocator,
     #[pin]
     tags: Mutex<KVVec<u8>>,
 }
 
-impl Keys {
+impl KeyAllocator {
     /// Returns an allocator of keys with indexes from 1 on (index 0 is reserved) and below `end`.
     pub(crate) fn new(end: u32) -> impl PinInit<Self, Error> {
         pin_init::pin_init_scope(move || {
             let mut tags = KVVec::new();
-            tags.resize(end.min(MOST) as usize, 0u8, GFP_KERNEL)?;
+            tags.resize(end.min(MAX_IDS) as usize, 0u8, GFP_KERNEL)?;
             Ok::<_, Error>(try_pin_init!(Self {
-                ids <- Ids::new(c"memory keys", 1, end),
+                ids <- IdAllocator::new(c"memory keys", 1, end),
                 tags <- new_mutex!(tags),
             }? Error))
         })

@@ -21,13 +21,13 @@
 //! | module | purpose |
 //! | --- | --- |
 //! | [`pci`] | probe, unbind, recovery |
-//! | [`life`] | one life of the device, from reset to reset |
+//! | [`device_life`] | one life of the device, from reset to reset |
 //! | [`hw`] | registers, commands, context tables, numbers: the base of all other modules |
-//! | [`health`], [`undertaker`], [`pulse`] | alive, dead, silent, lost: noticing death, cleanup |
+//! | [`health`], [`death_work`], [`heartbeat`] | alive, dead, silent, lost: detection, cleanup |
 //! | [`cmdq::lent`] | memory whose address the device has, and when it may be freed |
 //! | [`refusals`] | limits for log messages about refused requests |
 //! | [`cmdq`], [`eq`], [`ctx`] | commands, events, context tables |
-//! | [`doorbell`], [`served`], [`ring`], [`bars`] | shared memory and registers |
+//! | [`doorbell`], [`served_areas`], [`ring`], [`bars`] | shared memory and registers |
 //! | [`ids`] | numbers of objects |
 //! | [`netdev`] | the port's net device |
 //! | [`verbs`] | the objects of the verbs |
@@ -43,7 +43,11 @@ mod cmdq;
 #[forbid(unsafe_code)]
 mod ctx;
 #[forbid(unsafe_code)]
+mod death_work;
+#[forbid(unsafe_code)]
 mod debugfs;
+#[forbid(unsafe_code)]
+mod device_life;
 #[forbid(unsafe_code)]
 mod doorbell;
 #[forbid(unsafe_code)]
@@ -51,25 +55,21 @@ mod eq;
 #[forbid(unsafe_code)]
 mod health;
 #[forbid(unsafe_code)]
+mod heartbeat;
+#[forbid(unsafe_code)]
 mod hw;
 #[forbid(unsafe_code)]
 mod ids;
-#[forbid(unsafe_code)]
-mod life;
 #[forbid(unsafe_code)]
 mod netdev;
 #[forbid(unsafe_code)]
 mod pci;
 #[forbid(unsafe_code)]
-mod pulse;
-#[forbid(unsafe_code)]
-mod refusals;
+mod ratelimit;
 #[forbid(unsafe_code)]
 mod ring;
 #[forbid(unsafe_code)]
-mod served;
-#[forbid(unsafe_code)]
-mod undertaker;
+mod served_areas;
 #[forbid(unsafe_code)]
 mod verbs;
 

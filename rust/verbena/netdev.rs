@@ -44,23 +44,23 @@ use rdma::{
 
 /// The port, and its net device.
 #[pin_data]
-pub(crate) struct Port {
+pub(crate) struct NetdevPort {
     hw: Arc<Hw>,
     netdev: Netdev,
     /// State that the device was informed of last: true if the port is up, and the MTU.
     #[pin]
-    told: Mutex<Option<(bool, u8)>>,
+    reported: Mutex<Option<(bool, u8)>>,
     /// True if consumers are to be informed of the port's state once the device knows it.
-    is_event: Atomic<bool>,
+    event_requested: Atomic<bool>,
 }
 
-impl Port {
+impl NetdevPort {
     pub(crate) fn new(hw: Arc<Hw>, netdev: Netdev) -> impl PinInit<Self> {
         pin_init!(Self {
             hw,
             netdev,
-            told <- new_mutex!(None),
-            is_event: Atomic::new(false),
+            reported <- new_mutex!(None),
+            event_requested: Atomic::new(false),
         })
     }
 
@@ -76,13 +76,13 @@ impl Port {
     /// Informs the device of the present state of the port, if the device does not know it. A
     /// caller that has seen a change of the net device, which programs see at once, calls this
     /// before it relies on the change.
-    pub(crate) fn tell(&self) -> Result {
+    pub(crate) fn report_state(&self) -> Result {
         // The lock is held during the command, so that the last command carries the newest state.
-        let mut told = self.told.lock();
+        let mut reported = self.reported.lock();
         let info = self.info();
         // CAST: The enumeration is small.
         let now = (info.is_up(), Mtu::from_netdev(info.mtu).as_raw() as u8);
-        if *told == Some(now) {
+        if *reported == Some(now) {
             return Ok(());
         }
         let (up, mtu) = now;
@@ -92,92 +92,92 @@ impl Port {
             port: 1,
             ..Default::default()
         })?;
-        *told = Some(now);
+        *reported = Some(now);
         Ok(())
     }
 
     /// Has consumers informed of the port's state, after the device is.
-    pub(crate) fn expect_event(&self) {
-        self.is_event.store(true, Relaxed);
+    pub(crate) fn request_event(&self) {
+        self.event_requested.store(true, Relaxed);
     }
 }
 
 /// Work that informs the device, and then consumers, of the port's state.
-pub(crate) struct Teller {
-    pub(crate) port: Arc<Port>,
+pub(crate) struct PortStateWork {
+    pub(crate) port: Arc<NetdevPort>,
     pub(crate) device: DeviceRef,
 }
 
-impl work::Handler for Teller {
+impl work::Handler for PortStateWork {
     fn run(&self) {
         // A port that becomes active later is reported by the next run.
-        let is_event = self.port.is_event.xchg(false, Relaxed);
+        let event_requested = self.port.event_requested.xchg(false, Relaxed);
         let hw = &self.port.hw;
-        if self.port.tell().is_err() && !hw.health.is_dead() {
+        if self.port.report_state().is_err() && !hw.health.is_dead() {
             hw.complain("it refused the state of its port");
         }
-        if is_event {
+        if event_requested {
             self.device.report_port_state(&self.port.netdev);
         }
     }
 }
 
-/// Handler that follows the net device, also from one network namespace to another.
-pub(crate) struct Follower {
-    tell: Work<Teller>,
+/// Handler that monitors the net device, also from one network namespace to another.
+pub(crate) struct NetdevMonitor {
+    report: Work<PortStateWork>,
     recovery: Arc<dyn Wake>,
     /// True if the net device is being unregistered.
-    gone: Atomic<bool>,
+    unregistered: Atomic<bool>,
 }
 
-impl Follower {
-    pub(crate) fn new(tell: Work<Teller>, recovery: Arc<dyn Wake>) -> Self {
+impl NetdevMonitor {
+    pub(crate) fn new(report: Work<PortStateWork>, recovery: Arc<dyn Wake>) -> Self {
         Self {
-            tell,
+            report,
             recovery,
-            gone: Atomic::new(false),
+            unregistered: Atomic::new(false),
         }
     }
 
     /// Informs the device of the port's state. If the net device began to leave before there was a
     /// notifier, which does not report that, this lets the net device go.
     pub(crate) fn catch_up(&self, netdev: &Netdev) {
-        self.tell.queue();
+        self.report.queue();
         if netdev.is_leaving() {
-            self.let_go();
+            self.on_unregister();
         }
     }
 
     /// True if the net device is being unregistered, so that the RDMA device has to go, too.
-    pub(crate) fn is_gone(&self) -> bool {
-        self.gone.load(Relaxed)
+    pub(crate) fn is_unregistered(&self) -> bool {
+        self.unregistered.load(Relaxed)
     }
 
-    fn let_go(&self) {
-        self.gone.store(true, Relaxed);
+    fn on_unregister(&self) {
+        self.unregistered.store(true, Relaxed);
         self.recovery.wake();
     }
 }
 
-impl netdev::Handler for Follower {
+impl netdev::Handler for NetdevMonitor {
     fn changed(&self, change: Change) {
         match change {
             Change::State | Change::Mtu => {
-                self.tell.queue();
+                self.report.queue();
             }
             // The core deletes all GIDs of the net device and adds them with the new address. Queue
             // pairs that use an old GID fail as with other adapters, which no longer have that GID
             // either.
             Change::Address | Change::There => {}
-            Change::Unregister => self.let_go(),
+            Change::Unregister => self.on_unregister(),
         }
     }
 }
 
 /// Handler that waits for the net device, and has a life begun when it is there.
-pub(crate) struct Awaiter(pub(crate) Arc<dyn Wake>);
+pub(crate) struct NetdevWaiter(pub(crate) Arc<dyn Wake>);
 
-impl netdev::Handler for Awaiter {
+impl netdev::Handler for NetdevWaiter {
     fn changed(&self, _change: Change) {
         self.0.wake();
     }

@@ -3,7 +3,7 @@
 //! The PCI driver: from probe to unbind, including recovery from deaths of the device.
 //!
 //! [`Running`] is one life and everything that depends on it, in the order in which it is taken
-//! down: the files of debugfs, the follower of the net device, the registration (which waits for
+//! down: the files of debugfs, the monitor of the net device, the registration (which waits for
 //! users, disassociates processes and destroys all objects), the life itself. The device stays
 //! alive until its users are gone, and is silenced only then. [`Recovery`] replaces a dead life by
 //! a new one. Without its net device there is no life, and the driver waits until the net device is
@@ -15,14 +15,14 @@ use crate::{
         regs, //
     },
     bars::Bars,
-    debugfs::Files,
-    hw::Parts,
-    life::Life,
+    debugfs::DebugFiles,
+    device_life::DeviceLife,
+    hw::DeviceResources,
     netdev::{
-        Awaiter,
-        Follower,
-        Port,
-        Teller, //
+        NetdevMonitor,
+        NetdevPort,
+        NetdevWaiter,
+        PortStateWork, //
     },
     verbs::Verbena, //
 };
@@ -72,26 +72,26 @@ use rdma::device::{
 };
 
 /// One life of the device, and its registration.
-struct Running {
-    _files: Files,
-    _notifier: Notifier<Follower>,
-    follower: Arc<Follower>,
+struct RunningDevice {
+    _files: DebugFiles,
+    _notifier: Notifier<NetdevMonitor>,
+    monitor: Arc<NetdevMonitor>,
     registration: Registration<Verbena>,
-    life: Life,
+    life: DeviceLife,
     since: Instant<Monotonic>,
 }
 
 /// State of the RDMA device: none, registered, or waiting for the net device.
-enum State {
+enum RdmaState {
     Nothing,
-    Running(Running),
+    Running(RunningDevice),
     /// The driver waits until the net device is there.
-    Waiting(#[allow(dead_code)] Notifier<Awaiter>),
+    Waiting(#[allow(dead_code)] Notifier<NetdevWaiter>),
 }
 
 /// Settings of the RDMA device that died, which the next one takes over.
 #[derive(Default)]
-struct Former {
+struct SavedSettings {
     name: Option<CString>,
     netns: Option<NetnsId>,
 }
@@ -100,8 +100,9 @@ struct Former {
 /// size.
 const SERVED_PAGE_SIZE: usize = doorbell::PART_SIZE;
 
-/// Number of successive failed tries after which the pauses no longer grow, but are [`SLOW_MS`].
-const MOST_TRIES: u32 = 6;
+/// Number of successive failed tries after which the pauses no longer grow, but are
+/// [`SLOW_PAUSE_MS`].
+const FAST_TRIES: u32 = 6;
 
 /// A life shorter than this counts as a failed try.
 const SHORT_LIFE: Delta = Delta::from_millis(500);
@@ -111,78 +112,78 @@ const SHORT_LIFE: Delta = Delta::from_millis(500);
 const PAUSE_MS: u32 = 250;
 
 /// Pause after each of the later failed tries, in milliseconds.
-const SLOW_MS: u32 = 15_000;
+const SLOW_PAUSE_MS: u32 = 15_000;
 
 /// Work that replaces a dead life of the device by a new one.
 #[pin_data]
 pub(crate) struct Recovery {
-    parts: Parts,
+    resources: DeviceResources,
     /// The work item that runs this. Each life needs it.
     #[pin]
     work: Mutex<Option<Arc<Work<Recovery>>>>,
     #[pin]
-    state: Mutex<State>,
+    state: Mutex<RdmaState>,
     stopped: Atomic<bool>,
     /// Number of tries since the device last worked.
     tries: Atomic<u32>,
     #[pin]
-    former: Mutex<Former>,
+    saved: Mutex<SavedSettings>,
 }
 
 impl Recovery {
     /// Begins a life and registers the RDMA device, or begins to wait for the net device.
-    fn start(&self) -> Result<State> {
+    fn start(&self) -> Result<RdmaState> {
         let work = self.work.lock().clone().ok_or(ENODEV)?;
-        let life = Life::begin(&self.parts, work.clone())?;
-        let live = &life.live;
-        let caps = live.caps()?;
+        let life = DeviceLife::begin(&self.resources, work.clone())?;
+        let vdev = &life.vdev;
+        let caps = vdev.caps()?;
         let [a, b, c, d, e, f, _, _] = caps.mac;
         let mac = [a, b, c, d, e, f];
         let Some(netdev) = Netdev::by_mac(&mac) else {
             dev_info!(
-                self.parts.pdev,
+                self.resources.pdev,
                 "no net device has the MAC address {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}: the RDMA device is registered when there is one\n"
             );
-            return Ok(State::Waiting(Notifier::of_mac(
+            return Ok(RdmaState::Waiting(Notifier::of_mac(
                 mac,
-                Arc::new(Awaiter(work), GFP_KERNEL)?,
+                Arc::new(NetdevWaiter(work), GFP_KERNEL)?,
             )?));
         };
-        let port = Arc::pin_init(Port::new(live.hw.clone(), netdev), GFP_KERNEL)?;
-        port.tell()?;
-        let mut former = self.former.lock();
+        let port = Arc::pin_init(NetdevPort::new(vdev.hw.clone(), netdev), GFP_KERNEL)?;
+        port.report_state()?;
+        let mut saved = self.saved.lock();
         let settings = Settings {
-            netns: former.netns,
+            netns: saved.netns,
             node_guid: caps.node_guid,
-            num_comp_vectors: u32::try_from(live.events.comp_eqs().len())?,
+            num_comp_vectors: u32::try_from(vdev.events.comp_eqs().len())?,
             ports: &[Some(port.netdev())],
             local_dma_lkey: caps.local_dma_lkey.get(),
         };
         let registration = Registration::new(
             base::this_module!(crate),
-            &self.parts.dma,
-            former.name.as_ref().map_or(c"verbena%d", |name| name),
+            &self.resources.dma,
+            saved.name.as_ref().map_or(c"verbena%d", |name| name),
             &settings,
-            Verbena::new(live.clone(), port.clone()),
+            Verbena::new(vdev.clone(), port.clone()),
         );
         if registration.as_ref().is_err_and(|e| *e == ENFILE) {
             // Another device has this name by now, so the next try takes a free name.
-            former.name = None;
+            saved.name = None;
         }
-        drop(former);
+        drop(saved);
         let registration = registration?;
-        let teller = Teller {
+        let report = PortStateWork {
             port: port.clone(),
             device: registration.device_ref(),
         };
-        let tell = new_work!(Arc::new(teller, GFP_KERNEL)?, &self.parts.awake)?;
-        let follower = Arc::new(Follower::new(tell, work), GFP_KERNEL)?;
-        let notifier = Notifier::new(port.netdev(), follower.clone())?;
-        follower.catch_up(port.netdev());
-        Ok(State::Running(Running {
-            _files: Files::new(&self.parts, live)?,
+        let report = new_work!(Arc::new(report, GFP_KERNEL)?, &self.resources.freezable)?;
+        let monitor = Arc::new(NetdevMonitor::new(report, work), GFP_KERNEL)?;
+        let notifier = Notifier::new(port.netdev(), monitor.clone())?;
+        monitor.catch_up(port.netdev());
+        Ok(RdmaState::Running(RunningDevice {
+            _files: DebugFiles::new(&self.resources, vdev)?,
             _notifier: notifier,
-            follower,
+            monitor,
             registration,
             life,
             since: Instant::now(),
@@ -191,51 +192,51 @@ impl Recovery {
 
     /// Ends the dead life, or the wait for the net device. Returns true if the life was too short
     /// to count as one, and `None` if the device is alive.
-    fn bury(&self) -> Option<bool> {
+    fn end_life(&self) -> Option<bool> {
         let mut state = self.state.lock();
-        let mut died_young = false;
-        if let State::Running(old) = &*state {
-            let gone = old.follower.is_gone();
-            if !old.life.live.health.is_dead() && !gone {
+        let mut is_short_life = false;
+        if let RdmaState::Running(old) = &*state {
+            let unregistered = old.monitor.is_unregistered();
+            if !old.life.vdev.health.is_dead() && !unregistered {
                 return None;
             }
-            let died = old.life.live.health.died().unwrap_or_else(Instant::now);
-            if gone || died - old.since >= SHORT_LIFE {
+            let died = old.life.vdev.health.died().unwrap_or_else(Instant::now);
+            if unregistered || died - old.since >= SHORT_LIFE {
                 self.tries.store(0, Relaxed);
             }
-            died_young = self.tries.load(Relaxed) != 0;
+            is_short_life = self.tries.load(Relaxed) != 0;
             let device = old.registration.device();
-            let mut former = self.former.lock();
-            former.netns = Some(device.netns());
+            let mut saved = self.saved.lock();
+            saved.netns = Some(device.netns());
             // At registration a name with `%` would be a pattern.
             let name = device.name().ok();
             if let Some(name) = name.filter(|name| !name.to_bytes().contains(&b'%')) {
-                former.name = Some(name);
+                saved.name = Some(name);
             }
         }
         // The assignment unregisters the device, and nothing of the old life is left after it.
-        *state = State::Nothing;
-        Some(died_young)
+        *state = RdmaState::Nothing;
+        Some(is_short_life)
     }
 
     /// Handles the failure of try number `tries`: logs it, and schedules the next one.
-    fn failed(&self, tries: u32, why: fmt::Arguments<'_>) {
-        let pause = if tries < MOST_TRIES {
+    fn on_failure(&self, tries: u32, why: fmt::Arguments<'_>) {
+        let pause = if tries < FAST_TRIES {
             dev_info!(
-                self.parts.pdev,
+                self.resources.pdev,
                 "try {tries} to revive the device failed: {why}\n"
             );
             PAUSE_MS << tries
         } else {
             // This is logged once, because the reason of each further failure is in the log anyway.
-            if tries == MOST_TRIES {
+            if tries == FAST_TRIES {
                 dev_err!(
-                    self.parts.pdev,
+                    self.resources.pdev,
                     "the device cannot be revived ({why}): the driver tries again every {} s\n",
-                    SLOW_MS / 1000
+                    SLOW_PAUSE_MS / 1000
                 );
             }
-            SLOW_MS
+            SLOW_PAUSE_MS
         };
         if let Some(work) = &*self.work.lock() {
             // The death of the device may have queued the work already, so it is put off.
@@ -246,28 +247,28 @@ impl Recovery {
 
 impl work::Handler for Recovery {
     fn run(&self) {
-        let Some(died_young) = self.bury() else {
+        let Some(is_short_life) = self.end_life() else {
             return;
         };
         if self.stopped.load(Relaxed) {
             return;
         }
         let tries = self.tries.load(Relaxed);
-        if died_young {
-            return self.failed(tries, fmt!("the device failed again at once"));
+        if is_short_life {
+            return self.on_failure(tries, fmt!("the device failed again at once"));
         }
         let tries = tries.saturating_add(1);
         self.tries.store(tries, Relaxed);
         match self.start() {
             Ok(new) => {
-                if matches!(new, State::Running(_)) {
-                    dev_info!(self.parts.pdev, "the device lives again\n");
+                if matches!(new, RdmaState::Running(_)) {
+                    dev_info!(self.resources.pdev, "the device lives again\n");
                 } else {
                     self.tries.store(0, Relaxed);
                 }
                 *self.state.lock() = new;
             }
-            Err(e) => self.failed(tries, fmt!("{e:?}")),
+            Err(e) => self.on_failure(tries, fmt!("{e:?}")),
         }
     }
 }
@@ -283,7 +284,7 @@ impl Drop for Data {
         self.recovery.stopped.store(true, Relaxed);
         self.work.cancel();
         // The device stays alive until its users are gone, see [`Running`].
-        *self.recovery.state.lock() = State::Nothing;
+        *self.recovery.state.lock() = RdmaState::Nothing;
         // The work item holds a reference to the recovery, and the recovery to the work item.
         self.recovery.work.lock().take();
         self.work.cancel();
@@ -329,27 +330,27 @@ impl bind::Driver for Driver {
             let vectors = Vectors::alloc(&dma, 2, 32)?;
             let recovery = Arc::pin_init(
                 try_pin_init!(Recovery {
-                    parts: Parts {
+                    resources: DeviceResources {
                         pdev: pdev.into(),
                         dma,
                         bars,
                         config,
                         vectors,
                         events: Queue::new(c"verbena-events")?,
-                        burials: Queue::new(c"verbena-burials")?,
-                        awake: Queue::freezable(c"verbena-awake")?,
+                        death: Queue::new(c"verbena-burials")?,
+                        freezable: Queue::freezable(c"verbena-awake")?,
                     },
                     work <- new_mutex!(None),
-                    state <- new_mutex!(State::Nothing),
+                    state <- new_mutex!(RdmaState::Nothing),
                     stopped: Atomic::new(false),
                     tries: Atomic::new(0),
-                    former <- new_mutex!(Former::default()),
+                    saved <- new_mutex!(SavedSettings::default()),
                 }? Error),
                 GFP_KERNEL,
             )?;
             // If the device dies while the machine is suspended, recovery runs after the machine is
             // resumed.
-            let work = new_work!(recovery.clone(), &recovery.parts.awake)?;
+            let work = new_work!(recovery.clone(), &recovery.resources.freezable)?;
             let work = Arc::new(work, GFP_KERNEL)?;
             *recovery.work.lock() = Some(work.clone());
             let data = Data { recovery, work };

@@ -56,14 +56,14 @@ pub(crate) fn entries(wanted: u32, most: u32) -> Result<u32> {
 }
 
 /// Memory of a ring, which the device and perhaps a process access.
-pub(crate) struct Ring {
+pub(crate) struct DmaRing {
     chunks: KVVec<Arc<Chunk>>,
     /// Table of chunk addresses, which the device reads while the ring is in use.
     table: Option<Arc<Chunk>>,
     bytes: usize,
 }
 
-impl Ring {
+impl DmaRing {
     /// Allocates a zeroed ring of at least `bytes` bytes of `payer`'s memory.
     pub(crate) fn new(dma: &Binding, payer: Payer, bytes: usize) -> Result<Self> {
         let bytes = bytes.max(1).next_multiple_of(PAGE_SIZE);
@@ -120,13 +120,13 @@ impl Ring {
     }
 }
 
-impl Abandon for Ring {
+impl Abandon for DmaRing {
     fn abandon(&self) -> usize {
         self.table.abandon() + self.chunks.iter().map(Abandon::abandon).sum::<usize>()
     }
 }
 
-impl Loan<'_, Ring> {
+impl Loan<'_, DmaRing> {
     /// Returns the translation by which the device finds the ring.
     pub(crate) fn translation(&self) -> Translation {
         let (addr, num_pages, levels) = match (&self.table, self.chunks.first()) {

@@ -6,15 +6,15 @@
 //! that names them until the device lets go of them or is silent. [`Lent`] is such memory. Its
 //! address comes from [`Lent::lend`] only, and only while
 //! [`CommandQueue::give`](crate::cmdq::CommandQueue::give) makes a command, which is executed next.
-//! The memory is freed when it has been dropped *and* has come back, either by a [`LetGo`] from the
-//! device or because the device is silent for the rest of its life. While the driver silences a
-//! dead device, dropping waits. If the device cannot be silenced, the memory is abandoned: it stays
-//! allocated, or pinned, for ever.
+//! The memory is freed when it has been dropped *and* has come back, either by a [`ReleaseProof`]
+//! from the device or because the device is silent for the rest of its life. While the driver
+//! silences a dead device, dropping waits. If the device cannot be silenced, the memory is
+//! abandoned: it stays allocated, or pinned, for ever.
 
 use crate::{
     cmdq::{
         Lender,
-        LetGo, //
+        ReleaseProof, //
     },
     health::Health, //
 };
@@ -58,7 +58,7 @@ impl<T: Abandon> Abandon for Option<T> {
 /// Memory that the device can give back.
 pub(crate) trait Borrowed {
     /// Marks the memory as back with the driver, because the device has let go of it.
-    fn returned(&self, proof: &LetGo);
+    fn returned(&self, proof: &ReleaseProof);
 }
 
 /// Memory that can be lent to the device. See the [module](self).
@@ -103,13 +103,13 @@ impl<T: Abandon> Lent<T> {
 }
 
 impl<T: Abandon> Borrowed for Lent<T> {
-    fn returned(&self, _proof: &LetGo) {
+    fn returned(&self, _proof: &ReleaseProof) {
         self.away.store(false, Relaxed);
     }
 }
 
 impl<T: Borrowed> Borrowed for Option<T> {
-    fn returned(&self, proof: &LetGo) {
+    fn returned(&self, proof: &ReleaseProof) {
         if let Some(lent) = self {
             lent.returned(proof);
         }
@@ -127,7 +127,7 @@ impl<T: Abandon> Deref for Lent<T> {
 impl<T: Abandon> Drop for Lent<T> {
     fn drop(&mut self) {
         if self.away.load(Relaxed) && !self.health.wait_silent() {
-            self.health.abandoned(self.memory.abandon());
+            self.health.add_abandoned(self.memory.abandon());
         }
     }
 }

@@ -4,8 +4,8 @@
 //! (`rdma statistic qp`).
 
 use super::{
-    Live,
-    Verbena, //
+    Verbena,
+    VerbsDevice, //
 };
 use crate::{
     abi::{
@@ -107,12 +107,12 @@ pub(crate) const NAMES: [StatDesc; NUM_COUNTERS] = [
     StatDesc::new(c"spurious_retransmits"),
 ];
 
-type Values = [u64; NUM_COUNTERS];
+type CounterValues = [u64; NUM_COUNTERS];
 
 /// Queries the counters of the port or of a queue pair. Counters that the device lacks are 0.
-fn query(live: &Live, kind: StatsKind, number: u32) -> Result<Values> {
-    let memory = Chunk::alloc(&live.dma, Payer::Kernel, size_of::<Values>())?;
-    let memory = Lent::new(Arc::new(memory, GFP_KERNEL)?, &live.health);
+fn query(vdev: &VerbsDevice, kind: StatsKind, number: u32) -> Result<CounterValues> {
+    let memory = Chunk::alloc(&vdev.dma, Payer::Kernel, size_of::<CounterValues>())?;
+    let memory = Lent::new(Arc::new(memory, GFP_KERNEL)?, &vdev.health);
     let request = |to: &Lender| QueryStats {
         kind: kind.to_raw(),
         port: 1,
@@ -122,18 +122,18 @@ fn query(live: &Live, kind: StatsKind, number: u32) -> Result<Values> {
         count: Le32::new(NUM_COUNTERS as u32),
         ..Default::default()
     };
-    let told = live.cmdq.exec_with(request, &[&memory as &dyn Borrowed])?;
+    let reported = vdev.cmdq.exec_with(request, &[&memory as &dyn Borrowed])?;
     let mut values = [0; NUM_COUNTERS];
-    let told = told.count.get() as usize;
-    for (index, value) in values.iter_mut().take(told).enumerate() {
+    let reported = reported.count.get() as usize;
+    for (index, value) in values.iter_mut().take(reported).enumerate() {
         *value = memory.read::<Le64>(index * size_of::<Le64>())?.get();
     }
     Ok(values)
 }
 
 /// Returns all that the port has counted, including queue pairs that are bound to counters.
-pub(super) fn of_port(live: &Live) -> Result<PortCounters> {
-    let values = query(live, StatsKind::Port, 0)?;
+pub(super) fn query_port(vdev: &VerbsDevice) -> Result<PortCounters> {
+    let values = query(vdev, StatsKind::Port, 0)?;
     let count = |counter: Counter| values[usize::from(counter.to_raw())];
     let (xmit_packets, multicast_xmit) = (
         count(Counter::TxPackets),
@@ -159,19 +159,19 @@ pub(super) fn of_port(live: &Live) -> Result<PortCounters> {
 }
 
 /// A queue pair that is bound to a counter.
-struct Bound {
+struct BoundQp {
     qpn: u32,
     /// Counter values of the queue pair when it was bound.
-    before: Values,
+    before: CounterValues,
     /// Increase since then, as of the last query.
-    since: Values,
+    since: CounterValues,
 }
 
-impl Bound {
+impl BoundQp {
     /// Queries the device. The last values remain if the device has died. A value that has
     /// decreased, which only a faulty device reports, counts as 0 and not as nearly 2^64.
-    fn refresh(&mut self, live: &Live) {
-        if let Ok(now) = query(live, StatsKind::Qp, self.qpn) {
+    fn refresh(&mut self, vdev: &VerbsDevice) {
+        if let Ok(now) = query(vdev, StatsKind::Qp, self.qpn) {
             for ((since, now), before) in self.since.iter_mut().zip(now).zip(self.before) {
                 *since = now.saturating_sub(before);
             }
@@ -181,35 +181,35 @@ impl Bound {
 
 /// Time for which the values of a counter are not queried again. The core reads all values once for
 /// each of them, and reads the port's values at this interval, too.
-const FRESH: Delta = Delta::from_millis(10);
+const MAX_AGE: Delta = Delta::from_millis(10);
 
 /// A counter, and the queue pairs that are bound to it.
-struct Set {
+struct CounterSet {
     id: NonZeroU32,
     /// Sum for queue pairs that were bound to the counter and no longer are.
-    done: Values,
-    bound: KVec<Bound>,
+    unbound: CounterValues,
+    bound: KVec<BoundQp>,
     /// Time of the last query, or `None` if queue pairs were bound since.
-    asked: Option<Instant<Monotonic>>,
+    queried: Option<Instant<Monotonic>>,
 }
 
-fn add(to: &mut Values, more: &Values) {
+fn add(to: &mut CounterValues, more: &CounterValues) {
     for (to, more) in to.iter_mut().zip(more) {
         *to = to.saturating_add(*more);
     }
 }
 
-impl Set {
+impl CounterSet {
     /// Queries all queue pairs of the counter.
-    fn ask(&mut self, live: &Live) {
+    fn refresh(&mut self, vdev: &VerbsDevice) {
         for bound in &mut self.bound {
-            bound.refresh(live);
+            bound.refresh(vdev);
         }
-        self.asked = Some(Instant::now());
+        self.queried = Some(Instant::now());
     }
 
-    fn sum(&self) -> Values {
-        let mut sum = self.done;
+    fn sum(&self) -> CounterValues {
+        let mut sum = self.unbound;
         for bound in &self.bound {
             add(&mut sum, &bound.since);
         }
@@ -217,15 +217,15 @@ impl Set {
     }
 }
 
-struct Sets {
+struct CounterSets {
     last_id: u32,
-    sets: KVec<Set>,
+    sets: KVec<CounterSet>,
     /// Sum of the counters that were deleted, which the core adds to the port's values.
-    gone: Values,
+    deleted: CounterValues,
 }
 
-impl Sets {
-    fn find(&mut self, id: NonZeroU32) -> Option<&mut Set> {
+impl CounterSets {
+    fn find(&mut self, id: NonZeroU32) -> Option<&mut CounterSet> {
         self.sets.iter_mut().find(|set| set.id == id)
     }
 
@@ -243,20 +243,20 @@ impl Sets {
 
 /// Counters to which queue pairs are bound.
 #[pin_data]
-pub(crate) struct Counters {
+pub(crate) struct QpCounters {
     #[pin]
-    sets: Mutex<Sets>,
+    sets: Mutex<CounterSets>,
     #[pin]
     cleared: Mutex<Cleared>,
 }
 
-impl Counters {
+impl QpCounters {
     pub(crate) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
-            sets <- new_mutex!(Sets {
+            sets <- new_mutex!(CounterSets {
                 last_id: 0,
                 sets: KVec::new(),
-                gone: [0; NUM_COUNTERS],
+                deleted: [0; NUM_COUNTERS],
             }),
             cleared <- new_mutex!(Cleared::default()),
         })
@@ -268,75 +268,82 @@ impl Counters {
     }
 
     /// Fills in the port's values without those of the counters.
-    pub(super) fn of_rest(&self, live: &Live, values: &mut stats::Values<'_>) -> Result {
-        let all = query(live, StatsKind::Port, 0)?;
+    pub(super) fn read_unbound(
+        &self,
+        vdev: &VerbsDevice,
+        values: &mut stats::Values<'_>,
+    ) -> Result {
+        let all = query(vdev, StatsKind::Port, 0)?;
         let mut sets = self.sets.lock();
-        let mut apart = sets.gone;
+        let mut bound_sum = sets.deleted;
         for set in &mut sets.sets {
             // The present values are needed here. Subtracting older, smaller ones would make the
             // port's values too large now and let them decrease later.
-            set.ask(live);
-            add(&mut apart, &set.sum());
+            set.refresh(vdev);
+            add(&mut bound_sum, &set.sum());
         }
-        let rest = all.into_iter().zip(apart);
-        values.set(rest.map(|(all, apart)| all.saturating_sub(apart)));
+        let rest = all.into_iter().zip(bound_sum);
+        values.set(rest.map(|(all, bound_sum)| all.saturating_sub(bound_sum)));
         Ok(())
     }
 
     pub(super) fn bind(
         &self,
-        live: &Live,
+        vdev: &VerbsDevice,
         counter: Option<NonZeroU32>,
         qp: &Qp<Verbena>,
     ) -> Result<NonZeroU32> {
         let qpn = qp.qpn();
-        let bound = Bound {
+        let bound = BoundQp {
             qpn,
-            before: query(live, StatsKind::Qp, qpn)?,
+            before: query(vdev, StatsKind::Qp, qpn)?,
             since: [0; NUM_COUNTERS],
         };
         let mut sets = self.sets.lock();
         if let Some(id) = counter {
             let set = sets.find(id).ok_or(ENOENT)?;
             set.bound.push(bound, GFP_KERNEL)?;
-            set.asked = None;
+            set.queried = None;
             return Ok(id);
         }
         let id = sets.new_id();
-        let mut set = Set {
+        let mut set = CounterSet {
             id,
-            done: [0; NUM_COUNTERS],
+            unbound: [0; NUM_COUNTERS],
             bound: KVec::new(),
-            asked: None,
+            queried: None,
         };
         set.bound.push(bound, GFP_KERNEL)?;
         sets.sets.push(set, GFP_KERNEL)?;
         Ok(id)
     }
 
-    pub(super) fn unbind(&self, live: &Live, counter: NonZeroU32, qp: &Qp<Verbena>) {
+    pub(super) fn unbind(&self, vdev: &VerbsDevice, counter: NonZeroU32, qp: &Qp<Verbena>) {
         let mut sets = self.sets.lock();
         let Some(set) = sets.find(counter) else {
             return;
         };
         if let Some(at) = set.bound.iter().position(|bound| bound.qpn == qp.qpn()) {
             if let Ok(mut bound) = set.bound.remove(at) {
-                bound.refresh(live);
-                add(&mut set.done, &bound.since);
+                bound.refresh(vdev);
+                add(&mut set.unbound, &bound.since);
             }
         }
     }
 
     pub(super) fn read(
         &self,
-        live: &Live,
+        vdev: &VerbsDevice,
         counter: NonZeroU32,
         values: &mut stats::Values<'_>,
     ) -> Result {
         let mut sets = self.sets.lock();
         let set = sets.find(counter).ok_or(ENOENT)?;
-        if set.asked.is_none_or(|asked| asked.elapsed() >= FRESH) {
-            set.ask(live);
+        if set
+            .queried
+            .is_none_or(|queried| queried.elapsed() >= MAX_AGE)
+        {
+            set.refresh(vdev);
         }
         values.set(set.sum().into_iter());
         Ok(())
@@ -346,7 +353,7 @@ impl Counters {
         let mut sets = self.sets.lock();
         if let Some(at) = sets.sets.iter().position(|set| set.id == counter) {
             if let Ok(set) = sets.sets.remove(at) {
-                add(&mut sets.gone, &set.done);
+                add(&mut sets.deleted, &set.unbound);
             }
         }
     }

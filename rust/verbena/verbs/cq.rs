@@ -14,23 +14,23 @@
 //! ring is empty, the driver flushes outstanding requests in software.
 
 mod clean;
-mod entries;
+mod cqe_ring;
 mod flush;
 mod state;
 
 use self::{
-    entries::Entries,
+    cqe_ring::CqeRing,
     state::{
-        Attached,
-        Hole,
-        State, //
+        AttachedQp,
+        CqPollState,
+        SkippedRange, //
     }, //
 };
 use super::{
-    qp::Side,
+    qp::QueueSide,
     srq,
-    Live,
-    Verbena, //
+    Verbena,
+    VerbsDevice, //
 };
 use crate::{
     abi::{
@@ -66,12 +66,12 @@ use crate::{
     },
     cmdq::Lender,
     doorbell::{
-        Slot,
+        DoorbellSlot,
         SlotKind, //
     },
     eq::{
-        CompEq,
-        Object, //
+        AffiliatedObject,
+        CompEq, //
     }, //
 };
 use base::{
@@ -119,49 +119,49 @@ use rdma::{
 use zerocopy::IntoBytes;
 
 /// A CQN, which is freed when it is dropped.
-struct Number {
-    live: Arc<Live>,
+struct Cqn {
+    vdev: Arc<VerbsDevice>,
     cqn: u32,
     _part: Part,
 }
 
-impl Drop for Number {
+impl Drop for Cqn {
     fn drop(&mut self) {
-        if let Ok(known) = self.live.known() {
-            known.ids.cqns.free(self.cqn);
+        if let Ok(info) = self.vdev.info() {
+            info.ids.cqns.free(self.cqn);
         }
     }
 }
 
 /// Rings of a process' queue.
 #[derive(Default)]
-struct Theirs {
-    entries: Option<Entries>,
+struct ProcessRings {
+    entries: Option<CqeRing>,
     /// Ring for the next move, which the prepare step of a resize has allocated.
-    prepared: Option<Entries>,
+    prepared: Option<CqeRing>,
 }
 
 /// Driver's data of a completion queue.
 #[pin_data]
 pub(crate) struct CqData {
-    live: Arc<Live>,
-    number: Number,
-    slot: Slot,
+    vdev: Arc<VerbsDevice>,
+    number: Cqn,
+    slot: DoorbellSlot,
     eq: Arc<CompEq>,
     ignore_overrun: bool,
     /// True if the device has lost a completion of this queue, which belongs to a kernel user. The
     /// device writes no more entries, and the driver flushes the outstanding requests of queue
     /// pairs in ERR in software.
-    died: Atomic<bool>,
+    in_error: Atomic<bool>,
     /// Entries of a kernel user's queue, which never move.
-    own: Option<Entries>,
+    kernel_ring: Option<CqeRing>,
     #[pin]
-    theirs: Mutex<Theirs>,
+    process_rings: Mutex<ProcessRings>,
     /// Held while the entries of one queue pair are removed.
     #[pin]
     cleaning: Mutex<()>,
     #[pin]
-    state: IrqLock<State>,
+    state: IrqLock<CqPollState>,
 }
 
 impl CqData {
@@ -171,60 +171,60 @@ impl CqData {
     }
 
     fn new(
-        live: &Arc<Live>,
+        vdev: &Arc<VerbsDevice>,
         attr: &CqInitAttr,
         caller: &Caller<'_, Verbena>,
     ) -> Result<impl PinInit<Self, Error>> {
-        let known = live.known()?;
+        let info = vdev.info()?;
         // Each completion has a timestamp, whether the user requests it or not.
         let ignore_overrun = attr.flags().contains(CqFlags::IGNORE_OVERRUN);
         let known_flags = CqFlags::TIMESTAMP_COMPLETION | CqFlags::IGNORE_OVERRUN;
         if !known_flags.contains(attr.flags()) {
             return Err(eopnotsupp());
         }
-        let eqs = live.events.comp_eqs();
+        let eqs = vdev.events.comp_eqs();
         let eq = eqs
             .get(attr.comp_vector() as usize % eqs.len().max(1))
             .ok_or(EINVAL)?
             .clone();
-        let (cqn, part) = known.ids.cqns.alloc(caller.payer())?;
-        let number = Number {
-            live: live.clone(),
+        let (cqn, part) = info.ids.cqns.alloc(caller.payer())?;
+        let number = Cqn {
+            vdev: vdev.clone(),
             cqn,
             _part: part,
         };
         let context = caller.user().map(|user| user.context());
-        let areas = context.map_or(&live.areas, |context| &context.areas);
-        let slot = areas.take(&live.hw, context.map(|c| c.mmap()), SlotKind::Cq)?;
-        let (own, theirs) = match caller {
+        let areas = context.map_or(&vdev.areas, |context| &context.areas);
+        let slot = areas.take(&vdev.hw, context.map(|c| c.mmap()), SlotKind::Cq)?;
+        let (kernel_ring, process_rings) = match caller {
             Caller::Kernel => (
-                Some(Entries::of_kernel(live, attr.cqe())?),
-                Theirs::default(),
+                Some(CqeRing::for_kernel(vdev, attr.cqe())?),
+                ProcessRings::default(),
             ),
             Caller::User(user) => {
-                let entries = Some(Entries::of_process(live, attr.cqe(), user)?);
-                let theirs = Theirs {
+                let entries = Some(CqeRing::for_process(vdev, attr.cqe(), user)?);
+                let process_rings = ProcessRings {
                     entries,
                     prepared: None,
                 };
-                (None, theirs)
+                (None, process_rings)
             }
         };
         slot.clear();
-        let live = live.clone();
+        let vdev = vdev.clone();
         Ok(try_pin_init!(Self {
-            live,
+            vdev,
             number,
             slot,
             eq,
             ignore_overrun,
-            died: Atomic::new(false),
-            own,
-            theirs <- new_mutex!(theirs),
+            in_error: Atomic::new(false),
+            kernel_ring,
+            process_rings <- new_mutex!(process_rings),
             cleaning <- new_mutex!(()),
-            state <- new_irq_lock!(State {
+            state <- new_irq_lock!(CqPollState {
                 consumer: 0,
-                hole: Hole::default(),
+                skipped: SkippedRange::default(),
                 arm: Arm { index: 0, seq: 0, mode: ArmMode::None },
                 armed: false,
                 waiting: None,
@@ -239,20 +239,20 @@ impl CqData {
     /// Returns the present context. The device publishes one on request and when the state changes.
     /// The context of a dead device is the last one that it published.
     fn context(&self) -> Result<CqContext> {
-        let _ = self.live.cmdq.exec(&QueryCq {
+        let _ = self.vdev.cmdq.exec(&QueryCq {
             id: Le32::new(self.cqn()),
             ..Default::default()
         });
-        self.live.tables.read(self.cqn())
+        self.vdev.tables.read(self.cqn())
     }
 
     /// Returns the entries, of a kernel user's queue or of a process' queue.
-    fn entries<'a>(&'a self, theirs: &'a Theirs) -> Result<&'a Entries> {
-        let theirs = theirs.entries.as_ref();
-        self.own.as_ref().or(theirs).ok_or(EINVAL)
+    fn entries<'a>(&'a self, process_rings: &'a ProcessRings) -> Result<&'a CqeRing> {
+        let process_rings = process_rings.entries.as_ref();
+        self.kernel_ring.as_ref().or(process_rings).ok_or(EINVAL)
     }
 
-    fn command(&self, entries: &Entries, to: &Lender) -> CreateCq {
+    fn command(&self, entries: &CqeRing, to: &Lender) -> CreateCq {
         CreateCq {
             cqn: Le32::new(self.cqn()),
             eqn: Le32::new(self.eq.eqn),
@@ -269,7 +269,7 @@ impl CqData {
         }
     }
 
-    fn respond(&self, entries: &Entries, user: &User<'_, Verbena>) -> Result {
+    fn respond(&self, entries: &CqeRing, user: &User<'_, Verbena>) -> Result {
         user.udata().respond(&CreateCqResp {
             cqn: Le32::new(self.cqn()),
             slot: Le16::new(self.slot.index()),
@@ -282,16 +282,16 @@ impl CqData {
     }
 
     /// Adds a side of a queue pair to those that complete in this queue.
-    pub(crate) fn attach(&self, qpn: u32, side: Side) -> Result {
-        let qp = self.live.qps.hold(qpn).ok_or(EINVAL)?;
-        state::attach(&self.state, Attached { qpn, side, qp })?;
-        self.mark();
+    pub(crate) fn attach(&self, qpn: u32, side: QueueSide) -> Result {
+        let qp = self.vdev.qps.hold(qpn).ok_or(EINVAL)?;
+        state::attach(&self.state, AttachedQp { qpn, side, qp })?;
+        self.mark_qps();
         Ok(())
     }
 
     /// True if the next entry to poll is there.
-    fn has_entry(&self, state: &State) -> bool {
-        self.own
+    fn has_entry(&self, state: &CqPollState) -> bool {
+        self.kernel_ring
             .as_ref()
             .is_some_and(|entries| entries.has(state.next()))
     }
@@ -309,47 +309,47 @@ impl CqData {
 
     /// True if an entry for which a kernel user's handler waits is there, and was there at the
     /// previous call, too. The device has not notified then.
-    pub(crate) fn stuck(&self) -> bool {
+    pub(crate) fn has_missed_event(&self) -> bool {
         let mut state = self.state.lock();
         let has_entry = self.has_entry(&state);
-        state.stuck(has_entry)
+        state.has_missed_event(has_entry)
     }
 
-    fn take(&self, state: &mut State, cqe: &Cqe, tail: Tail, wcs: &mut WcSink<'_, Verbena>) {
+    fn take(&self, state: &mut CqPollState, cqe: &Cqe, tail: Tail, wcs: &mut WcSink<'_, Verbena>) {
         let side = if tail.opcode & WC_OPCODE_RECV != 0 {
-            Side::Recv
+            QueueSide::Recv
         } else {
-            Side::Send
+            QueueSide::Send
         };
         let Some(qp) = state.find(cqe.qpn.get(), side) else {
             return self
-                .live
+                .vdev
                 .distrust("a CQ has a completion of a queue pair that does not use it");
         };
         let request = match (side, qp.srq()) {
-            (Side::Recv, Some(srq)) => srq.complete(cqe.wr_id.get()),
+            (QueueSide::Recv, Some(srq)) => srq.complete(cqe.wr_id.get()),
             _ => qp.complete(side, cqe.wqe_index.get()),
         };
         let Some(request) = request else {
             return self
-                .live
+                .vdev
                 .distrust("a completion belongs to no outstanding request");
         };
         let mut status = WcStatus::from_raw(tail.status.into()).unwrap_or(WcStatus::GeneralErr);
         let opcode = match side {
             // For sends, the opcode of the posted request is more reliable than that of the device.
-            Side::Send => request.opcode,
-            Side::Recv if tail.opcode == CqeOpcode::RecvRdmaWithImm.to_raw() => {
+            QueueSide::Send => request.opcode,
+            QueueSide::Recv if tail.opcode == CqeOpcode::RecvRdmaWithImm.to_raw() => {
                 WcOpcode::RecvRdmaWithImm
             }
-            Side::Recv => WcOpcode::Recv,
+            QueueSide::Recv => WcOpcode::Recv,
         };
         if status == WcStatus::Success
             && opcode == WcOpcode::Recv
             && cqe.byte_len.get() > request.length
         {
             // The user would otherwise treat more bytes as received than the buffer has.
-            self.live
+            self.vdev
                 .complain("a completion has more bytes than its receive has room for");
             status = WcStatus::GeneralErr;
         }
@@ -364,7 +364,7 @@ impl CqData {
             } else if tail.wc_flags & wc_flags::WITH_INV != 0 {
                 wc.ex = WcEx::Invalidate(u32::from_le_bytes(cqe.imm));
             }
-            if side == Side::Recv && qp.is_datagram() {
+            if side == QueueSide::Recv && qp.is_datagram() {
                 wc.src_qp = cqe.src_qp.get();
                 wc.pkey_index = cqe.pkey_index.get();
                 wc.sl = cqe.sl;
@@ -390,16 +390,16 @@ impl CompletionQueue<Verbena> for CqData {
         attr: &CqInitAttr,
         caller: &Caller<'_, Verbena>,
     ) -> impl PinInit<Self, Error> {
-        pin_init::pin_init_scope(move || Self::new(&dev.live, attr, caller))
+        pin_init::pin_init_scope(move || Self::new(&dev.vdev, attr, caller))
     }
 
     fn start(cq: &Cq<Verbena>, caller: &Caller<'_, Verbena>) -> Result {
-        let live = &cq.live;
-        live.tables.ensure::<CqContext>(&live.cmdq, cq.cqn())?;
-        live.cqs.insert(cq.cqn(), cq)?;
-        let guard = cq.theirs.lock();
+        let vdev = &cq.vdev;
+        vdev.tables.ensure::<CqContext>(&vdev.cmdq, cq.cqn())?;
+        vdev.cqs.insert(cq.cqn(), cq)?;
+        let guard = cq.process_rings.lock();
         let entries = cq.entries(&guard)?;
-        live.cmdq
+        vdev.cmdq
             .give(|to| cq.command(entries, to), &[&entries.ring])?;
         cq.set_cqe(entries.count());
         let responded = caller
@@ -412,16 +412,16 @@ impl CompletionQueue<Verbena> for CqData {
     }
 
     fn destroy(cq: &Cq<Verbena>) -> Result {
-        let live = &cq.live;
+        let vdev = &cq.vdev;
         let request = DestroyCq {
             id: Le32::new(cq.cqn()),
             ..Default::default()
         };
-        let guard = cq.theirs.lock();
+        let guard = cq.process_rings.lock();
         let ring = &cq.entries(&guard)?.ring;
-        if let Some(quiesced) = live.cmdq.take_back(&request, &[ring]) {
-            live.drain_events(Object::Cq(cq.cqn()), &quiesced);
-            live.drain_completions(&cq.eq, &quiesced);
+        if let Some(quiesced) = vdev.cmdq.take_back(&request, &[ring]) {
+            vdev.drain_events(AffiliatedObject::Cq(cq.cqn()), &quiesced);
+            vdev.drain_completions(&cq.eq, &quiesced);
         }
         cq.unlink();
         cq.forget();
@@ -429,11 +429,11 @@ impl CompletionQueue<Verbena> for CqData {
     }
 
     fn poll(cq: &Cq<Verbena>, wcs: &mut WcSink<'_, Verbena>) -> Result {
-        let entries = cq.own.as_ref().ok_or(EINVAL)?;
+        let entries = cq.kernel_ring.as_ref().ok_or(EINVAL)?;
         let mut state = cq.state.lock();
-        // This is read first: if the queue has died by then, all entries that the device will ever
-        // write are in the ring.
-        let flushes = cq.flushes();
+        // This is read first: if the queue is in error by then, all entries that the device will
+        // ever write are in the ring.
+        let is_flushing = cq.is_flushing();
         // The limit ends the loop if the device writes nonsense as fast as the driver skips it.
         for _ in 0..2 * entries.count() {
             if wcs.is_full() {
@@ -449,7 +449,7 @@ impl CompletionQueue<Verbena> for CqData {
             cq.slot.consume(state.consumer);
             cq.take(&mut state, &cqe, tail, wcs);
         }
-        if flushes {
+        if is_flushing {
             cq.flush(&state, wcs);
         }
         Ok(())
@@ -467,20 +467,20 @@ impl CompletionQueue<Verbena> for CqData {
         cq.slot.arm_cq(&mut state.arm, state.consumer, mode);
         let missed = cq.has_entry(state) || cq.has_flush(state);
         drop(guard);
-        if missed && cq.flushes() {
-            cq.live.health.flush();
+        if missed && cq.is_flushing() {
+            cq.vdev.health.flush();
         }
         Ok(missed && flags.contains(NotifyFlags::REPORT_MISSED_EVENTS))
     }
 
     fn resize(cq: &Cq<Verbena>, cqe: u32, user: &User<'_, Verbena>) -> Result {
-        let live = &cq.live;
+        let vdev = &cq.vdev;
         let step = srq::step_of(&user.udata().read::<ResizeCqReq>()?)?;
-        let mut guard = cq.theirs.lock();
-        let Theirs { entries, prepared } = &mut *guard;
+        let mut guard = cq.process_rings.lock();
+        let ProcessRings { entries, prepared } = &mut *guard;
         if step == RESIZE_PREPARE {
             // A second prepare step frees the ring of the first one, whether it is mapped or not.
-            let new = prepared.insert(Entries::of_process(live, cqe, user)?);
+            let new = prepared.insert(CqeRing::for_process(vdev, cqe, user)?);
             return user.udata().respond(&new.resized());
         }
         let (Some(old), Some(new), RESIZE_MOVE) = (entries.as_mut(), prepared.take(), step) else {
@@ -494,14 +494,14 @@ impl CompletionQueue<Verbena> for CqData {
             ring: new.ring.lend(to).translation(),
             ..Default::default()
         };
-        live.cmdq.exchange(request, &[&new.ring], &[&old.ring])?;
+        vdev.cmdq.exchange(request, &[&new.ring], &[&old.ring])?;
         cq.set_cqe(new.count());
         *old = new;
         Ok(())
     }
 
     fn modify(cq: &Cq<Verbena>, count: u16, period: u16) -> Result {
-        cq.live.cmdq.exec(&ModifyCq {
+        cq.vdev.cmdq.exec(&ModifyCq {
             cqn: Le32::new(cq.cqn()),
             moderation_count: Le16::new(count),
             moderation_period: Le16::new(period),

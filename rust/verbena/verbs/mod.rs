@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The verbs, with one file for each type of object. The module `live` contains all objects of a
+//! The verbs, with one file for each type of object. The module `vdev` contains all objects of a
 //! device.
 
 pub(crate) mod ah;
 mod counters;
 pub(crate) mod cq;
-pub(crate) mod live;
+pub(crate) mod device;
 pub(crate) mod mr;
 pub(crate) mod mw;
 pub(crate) mod pages;
@@ -18,5 +18,5 @@ pub(crate) mod ucontext;
 pub(crate) mod wq;
 pub(crate) mod xrcd;
 
-pub(crate) use live::Live;
+pub(crate) use device::VerbsDevice;
 pub(crate) use port::Verbena;

@@ -3,11 +3,11 @@
 //! Memory regions.
 
 use super::{
-    mw::Windows,
+    mw::WindowCounter,
     pages::{
+        DoubleBuffer,
         ElementList,
-        PageTable,
-        Turns, //
+        PageTable, //
     },
     Verbena, //
 };
@@ -79,27 +79,27 @@ use rdma::{
 use zerocopy::IntoBytes;
 
 /// Limit of pages of a region, because the device counts them in 32 bits.
-const MOST_PAGES: usize = u32::MAX as usize;
+const MAX_PAGES: usize = u32::MAX as usize;
 /// Limit of pages, or of elements, of a fast registration.
-pub(crate) const MOST_FAST_REG: u32 = 512;
+pub(crate) const MAX_FAST_REG: u32 = 512;
 
 /// True if regions with gaps can be registered. The device has to allow as many elements as pages,
 /// because users know only one limit for both.
 pub(crate) fn has_gaps(hw: &Hw) -> bool {
     let most = hw.caps().map_or(0, |caps| caps.max_gaps.get());
-    hw.has(FEATURE_FAST_REG) && hw.has(FEATURE_GAPS) && most >= MOST_FAST_REG
+    hw.has(FEATURE_FAST_REG) && hw.has(FEATURE_GAPS) && most >= MAX_FAST_REG
 }
 
 /// A memory key, which is freed when it is dropped.
-pub(crate) struct Key {
+pub(crate) struct MemoryKey {
     hw: Arc<Hw>,
     pub(crate) key: u32,
     _part: Part,
 }
 
-impl Key {
+impl MemoryKey {
     pub(crate) fn new(hw: &Arc<Hw>, payer: Payer) -> Result<Self> {
-        let (key, part) = hw.known()?.ids.keys.alloc(payer)?;
+        let (key, part) = hw.info()?.ids.keys.alloc(payer)?;
         Ok(Self {
             hw: hw.clone(),
             key,
@@ -111,10 +111,10 @@ impl Key {
     ///
     /// Work requests may have changed the key's tag. The function records the present tag.
     /// Otherwise the next key with this index could be one that a peer still uses.
-    pub(crate) fn destruction(&self) -> DestroyMr {
+    pub(crate) fn destroy_command(&self) -> DestroyMr {
         let entry = self.hw.tables.read_quickly::<MemoryEntry>(self.key >> 8);
-        if let (Ok(entry), Ok(known)) = (entry, self.hw.known()) {
-            known.ids.keys.note_tag(self.key, entry.key.get());
+        if let (Ok(entry), Ok(info)) = (entry, self.hw.info()) {
+            info.ids.keys.note_tag(self.key, entry.key.get());
         }
         DestroyMr {
             id: Le32::new(self.key),
@@ -123,27 +123,27 @@ impl Key {
     }
 }
 
-impl Drop for Key {
+impl Drop for MemoryKey {
     fn drop(&mut self) {
-        if let Ok(known) = self.hw.known() {
-            known.ids.keys.free(self.key);
+        if let Ok(info) = self.hw.info() {
+            info.ids.keys.free(self.key);
         }
     }
 }
 
 /// Memory region of a process, as the device knows it.
-struct Registered {
+struct UserRegion {
     range: UserRange,
     /// Command that creates the region, without the address of the page table.
-    terms: CreateMr,
+    attributes: CreateMr,
     table: Lent<PageTable>,
     /// Memory that stays pinned until the device has let go of it.
     umem: Lent<Arc<Umem>>,
     /// Memory windows of the same context, which may be bound to the region.
-    windows: Arc<Windows>,
+    windows: Arc<WindowCounter>,
 }
 
-impl Registered {
+impl UserRegion {
     fn new(
         hw: &Hw,
         key: u32,
@@ -162,7 +162,7 @@ impl Registered {
             .find_best_pgsz(caps.page_size_cap.get(), range.virt_addr)
             .ok_or(EINVAL)?;
         let pages = umem.num_blocks(pgsz);
-        if pages == 0 || pages > MOST_PAGES {
+        if pages == 0 || pages > MAX_PAGES {
             return Err(EINVAL);
         }
         let umem = Lent::new(Arc::new(umem, GFP_KERNEL)?, &hw.health);
@@ -171,7 +171,7 @@ impl Registered {
             table.set(index, addr)?;
         }
         Ok(Self {
-            terms: CreateMr {
+            attributes: CreateMr {
                 key: Le32::new(key),
                 pdn: Le32::new(pdn),
                 access: Le32::new(device_access(range.access)),
@@ -179,7 +179,7 @@ impl Registered {
                 length: Le64::new(range.length),
                 page_offset: Le64::new(range.virt_addr & (pgsz - 1)),
                 pages: Translation {
-                    // CAST: The number is at most `MOST_PAGES`.
+                    // CAST: The number is at most `MAX_PAGES`.
                     num_pages: Le32::new(pages as u32),
                     // CAST: The page size is a power of two below 2^64.
                     log_page_size: pgsz.trailing_zeros() as u8,
@@ -197,14 +197,14 @@ impl Registered {
     fn create(&self, to: &Lender) -> CreateMr {
         // The command names the pages, too, through the table.
         self.umem.lend(to);
-        self.terms_with(self.table.lend(to))
+        self.attributes_with(self.table.lend(to))
     }
 
-    fn terms_with(&self, table: Loan<'_, PageTable>) -> CreateMr {
-        let pages = self.terms.pages;
+    fn attributes_with(&self, table: Loan<'_, PageTable>) -> CreateMr {
+        let pages = self.attributes.pages;
         CreateMr {
             pages: table.translation(pages.num_pages, pages.log_page_size),
-            ..self.terms
+            ..self.attributes
         }
     }
 
@@ -221,30 +221,30 @@ impl Registered {
     }
 
     /// Executes [`MemoryRegion::rereg`] with the same memory.
-    fn change_terms(&mut self, hw: &Hw, pdn: Le32, range: UserRange) -> Result {
+    fn change_attributes(&mut self, hw: &Hw, pdn: Le32, range: UserRange) -> Result {
         let table = self.table.loan().ok_or(EINVAL)?;
-        let mut request = self.terms_with(table);
+        let mut request = self.attributes_with(table);
         request.pdn = pdn;
         request.access = Le32::new(device_access(range.access));
         request.iova = Le64::new(range.iova());
         hw.cmdq.exec(&modify(request))?;
-        self.terms = request;
+        self.attributes = request;
         self.range = range;
         Ok(())
     }
 }
 
 /// Returns the command that changes a region to these terms.
-fn modify(terms: CreateMr) -> ModifyMr {
+fn modify(attributes: CreateMr) -> ModifyMr {
     ModifyMr {
-        key: terms.key,
-        pdn: terms.pdn,
-        access: terms.access,
-        flags: terms.flags,
-        iova: terms.iova,
-        length: terms.length,
-        page_offset: terms.page_offset,
-        pages: terms.pages,
+        key: attributes.key,
+        pdn: attributes.pdn,
+        access: attributes.access,
+        flags: attributes.flags,
+        iova: attributes.iova,
+        length: attributes.length,
+        page_offset: attributes.page_offset,
+        pages: attributes.pages,
     }
 }
 
@@ -253,19 +253,19 @@ fn modify(terms: CreateMr) -> ModifyMr {
 pub(crate) struct MrData {
     hw: Arc<Hw>,
     /// Command that creates the region, without the address of the page table. Regions of processes
-    /// are created from `registered` instead.
+    /// are created from `user_region` instead.
     request: CreateMr,
     /// Key of the region. `None` stands for the device's own key of all memory.
-    key: Option<Key>,
+    key: Option<MemoryKey>,
     /// Page tables of a region for fast registrations.
-    table: Option<Turns<PageTable>>,
+    table: Option<DoubleBuffer<PageTable>>,
     /// Element lists of a region for fast registrations that may have gaps.
-    list: Option<Turns<ElementList>>,
+    list: Option<DoubleBuffer<ElementList>>,
     /// Number of pages or elements that the last `map_sg` mapped.
     mapped: Atomic<u32>,
     /// Pinned memory of a process' region.
     #[pin]
-    registered: Mutex<Option<Registered>>,
+    user_region: Mutex<Option<UserRegion>>,
 }
 
 /// Returns the rights that the device checks. The other flags determine how memory is pinned, or
@@ -286,25 +286,25 @@ fn check_access(hw: &Hw, wanted: Access) -> Result {
     Ok(())
 }
 
-/// Parts of which [`MrData`] is made.
-struct Parts {
+/// Values with which [`MrData`] is made.
+struct MrInit {
     request: CreateMr,
-    key: Option<Key>,
-    table: Option<Turns<PageTable>>,
-    list: Option<Turns<ElementList>>,
-    registered: Option<Registered>,
+    key: Option<MemoryKey>,
+    table: Option<DoubleBuffer<PageTable>>,
+    list: Option<DoubleBuffer<ElementList>>,
+    user_region: Option<UserRegion>,
 }
 
 impl MrData {
-    fn new(hw: Arc<Hw>, parts: Result<Parts>) -> impl PinInit<Self, Error> {
+    fn new(hw: Arc<Hw>, init: Result<MrInit>) -> impl PinInit<Self, Error> {
         pin_init::pin_init_scope(move || {
-            let Parts {
+            let MrInit {
                 request,
                 key,
                 table,
                 list,
-                registered,
-            } = parts?;
+                user_region,
+            } = init?;
             Ok::<_, Error>(try_pin_init!(Self {
                 hw,
                 request,
@@ -312,35 +312,35 @@ impl MrData {
                 table,
                 list,
                 mapped: Atomic::new(0),
-                registered <- new_mutex!(registered),
+                user_region <- new_mutex!(user_region),
             }? Error))
         })
     }
 
-    fn user(pd: &Pd<Verbena>, range: &UserRange, user: &User<'_, Verbena>) -> Result<Parts> {
-        let hw = &pd.device().live.hw;
-        let key = Key::new(hw, Payer::Process)?;
-        let registered = Registered::new(hw, key.key, pd.pdn, *range, user)?;
-        Ok(Parts {
-            request: registered.terms,
+    fn user(pd: &Pd<Verbena>, range: &UserRange, user: &User<'_, Verbena>) -> Result<MrInit> {
+        let hw = &pd.device().vdev.hw;
+        let key = MemoryKey::new(hw, Payer::Process)?;
+        let user_region = UserRegion::new(hw, key.key, pd.pdn, *range, user)?;
+        Ok(MrInit {
+            request: user_region.attributes,
             key: Some(key),
             table: None,
             list: None,
-            registered: Some(registered),
+            user_region: Some(user_region),
         })
     }
 
-    /// Returns the parts of a region that contains all memory and begins at DMA address 0.
-    fn dma(pd: &Pd<Verbena>, wanted: Access) -> Result<Parts> {
-        let hw = &pd.device().live.hw;
+    /// Returns the values of a region that contains all memory and begins at DMA address 0.
+    fn dma(pd: &Pd<Verbena>, wanted: Access) -> Result<MrInit> {
+        let hw = &pd.device().vdev.hw;
         let remote = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
         let key = if wanted.intersects(remote) {
-            Some(Key::new(hw, Payer::Kernel)?)
+            Some(MemoryKey::new(hw, Payer::Kernel)?)
         } else {
             None
         };
         let length = hw.caps()?.max_mr_size.get();
-        Ok(Parts {
+        Ok(MrInit {
             request: CreateMr {
                 key: Le32::new(key.as_ref().map_or(0, |key| key.key)),
                 pdn: Le32::new(pd.pdn),
@@ -356,30 +356,30 @@ impl MrData {
             key,
             table: None,
             list: None,
-            registered: None,
+            user_region: None,
         })
     }
 
-    fn fast_reg(pd: &Pd<Verbena>, mr_type: MrType, max_num_sg: u32) -> Result<Parts> {
-        let hw = &pd.device().live.hw;
+    fn fast_reg(pd: &Pd<Verbena>, mr_type: MrType, max_num_sg: u32) -> Result<MrInit> {
+        let hw = &pd.device().vdev.hw;
         let gaps = mr_type == MrType::SgGaps;
         if !(hw.has(FEATURE_FAST_REG) && (!gaps || has_gaps(hw))) {
             return Err(eopnotsupp());
         }
-        if max_num_sg == 0 || max_num_sg > MOST_FAST_REG {
+        if max_num_sg == 0 || max_num_sg > MAX_FAST_REG {
             return Err(EINVAL);
         }
         let (payer, room) = (Payer::Kernel, max_num_sg as usize);
         let (mut table, mut list) = (None, None);
         if gaps {
             let make = || ElementList::new(&hw.dma, payer, room);
-            list = Some(Turns::new(make, &hw.health)?);
+            list = Some(DoubleBuffer::new(make, &hw.health)?);
         } else {
             let make = || PageTable::new(&hw.dma, payer, room);
-            table = Some(Turns::new(make, &hw.health)?);
+            table = Some(DoubleBuffer::new(make, &hw.health)?);
         }
-        let key = Key::new(hw, payer)?;
-        Ok(Parts {
+        let key = MemoryKey::new(hw, payer)?;
+        Ok(MrInit {
             request: CreateMr {
                 key: Le32::new(key.key),
                 pdn: Le32::new(pd.pdn),
@@ -394,7 +394,7 @@ impl MrData {
             key: Some(key),
             table,
             list,
-            registered: None,
+            user_region: None,
         })
     }
 
@@ -421,7 +421,7 @@ impl MrData {
         }
         let mapped = Le32::new(mr.mapped.load(Relaxed));
         let (page_offset, pages) = if let Some(list) = &mr.list {
-            (0, list.name().ok_or(EINVAL)?.translation(mapped))
+            (0, list.mark_registered().ok_or(EINVAL)?.translation(mapped))
         } else {
             let table = mr.table.as_ref().ok_or(EINVAL)?;
             let page_size = u64::from(mr.page_size());
@@ -430,7 +430,7 @@ impl MrData {
             }
             // CAST: The page size is a power of two below 2^32.
             let log_page_size = page_size.trailing_zeros() as u8;
-            let table = table.name().ok_or(EINVAL)?;
+            let table = table.mark_registered().ok_or(EINVAL)?;
             let pages = table.translation(mapped, log_page_size);
             (mr.iova() & (page_size - 1), pages)
         };
@@ -448,7 +448,7 @@ impl MrData {
 #[vtable]
 impl MemoryRegion<Verbena> for MrData {
     fn get_dma(pd: &Pd<Verbena>, wanted: Access) -> impl PinInit<Self, Error> {
-        Self::new(pd.device().live.hw.clone(), Self::dma(pd, wanted))
+        Self::new(pd.device().vdev.hw.clone(), Self::dma(pd, wanted))
     }
 
     fn reg_user(
@@ -456,12 +456,12 @@ impl MemoryRegion<Verbena> for MrData {
         range: &UserRange,
         user: &User<'_, Verbena>,
     ) -> impl PinInit<Self, Error> {
-        Self::new(pd.device().live.hw.clone(), Self::user(pd, range, user))
+        Self::new(pd.device().vdev.hw.clone(), Self::user(pd, range, user))
     }
 
     fn alloc(pd: &Pd<Verbena>, mr_type: MrType, max_num_sg: u32) -> impl PinInit<Self, Error> {
         Self::new(
-            pd.device().live.hw.clone(),
+            pd.device().vdev.hw.clone(),
             Self::fast_reg(pd, mr_type, max_num_sg),
         )
     }
@@ -471,7 +471,7 @@ impl MemoryRegion<Verbena> for MrData {
         let key = match &mr.key {
             Some(key) => {
                 hw.tables.ensure::<MemoryEntry>(&hw.cmdq, key.key >> 8)?;
-                match &*mr.registered.lock() {
+                match &*mr.user_region.lock() {
                     Some(memory) => hw.cmdq.give(|to| memory.create(to), &memory.lent())?,
                     None => hw.cmdq.give(|to| mr.command(to), &[&mr.table, &mr.list])?,
                 };
@@ -486,7 +486,7 @@ impl MemoryRegion<Verbena> for MrData {
     }
 
     fn rereg(mr: &Mr<Verbena>, change: &MrChange<'_, Verbena>, user: &User<'_, Verbena>) -> Result {
-        let mut guard = mr.registered.lock();
+        let mut guard = mr.user_region.lock();
         let memory = Option::as_mut(&mut *guard).ok_or(EINVAL)?;
         let mut range = memory.range;
         if let Some(other) = change.memory {
@@ -497,11 +497,13 @@ impl MemoryRegion<Verbena> for MrData {
             check_access(&mr.hw, access)?;
             range.access = access;
         }
-        let pdn = change.pd.map_or(memory.terms.pdn, |pd| Le32::new(pd.pdn));
+        let pdn = change
+            .pd
+            .map_or(memory.attributes.pdn, |pd| Le32::new(pd.pdn));
         // Memory that was pinned for reading only must not be written, so it is pinned again.
         if change.memory.is_some() || (range.access.is_writable() && !memory.umem.is_writable()) {
-            let key = memory.terms.key.get();
-            let new = Registered::new(&mr.hw, key, pdn.get(), range, user)?;
+            let key = memory.attributes.key.get();
+            let new = UserRegion::new(&mr.hw, key, pdn.get(), range, user)?;
             // By now other memory may lie at these addresses, or the caller may be another process.
             // New rights must not bring a new translation (`ib_umem_check_rereg()` refuses every
             // change of this kind).
@@ -510,7 +512,7 @@ impl MemoryRegion<Verbena> for MrData {
             }
             return memory.move_to(&mr.hw, new);
         }
-        memory.change_terms(&mr.hw, pdn, range)
+        memory.change_attributes(&mr.hw, pdn, range)
     }
 
     fn map_sg(mr: &Mr<Verbena>, pages: SgPages<'_, Verbena>) -> Result<u32> {
@@ -542,13 +544,15 @@ impl MemoryRegion<Verbena> for MrData {
 
     fn dereg(mr: &Mr<Verbena>) -> Result {
         if let Some(key) = &mr.key {
-            let request = key.destruction();
+            let request = key.destroy_command();
             let cmdq = &mr.hw.cmdq;
-            match &*mr.registered.lock() {
+            match &*mr.user_region.lock() {
                 Some(memory) => {
                     let windows = &memory.windows;
-                    let before = windows.before();
-                    cmdq.take_back_unused(&request, &memory.lent(), || windows.since(before))?;
+                    let before = windows.snapshot();
+                    cmdq.take_back_unused(&request, &memory.lent(), || {
+                        windows.existed_since(before)
+                    })?;
                 }
                 None => {
                     cmdq.take_back(&request, &[&mr.table, &mr.list]);

@@ -4,7 +4,7 @@
 //! part in binding them, which is a matter between the process and the device.
 
 use super::{
-    mr::Key,
+    mr::MemoryKey,
     Verbena, //
 };
 use crate::{
@@ -50,12 +50,12 @@ use rdma::{
 ///
 /// A region with windows bound to it cannot be destroyed, and only the device knows whether there
 /// are any. The driver accepts the device's refusal only if a window existed at all.
-pub(crate) struct Windows {
+pub(crate) struct WindowCounter {
     created: Atomic<u32>,
     destroyed: Atomic<u32>,
 }
 
-impl Windows {
+impl WindowCounter {
     pub(crate) fn new() -> Self {
         Self {
             created: Atomic::new(0),
@@ -63,36 +63,36 @@ impl Windows {
         }
     }
 
-    /// Returns a mark, to be passed to [`since`](Self::since) after an operation that windows may
-    /// prevent.
-    pub(crate) fn before(&self) -> u32 {
+    /// Returns a mark, to be passed to [`existed_since`](Self::existed_since) after an operation
+    /// that windows may prevent.
+    pub(crate) fn snapshot(&self) -> u32 {
         self.destroyed.load(Acquire)
     }
 
-    /// True if a window existed at some time since the call of [`before`](Self::before) returned
-    /// `before`.
-    pub(crate) fn since(&self, before: u32) -> bool {
-        self.created.load(Acquire) != before
+    /// True if a window existed at some time since the call of [`snapshot`](Self::snapshot)
+    /// returned `snapshot`.
+    pub(crate) fn existed_since(&self, snapshot: u32) -> bool {
+        self.created.load(Acquire) != snapshot
     }
 }
 
 /// Driver's data of a memory window.
 pub(crate) struct MwData {
     hw: Arc<Hw>,
-    key: Key,
+    key: MemoryKey,
     request: CreateMr,
-    windows: Arc<Windows>,
+    windows: Arc<WindowCounter>,
 }
 
 impl MwData {
     fn new(pd: &Pd<Verbena>, mw_type: MwType, caller: &Caller<'_, Verbena>) -> Result<Self> {
-        let hw = pd.device().live.hw.clone();
+        let hw = pd.device().vdev.hw.clone();
         // Kernel users have fast registration instead.
         let user = caller.user().ok_or(eopnotsupp())?;
         if !hw.has(FEATURE_MW) {
             return Err(eopnotsupp());
         }
-        let key = Key::new(&hw, Payer::Process)?;
+        let key = MemoryKey::new(&hw, Payer::Process)?;
         let flags = match mw_type {
             MwType::Type1 => mr_flags::WINDOW_1,
             MwType::Type2 => mr_flags::WINDOW_2,
@@ -135,7 +135,7 @@ impl MemoryWindow<Verbena> for MwData {
     }
 
     fn destroy(mw: &Mw<Verbena>) -> Result {
-        mw.hw.cmdq.take_back(&mw.key.destruction(), &[]);
+        mw.hw.cmdq.take_back(&mw.key.destroy_command(), &[]);
         mw.windows.destroyed.fetch_add(1, Release);
         Ok(())
     }

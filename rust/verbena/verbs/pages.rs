@@ -22,7 +22,7 @@ use crate::{
             Loan, //
         },
         Lender,
-        LetGo, //
+        ReleaseProof, //
     },
     health::Health, //
 };
@@ -159,25 +159,25 @@ impl Abandon for ElementList {
 /// passes with each request that registers, not with each mapping: pages that are only mapped may
 /// be mapped anew, because the core's `rdma_rw` gives up a request for which it has fewer regions
 /// than it needs.
-pub(crate) struct Turns<T: Abandon> {
-    both: [Lent<T>; 2],
+pub(crate) struct DoubleBuffer<T: Abandon> {
+    buffers: [Lent<T>; 2],
     /// True if the second one was mapped last.
     mapped: Atomic<bool>,
     /// True if the second one is the one that a work request registered last.
-    named: Atomic<bool>,
+    registered: Atomic<bool>,
 }
 
-impl<T: Abandon> Turns<T> {
+impl<T: Abandon> DoubleBuffer<T> {
     pub(crate) fn new(make: impl Fn() -> Result<T>, health: &Arc<Health>) -> Result<Self> {
         Ok(Self {
-            both: [Lent::new(make()?, health), Lent::new(make()?, health)],
+            buffers: [Lent::new(make()?, health), Lent::new(make()?, health)],
             mapped: Atomic::new(false),
-            named: Atomic::new(false),
+            registered: Atomic::new(false),
         })
     }
 
-    fn one(&self, second: bool) -> &Lent<T> {
-        let [a, b] = &self.both;
+    fn buffer(&self, second: bool) -> &Lent<T> {
+        let [a, b] = &self.buffers;
         if second {
             b
         } else {
@@ -189,29 +189,29 @@ impl<T: Abandon> Turns<T> {
     /// last.
     pub(crate) fn lend(&self, to: &Lender) -> Loan<'_, T> {
         let mapped = self.mapped.load(Relaxed);
-        self.one(!mapped).lend(to);
-        self.one(mapped).lend(to)
+        self.buffer(!mapped).lend(to);
+        self.buffer(mapped).lend(to)
     }
 
     /// Returns the one that was mapped last, for a work request that registers it.
-    pub(crate) fn name(&self) -> Option<Loan<'_, T>> {
+    pub(crate) fn mark_registered(&self) -> Option<Loan<'_, T>> {
         let mapped = self.mapped.load(Relaxed);
-        self.named.store(mapped, Relaxed);
-        self.one(mapped).loan()
+        self.registered.store(mapped, Relaxed);
+        self.buffer(mapped).loan()
     }
 
     /// Calls `map` with the one that is not registered.
     pub(crate) fn map<R>(&self, map: impl FnOnce(&T) -> Result<R>) -> Result<R> {
-        let next = !self.named.load(Relaxed);
-        let mapped = map(self.one(next))?;
+        let next = !self.registered.load(Relaxed);
+        let mapped = map(self.buffer(next))?;
         self.mapped.store(next, Relaxed);
         Ok(mapped)
     }
 }
 
-impl<T: Abandon> Borrowed for Turns<T> {
-    fn returned(&self, proof: &LetGo) {
-        self.both.iter().for_each(|lent| lent.returned(proof));
+impl<T: Abandon> Borrowed for DoubleBuffer<T> {
+    fn returned(&self, proof: &ReleaseProof) {
+        self.buffers.iter().for_each(|lent| lent.returned(proof));
     }
 }
 

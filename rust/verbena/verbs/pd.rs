@@ -34,8 +34,8 @@ pub(crate) struct PdData {
 impl ProtectionDomain<Verbena> for PdData {
     fn create(dev: &Device<Verbena>, caller: &Caller<'_, Verbena>) -> impl PinInit<Self, Error> {
         let create = || {
-            let hw = dev.live.hw.clone();
-            let (pdn, part) = hw.known()?.ids.pdns.alloc(caller.payer())?;
+            let hw = dev.vdev.hw.clone();
+            let (pdn, part) = hw.info()?.ids.pdns.alloc(caller.payer())?;
             let this = Self {
                 hw,
                 pdn,
@@ -59,8 +59,8 @@ impl ProtectionDomain<Verbena> for PdData {
 
 impl Drop for PdData {
     fn drop(&mut self) {
-        if let Ok(known) = self.hw.known() {
-            known.ids.pdns.free(self.pdn);
+        if let Ok(info) = self.hw.info() {
+            info.ids.pdns.free(self.pdn);
         }
     }
 }

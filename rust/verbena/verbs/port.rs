@@ -6,13 +6,13 @@ use super::{
     ah::AhData,
     counters::{
         self,
-        Counters, //
+        QpCounters, //
     },
     cq::CqData,
     mr::{
         has_gaps,
         MrData,
-        MOST_FAST_REG, //
+        MAX_FAST_REG, //
     },
     mw::MwData,
     pd::PdData,
@@ -20,7 +20,7 @@ use super::{
     srq::SrqData,
     ucontext::UcontextData,
     xrcd::XrcdData,
-    Live, //
+    VerbsDevice, //
 };
 use crate::{
     abi::{
@@ -43,9 +43,9 @@ use crate::{
         uverbs::UVERBS_ABI_VERSION,
         Le16, //
     },
-    cmdq::Failure,
+    cmdq::CommandError,
     hw::Hw,
-    netdev::Port, //
+    netdev::NetdevPort, //
 };
 use core::num::NonZeroU32;
 use kernel::{
@@ -92,18 +92,18 @@ use rdma::{
 /// Driver's data of an RDMA device.
 #[pin_data]
 pub(crate) struct Verbena {
-    pub(crate) live: Arc<Live>,
-    pub(crate) port: Arc<Port>,
+    pub(crate) vdev: Arc<VerbsDevice>,
+    pub(crate) port: Arc<NetdevPort>,
     #[pin]
-    counters: Counters,
+    counters: QpCounters,
 }
 
 impl Verbena {
-    pub(crate) fn new(live: Arc<Live>, port: Arc<Port>) -> impl PinInit<Self, Error> {
+    pub(crate) fn new(vdev: Arc<VerbsDevice>, port: Arc<NetdevPort>) -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
-            live,
+            vdev,
             port,
-            counters <- Counters::new(),
+            counters <- QpCounters::new(),
         }? Error)
     }
 }
@@ -114,14 +114,14 @@ const DEFAULT_PKEY: u16 = 0xffff;
 
 /// Returns the size of the GID table. An address names its entry in 8 bits
 /// (`ib_global_route.sgid_index`).
-fn gids(hw: &Hw) -> Result<u16> {
+fn gid_table_len(hw: &Hw) -> Result<u16> {
     // CAST: The number is at most 256.
     Ok(hw.caps()?.max_gid.get().min(1 << u8::BITS) as u16)
 }
 
 /// Logs an address that the host does not let this guest use. Only administrators add addresses,
 /// and the core also logs each time, so the messages are not limited.
-fn say_refused(hw: &Hw, gid: &Gid, mac: [u8; 6], syndrome: u32) {
+fn log_refused_gid(hw: &Hw, gid: &Gid, mac: [u8; 6], syndrome: u32) {
     let rule = u16::try_from(syndrome).ok().and_then(Syndrome::from_raw);
     let (name, why) = rule.map_or(("?", ""), |rule| (rule.name(), rule.explain()));
     let [a, b, c, d, e, f] = mac;
@@ -148,21 +148,21 @@ impl Operations for Verbena {
     type Xrcd = XrcdData;
 
     fn query_device(dev: &Device<Self>, attr: &mut DeviceAttr) -> Result {
-        let hw = &dev.live;
-        let known = hw.known()?;
-        let caps = &known.caps;
+        let hw = &dev.vdev;
+        let info = hw.info()?;
+        let caps = &info.caps;
         let mut flags = DeviceCaps::CURR_QP_STATE_MOD
             | DeviceCaps::PORT_ACTIVE_EVENT
             | DeviceCaps::SYS_IMAGE_GUID
             | DeviceCaps::RC_RNR_NAK_GEN;
         if hw.has(FEATURE_FAST_REG) {
             flags = flags | DeviceCaps::MEM_MGT_EXTENSIONS;
-            attr.set_max_fast_reg_page_list_len(MOST_FAST_REG);
+            attr.set_max_fast_reg_page_list_len(MAX_FAST_REG);
         }
         if hw.has(FEATURE_MW) {
             flags = flags | DeviceCaps::MEM_WINDOW | DeviceCaps::MEM_WINDOW_TYPE_2B;
             // Windows and regions share one space of keys.
-            attr.set_max_mw(known.ids.keys.count());
+            attr.set_max_mw(info.ids.keys.count());
         }
         if hw.has(FEATURE_ATOMIC_WRITE) {
             flags = flags | DeviceCaps::ATOMIC_WRITE;
@@ -171,7 +171,7 @@ impl Operations for Verbena {
             flags = flags | DeviceCaps::FLUSH_GLOBAL;
         }
         if hw.has(FEATURE_SRQ) {
-            attr.set_max_srq(known.ids.srqns.count())
+            attr.set_max_srq(info.ids.srqns.count())
                 .set_max_srq_wr(caps.max_srq_wr.get())
                 .set_max_srq_sge(caps.max_srq_sge.get());
         }
@@ -211,29 +211,29 @@ impl Operations for Verbena {
             // The core expects the frequency of the device clock in kHz.
             .set_timestamp_mask(u64::MAX)
             .set_hca_core_clock((1_000_000 << 16) / u64::from(caps.clock_ns_q16.get().max(1)))
-            .set_max_qp(known.ids.qpns.count())
+            .set_max_qp(info.ids.qpns.count())
             .set_max_qp_wr(caps.max_qp_wr.get())
             .set_max_send_sge(caps.max_send_sge.get())
             .set_max_recv_sge(caps.max_recv_sge.get())
             .set_max_sge_rd(caps.max_send_sge.get())
-            .set_max_cq(known.ids.cqns.count())
+            .set_max_cq(info.ids.cqns.count())
             .set_max_cqe(caps.max_cqe.get())
-            .set_max_mr(known.ids.keys.count())
-            .set_max_pd(known.ids.pdns.count())
+            .set_max_mr(info.ids.keys.count())
+            .set_max_pd(info.ids.pdns.count())
             .set_max_ah(i32::MAX as u32)
             .set_max_qp_rd_atom(caps.max_qp_rd_atom.get())
             .set_max_qp_init_rd_atom(caps.max_qp_init_rd_atom.get())
             .set_max_res_rd_atom(
                 caps.max_qp_rd_atom
                     .get()
-                    .saturating_mul(known.ids.qpns.count()),
+                    .saturating_mul(info.ids.qpns.count()),
             );
         Ok(())
     }
 
     fn query_port(dev: &Device<Self>, _port: u32, attr: &mut PortAttr) -> Result {
         let info = dev.port.info();
-        let up = info.is_up() && !dev.live.health.is_dead();
+        let up = info.is_up() && !dev.vdev.health.is_dead();
         let (state, phys) = if up {
             (PortState::Active, PhysState::LinkUp)
         } else {
@@ -244,9 +244,9 @@ impl Operations for Verbena {
             .set_max_mtu(Mtu::Mtu4096)
             .set_active_mtu(Mtu::from_netdev(info.mtu))
             .set_phys_mtu(info.mtu)
-            .set_gid_tbl_len(gids(&dev.live)?)
+            .set_gid_tbl_len(gid_table_len(&dev.vdev)?)
             .set_pkey_tbl_len(PKEYS)
-            .set_max_msg_sz(dev.live.caps()?.max_msg_size.get())
+            .set_max_msg_sz(dev.vdev.caps()?.max_msg_size.get())
             .set_max_vl_num(1)
             .set_ip_gids(true)
             .set_cm_supported()
@@ -260,7 +260,7 @@ impl Operations for Verbena {
         // once.
         let is_down = !dev.port.info().is_up();
         if !is_down {
-            dev.port.expect_event();
+            dev.port.request_event();
         }
         is_down
     }
@@ -270,7 +270,7 @@ impl Operations for Verbena {
     }
 
     fn port_immutable(dev: &Device<Self>, _port: u32, imm: &mut PortImmutable) -> Result {
-        imm.set_roce_v2(gids(&dev.live)?, PKEYS);
+        imm.set_roce_v2(gid_table_len(&dev.vdev)?, PKEYS);
         Ok(())
     }
 
@@ -287,7 +287,7 @@ impl Operations for Verbena {
             return Err(EINVAL);
         }
         let mac = gid.mac.unwrap_or(dev.port.info().mac);
-        let set = dev.live.cmdq.exec(&SetGid {
+        let set = dev.vdev.cmdq.exec(&SetGid {
             index: Le16::new(gid.index),
             valid: 1,
             vlan: Le16::new(gid.vlan_id.unwrap_or(NO_VLAN)),
@@ -300,8 +300,8 @@ impl Operations for Verbena {
         match set {
             Ok(_) => Ok(()),
             // The core leaves the GID out of its table after this error.
-            Err(Failure::Refused(error, _, syndrome)) if error == EACCES => {
-                say_refused(&dev.live, gid, mac, syndrome);
+            Err(CommandError::Refused(error, _, syndrome)) if error == EACCES => {
+                log_refused_gid(&dev.vdev, gid, mac, syndrome);
                 Err(error)
             }
             Err(failure) => Err(failure.into()),
@@ -309,7 +309,7 @@ impl Operations for Verbena {
     }
 
     fn del_gid(dev: &Device<Self>, gid: &Gid) -> Result {
-        dev.live.exec_unless_dead(&SetGid {
+        dev.vdev.exec_unless_dead(&SetGid {
             index: Le16::new(gid.index),
             vlan: Le16::new(NO_VLAN),
             port: 1,
@@ -320,11 +320,11 @@ impl Operations for Verbena {
     }
 
     fn port_stats(dev: &Device<Self>, _port: u32, values: &mut Values<'_>) -> Result {
-        dev.counters.of_rest(&dev.live, values)
+        dev.counters.read_unbound(&dev.vdev, values)
     }
 
     fn port_counters(dev: &Device<Self>, _port: u32) -> Result<PortCounters> {
-        counters::of_port(&dev.live)
+        counters::query_port(&dev.vdev)
     }
 
     fn cleared_counters(dev: &Device<Self>, _port: u32) -> &Mutex<Cleared> {
@@ -336,15 +336,15 @@ impl Operations for Verbena {
         counter: Option<NonZeroU32>,
         qp: &Qp<Self>,
     ) -> Result<NonZeroU32> {
-        dev.counters.bind(&dev.live, counter, qp)
+        dev.counters.bind(&dev.vdev, counter, qp)
     }
 
     fn unbind_counter(dev: &Device<Self>, counter: NonZeroU32, qp: &Qp<Self>) {
-        dev.counters.unbind(&dev.live, counter, qp);
+        dev.counters.unbind(&dev.vdev, counter, qp);
     }
 
     fn read_counter(dev: &Device<Self>, counter: NonZeroU32, values: &mut Values<'_>) -> Result {
-        dev.counters.read(&dev.live, counter, values)
+        dev.counters.read(&dev.vdev, counter, values)
     }
 
     fn dealloc_counter(dev: &Device<Self>, counter: NonZeroU32) {
@@ -352,7 +352,7 @@ impl Operations for Verbena {
     }
 
     fn fw_version(dev: &Device<Self>) -> [u16; 3] {
-        let version = dev.live.caps().map_or(0, |caps| caps.fw_ver.get());
+        let version = dev.vdev.caps().map_or(0, |caps| caps.fw_ver.get());
         // CAST: The version consists of three numbers of 16 bits.
         [32, 16, 0].map(|shift| (version >> shift) as u16)
     }

@@ -11,11 +11,11 @@ mod post;
 use super::{
     cq,
     wq::{
-        Request,
+        PostedRequest,
         WorkQueue, //
     },
-    Live,
-    Verbena, //
+    Verbena,
+    VerbsDevice, //
 };
 use crate::{
     abi::{
@@ -33,9 +33,9 @@ use crate::{
         Borrowed,
         Lent, //
     },
-    doorbell::Slot,
-    eq::Object,
-    ring::Ring, //
+    doorbell::DoorbellSlot,
+    eq::AffiliatedObject,
+    ring::DmaRing, //
 };
 use base::{
     dma::Payer,
@@ -90,7 +90,7 @@ use zerocopy::IntoBytes;
 
 /// A side of a queue pair: send or receive.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Side {
+pub(crate) enum QueueSide {
     /// The send queue.
     Send,
     /// The receive queue.
@@ -101,17 +101,17 @@ pub(crate) enum Side {
 const GSI_QPN: u32 = cmd::QpType::Gsi as u32;
 
 /// A QPN, which is freed when it is dropped.
-struct Number {
-    live: Arc<Live>,
+struct Qpn {
+    vdev: Arc<VerbsDevice>,
     qpn: u32,
     _part: Option<Part>,
     /// Share in the XRC targets, for a queue pair that is one.
     _target: Option<Part>,
 }
 
-impl Number {
-    fn new(live: &Arc<Live>, qp_type: QpType, payer: Payer) -> Result<Self> {
-        let ids = &live.known()?.ids;
+impl Qpn {
+    fn new(vdev: &Arc<VerbsDevice>, qp_type: QpType, payer: Payer) -> Result<Self> {
+        let ids = &vdev.info()?.ids;
         // The kernel creates an XRC target, but for the current process, which pays for it.
         let (payer, target) = match qp_type {
             QpType::XrcTgt => {
@@ -128,7 +128,7 @@ impl Number {
             }
         };
         Ok(Self {
-            live: live.clone(),
+            vdev: vdev.clone(),
             qpn,
             _part: part,
             _target: target,
@@ -136,18 +136,18 @@ impl Number {
     }
 }
 
-impl Drop for Number {
+impl Drop for Qpn {
     fn drop(&mut self) {
         if self.qpn != GSI_QPN {
-            if let Ok(known) = self.live.known() {
-                known.ids.qpns.free(self.qpn);
+            if let Ok(info) = self.vdev.info() {
+                info.ids.qpns.free(self.qpn);
             }
         }
     }
 }
 
 /// Mappings of the rings into a process.
-struct Mappings {
+struct RingMappings {
     sq: Entry,
     rq: Option<Entry>,
 }
@@ -155,14 +155,14 @@ struct Mappings {
 /// Driver's data of a queue pair.
 #[pin_data]
 pub(crate) struct QpData {
-    live: Arc<Live>,
-    number: Number,
+    vdev: Arc<VerbsDevice>,
+    number: Qpn,
     /// Ring of the send queue. An XRC target has none.
-    sq: Option<Lent<Ring>>,
+    sq: Option<Lent<DmaRing>>,
     /// Ring of the receive queue. Queue pairs with an SRQ and those of XRC have none.
-    rq: Option<Lent<Ring>>,
-    slot: Slot,
-    mappings: Option<Mappings>,
+    rq: Option<Lent<DmaRing>>,
+    slot: DoorbellSlot,
+    mappings: Option<RingMappings>,
     request: CreateQp,
     cap: QpCap,
     sig_type: SigType,
@@ -170,18 +170,18 @@ pub(crate) struct QpData {
     /// Held while the queue pair moves from state to state. It is not held while the driver waits
     /// for events, whose handlers may move the queue pair, too.
     #[pin]
-    moving: Mutex<()>,
+    state_lock: Mutex<()>,
     /// State in which the verbs left the queue pair. The device's own state may be ERR by now. The
     /// state is written with both queues locked. So a thread that holds the lock of one queue and
     /// may post in the present state does so before the next move.
     state: Atomic<u32>,
     /// True if a verb has moved the queue pair from state to state.
-    moved: Atomic<bool>,
+    was_modified: Atomic<bool>,
     /// True if one of its CQs has lost a completion. The driver flushes the requests that complete
     /// there.
-    lossy: Atomic<bool>,
+    cq_failed: Atomic<bool>,
     #[pin]
-    groups: Mutex<KVec<groups::Group>>,
+    groups: Mutex<KVec<groups::McastGroup>>,
     /// True if LAST_WQE_REACHED was reported since the queue pair left RESET.
     last_wqe_reached: Atomic<bool>,
     qkey: Atomic<u32>,
@@ -202,27 +202,27 @@ impl QpData {
         self.datagram
     }
 
-    fn queue(&self, side: Side) -> &IrqLock<WorkQueue> {
+    fn queue(&self, side: QueueSide) -> &IrqLock<WorkQueue> {
         match side {
-            Side::Send => &self.send,
-            Side::Recv => &self.recv,
+            QueueSide::Send => &self.send,
+            QueueSide::Recv => &self.recv,
         }
     }
 
     /// Takes the request at `index`, which has completed.
-    pub(crate) fn complete(&self, side: Side, index: u32) -> Option<Request> {
+    pub(crate) fn complete(&self, side: QueueSide, index: u32) -> Option<PostedRequest> {
         self.queue(side).lock().complete(index)
     }
 
     /// Takes the oldest request, to flush it. Before the `end` of the device's life this is
     /// possible only in ERR, where the device is done with the request's memory.
-    pub(crate) fn flush_one(&self, side: Side, end: bool) -> Option<Request> {
+    pub(crate) fn flush_one(&self, side: QueueSide, end: bool) -> Option<PostedRequest> {
         let mut queue = self.queue(side).lock();
         (end || self.has_failed()).then(|| queue.flush()).flatten()
     }
 
     /// True if a request is outstanding on this side.
-    pub(crate) fn has_outstanding(&self, side: Side) -> bool {
+    pub(crate) fn has_outstanding(&self, side: QueueSide) -> bool {
         !self.queue(side).lock().is_empty()
     }
 
@@ -233,21 +233,21 @@ impl QpData {
     /// Returns the present context. The device publishes one on request and when the state changes.
     /// The context of a dead device is the last one that it published.
     fn context(&self) -> Result<QpContext> {
-        let _ = self.live.cmdq.exec(&QueryQp {
+        let _ = self.vdev.cmdq.exec(&QueryQp {
             id: Le32::new(self.qpn()),
             ..Default::default()
         });
-        self.live.tables.read(self.qpn())
+        self.vdev.tables.read(self.qpn())
     }
 
-    /// Notes that one of the queue pair's CQs has died.
-    pub(crate) fn note_lossy(&self) {
-        self.lossy.store(true, Relaxed);
+    /// Notes that one of the queue pair's CQs is in error.
+    pub(crate) fn note_cq_failure(&self) {
+        self.cq_failed.store(true, Relaxed);
     }
 
     /// True if the driver flushes requests of this queue pair, on one side or both.
-    fn flushes(&self) -> bool {
-        self.live.health.has_ended() || self.lossy.load(Relaxed)
+    fn is_flushing(&self) -> bool {
+        self.vdev.health.has_ended() || self.cq_failed.load(Relaxed)
     }
 
     /// True if the verbs have moved the queue pair to ERR.
@@ -281,7 +281,7 @@ impl QpData {
         let held = quiesced.filter(|quiesced| quiesced.recv_held.get() != 0);
         if let (Some(srq), Some(quiesced)) = (qp.srq(), held) {
             if srq.complete(quiesced.recv_wr_id.get()).is_none() {
-                qp.live
+                qp.vdev
                     .distrust("a queue pair held a receive that is not outstanding in the SRQ");
             }
         }
@@ -292,14 +292,14 @@ impl QpData {
     pub(crate) fn report(qp: &Qp<Verbena>, event: QpEvent) {
         // A queue pair that was never moved has no events. The core may still be creating an XRC
         // target (`create_xrc_qp_user()`), and cannot handle an event of it yet.
-        if !qp.moved.load(Acquire) {
+        if !qp.was_modified.load(Acquire) {
             return qp
-                .live
+                .vdev
                 .complain("an event of a queue pair that was never modified");
         }
         // A user that waits for this event waits once, and may count the events.
-        let again = event == QpEvent::LastWqeReached && qp.last_wqe_reached.xchg(true, Full);
-        if !again {
+        let is_repeated = event == QpEvent::LastWqeReached && qp.last_wqe_reached.xchg(true, Full);
+        if !is_repeated {
             qp.event(event);
         }
     }
@@ -307,7 +307,7 @@ impl QpData {
     /// After the end of the device's life, reports LAST_WQE_REACHED for a kernel queue pair on an
     /// SRQ, if the device has not done so, because a drain waits for it. May sleep.
     pub(crate) fn flush_event(qp: &Qp<Verbena>) {
-        let has_ended = qp.live.health.has_ended();
+        let has_ended = qp.vdev.health.has_ended();
         if has_ended && !qp.is_user() && qp.srq().is_some() && !qp.is_in(QpState::Reset) {
             Self::report(qp, QpEvent::LastWqeReached);
         }
@@ -329,15 +329,18 @@ impl QueuePair<Verbena> for QpData {
         attr: &mut QpInitAttr<'_, Verbena>,
         caller: &Caller<'_, Verbena>,
     ) -> Result {
-        let live = &qp.live;
-        live.tables.ensure::<QpContext>(&live.cmdq, qp.qpn())?;
-        live.qps.insert(qp.qpn(), qp)?;
+        let vdev = &qp.vdev;
+        vdev.tables.ensure::<QpContext>(&vdev.cmdq, qp.qpn())?;
+        vdev.qps.insert(qp.qpn(), qp)?;
         qp.set_qp_num(qp.qpn());
-        live.cmdq.give(|to| qp.command(to), &qp.lent())?;
+        vdev.cmdq.give(|to| qp.command(to), &qp.lent())?;
         attr.set_cap(&qp.cap);
-        let known = || {
+        let finish = || {
             if !qp.is_user() {
-                for (cq, side) in [(qp.send_cq(), Side::Send), (qp.recv_cq(), Side::Recv)] {
+                for (cq, side) in [
+                    (qp.send_cq(), QueueSide::Send),
+                    (qp.recv_cq(), QueueSide::Recv),
+                ] {
                     if let Some(cq) = cq {
                         cq.attach(qp.qpn(), side)?;
                     }
@@ -345,7 +348,7 @@ impl QueuePair<Verbena> for QpData {
             }
             caller.user().map_or(Ok(()), |user| qp.respond(user))
         };
-        known().inspect_err(|_| {
+        finish().inspect_err(|_| {
             let _ = Self::destroy(qp);
         })
     }
@@ -353,16 +356,17 @@ impl QueuePair<Verbena> for QpData {
     fn modify(qp: &Qp<Verbena>, attr: &QpAttr, mask: QpAttrMask) -> Result {
         // Programs see a new MTU of the net device at once. If the command fails, the device is
         // dead, which `move_to` reports.
-        let _ = qp.device().port.tell();
+        let _ = qp.device().port.report_state();
         let quiesced = {
-            let _moving = qp.moving.lock();
+            let _moving = qp.state_lock.lock();
             Self::move_to(qp, attr, mask)?
         };
         if let Some(quiesced) = quiesced {
-            qp.live.drain_events(Object::Qp(qp.qpn()), &quiesced);
+            qp.vdev
+                .drain_events(AffiliatedObject::Qp(qp.qpn()), &quiesced);
         }
-        if qp.flushes() {
-            qp.live.health.flush();
+        if qp.is_flushing() {
+            qp.vdev.health.flush();
         }
         Ok(())
     }
@@ -373,19 +377,19 @@ impl QueuePair<Verbena> for QpData {
         _mask: QpAttrMask,
         init: &mut QpInitReply,
     ) -> Result {
-        Self::tell(qp, attr, init)
+        Self::query_attributes(qp, attr, init)
     }
 
     fn destroy(qp: &Qp<Verbena>) -> Result {
-        let live = &qp.live;
+        let vdev = &qp.vdev;
         let request = DestroyQp {
             id: Le32::new(qp.qpn()),
             ..Default::default()
         };
-        let quiesced = live.cmdq.take_back(&request, &qp.lent());
+        let quiesced = vdev.cmdq.take_back(&request, &qp.lent());
         Self::clean(qp, quiesced.as_ref(), true);
         if let Some(quiesced) = &quiesced {
-            live.drain_events(Object::Qp(qp.qpn()), quiesced);
+            vdev.drain_events(AffiliatedObject::Qp(qp.qpn()), quiesced);
         }
         qp.unlink();
         Ok(())
@@ -400,7 +404,7 @@ impl QueuePair<Verbena> for QpData {
     }
 
     fn attach_mcast(qp: &Qp<Verbena>, group: &[u8; 16], _lid: u16) -> Result {
-        if !qp.live.has(cmd::FEATURE_MCAST) {
+        if !qp.vdev.has(cmd::FEATURE_MCAST) {
             return Err(eopnotsupp());
         }
         qp.join(group)

@@ -13,11 +13,11 @@
 use super::{
     wq::{
         self,
-        Posts,
-        Request, //
+        PostQueue,
+        PostedRequest, //
     },
-    Live,
-    Verbena, //
+    Verbena,
+    VerbsDevice, //
 };
 use crate::{
     abi::{
@@ -54,13 +54,13 @@ use crate::{
         Lender, //
     },
     doorbell::{
-        Slot,
+        DoorbellSlot,
         SlotKind, //
     },
-    eq::Object,
+    eq::AffiliatedObject,
     ring::{
         entries,
-        Ring, //
+        DmaRing, //
     }, //
 };
 use base::{
@@ -108,17 +108,17 @@ use zerocopy::{
 
 /// An SRQN, which is freed when it is dropped.
 struct Srqn {
-    live: Arc<Live>,
+    vdev: Arc<VerbsDevice>,
     number: u32,
     _part: Part,
 }
 
 impl Srqn {
-    fn new(live: &Arc<Live>, payer: Payer) -> Result<Self> {
-        let (number, part) = live.known()?.ids.srqns.alloc(payer)?;
+    fn new(vdev: &Arc<VerbsDevice>, payer: Payer) -> Result<Self> {
+        let (number, part) = vdev.info()?.ids.srqns.alloc(payer)?;
         Ok(Self {
             number,
-            live: live.clone(),
+            vdev: vdev.clone(),
             _part: part,
         })
     }
@@ -126,58 +126,61 @@ impl Srqn {
 
 impl Drop for Srqn {
     fn drop(&mut self) {
-        if let Ok(known) = self.live.known() {
-            known.ids.srqns.free(self.number);
+        if let Ok(info) = self.vdev.info() {
+            info.ids.srqns.free(self.number);
         }
     }
 }
 
 /// Element of the list of places.
 #[derive(Clone, Copy)]
-enum Place {
+enum ReceiveSlot {
     /// The place is free. The field is the next free place.
     Free(u32),
     /// The receive in this place was posted at this index of the ring and has not completed.
-    Posted { index: u32, request: Request },
+    Posted { index: u32, request: PostedRequest },
 }
 
 /// Receives that kernel users have posted.
-struct Posted {
+struct PostedReceives {
     producer: u32,
     /// List of places, which is empty for a process' queue.
-    places: KVVec<Place>,
+    slots: KVVec<ReceiveSlot>,
     /// First free place. The value is out of bounds if all places are taken.
     free: u32,
 }
 
 /// Returns the `wr_id` that the device gets: the place, and the index, by which the driver
 /// recognizes a `wr_id` that the device returns twice.
-fn ticket(place: u32, index: u32) -> u64 {
-    u64::from(index) << 32 | u64::from(place)
+fn encode_wr_id(slot: u32, index: u32) -> u64 {
+    u64::from(index) << 32 | u64::from(slot)
 }
 
-impl Posted {
-    /// Returns a list of `places` free places.
-    fn new(places: u32) -> Result<Self> {
-        let mut list = KVVec::with_capacity(places as usize, GFP_KERNEL)?;
-        for next in 1..=places {
-            list.push(Place::Free(next), GFP_KERNEL)?;
+impl PostedReceives {
+    /// Returns a list of `slots` free places.
+    fn new(slots: u32) -> Result<Self> {
+        let mut list = KVVec::with_capacity(slots as usize, GFP_KERNEL)?;
+        for next in 1..=slots {
+            list.push(ReceiveSlot::Free(next), GFP_KERNEL)?;
         }
         Ok(Self {
             producer: 0,
-            places: list,
+            slots: list,
             free: 0,
         })
     }
 
     /// Takes the receive that the device knows by this `wr_id`.
-    fn take(&mut self, wr_id: u64) -> Option<Request> {
+    fn take(&mut self, wr_id: u64) -> Option<PostedRequest> {
         // CAST: These are the two halves of the number.
         let (at, index) = (wr_id as u32, (wr_id >> 32) as u32);
-        let place = self.places.get_mut(at as usize)?;
-        match *place {
-            Place::Posted { index: of, request } if of == index => {
-                *place = Place::Free(self.free);
+        let slot = self.slots.get_mut(at as usize)?;
+        match *slot {
+            ReceiveSlot::Posted {
+                index: posted,
+                request,
+            } if posted == index => {
+                *slot = ReceiveSlot::Free(self.free);
                 self.free = at;
                 Some(request)
             }
@@ -186,17 +189,17 @@ impl Posted {
     }
 }
 
-impl Posts for Posted {
+impl PostQueue for PostedReceives {
     /// Returns the first free place.
     fn next(&self) -> Option<u32> {
-        ((self.free as usize) < self.places.len()).then_some(self.free)
+        ((self.free as usize) < self.slots.len()).then_some(self.free)
     }
 
-    fn push(&mut self, request: Request) {
+    fn push(&mut self, request: PostedRequest) {
         let index = self.producer;
-        if let Some(place) = self.places.get_mut(self.free as usize) {
-            if let Place::Free(next) = *place {
-                *place = Place::Posted { index, request };
+        if let Some(slot) = self.slots.get_mut(self.free as usize) {
+            if let ReceiveSlot::Free(next) = *slot {
+                *slot = ReceiveSlot::Posted { index, request };
                 self.free = next;
                 self.producer = index.wrapping_add(1);
             }
@@ -209,33 +212,36 @@ impl Posts for Posted {
 }
 
 /// Additional numbers of an SRQ for XRC.
-struct Xrc {
+struct XrcIds {
     cqn: u32,
     xrcdn: u32,
 }
 
 /// Rings to which a process has resized the queue. The first ring exists as long as the queue.
 #[derive(Default)]
-struct Resized {
+struct ResizedRings {
     /// Ring that was allocated for a resize, before the queue moves to it.
-    prepared: Option<Room>,
+    prepared: Option<SrqRing>,
     /// Present ring, if it is not the first one.
-    present: Option<Room>,
+    present: Option<SrqRing>,
 }
 
 /// A ring, and its mapping into a process.
-struct Room {
+struct SrqRing {
     max_wr: u32,
-    ring: Lent<Ring>,
+    ring: Lent<DmaRing>,
     mapping: Entry,
 }
 
-impl Room {
+impl SrqRing {
     fn new(srq: &SrqData, wanted: u32, user: &User<'_, Verbena>) -> Result<Self> {
-        let live = &srq.number.live;
-        let max_wr = entries(wanted, live.caps()?.max_srq_wr.get())?;
+        let vdev = &srq.number.vdev;
+        let max_wr = entries(wanted, vdev.caps()?.max_srq_wr.get())?;
         let bytes = (max_wr as usize) << srq.log_stride;
-        let ring = Lent::new(Ring::new(&live.dma, Payer::Process, bytes)?, &live.health);
+        let ring = Lent::new(
+            DmaRing::new(&vdev.dma, Payer::Process, bytes)?,
+            &vdev.health,
+        );
         let mapping = ring.map(user.context().mmap(), Protection::ReadWrite)?;
         Ok(Self {
             max_wr,
@@ -255,20 +261,20 @@ impl Room {
 /// The fields are in the order in which they have to be dropped, with the number last.
 #[pin_data]
 pub(crate) struct SrqData {
-    xrc: Option<Xrc>,
+    xrc: Option<XrcIds>,
     /// Rings to which a process has resized its queue.
     #[pin]
-    resized: Mutex<Resized>,
+    resized: Mutex<ResizedRings>,
     max_wr: u32,
     max_sge: u32,
     log_size: u8,
     log_stride: u8,
     #[pin]
-    posted: IrqLock<Posted>,
+    posted: IrqLock<PostedReceives>,
     /// Mapping of the ring into a process.
     mapping: Option<Entry>,
-    ring: Lent<Ring>,
-    place: Slot,
+    ring: Lent<DmaRing>,
+    doorbell: DoorbellSlot,
     number: Srqn,
 }
 
@@ -290,7 +296,7 @@ impl SrqData {
     /// Takes the receive that the device knows by this `wr_id`, because it has completed or never
     /// will. Each receive is returned once. Returns `None` if there is no such receive. Only for
     /// queues of kernel users.
-    pub(crate) fn complete(&self, wr_id: u64) -> Option<Request> {
+    pub(crate) fn complete(&self, wr_id: u64) -> Option<PostedRequest> {
         self.posted.lock().take(wr_id)
     }
 
@@ -300,26 +306,26 @@ impl SrqData {
         resized
             .present
             .as_ref()
-            .map_or(self.max_wr, |room| room.max_wr)
+            .map_or(self.max_wr, |srq_ring| srq_ring.max_wr)
     }
 
     /// Executes one of the two steps of a resize.
     fn resize(&self, wanted: u32, user: &User<'_, Verbena>) -> Result {
-        let live = &self.number.live;
+        let vdev = &self.number.vdev;
         let request: ResizeSrqReq = user.udata().read()?;
         let step = step_of(&request)?;
         let mut guard = self.resized.lock();
-        let Resized { prepared, present } = &mut *guard;
+        let ResizedRings { prepared, present } = &mut *guard;
         if step == RESIZE_PREPARE {
-            let room = prepared.insert(Room::new(self, wanted, user)?);
-            let told = ResizeSrqResp {
-                ring_offset: Le64::new(room.mapping.offset()),
-                ring_length: Le64::new(room.ring.len() as u64),
-                max_wr: Le32::new(room.max_wr),
-                log_size: room.log_size(),
+            let srq_ring = prepared.insert(SrqRing::new(self, wanted, user)?);
+            let response = ResizeSrqResp {
+                ring_offset: Le64::new(srq_ring.mapping.offset()),
+                ring_length: Le64::new(srq_ring.ring.len() as u64),
+                max_wr: Le32::new(srq_ring.max_wr),
+                log_size: srq_ring.log_size(),
                 ..Default::default()
             };
-            return user.udata().write_to(request.response.get(), &told);
+            return user.udata().write_to(request.response.get(), &response);
         }
         let (Some(new), RESIZE_MOVE) = (prepared.take(), step) else {
             return Err(EINVAL);
@@ -330,19 +336,21 @@ impl SrqData {
             ring: new.ring.lend(to).translation(),
             ..Default::default()
         };
-        let old = present.as_ref().map_or(&self.ring, |room| &room.ring);
-        live.cmdq.exchange(request, &[&new.ring], &[old])?;
+        let old = present
+            .as_ref()
+            .map_or(&self.ring, |srq_ring| &srq_ring.ring);
+        vdev.cmdq.exchange(request, &[&new.ring], &[old])?;
         *present = Some(new);
         Ok(())
     }
 
     fn context(&self) -> Result<SrqContext> {
-        let live = &self.number.live;
-        live.cmdq.exec(&QuerySrq {
+        let vdev = &self.number.vdev;
+        vdev.cmdq.exec(&QuerySrq {
             id: Le32::new(self.srqn()),
             ..Default::default()
         })?;
-        live.tables.read(self.srqn())
+        vdev.tables.read(self.srqn())
     }
 
     fn new(
@@ -351,9 +359,9 @@ impl SrqData {
         attr: &SrqAttr,
         caller: &Caller<'_, Verbena>,
     ) -> Result<impl PinInit<Self, Error>> {
-        let live = pd.device().live.clone();
-        let caps = live.caps()?;
-        if !live.has(FEATURE_SRQ) {
+        let vdev = pd.device().vdev.clone();
+        let caps = vdev.caps()?;
+        if !vdev.has(FEATURE_SRQ) {
             return Err(eopnotsupp());
         }
         let xrc = match kind {
@@ -361,7 +369,7 @@ impl SrqData {
             // The driver matches completions of kernel users by queue pair, and so does not offer
             // them XRC.
             SrqKind::Xrc { .. } if caller.is_kernel() => return Err(eopnotsupp()),
-            SrqKind::Xrc { cq, xrcd } => Some(Xrc {
+            SrqKind::Xrc { cq, xrcd } => Some(XrcIds {
                 cqn: cq.cqn(),
                 xrcdn: xrcd.xrcdn,
             }),
@@ -378,27 +386,27 @@ impl SrqData {
         if log_stride > wqe::LOG_RQ_STRIDE.1 {
             return Err(EINVAL);
         }
-        let number = Srqn::new(&live, caller.payer())?;
+        let number = Srqn::new(&vdev, caller.payer())?;
         let ring = Lent::new(
-            Ring::new(&live.dma, caller.payer(), (max_wr as usize) << log_stride)?,
-            &live.health,
+            DmaRing::new(&vdev.dma, caller.payer(), (max_wr as usize) << log_stride)?,
+            &vdev.health,
         );
-        let posted = Posted::new(match caller {
+        let posted = PostedReceives::new(match caller {
             Caller::User(_) => 0,
             Caller::Kernel => max_wr,
         })?;
-        let (place, mapping) = match caller {
+        let (doorbell, mapping) = match caller {
             Caller::User(user) => {
                 let context = user.context();
                 let mmap = context.mmap();
-                let place = context.areas.take(&live.hw, Some(mmap), SlotKind::Qp)?;
-                (place, Some(ring.map(mmap, Protection::ReadWrite)?))
+                let doorbell = context.areas.take(&vdev.hw, Some(mmap), SlotKind::Qp)?;
+                (doorbell, Some(ring.map(mmap, Protection::ReadWrite)?))
             }
-            Caller::Kernel => (live.areas.take(&live.hw, None, SlotKind::Qp)?, None),
+            Caller::Kernel => (vdev.areas.take(&vdev.hw, None, SlotKind::Qp)?, None),
         };
         Ok(try_pin_init!(Self {
             xrc,
-            resized <- new_mutex!(Resized::default()),
+            resized <- new_mutex!(ResizedRings::default()),
             max_wr,
             max_sge,
             log_size,
@@ -406,7 +414,7 @@ impl SrqData {
             posted <- new_irq_lock!(posted),
             mapping,
             ring,
-            place,
+doorbell,
             number,
         }? Error))
     }
@@ -424,14 +432,14 @@ impl SharedReceiveQueue<Verbena> for SrqData {
     }
 
     fn start(srq: &Srq<Verbena>, attr: &mut SrqAttr, caller: &Caller<'_, Verbena>) -> Result {
-        let live = &srq.number.live;
-        live.tables.ensure::<SrqContext>(&live.cmdq, srq.srqn())?;
-        srq.place.clear();
+        let vdev = &srq.number.vdev;
+        vdev.tables.ensure::<SrqContext>(&vdev.cmdq, srq.srqn())?;
+        srq.doorbell.clear();
         let request = |to: &Lender| CreateSrq {
             srqn: Le32::new(srq.srqn()),
             pdn: Le32::new(srq.pd().pdn),
-            uar: Le32::new(srq.place.uar()),
-            slot: Le16::new(srq.place.index()),
+            uar: Le32::new(srq.doorbell.uar()),
+            slot: Le16::new(srq.doorbell.index()),
             log_size: srq.log_size,
             log_stride: srq.log_stride,
             ring: srq.ring.lend(to).translation(),
@@ -441,9 +449,9 @@ impl SharedReceiveQueue<Verbena> for SrqData {
             xrcdn: Le32::new(srq.xrc.as_ref().map_or(0, |xrc| xrc.xrcdn)),
             ..Default::default()
         };
-        live.cmdq.give(request, &[&srq.ring as &dyn Borrowed])?;
+        vdev.cmdq.give(request, &[&srq.ring as &dyn Borrowed])?;
         let finish = || {
-            live.srqs.insert(srq.srqn(), srq)?;
+            vdev.srqs.insert(srq.srqn(), srq)?;
             if srq.xrc.is_some() {
                 srq.set_srq_num(srq.srqn());
             }
@@ -452,10 +460,10 @@ impl SharedReceiveQueue<Verbena> for SrqData {
             };
             user.udata().respond(&CreateSrqResp {
                 srqn: Le32::new(srq.srqn()),
-                slot: Le16::new(srq.place.index()),
+                slot: Le16::new(srq.doorbell.index()),
                 log_size: srq.log_size,
                 log_stride: srq.log_stride,
-                area: srq.place.info(),
+                area: srq.doorbell.info(),
                 ring_offset: Le64::new(srq.mapping.as_ref().map_or(0, Entry::offset)),
                 ring_length: Le64::new(srq.ring.len() as u64),
                 ..Default::default()
@@ -480,7 +488,7 @@ impl SharedReceiveQueue<Verbena> for SrqData {
             }
             let user = caller
                 .user()
-                .filter(|_| srq.number.live.has(FEATURE_RESIZE_SRQ));
+                .filter(|_| srq.number.vdev.has(FEATURE_RESIZE_SRQ));
             let user = user.ok_or(eopnotsupp())?;
             return srq.resize(max_wr, user);
         }
@@ -491,7 +499,7 @@ impl SharedReceiveQueue<Verbena> for SrqData {
             if limit > srq.max_wr() {
                 return Err(EINVAL);
             }
-            srq.number.live.cmdq.exec(&ModifySrq {
+            srq.number.vdev.cmdq.exec(&ModifySrq {
                 srqn: Le32::new(srq.srqn()),
                 limit: Le32::new(limit),
                 ..Default::default()
@@ -510,7 +518,7 @@ impl SharedReceiveQueue<Verbena> for SrqData {
     }
 
     fn destroy(srq: &Srq<Verbena>) -> Result {
-        let live = &srq.number.live;
+        let vdev = &srq.number.vdev;
         let request = DestroySrq {
             id: Le32::new(srq.srqn()),
             ..Default::default()
@@ -520,28 +528,28 @@ impl SharedReceiveQueue<Verbena> for SrqData {
         let present = resized
             .present
             .as_ref()
-            .map_or(&srq.ring, |room| &room.ring);
-        let quiesced = live.cmdq.take_back(&request, &[present as &dyn Borrowed]);
+            .map_or(&srq.ring, |srq_ring| &srq_ring.ring);
+        let quiesced = vdev.cmdq.take_back(&request, &[present as &dyn Borrowed]);
         drop(resized);
         if let Some(quiesced) = quiesced {
-            live.drain_events(Object::Srq(srq.srqn()), &quiesced);
+            vdev.drain_events(AffiliatedObject::Srq(srq.srqn()), &quiesced);
         }
         srq.unlink();
         Ok(())
     }
 
     fn post_recv(srq: &Srq<Verbena>, wrs: &mut RecvWrs<'_>) -> Result {
-        let write = |place, index, wr: &RecvWr<'_>| {
+        let write = |slot, index, wr: &RecvWr<'_>| {
             // `max_wr` is never 0, which the compiler cannot know: `%` would bring a panic.
             let entry = (index as usize)
                 .checked_rem(srq.max_wr as usize)
                 .unwrap_or(0);
             let at = entry << srq.log_stride;
-            wq::write_recv(&srq.ring, at, ticket(place, index), srq.max_sge, wr)
+            wq::write_recv(&srq.ring, at, encode_wr_id(slot, index), srq.max_sge, wr)
         };
         let mut posted = srq.posted.lock();
         wq::post(&mut *posted, wrs, write, |producer| {
-            srq.place.post_recv(producer)
+            srq.doorbell.post_recv(producer)
         })
     }
 

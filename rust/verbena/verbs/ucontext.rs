@@ -3,7 +3,7 @@
 //! Contexts of processes, with their doorbell areas.
 
 use super::{
-    mw::Windows,
+    mw::WindowCounter,
     Verbena, //
 };
 use crate::{
@@ -15,7 +15,7 @@ use crate::{
         Le16,
         ABI_VERSION_MIN, //
     },
-    doorbell::Areas, //
+    doorbell::DoorbellAreas, //
 };
 use kernel::{
     prelude::*,
@@ -33,8 +33,8 @@ use rdma::{
 
 /// Driver's data of a process' context.
 pub(crate) struct UcontextData {
-    pub(crate) areas: Pin<KBox<Areas>>,
-    pub(crate) windows: Arc<Windows>,
+    pub(crate) areas: Pin<KBox<DoorbellAreas>>,
+    pub(crate) windows: Arc<WindowCounter>,
 }
 
 impl UserContext<Verbena> for UcontextData {
@@ -50,7 +50,7 @@ impl UserContext<Verbena> for UcontextData {
             if request.reserved.get() != 0 {
                 return Err(EINVAL);
             }
-            let hw = &dev.live.hw;
+            let hw = &dev.vdev.hw;
             let (newest, oldest) = (request.abi_version.get(), request.abi_version_min.get());
             // The process and the device share memory, so neither may use a version that the other
             // does not know.
@@ -60,7 +60,7 @@ impl UserContext<Verbena> for UcontextData {
                 return Err(EINVAL);
             }
             let caps = hw.caps()?;
-            let areas = KBox::pin_init(Areas::new(), GFP_KERNEL)?;
+            let areas = KBox::pin_init(DoorbellAreas::new(), GFP_KERNEL)?;
             let area = areas.first(hw, Some(mmap))?;
             udata.respond(&AllocUcontextResp {
                 abi_version: Le16::new(version),
@@ -75,7 +75,7 @@ impl UserContext<Verbena> for UcontextData {
             })?;
             Ok(Self {
                 areas,
-                windows: Arc::new(Windows::new(), GFP_KERNEL)?,
+                windows: Arc::new(WindowCounter::new(), GFP_KERNEL)?,
             })
         };
         create()
@@ -88,10 +88,10 @@ impl UserContext<Verbena> for UcontextData {
 
 /// Logs the reason for which a context is refused because of its version.
 fn dev_info_once(dev: &Device<Verbena>, newest: u16, oldest: u16) {
-    if dev.live.health.refusals.may_log() {
+    if dev.vdev.health.ratelimit.may_log() {
         pr_info!(
             "no common ABI version: a provider supports {oldest} to {newest}, module and device {ABI_VERSION_MIN} to {}: update the older one\n",
-            dev.live.hw.abi_version
+            dev.vdev.hw.abi_version
         );
     }
 }

@@ -15,7 +15,7 @@ use crate::{
         Le32,
         Le64, //
     },
-    ring::Ring, //
+    ring::DmaRing, //
 };
 use kernel::prelude::*;
 use rdma::{
@@ -28,7 +28,7 @@ use rdma::{
 
 /// A work request that was posted.
 #[derive(Clone, Copy)]
-pub(crate) struct Request {
+pub(crate) struct PostedRequest {
     /// Identifier by which the user knows the request.
     pub(crate) wr_id: u64,
     /// Opcode of the request's completion.
@@ -40,12 +40,12 @@ pub(crate) struct Request {
 }
 
 /// A queue to which kernel users post.
-pub(crate) trait Posts {
+pub(crate) trait PostQueue {
     /// Returns the place of the next request, if there is room for it.
     fn next(&self) -> Option<u32>;
 
     /// Adds the request in the place that [`next`](Self::next) returns.
-    fn push(&mut self, request: Request);
+    fn push(&mut self, request: PostedRequest);
 
     /// Returns the producer index of the queue.
     fn producer(&self) -> u32;
@@ -54,9 +54,9 @@ pub(crate) trait Posts {
 /// Posts requests until one fails. `write` writes the WQE of a request, with its place and its
 /// index. `publish` gets the producer index, if any request was posted.
 pub(crate) fn post<W>(
-    queue: &mut impl Posts,
+    queue: &mut impl PostQueue,
     wrs: &mut impl Iterator<Item = W>,
-    mut write: impl FnMut(u32, u32, &W) -> Result<Request>,
+    mut write: impl FnMut(u32, u32, &W) -> Result<PostedRequest>,
     publish: impl FnOnce(u32),
 ) -> Result {
     let before = queue.producer();
@@ -72,7 +72,7 @@ pub(crate) fn post<W>(
 }
 
 /// Writes a scatter/gather list at `offset` of the ring.
-pub(crate) fn write_sges(ring: &Ring, mut offset: usize, sges: Sges<'_>) -> Result {
+pub(crate) fn write_sges(ring: &DmaRing, mut offset: usize, sges: Sges<'_>) -> Result {
     for sge in sges {
         let (chunk, at) = ring.at(offset)?;
         chunk.write(
@@ -92,12 +92,12 @@ pub(crate) fn write_sges(ring: &Ring, mut offset: usize, sges: Sges<'_>) -> Resu
 /// receive has more. The device gets `wr_id` instead of the kernel user's, which is a pointer and
 /// not for the device.
 pub(crate) fn write_recv(
-    ring: &Ring,
+    ring: &DmaRing,
     offset: usize,
     wr_id: u64,
     max_sge: u32,
     wr: &RecvWr<'_>,
-) -> Result<Request> {
+) -> Result<PostedRequest> {
     let sges = wr.sges();
     let num_sge = sges.len();
     if num_sge > max_sge as usize {
@@ -114,7 +114,7 @@ pub(crate) fn write_recv(
             ..Default::default()
         },
     )?;
-    Ok(Request {
+    Ok(PostedRequest {
         wr_id: wr.wr_id(),
         opcode: WcOpcode::Recv,
         length: wr.length(),
@@ -123,7 +123,7 @@ pub(crate) fn write_recv(
 }
 
 /// Content of places that were not used yet.
-const NONE: Request = Request {
+const EMPTY: PostedRequest = PostedRequest {
     wr_id: 0,
     opcode: WcOpcode::Send,
     length: 0,
@@ -132,7 +132,7 @@ const NONE: Request = Request {
 
 /// Outstanding requests of a send or receive queue.
 pub(crate) struct WorkQueue {
-    requests: KVVec<Request>,
+    requests: KVVec<PostedRequest>,
     producer: u32,
     consumer: u32,
 }
@@ -142,7 +142,7 @@ impl WorkQueue {
     pub(crate) fn new(kernel: bool, log_size: u8) -> Result<Self> {
         let mut requests = KVVec::new();
         if kernel {
-            requests.resize(1 << log_size, NONE, GFP_KERNEL)?;
+            requests.resize(1 << log_size, EMPTY, GFP_KERNEL)?;
         }
         Ok(Self {
             requests,
@@ -162,7 +162,7 @@ impl WorkQueue {
 
     /// Takes the request at `index`, and all requests before it. Returns `None` if it is not
     /// outstanding, or if a request before it is still owed a completion.
-    pub(crate) fn complete(&mut self, index: u32) -> Option<Request> {
+    pub(crate) fn complete(&mut self, index: u32) -> Option<PostedRequest> {
         let before = index.wrapping_sub(self.consumer);
         if before >= self.outstanding() {
             return None;
@@ -177,7 +177,7 @@ impl WorkQueue {
     }
 
     /// Takes the oldest request, to flush it.
-    pub(crate) fn flush(&mut self) -> Option<Request> {
+    pub(crate) fn flush(&mut self) -> Option<PostedRequest> {
         self.complete(self.consumer)
     }
 
@@ -193,14 +193,14 @@ impl WorkQueue {
     }
 }
 
-impl Posts for WorkQueue {
+impl PostQueue for WorkQueue {
     fn next(&self) -> Option<u32> {
         let has_room = (self.outstanding() as usize) < self.requests.len();
         // CAST: The place is below the number of requests, which is a 32-bit power of two.
         has_room.then(|| self.place(self.producer) as u32)
     }
 
-    fn push(&mut self, request: Request) {
+    fn push(&mut self, request: PostedRequest) {
         let place = self.place(self.producer);
         if let Some(slot) = self.requests.get_mut(place) {
             *slot = request;

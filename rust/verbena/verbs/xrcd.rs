@@ -35,11 +35,11 @@ pub(crate) struct XrcdData {
 impl XrcDomain<Verbena> for XrcdData {
     fn create(dev: &Device<Verbena>, caller: &Caller<'_, Verbena>) -> impl PinInit<Self, Error> {
         let create = || {
-            let hw = dev.live.hw.clone();
+            let hw = dev.vdev.hw.clone();
             if !hw.has(FEATURE_XRC) {
                 return Err(eopnotsupp());
             }
-            let (xrcdn, part) = hw.known()?.ids.xrcdns.alloc(caller.payer())?;
+            let (xrcdn, part) = hw.info()?.ids.xrcdns.alloc(caller.payer())?;
             Ok(Self {
                 hw,
                 xrcdn,
@@ -56,8 +56,8 @@ impl XrcDomain<Verbena> for XrcdData {
 
 impl Drop for XrcdData {
     fn drop(&mut self) {
-        if let Ok(known) = self.hw.known() {
-            known.ids.xrcdns.free(self.xrcdn);
+        if let Ok(info) = self.hw.info() {
+            info.ids.xrcdns.free(self.xrcdn);
         }
     }
 }

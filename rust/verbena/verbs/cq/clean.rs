@@ -11,16 +11,17 @@
 //!
 //! ```text
 //! consumer          from        to            end
-//!    | not looked at  |   hole   |  moved up   | newer
+//!    | not looked at  | skipped  |  moved up   | newer
 //! ```
 //!
-//! Entries that move up leave a [`Hole`] below them, which grows downwards and which polls skip.
-//! When no entry is left below the hole, the consumer index moves to its end.
+//! Entries that move up leave a [`SkippedRange`] below them, which grows downwards and which polls
+//! skip. When no entry is left below the skipped range, the consumer index moves to the end of the
+//! range.
 
 use super::{
-    entries::Entries,
+    cqe_ring::CqeRing,
     CqData,
-    Hole,
+    SkippedRange,
     Verbena, //
 };
 use crate::{
@@ -38,11 +39,13 @@ impl CqData {
     /// SRQ. With `detach` the queue pair no longer completes in this queue. May sleep.
     pub(crate) fn clean(&self, qp: &Qp<Verbena>, detach: bool) {
         // A process cleans its queues without the driver.
-        let Some(entries) = &self.own else { return };
+        let Some(entries) = &self.kernel_ring else {
+            return;
+        };
         let _cleaning = self.cleaning.lock();
         let end = self.end(entries);
-        let mut hole = Hole { from: end, to: end };
-        while !self.clean_some(qp, entries, &mut hole) {}
+        let mut skipped = SkippedRange { from: end, to: end };
+        while !self.clean_some(qp, entries, &mut skipped) {}
         if detach {
             let qpn = qp.qpn();
             self.state.lock().qps.retain(|attached| attached.qpn != qpn);
@@ -50,7 +53,7 @@ impl CqData {
     }
 
     /// Returns the index after the newest entry that a finished queue pair can have in the queue.
-    fn end(&self, entries: &Entries) -> u32 {
+    fn end(&self, entries: &CqeRing) -> u32 {
         let first = self.state.lock().consumer;
         let mut end = first;
         loop {
@@ -70,41 +73,41 @@ impl CqData {
         }
     }
 
-    /// Examines some of the entries before the hole. Returns true if none is left.
-    fn clean_some(&self, qp: &Qp<Verbena>, entries: &Entries, hole: &mut Hole) -> bool {
+    /// Examines some of the entries before the skipped range. Returns true if none is left.
+    fn clean_some(&self, qp: &Qp<Verbena>, entries: &CqeRing, skipped: &mut SkippedRange) -> bool {
         let mut state = self.state.lock();
         for _ in 0..STEP {
-            // A poll has come to the hole, or is beyond it.
-            if !before(state.consumer, hole.from) {
+            // A poll has come to the skipped range, or is beyond it.
+            if !before(state.consumer, skipped.from) {
                 break;
             }
-            let index = hole.from.wrapping_sub(1);
+            let index = skipped.from.wrapping_sub(1);
             // The read cannot fail, because each index has a place in the ring.
             let Ok(cqe) = entries.read(index) else {
                 break;
             };
-            hole.from = index;
+            skipped.from = index;
             if cqe.qpn.get() == qp.qpn() {
                 self.give_back(qp, entries.is_receive(&cqe, index), &cqe);
                 continue;
             }
-            let to = hole.to.wrapping_sub(1);
+            let to = skipped.to.wrapping_sub(1);
             if to != index && entries.move_to(&cqe, index, to).is_err() {
                 // The entry is no longer valid, so the device has changed it since.
-                self.live
+                self.vdev
                     .distrust("it changed an entry of a CQ that it had completed");
             }
-            hole.to = to;
+            skipped.to = to;
         }
-        if before(state.consumer, hole.from) {
-            state.hole = *hole;
+        if before(state.consumer, skipped.from) {
+            state.skipped = *skipped;
             return false;
         }
-        // No entry is left before the hole.
-        state.hole = Hole::default();
-        if before(state.consumer, hole.to) {
-            state.consumer = hole.to;
-            self.slot.consume(hole.to);
+        // No entry is left before the skipped range.
+        state.skipped = SkippedRange::default();
+        if before(state.consumer, skipped.to) {
+            state.consumer = skipped.to;
+            self.slot.consume(skipped.to);
         }
         true
     }
@@ -113,7 +116,7 @@ impl CqData {
     fn give_back(&self, qp: &Qp<Verbena>, is_receive: bool, cqe: &Cqe) {
         if let (true, Some(srq)) = (is_receive, qp.srq()) {
             if srq.complete(cqe.wr_id.get()).is_none() {
-                self.live
+                self.vdev
                     .distrust("a completion belongs to no outstanding request of its SRQ");
             }
         }

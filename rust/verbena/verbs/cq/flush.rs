@@ -6,8 +6,8 @@
 
 use super::{
     state::{
-        Attached,
-        State, //
+        AttachedQp,
+        CqPollState, //
     },
     CqData,
     Verbena, //
@@ -28,62 +28,62 @@ use rdma::{
 
 impl CqData {
     /// True if the driver flushes requests of this queue.
-    pub(crate) fn flushes(&self) -> bool {
-        self.live.health.has_ended() || self.died.load(Acquire)
+    pub(crate) fn is_flushing(&self) -> bool {
+        self.vdev.health.has_ended() || self.in_error.load(Acquire)
     }
 
     /// True if there is a request for the driver to flush.
-    pub(super) fn has_flush(&self, state: &State) -> bool {
-        let end = self.live.health.has_ended();
-        self.flushes()
-            && state.qps.iter().any(|Attached { qp, side, .. }| {
+    pub(super) fn has_flush(&self, state: &CqPollState) -> bool {
+        let end = self.vdev.health.has_ended();
+        self.is_flushing()
+            && state.qps.iter().any(|AttachedQp { qp, side, .. }| {
                 (end || qp.has_failed()) && qp.has_outstanding(*side)
             })
     }
 
     /// Handles the device's report that it has lost a completion. May sleep.
-    pub(crate) fn die(&self, cq: &Cq<Verbena>) {
+    pub(crate) fn on_error(&self, cq: &Cq<Verbena>) {
         // A process flushes without the driver.
         if !cq.is_user() {
-            if !self.died.xchg(true, Full) {
-                self.live.dead_cqs.add(self.cqn());
+            if !self.in_error.xchg(true, Full) {
+                self.vdev.failed_cqs.add(self.cqn());
             }
-            self.mark();
+            self.mark_qps();
             self.flush_event(cq);
         }
         cq.error_event();
     }
 
-    /// If the queue has died, marks its queue pairs, so that the driver flushes later requests of
-    /// them.
-    pub(super) fn mark(&self) {
-        if self.died.load(Acquire) {
+    /// If the queue is in error, marks its queue pairs, so that the driver flushes later requests
+    /// of them.
+    pub(super) fn mark_qps(&self) {
+        if self.in_error.load(Acquire) {
             let state = self.state.lock();
             state
                 .qps
                 .iter()
-                .for_each(|attached| attached.qp.note_lossy());
+                .for_each(|attached| attached.qp.note_cq_failure());
         }
     }
 
-    /// Removes a queue that is destroyed from the list of dead CQs.
+    /// Removes a queue that is destroyed from the list of CQs in error.
     pub(super) fn forget(&self) {
-        if self.died.load(Acquire) {
-            self.live.dead_cqs.remove(self.cqn());
+        if self.in_error.load(Acquire) {
+            self.vdev.failed_cqs.remove(self.cqn());
         }
     }
 
-    /// Calls the handler that waits, if the device or the queue has died and there is something to
-    /// poll. A process is woken once, after the end of the device's life.
+    /// Calls the handler that waits, if the device has died or the queue is in error, and there is
+    /// something to poll. A process is woken once, after the end of the device's life.
     pub(crate) fn flush_event(&self, cq: &Cq<Verbena>) {
         let call = {
             let mut state = self.state.lock();
             if cq.is_user() {
-                self.live.health.has_ended()
+                self.vdev.health.has_ended()
                     && cq.is_known()
                     && !core::mem::replace(&mut state.woken, true)
             } else if state.armed
-                && self.flushes()
+                && self.is_flushing()
                 && (self.has_entry(&state) || self.has_flush(&state))
             {
                 state.armed = false;
@@ -99,19 +99,19 @@ impl CqData {
 
     /// True if a kernel user has completions to poll, written by the device or flushed by the
     /// driver.
-    pub(crate) fn owes_flushes(&self, cq: &Cq<Verbena>) -> bool {
+    pub(crate) fn has_unpolled_completions(&self, cq: &Cq<Verbena>) -> bool {
         let state = self.state.lock();
         !cq.is_user() && (self.has_entry(&state) || self.has_flush(&state))
     }
 
     /// Adds completions of flushed requests to `wcs`.
-    pub(super) fn flush(&self, state: &State, wcs: &mut WcSink<'_, Verbena>) {
-        let end = self.live.health.has_ended();
+    pub(super) fn flush(&self, state: &CqPollState, wcs: &mut WcSink<'_, Verbena>) {
+        let end = self.vdev.health.has_ended();
         let syndrome = match end {
             true => Syndrome::DeviceFatal,
             false => Syndrome::Flushed,
         };
-        for Attached { qp, side, .. } in &state.qps {
+        for AttachedQp { qp, side, .. } in &state.qps {
             while !wcs.is_full() {
                 let Some(request) = qp.flush_one(*side, end) else {
                     break;

@@ -24,7 +24,7 @@ use crate::{
         Le16,
         Le32, //
     },
-    health::Cause, //
+    health::DeathCause, //
 };
 use base::errno::eopnotsupp;
 use kernel::{
@@ -54,19 +54,19 @@ use rdma::{
 impl QpData {
     /// Returns the state that the device has published last, or ERR if the device is dead, because
     /// everything is flushed then. May sleep.
-    pub(super) fn live_state(&self) -> QpState {
-        let published = self.live.tables.read_quickly::<QpContext>(self.qpn());
+    pub(super) fn current_state(&self) -> QpState {
+        let published = self.vdev.tables.read_quickly::<QpContext>(self.qpn());
         let state = match published {
             // The device is writing the context, and may take long if its thread has lost its CPU.
-            Err(_) => self.ask_state(),
+            Err(_) => self.query_state(),
             Ok(context) => context.attr.qp_state,
         };
-        if self.live.health.is_dead() {
+        if self.vdev.health.is_dead() {
             return QpState::Err;
         }
         QpState::from_raw(state.into()).unwrap_or_else(|| {
             // A kernel user must be able to rely on its queue pair going to ERR.
-            self.live.health.declare_dead(Cause::Protocol(
+            self.vdev.health.declare_dead(DeathCause::Protocol(
                 "it published an unknown state of a queue pair",
             ));
             QpState::Err
@@ -74,28 +74,28 @@ impl QpData {
     }
 
     /// Returns the state that the device replies to a query. A device that does not reply is dead.
-    fn ask_state(&self) -> u8 {
+    fn query_state(&self) -> u8 {
         let request = QueryQp {
             id: Le32::new(self.qpn()),
             ..Default::default()
         };
-        self.live
+        self.vdev
             .exec_destroy(&request)
             .map_or(0, |queried| queried.qp_state)
     }
 
-    /// Executes `modify` with `moving` held. If the queue pair is in RESET afterwards, returns the
+    /// Executes `modify` with `state_lock` held. If the queue pair is in RESET afterwards, returns the
     /// indexes up to which there may be events of its old life.
     pub(super) fn move_to(
         qp: &Qp<Verbena>,
         attr: &QpAttr,
         mask: QpAttrMask,
     ) -> Result<Option<Quiesced>> {
-        let live = &qp.live;
+        let vdev = &qp.vdev;
         if mask.without(QpAttrMask::STANDARD) != QpAttrMask::empty() {
             return Err(eopnotsupp());
         }
-        let actual = qp.live_state();
+        let actual = qp.current_state();
         let from = if mask.contains(QpAttrMask::CUR_STATE) {
             attr.cur_state()?
         } else {
@@ -111,8 +111,8 @@ impl QpData {
             return Err(EINVAL);
         }
         let moves = mask.contains(QpAttrMask::STATE);
-        let lets_go = matches!(to, QpState::Err | QpState::Reset);
-        if lets_go && !moves {
+        let is_err_or_reset = matches!(to, QpState::Err | QpState::Reset);
+        if is_err_or_reset && !moves {
             // There is no attribute to change in these states, although the core allows it.
             return Err(EINVAL);
         }
@@ -129,7 +129,7 @@ impl QpData {
             request.av = ah::to_device(&attr.ah())?;
         }
         if moves {
-            qp.moved.store(true, Release);
+            qp.was_modified.store(true, Release);
         }
         if moves && qp.is_in(QpState::Reset) {
             // A new life begins, which reports LAST_WQE_REACHED anew.
@@ -140,15 +140,15 @@ impl QpData {
             // life.
             qp.publish_state(to);
         }
-        let quiesced = if lets_go && !qp.is_of_process() {
+        let quiesced = if is_err_or_reset && !qp.is_of_process() {
             // These moves are always allowed, and kernel users rely on them to get their buffers
             // back.
-            live.exec_destroy(&request)
+            vdev.exec_destroy(&request)
         } else {
-            Some(live.exec_unless_dead(&request)?)
+            Some(vdev.exec_unless_dead(&request)?)
         };
         if moves {
-            trace::qp_state(live.health.name(), qp.qpn(), from, to);
+            trace::qp_state(vdev.health.name(), qp.qpn(), from, to);
         }
         if mask.contains(QpAttrMask::QKEY) {
             qp.qkey.store(attr.qkey(), Relaxed);
@@ -169,17 +169,21 @@ impl QpData {
     }
 
     /// Fills in the attributes for `query`.
-    pub(super) fn tell(qp: &Qp<Verbena>, attr: &mut QpAttr, init: &mut QpInitReply) -> Result {
-        let live = &qp.live;
-        if !live.health.is_dead() {
-            live.exec_unless_dead(&QueryQp {
+    pub(super) fn query_attributes(
+        qp: &Qp<Verbena>,
+        attr: &mut QpAttr,
+        init: &mut QpInitReply,
+    ) -> Result {
+        let vdev = &qp.vdev;
+        if !vdev.health.is_dead() {
+            vdev.exec_unless_dead(&QueryQp {
                 id: Le32::new(qp.qpn()),
                 ..Default::default()
             })?;
         }
-        let context: QpContext = live.tables.read(qp.qpn())?;
+        let context: QpContext = vdev.tables.read(qp.qpn())?;
         let from = &context.attr;
-        let state = qp.live_state();
+        let state = qp.current_state();
         attr.set_state(state);
         attr.set_cur_state(state);
         if let Some(mtu) = Mtu::from_raw(from.path_mtu.into()) {

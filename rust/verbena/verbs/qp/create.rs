@@ -9,9 +9,9 @@ use super::{
         wq::WorkQueue,
         Verbena, //
     },
-    Mappings,
-    Number,
-    QpData, //
+    QpData,
+    Qpn,
+    RingMappings, //
 };
 use crate::{
     abi::{
@@ -32,7 +32,7 @@ use crate::{
     doorbell::SlotKind,
     ring::{
         entries,
-        Ring, //
+        DmaRing, //
     }, //
 };
 use base::{
@@ -69,7 +69,7 @@ fn log_size(wanted: u32, most: u32) -> Result<u8> {
 
 /// Returns the requested sizes of the queues that exist. Each of them has room for at least one
 /// element of a scatter/gather list.
-fn asked(cap: QpCap, has_sends: bool, has_rq: bool) -> QpCap {
+fn effective_cap(cap: QpCap, has_sends: bool, has_rq: bool) -> QpCap {
     let (sends, recvs) = (u32::from(has_sends), u32::from(has_rq));
     QpCap {
         max_send_wr: cap.max_send_wr * sends,
@@ -87,22 +87,22 @@ impl QpData {
         attr: &QpInitAttr<'_, Verbena>,
         caller: &Caller<'_, Verbena>,
     ) -> Result<impl PinInit<Self, Error>> {
-        let live = home.device().live.clone();
-        let caps = &live.known()?.caps;
+        let vdev = home.device().vdev.clone();
+        let caps = &vdev.info()?.caps;
         let qp_type = attr.qp_type()?;
         let device_type = match qp_type {
             QpType::Gsi if caller.is_kernel() => cmd::QpType::Gsi,
             QpType::Rc => cmd::QpType::Rc,
-            QpType::Uc if live.has(cmd::FEATURE_UC) => cmd::QpType::Uc,
-            QpType::Ud if live.has(cmd::FEATURE_UD) => cmd::QpType::Ud,
+            QpType::Uc if vdev.has(cmd::FEATURE_UC) => cmd::QpType::Uc,
+            QpType::Ud if vdev.has(cmd::FEATURE_UD) => cmd::QpType::Ud,
             // The driver matches completions of kernel users by queue pair, and so does not offer
             // them XRC.
-            QpType::XrcIni if live.has(cmd::FEATURE_XRC) && !caller.is_kernel() => {
+            QpType::XrcIni if vdev.has(cmd::FEATURE_XRC) && !caller.is_kernel() => {
                 cmd::QpType::XrcIni
             }
             // The core creates the target for all processes that open it, so the target belongs to
             // the kernel.
-            QpType::XrcTgt if live.has(cmd::FEATURE_XRC) => cmd::QpType::XrcTgt,
+            QpType::XrcTgt if vdev.has(cmd::FEATURE_XRC) => cmd::QpType::XrcTgt,
             _ => return Err(eopnotsupp()),
         };
         if attr.create_flags() != 0 {
@@ -115,7 +115,7 @@ impl QpData {
         let srq = attr.srq().filter(|_| has_recvs);
         // With an SRQ the sizes for receives are ignored (ibv_create_qp(3)).
         let has_rq = has_recvs && srq.is_none();
-        let mut wanted = asked(attr.cap(), has_sends, has_rq);
+        let mut wanted = effective_cap(attr.cap(), has_sends, has_rq);
         if wanted.max_send_sge > caps.max_send_sge.get()
             || wanted.max_recv_sge > caps.max_recv_sge.get()
             || wanted.max_inline_data > caps.max_inline_data.get()
@@ -147,10 +147,10 @@ impl QpData {
             wanted.max_inline_data = room.min(caps.max_inline_data.get());
         }
 
-        let number = Number::new(&live, qp_type, caller.payer())?;
+        let number = Qpn::new(&vdev, qp_type, caller.payer())?;
         let ring = |log| {
-            let ring = Ring::new(&live.dma, caller.payer(), 1usize << log)?;
-            Ok::<_, Error>(Lent::new(ring, &live.health))
+            let ring = DmaRing::new(&vdev.dma, caller.payer(), 1usize << log)?;
+            Ok::<_, Error>(Lent::new(ring, &vdev.health))
         };
         let sq = match has_sends {
             true => Some(ring(log_sq_size + log_sq_stride)?),
@@ -163,11 +163,11 @@ impl QpData {
         let (slot, mappings) = match (caller, &sq) {
             // An XRC target may outlive the process that created it, and nothing is posted to it.
             (Caller::Kernel, _) | (_, None) => {
-                (live.areas.take(&live.hw, None, SlotKind::Qp)?, None)
+                (vdev.areas.take(&vdev.hw, None, SlotKind::Qp)?, None)
             }
             (Caller::User(user), Some(sq)) => {
                 let context = user.context();
-                let mappings = Mappings {
+                let mappings = RingMappings {
                     sq: sq.map(context.mmap(), Protection::ReadWrite)?,
                     rq: match &rq {
                         Some(rq) => Some(rq.map(context.mmap(), Protection::ReadWrite)?),
@@ -176,7 +176,7 @@ impl QpData {
                 };
                 let slot = context
                     .areas
-                    .take(&live.hw, Some(context.mmap()), SlotKind::Qp)?;
+                    .take(&vdev.hw, Some(context.mmap()), SlotKind::Qp)?;
                 (slot, Some(mappings))
             }
         };
@@ -233,7 +233,7 @@ impl QpData {
         let send = WorkQueue::new(caller.is_kernel(), log_sq_size)?;
         let recv = WorkQueue::new(caller.is_kernel() && rq.is_some(), log_rq_size)?;
         Ok(try_pin_init!(Self {
-            live,
+            vdev,
             number,
             sq,
             rq,
@@ -243,10 +243,10 @@ impl QpData {
             cap,
             sig_type,
             datagram,
-            moving <- new_mutex!(()),
+            state_lock <- new_mutex!(()),
             state: Atomic::new(QpState::Reset.as_raw()),
-            moved: Atomic::new(false),
-            lossy: Atomic::new(false),
+            was_modified: Atomic::new(false),
+            cq_failed: Atomic::new(false),
             groups <- new_mutex!(KVec::new()),
             last_wqe_reached: Atomic::new(false),
             qkey: Atomic::new(0),

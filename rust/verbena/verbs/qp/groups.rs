@@ -16,7 +16,7 @@ use crate::abi::{
 use kernel::prelude::*;
 
 /// A group, and the number of attachments of the queue pair to it.
-pub(super) struct Group {
+pub(super) struct McastGroup {
     gid: [u8; 16],
     times: u32,
 }
@@ -30,13 +30,13 @@ impl QpData {
             return Ok(());
         }
         groups.reserve(1, GFP_KERNEL)?;
-        self.live.cmdq.exec(&AttachMcast {
+        self.vdev.cmdq.exec(&AttachMcast {
             qpn: Le32::new(self.qpn()),
             port: 1,
             mgid: *gid,
             ..Default::default()
         })?;
-        let group = Group {
+        let group = McastGroup {
             gid: *gid,
             times: 1,
         };
@@ -54,7 +54,7 @@ impl QpData {
             group.times -= 1;
             return Ok(());
         }
-        let left = self.live.exec_unless_dead(&DetachMcast {
+        let left = self.vdev.exec_unless_dead(&DetachMcast {
             qpn: Le32::new(self.qpn()),
             port: 1,
             mgid: *gid,
@@ -64,7 +64,7 @@ impl QpData {
         // that is in one. So the attachment ends even if the command fails. At worst the queue pair
         // receives packets of the group until it is destroyed.
         if left.is_err() {
-            self.live
+            self.vdev
                 .complain("it refused to detach a queue pair from a multicast group");
         }
         groups.remove(at).map(drop)?;

@@ -7,7 +7,7 @@ use super::{
         mr::MrData,
         wq::{
             self,
-            Request, //
+            PostedRequest, //
         },
         Verbena, //
     },
@@ -59,7 +59,7 @@ impl QpData {
             } else {
                 self.write_send(offset, place, wr)?
             };
-            Ok(Request {
+            Ok(PostedRequest {
                 wr_id: wr.wr_id(),
                 opcode,
                 length: 0,
@@ -101,10 +101,10 @@ impl QpData {
         result
     }
 
-    /// Wakes the undertaker if the driver flushes the posted requests.
+    /// Queues the death work if the driver flushes the posted requests.
     fn flush_posted(&self) {
-        if self.flushes() {
-            self.live.health.flush();
+        if self.is_flushing() {
+            self.vdev.health.flush();
         }
     }
 

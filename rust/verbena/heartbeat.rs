@@ -8,8 +8,8 @@
 
 use crate::{
     abi::cmd::QueryDevice,
-    hw::Parts,
-    verbs::Live, //
+    hw::DeviceResources,
+    verbs::VerbsDevice, //
 };
 use base::{
     new_work,
@@ -32,28 +32,31 @@ const PERIOD_MS: u32 = 1_000;
 
 /// Periodic check of one life of the device.
 #[pin_data]
-pub(crate) struct Pulse {
-    live: Arc<Live>,
+pub(crate) struct Heartbeat {
+    vdev: Arc<VerbsDevice>,
     /// Work item that performs the check, until it is stopped.
     #[pin]
-    work: Mutex<Option<Arc<Work<Pulse>>>>,
+    work: Mutex<Option<Arc<Work<Heartbeat>>>>,
 }
 
-impl Pulse {
-    /// Starts the periodic check of `live`. The check does not run while the machine is suspended,
+impl Heartbeat {
+    /// Starts the periodic check of `vdev`. The check does not run while the machine is suspended,
     /// because a suspended device does not answer although it is alive.
-    pub(crate) fn start(live: &Arc<Live>, parts: &Parts) -> Result<Arc<Self>> {
-        let pulse = Arc::pin_init(
+    pub(crate) fn start(vdev: &Arc<VerbsDevice>, resources: &DeviceResources) -> Result<Arc<Self>> {
+        let heartbeat = Arc::pin_init(
             pin_init!(Self {
-                live: live.clone(),
+                vdev: vdev.clone(),
                 work <- new_mutex!(None),
             }),
             GFP_KERNEL,
         )?;
-        let work = Arc::new(new_work!(pulse.clone(), &parts.awake)?, GFP_KERNEL)?;
+        let work = Arc::new(
+            new_work!(heartbeat.clone(), &resources.freezable)?,
+            GFP_KERNEL,
+        )?;
         work.queue_after(PERIOD_MS);
-        *pulse.work.lock() = Some(work);
-        Ok(pulse)
+        *heartbeat.work.lock() = Some(work);
+        Ok(heartbeat)
     }
 
     /// Stops the periodic check, and waits for a check that is running.
@@ -63,20 +66,20 @@ impl Pulse {
     }
 }
 
-impl Handler for Pulse {
+impl Handler for Heartbeat {
     fn run(&self) {
-        let live = &self.live;
-        live.cmdq.look();
+        let vdev = &self.vdev;
+        vdev.cmdq.check_status();
         // Only the presence of an answer matters. Without one, `exec` declares the device dead.
-        let _ = live.cmdq.exec(&QueryDevice::default());
-        if live.health.is_dead() {
+        let _ = vdev.cmdq.exec(&QueryDevice::default());
+        if vdev.health.is_dead() {
             return;
         }
-        if live.events.stuck() {
-            live.complain("it raised no interrupt for an event");
-            live.events.look();
+        if vdev.events.has_missed_interrupt() {
+            vdev.complain("it raised no interrupt for an event");
+            vdev.events.queue_all();
         }
-        live.wake_stuck();
+        vdev.notify_missed();
         if let Some(work) = &*self.work.lock() {
             work.queue_after(PERIOD_MS);
         }

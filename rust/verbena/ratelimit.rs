@@ -22,63 +22,63 @@ use kernel::{
 };
 
 /// Limit of messages that one process causes.
-const MOST: u32 = 8;
+const MAX_PER_PROCESS: u32 = 8;
 
 /// Limit of messages that all processes together cause in a [`WINDOW`].
-const MOST_OF_ALL: u32 = 128;
+const MAX_TOTAL: u32 = 128;
 
-/// Length of the window for [`MOST_OF_ALL`].
+/// Length of the window for [`MAX_TOTAL`].
 const WINDOW: Delta = Delta::from_secs(10);
 
 /// Number of processes that are remembered. A process that is forgotten starts counting again.
-const REMEMBERED: usize = 32;
+const TRACKED_PROCESSES: usize = 32;
 
 #[derive(Clone, Copy)]
-struct Asker {
+struct ProcessMessages {
     process: i32,
     count: u32,
 }
 
-struct Askers {
-    list: [Option<Asker>; REMEMBERED],
+struct RatelimitState {
+    list: [Option<ProcessMessages>; TRACKED_PROCESSES],
     oldest: usize,
     /// Beginning of the present window, since which `messages` counts.
     began: Instant<Monotonic>,
     messages: u32,
 }
 
-impl Askers {
+impl RatelimitState {
     /// Counts a message of the process. Returns true if the process is within its limit.
-    fn has_left(&mut self, process: i32) -> bool {
-        let known = self
+    fn count_message(&mut self, process: i32) -> bool {
+        let entry = self
             .list
             .iter_mut()
             .flatten()
-            .find(|asker| asker.process == process);
-        if let Some(asker) = known {
-            asker.count = asker.count.saturating_add(1);
-            return asker.count <= MOST;
+            .find(|entry| entry.process == process);
+        if let Some(entry) = entry {
+            entry.count = entry.count.saturating_add(1);
+            return entry.count <= MAX_PER_PROCESS;
         }
-        if let Some(place) = self.list.get_mut(self.oldest) {
-            *place = Some(Asker { process, count: 1 });
+        if let Some(slot) = self.list.get_mut(self.oldest) {
+            *slot = Some(ProcessMessages { process, count: 1 });
         }
-        self.oldest = (self.oldest + 1) % REMEMBERED;
+        self.oldest = (self.oldest + 1) % TRACKED_PROCESSES;
         true
     }
 }
 
 /// Counters of messages about refused requests.
 #[pin_data]
-pub(crate) struct Refusals {
+pub(crate) struct RefusalRatelimit {
     #[pin]
-    askers: IrqLock<Askers>,
+    state: IrqLock<RatelimitState>,
 }
 
-impl Refusals {
+impl RefusalRatelimit {
     pub(crate) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
-            askers <- new_irq_lock!(Askers {
-                list: [None; REMEMBERED],
+            state <- new_irq_lock!(RatelimitState {
+                list: [None; TRACKED_PROCESSES],
                 oldest: 0,
                 began: Instant::now(),
                 messages: 0,
@@ -89,16 +89,16 @@ impl Refusals {
     /// Counts a message about a request of the current process. Returns true if it may be logged.
     pub(crate) fn may_log(&self) -> bool {
         let process = current_process();
-        let mut guard = self.askers.lock();
-        let askers = &mut *guard;
-        if askers.began.elapsed() >= WINDOW {
-            askers.began = Instant::now();
-            askers.messages = 0;
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        if state.began.elapsed() >= WINDOW {
+            state.began = Instant::now();
+            state.messages = 0;
         }
-        if !askers.has_left(process) || askers.messages >= MOST_OF_ALL {
+        if !state.count_message(process) || state.messages >= MAX_TOTAL {
             return false;
         }
-        askers.messages += 1;
+        state.messages += 1;
         true
     }
 }

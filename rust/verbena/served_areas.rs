@@ -16,12 +16,12 @@ use kernel::{
 /// All areas that the device serves, indexed by number, so that a lookup takes no longer with
 /// thousands of contexts.
 #[pin_data]
-pub(crate) struct Served {
+pub(crate) struct ServedAreas {
     #[pin]
     areas: Mutex<KVVec<Option<Arc<Chunk>>>>,
 }
 
-impl Served {
+impl ServedAreas {
     /// Returns an empty list for up to `count` areas.
     pub(crate) fn new(count: u32) -> impl PinInit<Self, Error> {
         pin_init::pin_init_scope(move || {

@@ -6,20 +6,20 @@
 //!    neither can be confirmed, the device is lost. Interrupts are released, so that no handler
 //!    reports completions any more, and threads that waited to free memory continue.
 //! 2. Everything outstanding in the queues of kernel users completes in software: polls flush from
-//!    the private arrays ([`crate::verbs::cq`]), and the undertaker calls the handlers of armed
+//!    the private arrays ([`crate::verbs::cq`]), and the death work calls the handlers of armed
 //!    CQs. The same happens whenever a user posts later, so that every drain ends.
 //! 3. The PCI driver's recovery unregisters the RDMA device, by which the core destroys all objects
 //!    and reports the fatal event to processes exactly once. Then a new life begins. The recovery
-//!    starts when the kernel users have polled their flushed completions, or after [`PATIENCE`]:
+//!    starts when the kernel users have polled their flushed completions, or after [`FLUSH_POLL_TIMEOUT`]:
 //!    NVMe ignores errors of a controller that it is removing, and would wait for its own timers.
 //!
-//! The undertaker runs on a work queue of its own, which reclaim may wait for.
+//! The death work runs on a work queue of its own, which reclaim may wait for.
 //!
-//! While the device is alive, the undertaker queues the work of the event queues, because an event
-//! storm hands over to it. If a CQ of a kernel user has died, the undertaker also wakes the users
-//! that drain queue pairs that complete there.
+//! While the device is alive, the death work queues the work of the event queues, because an event
+//! storm hands over to it. If a CQ of a kernel user is in error, the death work also wakes the
+//! users that drain queue pairs that complete there.
 
-use crate::verbs::Live;
+use crate::verbs::VerbsDevice;
 use base::{
     sync::msleep,
     work::{
@@ -44,56 +44,56 @@ use kernel::{
 
 /// Longest time that kernel users have to poll their flushed completions before the recovery
 /// unregisters the device.
-const PATIENCE: Delta = Delta::from_millis(500);
+const FLUSH_POLL_TIMEOUT: Delta = Delta::from_millis(500);
 
 /// Milliseconds between two checks for completions that remain to be polled.
-const PAUSE_MS: u32 = 2;
+const POLL_INTERVAL_MS: u32 = 2;
 
-/// Work that cleans up after the death of a device.
-pub(crate) struct Undertaker {
-    live: Arc<Live>,
+/// Work that cleans up after the death of a device, or of a CQ of a kernel user.
+pub(crate) struct DeathWork {
+    vdev: Arc<VerbsDevice>,
     recovery: Arc<dyn Wake>,
-    buried: Atomic<bool>,
+    started: Atomic<bool>,
 }
 
-impl Undertaker {
-    pub(crate) fn new(live: Arc<Live>, recovery: Arc<dyn Wake>) -> Self {
+impl DeathWork {
+    pub(crate) fn new(vdev: Arc<VerbsDevice>, recovery: Arc<dyn Wake>) -> Self {
         Self {
-            live,
+            vdev,
             recovery,
-            buried: Atomic::new(false),
+            started: Atomic::new(false),
         }
     }
 
-    /// Waits until kernel users have polled their flushed completions, for at most [`PATIENCE`],
+    /// Waits until kernel users have polled their flushed completions, for at most [`FLUSH_POLL_TIMEOUT`],
     /// because a user that polls without events may never do so.
     fn wait_polled(&self) {
         let start = Instant::<Monotonic>::now();
-        while self.live.owes_flushes() && start.elapsed() < PATIENCE {
-            msleep(PAUSE_MS);
+        while self.vdev.has_unpolled_completions() && start.elapsed() < FLUSH_POLL_TIMEOUT {
+            msleep(POLL_INTERVAL_MS);
             // Requests that were posted in the meantime are flushed as well.
-            self.live.flush();
+            self.vdev.flush();
         }
     }
 }
 
-impl Handler for Undertaker {
+impl Handler for DeathWork {
     fn run(&self) {
-        let live = &self.live;
-        if !live.health.is_dead() {
-            live.events.look();
-            if live.flushes() {
-                live.flush();
+        let vdev = &self.vdev;
+        if !vdev.health.is_dead() {
+            vdev.events.queue_all();
+            if vdev.is_flushing() {
+                vdev.flush();
             }
             return;
         }
-        let first = !self.buried.xchg(true, Full);
+        let first = !self.started.xchg(true, Full);
         if first {
             // Pending commands must not wait for their timeouts.
-            live.cmdq.abort();
-            live.silence();
+            vdev.cmdq.abort();
+            vdev.silence();
         }
-        live.flush();
+        vdev.flush();
         if first {
             self.wait_polled();
             self.recovery.wake();

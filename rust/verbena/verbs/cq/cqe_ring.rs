@@ -3,8 +3,8 @@
 //! The ring of a completion queue. Device specification, "Completion queues".
 
 use super::{
-    Live,
-    Verbena, //
+    Verbena,
+    VerbsDevice, //
 };
 use crate::{
     abi::{
@@ -22,7 +22,7 @@ use crate::{
     cmdq::lent::Lent,
     ring::{
         self,
-        Ring, //
+        DmaRing, //
     }, //
 };
 use base::dma::{
@@ -39,34 +39,38 @@ use rdma::{
 };
 
 /// The ring of a completion queue.
-pub(super) struct Entries {
+pub(super) struct CqeRing {
     pub(super) log_size: u8,
-    pub(super) ring: Lent<Ring>,
+    pub(super) ring: Lent<DmaRing>,
     /// Mapping of the ring into a process.
     mapping: Option<Entry>,
 }
 
-impl Entries {
+impl CqeRing {
     /// Allocates a zeroed ring for at least `cqe` entries.
-    fn new(live: &Live, cqe: u32, payer: Payer) -> Result<Self> {
-        let most = live.known()?.caps.max_cqe.get();
+    fn new(vdev: &VerbsDevice, cqe: u32, payer: Payer) -> Result<Self> {
+        let most = vdev.info()?.caps.max_cqe.get();
         let count = ring::entries(cqe, most)?;
-        let ring = Ring::new(&live.dma, payer, (count as usize) * CQE_SIZE)?;
+        let ring = DmaRing::new(&vdev.dma, payer, (count as usize) * CQE_SIZE)?;
         Ok(Self {
             // CAST: The logarithm of a 32-bit number is small.
             log_size: count.trailing_zeros() as u8,
-            ring: Lent::new(ring, &live.health),
+            ring: Lent::new(ring, &vdev.health),
             mapping: None,
         })
     }
 
-    pub(super) fn of_kernel(live: &Live, cqe: u32) -> Result<Self> {
-        Self::new(live, cqe, Payer::Kernel)
+    pub(super) fn for_kernel(vdev: &VerbsDevice, cqe: u32) -> Result<Self> {
+        Self::new(vdev, cqe, Payer::Kernel)
     }
 
     /// Allocates a ring that a process maps, for reading.
-    pub(super) fn of_process(live: &Live, cqe: u32, user: &User<'_, Verbena>) -> Result<Self> {
-        let mut entries = Self::new(live, cqe, Payer::Process)?;
+    pub(super) fn for_process(
+        vdev: &VerbsDevice,
+        cqe: u32,
+        user: &User<'_, Verbena>,
+    ) -> Result<Self> {
+        let mut entries = Self::new(vdev, cqe, Payer::Process)?;
         let mmap = user.context().mmap();
         entries.mapping = Some(entries.ring.map(mmap, Protection::ReadOnly)?);
         Ok(entries)

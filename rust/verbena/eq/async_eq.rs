@@ -9,10 +9,10 @@
 
 use super::{
     EventMemory,
+    EventProgress,
+    EventQueues,
     EventRing,
-    Events,
     Listener,
-    Reached,
     LOG_SIZE, //
 };
 use crate::{
@@ -20,7 +20,7 @@ use crate::{
         Eqe,
         EventType, //
     },
-    health::Cause,
+    health::DeathCause,
     hw::Hw,
     ring::before, //
 };
@@ -46,11 +46,11 @@ use rdma::trace;
 
 /// Longest time that the destruction of an object waits for the handler of another object, which
 /// delays the events of the first.
-const PATIENCE: Delta = Delta::from_millis(200);
+const HANDLER_TIMEOUT: Delta = Delta::from_millis(200);
 
 /// Object that an asynchronous event concerns.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Object {
+pub(crate) enum AffiliatedObject {
     /// A queue pair, by its QPN.
     Qp(u32),
     /// A completion queue, by its CQN.
@@ -59,7 +59,7 @@ pub(crate) enum Object {
     Srq(u32),
 }
 
-impl Object {
+impl AffiliatedObject {
     fn of(event: EventType, number: u32) -> Option<Self> {
         match event {
             EventType::Completion | EventType::DeviceFatal => None,
@@ -77,24 +77,24 @@ impl Object {
 
 /// An object that was destroyed, or was reset. Its entries below the producer index `pi` are
 /// dropped.
-struct Departed {
-    object: Object,
+struct RetiredObject {
+    object: AffiliatedObject,
     pi: u32,
 }
 
 /// The event that is being handled.
 #[derive(Clone, Copy)]
-struct Busy {
-    object: Option<Object>,
+struct RunningEvent {
+    object: Option<AffiliatedObject>,
     /// Thread that runs the handler.
     thread: i32,
     since: Instant<Monotonic>,
 }
 
-struct State {
+struct AsyncEqState {
     ring: EventRing,
-    busy: Option<Busy>,
-    departed: KVec<Departed>,
+    running: Option<RunningEvent>,
+    retired: KVec<RetiredObject>,
 }
 
 /// Event queue for asynchronous events.
@@ -102,7 +102,7 @@ struct State {
 pub(super) struct AsyncEq {
     pub(super) memory: Arc<EventMemory>,
     #[pin]
-    state: Mutex<State>,
+    state: Mutex<AsyncEqState>,
 }
 
 impl AsyncEq {
@@ -110,10 +110,10 @@ impl AsyncEq {
         let memory = EventMemory::new(hw)?;
         Arc::pin_init(
             try_pin_init!(Self {
-                state <- new_mutex!(State {
+                state <- new_mutex!(AsyncEqState {
                     ring: EventRing::new(&memory),
-                    busy: None,
-                    departed: KVec::new(),
+                    running: None,
+                    retired: KVec::new(),
                 }),
                 memory,
             }? Error),
@@ -129,16 +129,16 @@ impl AsyncEq {
         let eqe = state.ring.take()?;
         // CAST: The type is the low byte.
         let event = EventType::from_raw(eqe.tail.get() as u8);
-        let object = event.and_then(|event| Object::of(event, eqe.number.get()));
-        let is_nobodys =
-            |departed: &Departed| Some(departed.object) == object && before(index, departed.pi);
-        let dropped = state.departed.iter().any(is_nobodys);
+        let object = event.and_then(|event| AffiliatedObject::of(event, eqe.number.get()));
+        let is_retired =
+            |retired: &RetiredObject| Some(retired.object) == object && before(index, retired.pi);
+        let dropped = state.retired.iter().any(is_retired);
         let ci = state.ring.ci;
-        state.departed.retain(|departed| before(ci, departed.pi));
+        state.retired.retain(|retired| before(ci, retired.pi));
         if dropped {
             return Some(None);
         }
-        state.busy = Some(Busy {
+        state.running = Some(RunningEvent {
             object,
             thread: kernel::current!().pid(),
             since: Instant::now(),
@@ -154,7 +154,7 @@ impl AsyncEq {
                 Some(None) => {}
                 Some(Some(eqe)) => {
                     dispatch(hw, to, &eqe);
-                    self.state.lock().busy = None;
+                    self.state.lock().running = None;
                 }
             }
         }
@@ -166,31 +166,33 @@ impl AsyncEq {
     /// reported, is being handled or will be. `work` lets a thread handle the entries.
     ///
     /// The events are handled before this returns, unless a handler of another object, which comes
-    /// before them, takes longer than [`PATIENCE`] or is the caller. The events are dropped then.
-    /// In either case the next object with the same number gets none of them.
-    pub(super) fn drain(&self, hw: &Hw, object: Object, pi: u32, work: impl Fn()) {
+    /// before them, takes longer than [`HANDLER_TIMEOUT`] or is the caller. The events are dropped
+    /// then. In either case the next object with the same number gets none of them.
+    pub(super) fn drain(&self, hw: &Hw, object: AffiliatedObject, pi: u32, work: impl Fn()) {
         loop {
             {
                 let mut guard = self.state.lock();
                 let state = &mut *guard;
-                let own = state.busy.is_some_and(|busy| busy.object == Some(object));
-                let reached = state.ring.reached(pi);
+                let own = state
+                    .running
+                    .is_some_and(|running| running.object == Some(object));
+                let progress_to = state.ring.progress_to(pi);
                 // Events of a dead device are not waited for.
-                let is_over = matches!(reached, Reached::All) || hw.health.is_dead();
+                let is_over = matches!(progress_to, EventProgress::All) || hw.health.is_dead();
                 if is_over && !own {
                     return;
                 }
-                if matches!(reached, Reached::Nothing) {
+                if matches!(progress_to, EventProgress::Nothing) {
                     drop(guard);
-                    return hw.health.declare_dead(Cause::Protocol(
+                    return hw.health.declare_dead(DeathCause::Protocol(
                         "it reported events that it has not written",
                     ));
                 }
-                if let Some(busy) = state.busy {
-                    let is_me = busy.thread == kernel::current!().pid();
-                    let is_stuck = !own && busy.since.elapsed() >= PATIENCE;
-                    let departed = Departed { object, pi };
-                    if (is_me || is_stuck) && state.departed.push(departed, GFP_NOWAIT).is_ok() {
+                if let Some(running) = state.running {
+                    let is_me = running.thread == kernel::current!().pid();
+                    let is_stuck = !own && running.since.elapsed() >= HANDLER_TIMEOUT;
+                    let retired = RetiredObject { object, pi };
+                    if (is_me || is_stuck) && state.retired.push(retired, GFP_NOWAIT).is_ok() {
                         return;
                     }
                     // If no memory is free at once, the loop tries again. It does not wait for
@@ -208,9 +210,9 @@ impl AsyncEq {
 
     /// True if an entry that waits already waited at the previous call, and no handler runs. Its
     /// interrupt is missing then.
-    pub(super) fn stuck(&self) -> bool {
+    pub(super) fn has_missed_interrupt(&self) -> bool {
         let mut state = self.state.lock();
-        state.ring.stuck() && state.busy.is_none()
+        state.ring.has_missed_interrupt() && state.running.is_none()
     }
 
     /// Returns the number of entries that were taken, and true if another is there.
@@ -232,7 +234,7 @@ fn dispatch(hw: &Hw, to: &dyn Listener, eqe: &Eqe) {
             hw.complain("a completion event in the event queue for asynchronous events")
         }
         Some(EventType::DeviceFatal) => {
-            hw.health.declare_dead(Cause::Device(syndrome));
+            hw.health.declare_dead(DeathCause::Device(syndrome));
         }
         Some(event) => to.event(event, number),
     }
@@ -241,7 +243,7 @@ fn dispatch(hw: &Hw, to: &dyn Listener, eqe: &Eqe) {
 /// Work that handles asynchronous events.
 pub(crate) struct AsyncWork {
     pub(super) hw: Arc<Hw>,
-    pub(super) events: Arc<Events>,
+    pub(super) events: Arc<EventQueues>,
     pub(super) to: Arc<dyn Listener>,
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A live device with its objects, on which the verbs operate.
+//! The device in one life, with its objects, on which the verbs operate.
 
 use super::{
     qp::QpData,
@@ -11,12 +11,12 @@ use crate::{
         cmd::Quiesced,
         eqe::EventType, //
     },
-    doorbell::Areas,
+    doorbell::DoorbellAreas,
     eq::{
+        AffiliatedObject,
         CompEq,
-        Events,
-        Listener,
-        Object, //
+        EventQueues,
+        Listener, //
     },
     hw::Hw, //
 };
@@ -47,44 +47,44 @@ use rdma::{
 
 /// A device and its objects, for one life. See the [module](self).
 #[pin_data]
-pub(crate) struct Live {
+pub(crate) struct VerbsDevice {
     pub(crate) hw: Arc<Hw>,
     pub(crate) qps: Table<Qp<Verbena>>,
     pub(crate) cqs: Table<Cq<Verbena>>,
     pub(crate) srqs: Table<Srq<Verbena>>,
     /// Doorbell areas of kernel users.
     #[pin]
-    pub(crate) areas: Areas,
-    pub(crate) events: Arc<Events>,
+    pub(crate) areas: DoorbellAreas,
+    pub(crate) events: Arc<EventQueues>,
     #[pin]
-    pub(super) dead_cqs: DeadCqs,
+    pub(super) failed_cqs: FailedCqs,
 }
 
 /// CQs of kernel users that have lost a completion.
 #[pin_data]
-pub(super) struct DeadCqs {
-    /// Number of dead CQs, which can be read without the lock.
+pub(super) struct FailedCqs {
+    /// Number of CQs in error, which can be read without the lock.
     count: Atomic<u32>,
     #[pin]
     cqns: Mutex<KVec<u32>>,
-    /// True if there was no memory to list a dead CQ in `cqns`.
-    is_short: Atomic<bool>,
+    /// True if there was no memory to list a CQ in `cqns`.
+    is_incomplete: Atomic<bool>,
 }
 
-impl DeadCqs {
+impl FailedCqs {
     fn new() -> impl PinInit<Self> {
         pin_init!(Self {
             count: Atomic::new(0),
             cqns <- new_mutex!(KVec::new()),
-            is_short: Atomic::new(false),
+            is_incomplete: Atomic::new(false),
         })
     }
 
-    /// Adds a CQ that has died. The function does not wait for memory, because the thread that
+    /// Adds a CQ in error. The function does not wait for memory, because the thread that
     /// frees memory may wait for completions that are flushed by means of this list.
     pub(super) fn add(&self, cqn: u32) {
         if self.cqns.lock().push(cqn, GFP_NOWAIT).is_err() {
-            self.is_short.store(true, Relaxed);
+            self.is_incomplete.store(true, Relaxed);
         }
         self.count.fetch_add(1, Relaxed);
     }
@@ -102,7 +102,7 @@ impl DeadCqs {
     }
 }
 
-impl Deref for Live {
+impl Deref for VerbsDevice {
     type Target = Hw;
 
     fn deref(&self) -> &Hw {
@@ -110,7 +110,7 @@ impl Deref for Live {
     }
 }
 
-impl Live {
+impl VerbsDevice {
     /// Returns a device without objects and event queues.
     pub(crate) fn new(hw: &Arc<Hw>) -> Result<Arc<Self>> {
         Arc::pin_init(
@@ -119,16 +119,16 @@ impl Live {
                 qps: Table::new()?,
                 cqs: Table::new()?,
                 srqs: Table::new()?,
-                areas <- Areas::new(),
-                events: Events::new()?,
-                dead_cqs <- DeadCqs::new(),
+                areas <- DoorbellAreas::new(),
+                events: EventQueues::new()?,
+                failed_cqs <- FailedCqs::new(),
             }? Error),
             GFP_KERNEL,
         )
     }
 
     /// Waits until the asynchronous events of a quiesced object have been handled or dropped.
-    pub(crate) fn drain_events(&self, object: Object, quiesced: &Quiesced) {
+    pub(crate) fn drain_events(&self, object: AffiliatedObject, quiesced: &Quiesced) {
         self.events
             .drain_async(self, object, quiesced.async_pi.get());
     }
@@ -140,9 +140,9 @@ impl Live {
 
     /// Calls the handlers of kernel users that wait for an entry that is there but that the device
     /// has not reported.
-    pub(crate) fn wake_stuck(&self) {
+    pub(crate) fn notify_missed(&self) {
         self.cqs.for_each(|cq| {
-            if cq.stuck() {
+            if cq.has_missed_event() {
                 self.complain("it raised no event for a completion");
                 cq.completion_event(cq);
             }
@@ -150,30 +150,32 @@ impl Live {
     }
 
     /// True if there may be requests that the driver flushes in software.
-    pub(crate) fn flushes(&self) -> bool {
-        self.health.has_ended() || self.dead_cqs.count.load(Relaxed) != 0
+    pub(crate) fn is_flushing(&self) -> bool {
+        self.health.has_ended() || self.failed_cqs.count.load(Relaxed) != 0
     }
 
     /// True if a kernel user's CQ has completions to poll.
-    pub(crate) fn owes_flushes(&self) -> bool {
-        let mut owes = false;
-        self.cqs.for_each(|cq| owes |= cq.owes_flushes(cq));
-        owes
+    pub(crate) fn has_unpolled_completions(&self) -> bool {
+        let mut any = false;
+        self.cqs
+            .for_each(|cq| any |= cq.has_unpolled_completions(cq));
+        any
     }
 
     /// Calls the handlers of all CQs that have requests to flush, and then of all queue pairs whose
-    /// drain waits for an event. While the device is alive, only dead CQs have requests to flush.
+    /// drain waits for an event. While the device is alive, only CQs in error have requests to
+    /// flush.
     pub(crate) fn flush(&self) {
         if self.health.has_ended() {
             self.cqs.for_each(|cq| cq.flush_event(cq));
             self.qps.for_each(QpData::flush_event);
             return;
         }
-        if self.dead_cqs.is_short.load(Relaxed) {
+        if self.failed_cqs.is_incomplete.load(Relaxed) {
             return self.cqs.for_each(|cq| cq.flush_event(cq));
         }
         let mut from = 0;
-        while let Some(cqn) = self.dead_cqs.next(from) {
+        while let Some(cqn) = self.failed_cqs.next(from) {
             if let Some(cq) = self.cqs.get(cqn) {
                 cq.flush_event(&cq);
             }
@@ -183,7 +185,7 @@ impl Live {
 }
 
 /// Listener that drops the events of objects that no longer exist.
-impl Listener for Live {
+impl Listener for VerbsDevice {
     fn completion(&self, cqn: u32) {
         if let Some(cq) = self.cqs.get(cqn) {
             cq.completion_event(&cq);
@@ -194,7 +196,7 @@ impl Listener for Live {
         let qp_event = match event {
             EventType::CqErr => {
                 if let Some(cq) = self.cqs.get(number) {
-                    cq.die(&cq);
+                    cq.on_error(&cq);
                 }
                 return;
             }
