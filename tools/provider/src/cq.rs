@@ -10,14 +10,14 @@
 //! the device is dead, polls do not read the ring any more. Instead they flush all outstanding
 //! requests in the queue pairs of this CQ from the windows of the queue pairs.
 
-pub use crate::completion::Completion;
-use crate::completion::IMM_QPN;
 use crate::errno::Errno;
 use crate::ffi::lock::{Guard, Lock};
-use crate::ffi::memory::{Area, Entry, Ring};
-use crate::newcomers::Newcomers;
-use crate::qp::{Qp, Receives, Srq};
+use crate::ffi::memory::{DoorbellMapping, MappedRing, RingEntry};
+use crate::pending_registrations::PendingRegistrations;
+use crate::qp::{Qp, ReceiveSource, Srq};
 use crate::table::QpTable;
+pub use crate::work_completion::WorkCompletion;
+use crate::work_completion::IMM_QPN;
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use verbena_abi::cqe::{Tail, CQE_SIZE, TAIL_OFFSET};
 use verbena_abi::doorbell::{self, Arm, ArmMode, Words};
 
 /// The ring of a CQ.
-pub type CqRing = Ring<CQE_SIZE>;
+pub type CqRing = MappedRing<CQE_SIZE>;
 
 /// Stride of a CQ ring in bytes, as a power of two.
 pub const LOG_STRIDE: u8 = CQE_SIZE.trailing_zeros() as u8;
@@ -36,15 +36,15 @@ pub const LOG_STRIDE: u8 = CQE_SIZE.trailing_zeros() as u8;
 /// and create objects that complete there. Neither takes the lock, except as [`Cq::attach`]
 /// describes.
 pub struct Cq {
-    area: Arc<Area>,
+    area: Arc<DoorbellMapping>,
     slot: usize,
     state: Lock<CqState>,
     /// Index, sequence number and mode of the last arm.
     arm: Lock<Arm>,
-    /// Index after that of the last completion that the program has seen, for the next arm.
-    seen: AtomicU32,
-    new_qps: Newcomers<Qp>,
-    new_srqs: Newcomers<Srq>,
+    /// Index after that of the last completion that the program has polled, for the next arm.
+    arm_index: AtomicU32,
+    pending_qps: PendingRegistrations<Qp>,
+    pending_srqs: PendingRegistrations<Srq>,
 }
 
 /// State of a CQ that its lock protects.
@@ -58,23 +58,23 @@ pub struct CqState {
     /// Completions before `consumer` that the program has not polled yet, with their indexes: see
     /// [`Cq::clean`]. Each of them occupies an entry: for the device, they are the last entries
     /// before `consumer`.
-    saved: VecDeque<(u32, Completion)>,
+    saved: VecDeque<(u32, WorkCompletion)>,
     /// True once outstanding work is flushed in software. Entries that a dead device still writes
     /// are then ignored, because otherwise a work request could complete twice.
     flushing: bool,
     /// True if a poll has to take the slow path first: completions are saved, or work is flushed.
-    aside: bool,
-    /// Queue pairs that complete here, except for newcomers.
+    needs_slow_path: bool,
+    /// Queue pairs that complete here, except for those whose registration is pending.
     qps: QpTable,
     /// SRQs for extended connections that complete here. Their entries name an XRC target, which
     /// another process may own.
     srqs: Vec<Arc<Srq>>,
     /// Completion that the readers of the extended poll read.
-    pub current: Completion,
+    pub current: WorkCompletion,
 }
 
 impl Cq {
-    pub fn new(ring: CqRing, log_size: u8, area: Arc<Area>, slot: usize) -> Self {
+    pub fn new(ring: CqRing, log_size: u8, area: Arc<DoorbellMapping>, slot: usize) -> Self {
         Self {
             area,
             slot,
@@ -85,19 +85,19 @@ impl Cq {
                 consumer: 0,
                 saved: VecDeque::new(),
                 flushing: false,
-                aside: false,
+                needs_slow_path: false,
                 qps: QpTable::default(),
                 srqs: Vec::new(),
-                current: Completion::default(),
+                current: WorkCompletion::default(),
             }),
             arm: Lock::new(Arm {
                 index: 0,
                 seq: 0,
                 mode: ArmMode::None,
             }),
-            seen: AtomicU32::new(0),
-            new_qps: Newcomers::default(),
-            new_srqs: Newcomers::default(),
+            arm_index: AtomicU32::new(0),
+            pending_qps: PendingRegistrations::default(),
+            pending_srqs: PendingRegistrations::default(),
         }
     }
 
@@ -106,27 +106,27 @@ impl Cq {
         &self.state
     }
 
-    /// Waits for the lock and registers the newcomers that have arrived by then.
+    /// Waits for the lock and registers the pending objects.
     fn lock(&self) -> Guard<'_, CqState> {
         let mut state = self.state.lock();
-        self.let_in(&mut state);
+        self.register_pending(&mut state);
         state
     }
 
-    /// Registers the newcomers. Nothing completes for an object before it is among them. A poll
-    /// that has seen an entry, and then calls this function, therefore knows the owner of the
+    /// Registers the pending objects. Nothing completes for an object before it is among them. A
+    /// poll that has seen an entry, and then calls this function, therefore knows the owner of the
     /// entry.
-    fn let_in(&self, state: &mut CqState) {
-        for qp in self.new_qps.take() {
+    fn register_pending(&self, state: &mut CqState) {
+        for qp in self.pending_qps.take() {
             state.qps.insert(&qp);
         }
-        state.srqs.append(&mut self.new_srqs.take());
+        state.srqs.append(&mut self.pending_srqs.take());
     }
 
     /// Takes up to `most` completions, passes them to `sink` and returns their number. Fewer than
     /// `most` means that the CQ is empty.
     #[inline(always)]
-    pub fn poll(&self, most: usize, mut sink: impl FnMut(usize, &Completion)) -> usize {
+    pub fn poll(&self, most: usize, mut sink: impl FnMut(usize, &WorkCompletion)) -> usize {
         let mut state = self.state.lock();
         let mut count = 0;
         while count < most {
@@ -137,7 +137,7 @@ impl Cq {
             if count == most || self.is_empty(&state) {
                 break;
             }
-            let Some(completion) = self.next_unusual(&mut state) else {
+            let Some(completion) = self.next_slow(&mut state) else {
                 break;
             };
             sink(count, &completion);
@@ -153,19 +153,19 @@ impl Cq {
         &self,
         state: &mut CqState,
         most: usize,
-        mut sink: impl FnMut(usize, &Completion),
+        mut sink: impl FnMut(usize, &WorkCompletion),
     ) -> usize {
         let mut count = 0;
-        let mut run: Option<Run<'_>> = None;
-        while count < most && !state.aside {
-            let Some((entry, tail)) = state.written() else {
+        let mut run: Option<CompletionRun<'_>> = None;
+        while count < most && !state.needs_slow_path {
+            let Some((entry, tail)) = state.next_written() else {
                 break;
             };
             let imm_qpn = entry.get::<IMM_QPN>();
             let Some(qp) = state.qps.find((imm_qpn >> 32) as u32) else {
                 break;
             };
-            let Some(completion) = Completion::read(entry, imm_qpn, tail) else {
+            let Some(completion) = WorkCompletion::read(entry, imm_qpn, tail) else {
                 break;
             };
             if !qp.owns(&completion) {
@@ -178,9 +178,9 @@ impl Cq {
                 }
                 _ => {
                     if let Some(run) = &run {
-                        self.settle(state, run);
+                        self.retire_run(state, run);
                     }
-                    run = Some(Run { qp, receive, index });
+                    run = Some(CompletionRun { qp, receive, index });
                 }
             }
             state.consumer = state.consumer.wrapping_add(1);
@@ -188,14 +188,14 @@ impl Cq {
             count += 1;
         }
         if let Some(run) = &run {
-            self.settle(state, run);
+            self.retire_run(state, run);
         }
         count
     }
 
     /// Frees the entries that a run occupied: first those of the CQ, then those of the work queue.
     #[inline(always)]
-    fn settle(&self, state: &CqState, run: &Run<'_>) {
+    fn retire_run(&self, state: &CqState, run: &CompletionRun<'_>) {
         self.publish(state);
         run.qp.retire(run.receive, run.index);
     }
@@ -203,24 +203,24 @@ impl Cq {
     /// Publishes the consumer index for the device. Saved completions still occupy their entries.
     #[inline(always)]
     fn publish(&self, state: &CqState) {
-        self.seen.store(state.seen(), Ordering::Relaxed);
+        self.arm_index.store(state.arm_index(), Ordering::Relaxed);
         self.area
-            .store_release(doorbell::cq_consumer(self.slot), state.polled());
+            .store_release(doorbell::cq_consumer(self.slot), state.published_index());
     }
 
     /// True if the device is alive and there is nothing to poll.
     #[inline(always)]
     fn is_empty(&self, state: &CqState) -> bool {
-        state.written().is_none() && state.saved.is_empty() && self.area.alive()
+        state.next_written().is_none() && state.saved.is_empty() && self.area.is_alive()
     }
 
     /// Takes the next completion. Its entry is free at once, so the program may post in its place
     /// before it takes another completion.
     #[inline(always)]
-    pub fn next(&self, state: &mut CqState) -> Option<Completion> {
+    pub fn next(&self, state: &mut CqState) -> Option<WorkCompletion> {
         let mut next = None;
         if self.take(state, 1, |_, one| next = Some(*one)) == 0 {
-            return self.next_unusual(state);
+            return self.next_slow(state);
         }
         next
     }
@@ -229,18 +229,18 @@ impl Cq {
     /// flushed request.
     #[cold]
     #[inline(never)]
-    fn next_unusual(&self, state: &mut CqState) -> Option<Completion> {
+    fn next_slow(&self, state: &mut CqState) -> Option<WorkCompletion> {
         if let Some((_, completion)) = state.saved.pop_front() {
-            self.let_in(state);
-            state.aside = state.flushing || !state.saved.is_empty();
+            self.register_pending(state);
+            state.needs_slow_path = state.flushing || !state.saved.is_empty();
             self.publish(state);
             state.retire(&completion);
             return Some(completion);
         }
-        // The entry is read before the newcomers are registered. In the opposite order, an entry of
-        // an object that arrives in between would be skipped as unusable.
+        // The entry is read before the pending objects are registered. In the opposite order, an
+        // entry of an object that arrives in between would be skipped as unusable.
         while let Some(completion) = state.next_entry() {
-            self.let_in(state);
+            self.register_pending(state);
             state.consumer = state.consumer.wrapping_add(1);
             self.publish(state);
             if state.retire(&completion) {
@@ -249,11 +249,11 @@ impl Cq {
             // An entry that names no queue pair and no SRQ of this CQ is skipped. It does not end
             // the poll.
         }
-        if self.area.alive() {
+        if self.area.is_alive() {
             return None;
         }
-        (state.flushing, state.aside) = (true, true);
-        self.let_in(state);
+        (state.flushing, state.needs_slow_path) = (true, true);
+        self.register_pending(state);
         self.flush(state)
     }
 
@@ -261,17 +261,17 @@ impl Cq {
     /// after the device has died. The requests of each queue are flushed in order.
     #[cold]
     #[inline(never)]
-    fn flush(&self, state: &CqState) -> Option<Completion> {
+    fn flush(&self, state: &CqState) -> Option<WorkCompletion> {
         for qp in state.qps.iter() {
             if core::ptr::eq(&*qp.send_cq, self) {
                 if let Some(wr_id) = qp.sends.flush_one() {
-                    return Some(Completion::flushed(qp.qpn, false, wr_id));
+                    return Some(WorkCompletion::flushed(qp.qpn, false, wr_id));
                 }
             }
             if core::ptr::eq(&*qp.recv_cq, self) {
-                if let Receives::Own(queue) = &qp.receives {
+                if let ReceiveSource::Own(queue) = &qp.receives {
                     if let Some(wr_id) = queue.flush_one() {
-                        return Some(Completion::flushed(qp.qpn, true, wr_id));
+                        return Some(WorkCompletion::flushed(qp.qpn, true, wr_id));
                     }
                 }
             }
@@ -281,7 +281,7 @@ impl Cq {
 
     /// Requests an event for the next completion, or for the next solicited one.
     pub fn arm(&self, solicited: bool) {
-        if !self.area.alive() {
+        if !self.area.is_alive() {
             return;
         }
         let mode = if solicited {
@@ -292,8 +292,8 @@ impl Cq {
         let mut last = self.arm.lock();
         // A thread that polls at the same time may have seen more completions. The event then
         // announces completions that the other thread takes.
-        let seen = self.seen.load(Ordering::Relaxed);
-        doorbell::arm_cq(&*self.area, self.slot, &mut last, seen, mode, || {
+        let arm_index = self.arm_index.load(Ordering::Relaxed);
+        doorbell::arm_cq(&*self.area, self.slot, &mut last, arm_index, mode, || {
             self.area.ring();
         });
     }
@@ -314,7 +314,7 @@ impl Cq {
         move_entries()?;
         (state.ring, state.log_size) = (ring, log_size);
         // The device has put the entries from the published consumer index on into the new ring.
-        state.base = state.polled();
+        state.base = state.published_index();
         Ok(())
     }
 
@@ -325,25 +325,25 @@ impl Cq {
     /// entries with the number therefore belong to the old queue pair. Only in this case does the
     /// function wait for the lock.
     pub fn attach(&self, qp: &Arc<Qp>) {
-        if self.new_qps.put(qp.qpn, qp) {
+        if self.pending_qps.add(qp.qpn, qp) {
             return;
         }
         let mut state = self.lock();
-        if let Some(gone) = state.qps.remove(qp.qpn) {
-            self.clean_locked(&mut state, &gone);
+        if let Some(replaced) = state.qps.remove(qp.qpn) {
+            self.clean_locked(&mut state, &replaced);
         }
         state.qps.insert(qp);
-        self.new_qps.know(qp.qpn);
+        self.pending_qps.mark_registered(qp.qpn);
     }
 
     /// Removes `qp`'s completions and the registration of `qp`, unless another queue pair with the
     /// same number has taken its place.
     pub fn detach(&self, qp: &Qp) {
         let mut state = self.lock();
-        if state.qps.has(qp) {
+        if state.qps.contains(qp) {
             self.clean_locked(&mut state, qp);
             state.qps.remove(qp.qpn);
-            self.new_qps.forget(qp.qpn);
+            self.pending_qps.unregister(qp.qpn);
         }
     }
 
@@ -352,15 +352,15 @@ impl Cq {
     /// As in [`attach`](Self::attach), the kernel may have reused the number of an SRQ that is
     /// still registered here. All entries with the number belong to the old SRQ.
     pub fn attach_srq(&self, srq: &Arc<Srq>) {
-        if self.new_srqs.put(srq.srqn, srq) {
+        if self.pending_srqs.add(srq.srqn, srq) {
             return;
         }
         let mut state = self.lock();
         if state.srqs.iter().any(|other| other.srqn == srq.srqn) {
-            self.forget_srq(&mut state, srq.srqn);
+            self.unregister_srq(&mut state, srq.srqn);
         }
         state.srqs.push(Arc::clone(srq));
-        self.new_srqs.know(srq.srqn);
+        self.pending_srqs.mark_registered(srq.srqn);
     }
 
     /// Removes the completions and the registration of an SRQ, unless another SRQ with the same
@@ -368,21 +368,21 @@ impl Cq {
     pub fn detach_srq(&self, srq: &Arc<Srq>) {
         let mut state = self.lock();
         if state.srqs.iter().any(|other| Arc::ptr_eq(other, srq)) {
-            self.forget_srq(&mut state, srq.srqn);
-            self.new_srqs.forget(srq.srqn);
+            self.unregister_srq(&mut state, srq.srqn);
+            self.pending_srqs.unregister(srq.srqn);
         }
     }
 
-    fn forget_srq(&self, state: &mut CqState, srqn: u32) {
+    fn unregister_srq(&self, state: &mut CqState, srqn: u32) {
         state.save();
-        self.let_in(state);
+        self.register_pending(state);
         // A basic SRQ may have the number by now. Its completions name a queue pair that is
         // registered here, so they are kept.
         let mut saved = core::mem::take(&mut state.saved);
-        saved.retain(|(_, one)| !one.is_of(srqn) || state.qps.find(one.qpn()).is_some());
+        saved.retain(|(_, one)| !one.is_from_srq(srqn) || state.qps.find(one.qpn()).is_some());
         state.saved = saved;
         state.srqs.retain(|srq| srq.srqn != srqn);
-        state.aside = state.flushing || !state.saved.is_empty();
+        state.needs_slow_path = state.flushing || !state.saved.is_empty();
         self.publish(state);
     }
 
@@ -405,26 +405,26 @@ impl Cq {
         saved.retain(|(_, completion)| {
             let own = completion.qpn() == qp.qpn && qp.owns(completion);
             if own && completion.is_receive() {
-                if let Receives::Shared(srq) = &qp.receives {
+                if let ReceiveSource::Shared(srq) = &qp.receives {
                     srq.queue.window().retire_shared(completion.wqe_index());
                 }
             }
             !own
         });
         state.saved = saved;
-        state.aside = state.flushing || !state.saved.is_empty();
+        state.needs_slow_path = state.flushing || !state.saved.is_empty();
         self.publish(state);
     }
 }
 
 /// Consecutive completions of one work queue, all of which the highest index retires.
-struct Run<'a> {
+struct CompletionRun<'a> {
     qp: &'a Qp,
     receive: bool,
     index: u32,
 }
 
-impl Run<'_> {
+impl CompletionRun<'_> {
     /// Keeps the highest index, because completions of an SRQ may be out of order.
     #[inline(always)]
     fn extend(&mut self, index: u32) {
@@ -437,7 +437,7 @@ impl Run<'_> {
 impl CqState {
     /// Returns the place and the tail of the next entry, if the device has written the entry.
     #[inline(always)]
-    fn written(&self) -> Option<(Entry<'_, CQE_SIZE>, u32)> {
+    fn next_written(&self) -> Option<(RingEntry<'_, CQE_SIZE>, u32)> {
         let place = self.consumer.wrapping_sub(self.base);
         let entry = self.ring.entry(place);
         let tail = entry.get32_acquire::<TAIL_OFFSET>();
@@ -445,15 +445,15 @@ impl CqState {
     }
 
     /// Returns the next entry, if the device has written it.
-    fn next_entry(&self) -> Option<Completion> {
-        let (entry, tail) = self.written()?;
-        Completion::read(entry, entry.get::<IMM_QPN>(), tail)
+    fn next_entry(&self) -> Option<WorkCompletion> {
+        let (entry, tail) = self.next_written()?;
+        WorkCompletion::read(entry, entry.get::<IMM_QPN>(), tail)
     }
 
     /// Moves the completions in the ring to `saved`.
     fn save(&mut self) {
-        let polled = self.polled();
-        while self.consumer.wrapping_sub(polled) < self.ring.size() {
+        let published_index = self.published_index();
+        while self.consumer.wrapping_sub(published_index) < self.ring.size() {
             let Some(completion) = self.next_entry() else {
                 break;
             };
@@ -464,7 +464,7 @@ impl CqState {
 
     /// Retires the work request of a completion in its queue pair or SRQ. Returns false if the
     /// completion belongs to neither.
-    fn retire(&self, completion: &Completion) -> bool {
+    fn retire(&self, completion: &WorkCompletion) -> bool {
         let index = completion.wqe_index();
         let qp = self.qps.find(completion.qpn());
         if let Some(qp) = qp.filter(|qp| qp.owns(completion)) {
@@ -478,22 +478,22 @@ impl CqState {
     }
 
     /// Returns the SRQ for extended connections from which a receive was taken.
-    fn srq_of(&self, completion: &Completion) -> Option<&Srq> {
+    fn srq_of(&self, completion: &WorkCompletion) -> Option<&Srq> {
         let mut srqs = self.srqs.iter();
-        srqs.find(|srq| completion.is_of(srq.srqn))
+        srqs.find(|srq| completion.is_from_srq(srq.srqn))
             .map(|srq| &**srq)
     }
 
     /// Returns the consumer index that is published for the device.
     #[inline(always)]
-    fn polled(&self) -> u32 {
+    fn published_index(&self) -> u32 {
         // The ring has at least as many entries as there are saved completions.
         self.consumer.wrapping_sub(self.saved.len() as u32)
     }
 
-    /// Returns the index after that of the last completion that the program has seen.
+    /// Returns the index after that of the last completion that the program has polled.
     #[inline(always)]
-    fn seen(&self) -> u32 {
+    fn arm_index(&self) -> u32 {
         self.saved
             .front()
             .map_or(self.consumer, |(index, _)| *index)

@@ -4,14 +4,14 @@
 //! The device's mock driver creates the objects. The process and the device have separate memory,
 //! and the test copies what one side has written before the other side runs.
 
-use crate::cq::{Completion, Cq, LOG_STRIDE};
+use crate::cq::{Cq, WorkCompletion, LOG_STRIDE};
 use crate::errno::Errno;
 use crate::ffi::lock::Sharing;
-use crate::ffi::memory::{Area, Ring};
-use crate::ffi::mock::{self, Shared};
-use crate::ffi::object::{Ah, Draft};
+use crate::ffi::memory::{DoorbellMapping, MappedRing};
+use crate::ffi::mock::{self, MockMemory};
+use crate::ffi::object::{Ah, ObjectDraft};
 use crate::ffi::pabi::{ibv_ah, ibv_send_wr, ibv_sge};
-use crate::qp::{Qp, Receives};
+use crate::qp::{Qp, ReceiveSource};
 use crate::recv::{RecvConfig, RecvQueue};
 use crate::send::{SendConfig, SendQueue};
 use std::sync::Arc;
@@ -27,61 +27,61 @@ use verbena_device::mock::{CqHandle, Driver, QpHandle};
 const LOG_CQ: u8 = 4;
 
 /// Memory of the process that is copied to or from memory of the device.
-struct Carried {
-    memory: Shared,
+struct CopiedRange {
+    memory: MockMemory,
     addr: u64,
     offset: usize,
     length: usize,
 }
 
-impl Carried {
-    fn to_device(&self, driver: &Driver) {
+impl CopiedRange {
+    fn write_to_device(&self, driver: &Driver) {
         let bytes = self.memory.read(self.offset, self.length);
         let at = self.addr + self.offset as u64;
         driver.ram.write(at, &bytes).unwrap();
     }
 
-    fn to_process(&self, driver: &Driver) {
+    fn read_from_device(&self, driver: &Driver) {
         let bytes = driver.bytes(self.addr + self.offset as u64, self.length);
         self.memory.write(self.offset, &bytes);
     }
 }
 
-struct Side {
+struct FixtureQp {
     qp: Arc<Qp>,
     handle: QpHandle,
     cq: Arc<Cq>,
 }
 
-struct Rig {
+struct DeviceFixture {
     driver: Driver,
-    area: Arc<Area>,
-    sides: [Side; 2],
+    area: Arc<DoorbellMapping>,
+    sides: [FixtureQp; 2],
     /// Memory that the process writes, and memory that the device writes.
-    written: Vec<Carried>,
-    read: Vec<Carried>,
+    written: Vec<CopiedRange>,
+    read: Vec<CopiedRange>,
     /// Memory of the area, which the views in `written` and `read` use.
-    _words: Shared,
+    _words: MockMemory,
 }
 
-impl Rig {
+impl DeviceFixture {
     fn new() -> Self {
         Self::of(QpType::Rc)
     }
 
     fn of(qp_type: QpType) -> Self {
         let mut driver = Driver::new();
-        let words = Shared::new(doorbell::AREA_SIZE);
-        let area = Arc::new(Area::over(words.view()));
-        let view = |offset| Carried {
-            memory: words.again(),
+        let words = MockMemory::new(doorbell::AREA_SIZE);
+        let area = Arc::new(DoorbellMapping::with_words(words.view()));
+        let view = |offset| CopiedRange {
+            memory: words.alias(),
             addr: driver.area,
             offset,
             length: doorbell::PART_SIZE,
         };
         let mut written = vec![view(doorbell::GUEST_PART)];
         let mut read = vec![view(doorbell::DEVICE_PART)];
-        let mut halves = Vec::new();
+        let mut qps = Vec::new();
         for _ in 0..2 {
             let cq_handle = driver.create_cq(LOG_CQ);
             let cq = Self::cq(&cq_handle, &area, &mut read);
@@ -90,9 +90,9 @@ impl Rig {
             let handle = driver.create_qp_by(&request).unwrap();
             let mut ring = |addr: u64, log_size: u8, log_stride: u8| {
                 let length = (1usize << log_size) << log_stride;
-                let memory = Shared::new(length);
+                let memory = MockMemory::new(length);
                 let view = memory.view();
-                written.push(Carried {
+                written.push(CopiedRange {
                     memory,
                     addr,
                     offset: 0,
@@ -103,7 +103,7 @@ impl Rig {
             let (log_size, log_stride) = (request.log_sq_size, request.log_sq_stride);
             let sq = ring(handle.sq, log_size, log_stride);
             let sends = SendQueue::new(
-                Ring::new(sq, log_size, log_stride).unwrap(),
+                MappedRing::new(sq, log_size, log_stride).unwrap(),
                 area.clone(),
                 SendConfig {
                     max_wr: 1 << log_size,
@@ -119,7 +119,7 @@ impl Rig {
             let (log_size, log_stride) = (request.log_rq_size, request.log_rq_stride);
             let rq = ring(handle.rq, log_size, log_stride);
             let receives = RecvQueue::new(
-                Ring::new(rq, log_size, log_stride).unwrap(),
+                MappedRing::new(rq, log_size, log_stride).unwrap(),
                 area.clone(),
                 RecvConfig {
                     max_wr: 1 << log_size,
@@ -129,13 +129,13 @@ impl Rig {
                     sharing: Sharing::THREADS,
                 },
             );
-            let receives = Receives::Own(receives);
+            let receives = ReceiveSource::Own(receives);
             let qp = Qp::new(handle.qpn, sends, receives, cq.clone(), cq.clone());
             let qp = Arc::new(qp);
             qp.attach();
-            halves.push(Side { qp, handle, cq });
+            qps.push(FixtureQp { qp, handle, cq });
         }
-        let sides: [Side; 2] = halves.try_into().ok().unwrap();
+        let sides: [FixtureQp; 2] = qps.try_into().ok().unwrap();
         let mut rig = Self {
             driver,
             area,
@@ -152,11 +152,11 @@ impl Rig {
         rig
     }
 
-    fn cq(handle: &CqHandle, area: &Arc<Area>, read: &mut Vec<Carried>) -> Arc<Cq> {
+    fn cq(handle: &CqHandle, area: &Arc<DoorbellMapping>, read: &mut Vec<CopiedRange>) -> Arc<Cq> {
         let length = (1usize << LOG_CQ) << LOG_STRIDE;
-        let memory = Shared::new(length);
-        let ring = Ring::new(memory.view(), LOG_CQ, LOG_STRIDE).unwrap();
-        read.push(Carried {
+        let memory = MockMemory::new(length);
+        let ring = MappedRing::new(memory.view(), LOG_CQ, LOG_STRIDE).unwrap();
+        read.push(CopiedRange {
             memory,
             addr: handle.ring,
             offset: 0,
@@ -166,13 +166,13 @@ impl Rig {
     }
 
     fn connect(&mut self) {
-        self.carry_out();
+        self.copy_to_device();
         let [a, b] = &self.sides;
         self.driver.connect(&a.handle, &b.handle);
         for side in &self.sides {
             side.qp.set_state(QpState::Rts);
         }
-        self.carry_in();
+        self.copy_to_process();
     }
 
     /// Moves UD queue pairs to RTS.
@@ -196,33 +196,33 @@ impl Rig {
             }
             side.qp.set_state(QpState::Rts);
         }
-        self.carry_in();
+        self.copy_to_process();
     }
 
-    fn carry_out(&self) {
+    fn copy_to_device(&self) {
         for one in &self.written {
-            one.to_device(&self.driver);
+            one.write_to_device(&self.driver);
         }
     }
 
-    fn carry_in(&self) {
+    fn copy_to_process(&self) {
         for one in &self.read {
-            one.to_process(&self.driver);
+            one.read_from_device(&self.driver);
         }
     }
 
     /// Copies the process' memory to the device, runs the device, and copies its memory back.
     fn run(&mut self) {
-        self.carry_out();
-        if self.area.rung() {
-            self.area.forget_ring();
+        self.copy_to_device();
+        if self.area.is_rung() {
+            self.area.clear_ring();
             self.driver.device.ring(0);
         }
         self.driver.pass(1_000_000_000);
-        self.carry_in();
+        self.copy_to_process();
     }
 
-    fn poll(&self, side: usize) -> Vec<Completion> {
+    fn poll(&self, side: usize) -> Vec<WorkCompletion> {
         let mut all = Vec::new();
         self.sides[side].cq.poll(100, |_, one| all.push(*one));
         all
@@ -257,7 +257,7 @@ const QKEY: u32 = 0x1234;
 
 #[test]
 fn a_send_with_immediate_reaches_its_receive() {
-    let mut rig = Rig::new();
+    let mut rig = DeviceFixture::new();
     let (from, from_key) = rig.driver.region(300, 1);
     let (to, to_key) = rig.driver.region(400, 2);
     rig.receive(
@@ -291,7 +291,7 @@ fn a_send_with_immediate_reaches_its_receive() {
 
 #[test]
 fn writes_inline_writes_and_reads_move_the_bytes() {
-    let mut rig = Rig::new();
+    let mut rig = DeviceFixture::new();
     let (local, local_key) = rig.driver.region(4096, 1);
     let (remote, rkey) = rig.driver.region(4096, 2);
     let mut sges = [sge(local, 1000, local_key)];
@@ -332,7 +332,7 @@ fn writes_inline_writes_and_reads_move_the_bytes() {
 
 #[test]
 fn queues_wrap_around_many_times() {
-    let mut rig = Rig::new();
+    let mut rig = DeviceFixture::new();
     let (from, from_key) = rig.driver.region(64, 1);
     let (to, to_key) = rig.driver.region(64, 2);
     for round in 0..100u64 {
@@ -354,7 +354,7 @@ fn queues_wrap_around_many_times() {
 
 #[test]
 fn an_error_flushes_all_requests_and_a_reset_discards_them() {
-    let mut rig = Rig::new();
+    let mut rig = DeviceFixture::new();
     let (local, local_key) = rig.driver.region(64, 1);
     rig.receive(0, 21, &mut [sge(local, 64, local_key)]);
     let mut sges = [sge(local, 64, local_key)];
@@ -414,15 +414,15 @@ fn an_error_flushes_all_requests_and_a_reset_discards_them() {
 
 #[test]
 fn an_arm_causes_one_event_and_a_solicited_arm_waits_for_a_solicited_completion() {
-    let mut rig = Rig::new();
+    let mut rig = DeviceFixture::new();
     let (local, local_key) = rig.driver.region(64, 1);
-    let exchange = |rig: &mut Rig, flags: u32| {
+    let exchange = |rig: &mut DeviceFixture, flags: u32| {
         rig.receive(1, 1, &mut [sge(local, 64, local_key)]);
         let mut sges = [sge(local, 8, local_key)];
         rig.send(0, wr(1, 2, flags, &mut sges));
         rig.run();
     };
-    let events = |rig: &mut Rig| {
+    let events = |rig: &mut DeviceFixture| {
         let events = rig.driver.events(1);
         assert!(events.iter().all(|one| one.kind == EventType::Completion));
         events.len()
@@ -450,14 +450,14 @@ fn an_arm_causes_one_event_and_a_solicited_arm_waits_for_a_solicited_completion(
 
 #[test]
 fn datagrams_carry_their_address() {
-    let mut rig = Rig::of(QpType::Ud);
+    let mut rig = DeviceFixture::of(QpType::Ud);
     let (from, from_key) = rig.driver.region(64, 1);
     let (to, to_key) = rig.driver.region(128, 2);
     for pdn in [7, 8] {
         rig.receive(1, 31, &mut [sge(to, 128, to_key)]);
         let mut vector = Driver::path(0, 1);
         vector.pdn = pdn.into();
-        let handle = Draft::<ibv_ah, Ah>::new().finish(Ah::new(vector, None));
+        let handle = ObjectDraft::<ibv_ah, Ah>::new().finish(Ah::new(vector, None));
         let mut sges = [sge(from, 50, from_key)];
         let mut send = wr(7, 3, SIGNALED, &mut sges);
         mock::set_datagram(&mut send, handle, rig.sides[1].qp.qpn, QKEY, 0x55aa);
@@ -485,7 +485,7 @@ fn datagrams_carry_their_address() {
 
 #[test]
 fn the_device_refuses_an_rdma_write_of_a_ud_queue_pair() {
-    let mut rig = Rig::of(QpType::Ud);
+    let mut rig = DeviceFixture::of(QpType::Ud);
     let (from, from_key) = rig.driver.region(64, 1);
     let mut sges = [sge(from, 50, from_key)];
     let mut write = wr(7, 0, SIGNALED, &mut sges);

@@ -23,8 +23,8 @@
 //! Locks: each queue has its own lock ([`ffi::lock`]). The lock of a CQ is taken before the locks
 //! of the queues that complete there. The move of a queue pair to RESET, and its destruction,
 //! remove its CQEs from its CQs under the locks of the CQs. Arming a CQ does not take the lock of
-//! the CQ. Neither does the creation of an object that completes there ([`newcomers`]), unless the
-//! kernel has reused a number that the CQ still knows.
+//! the CQ. Neither does the creation of an object that completes there ([`pending_registrations`]),
+//! unless the kernel has reused a number that the CQ still knows.
 //!
 //! When the device dies (a fatal error, an unbind), the kernel removes the mappings: they show one
 //! page of zeroes, or the data that was written to that page since. The alive word of the area then
@@ -38,20 +38,20 @@
 #![cfg_attr(test, allow(dead_code))]
 
 mod builder;
-mod completion;
 mod cq;
 mod errno;
 mod ffi;
-mod newcomers;
+mod pending_registrations;
 mod qp;
 mod recv;
 mod release;
 mod send;
 mod table;
-mod users;
+mod use_count;
 mod wall_clock;
-mod window;
+mod work_completion;
 mod wqe;
+mod wr_window;
 
 #[cfg(test)]
 mod device_tests;

@@ -2,18 +2,18 @@
 
 //! A queue pair as the data path knows it.
 
-use crate::completion::Completion;
 use crate::cq::Cq;
 use crate::errno::Errno;
 use crate::ffi::wr::{RecvWr, SendWr};
 use crate::recv::RecvQueue;
 use crate::send::SendQueue;
+use crate::work_completion::WorkCompletion;
 use core::sync::atomic::{AtomicU8, Ordering};
 use std::sync::Arc;
 use verbena_abi::ctx::QpState;
 
 /// Source of a queue pair's receives.
-pub enum Receives {
+pub enum ReceiveSource {
     /// The queue pair cannot receive.
     None,
     /// The queue pair has its own receive queue.
@@ -38,7 +38,7 @@ pub struct Qp {
     /// ERR since, where posting is still accepted.
     state: AtomicU8,
     pub sends: SendQueue,
-    pub receives: Receives,
+    pub receives: ReceiveSource,
     pub send_cq: Arc<Cq>,
     pub recv_cq: Arc<Cq>,
 }
@@ -48,7 +48,7 @@ impl Qp {
     pub fn new(
         qpn: u32,
         sends: SendQueue,
-        receives: Receives,
+        receives: ReceiveSource,
         send_cq: Arc<Cq>,
         recv_cq: Arc<Cq>,
     ) -> Self {
@@ -88,9 +88,9 @@ impl Qp {
     #[inline(always)]
     pub fn post_recv<'a>(&self, first: RecvWr<'a>) -> Result<(), (Errno, RecvWr<'a>)> {
         match &self.receives {
-            Receives::Own(queue) => queue.post(first, || self.may_receive()),
-            Receives::None if self.may_receive() => Err((Errno::NOMEM, first)),
-            Receives::None | Receives::Shared(_) => Err((Errno::INVAL, first)),
+            ReceiveSource::Own(queue) => queue.post(first, || self.may_receive()),
+            ReceiveSource::None if self.may_receive() => Err((Errno::NOMEM, first)),
+            ReceiveSource::None | ReceiveSource::Shared(_) => Err((Errno::INVAL, first)),
         }
     }
 
@@ -99,12 +99,12 @@ impl Qp {
     /// receives of the target name an SRQ that is not the one of this queue pair. SRQN 0 stands for
     /// no SRQ.
     #[inline(always)]
-    pub fn owns(&self, completion: &Completion) -> bool {
+    pub fn owns(&self, completion: &WorkCompletion) -> bool {
         !completion.is_receive()
             || completion.srqn
                 == match &self.receives {
-                    Receives::Shared(srq) => srq.srqn,
-                    Receives::Own(_) | Receives::None => 0,
+                    ReceiveSource::Shared(srq) => srq.srqn,
+                    ReceiveSource::Own(_) | ReceiveSource::None => 0,
                 }
     }
 
@@ -116,9 +116,9 @@ impl Qp {
             return;
         }
         match &self.receives {
-            Receives::Own(queue) => queue.window().retire(wqe_index),
-            Receives::Shared(srq) => srq.queue.window().retire_shared(wqe_index),
-            Receives::None => {}
+            ReceiveSource::Own(queue) => queue.window().retire(wqe_index),
+            ReceiveSource::Shared(srq) => srq.queue.window().retire_shared(wqe_index),
+            ReceiveSource::None => {}
         }
     }
 
@@ -146,7 +146,7 @@ impl Qp {
         self.set_state(QpState::Reset);
         self.send_cq.clean(self, || self.sends.reset());
         self.recv_cq.clean(self, || {
-            if let Receives::Own(queue) = &self.receives {
+            if let ReceiveSource::Own(queue) = &self.receives {
                 queue.reset();
             }
         });

@@ -4,9 +4,9 @@
 
 use crate::errno::Errno;
 use crate::ffi::lock::{Lock, Sharing};
-use crate::ffi::memory::{Area, Ring};
+use crate::ffi::memory::{DoorbellMapping, MappedRing};
 use crate::ffi::wr::RecvWr;
-use crate::window::Window;
+use crate::wr_window::WrWindow;
 use core::mem::{offset_of, size_of};
 use std::sync::Arc;
 use verbena_abi::doorbell::{self, Words};
@@ -29,15 +29,15 @@ pub struct RecvConfig {
 
 /// A receive queue.
 pub struct RecvQueue {
-    area: Arc<Area>,
+    area: Arc<DoorbellMapping>,
     config: RecvConfig,
-    window: Window,
-    producer: Lock<Producer>,
+    window: WrWindow,
+    producer: Lock<RecvProducer>,
 }
 
 /// State of a receive queue that its lock protects.
-struct Producer {
-    ring: Ring<MIN>,
+struct RecvProducer {
+    ring: MappedRing<MIN>,
     /// Producer index of the queue, free-running.
     index: u32,
 }
@@ -49,17 +49,17 @@ const _: () = {
 };
 
 impl RecvQueue {
-    pub fn new(ring: Ring<MIN>, area: Arc<Area>, config: RecvConfig) -> Self {
+    pub fn new(ring: MappedRing<MIN>, area: Arc<DoorbellMapping>, config: RecvConfig) -> Self {
         let window = match config.shared {
-            true => Window::of_shared(config.max_wr.min(ring.size())),
-            false => Window::new(ring.size(), config.max_wr),
+            true => WrWindow::of_shared(config.max_wr.min(ring.size())),
+            false => WrWindow::new(ring.size(), config.max_wr),
         };
         let sharing = config.sharing;
         Self {
             area,
             config,
             window,
-            producer: Lock::shared_by(sharing, Producer { ring, index: 0 }),
+            producer: Lock::shared_by(sharing, RecvProducer { ring, index: 0 }),
         }
     }
 
@@ -75,7 +75,7 @@ impl RecvQueue {
 
     /// Returns the window of outstanding requests.
     #[inline(always)]
-    pub fn window(&self) -> &Window {
+    pub fn window(&self) -> &WrWindow {
         &self.window
     }
 
@@ -97,7 +97,7 @@ impl RecvQueue {
         }
         let start = guard.index;
         let mut producer = start;
-        let alive = self.area.alive();
+        let alive = self.area.is_alive();
         let mut wr = first;
         let result = loop {
             if !self.window.has_room(producer) && !self.makes_room(producer) {
@@ -155,7 +155,7 @@ impl RecvQueue {
     /// or EIO if its entries have another size. Nothing has changed then.
     pub fn resize(
         &self,
-        make: impl FnOnce() -> Result<(Ring<MIN>, u32), Errno>,
+        make: impl FnOnce() -> Result<(MappedRing<MIN>, u32), Errno>,
         move_to: impl FnOnce() -> Result<(), Errno>,
     ) -> Result<(), Errno> {
         let mut producer = self.producer.lock_long();
@@ -191,7 +191,7 @@ impl RecvQueue {
         let mut producer = self.producer.lock();
         producer.index = 0;
         self.window.reset();
-        if self.area.alive() {
+        if self.area.is_alive() {
             self.area
                 .store_release(doorbell::rq_producer(self.config.slot), 0);
         }

@@ -7,21 +7,21 @@
 //! as possible. Words that the operation does not use keep the contents of an earlier entry, and
 //! the device ignores them. Reserved words are never written: rings start zeroed.
 
-use crate::builder::Build;
+use crate::builder::WrBuilder;
 use crate::errno::Errno;
 use crate::ffi::lock::{Lock, Sharing};
-use crate::ffi::memory::{Area, Ring};
+use crate::ffi::memory::{DoorbellMapping, MappedRing};
 use crate::ffi::pabi::*;
 use crate::ffi::wr::SendWr;
-use crate::window::Window;
-use crate::wqe::{Head, Wqe, MIN};
+use crate::wqe::{WqeHead, WqeWriter, MIN};
+use crate::wr_window::WrWindow;
 use std::sync::Arc;
 use verbena_abi::doorbell::{self, Words};
 use verbena_abi::wqe::{self, send_flags, WqeOpcode};
 
 /// Operands that follow the first three words of the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum WqeForm {
     /// No operands, only data.
     Send,
     /// Remote address and key, then data.
@@ -43,21 +43,21 @@ pub enum Form {
     Invalid,
 }
 
-/// Maps `enum ibv_wr_opcode` to [`WqeOpcode`] and [`Form`].
-pub const OPCODES: [(WqeOpcode, Form); 16] = {
-    let mut table = [(WqeOpcode::Send, Form::Invalid); 16];
-    table[IBV_WR_RDMA_WRITE as usize] = (WqeOpcode::RdmaWrite, Form::Write);
-    table[IBV_WR_RDMA_WRITE_WITH_IMM as usize] = (WqeOpcode::RdmaWriteImm, Form::Write);
-    table[IBV_WR_SEND as usize] = (WqeOpcode::Send, Form::Send);
-    table[IBV_WR_SEND_WITH_IMM as usize] = (WqeOpcode::SendImm, Form::Send);
-    table[IBV_WR_RDMA_READ as usize] = (WqeOpcode::RdmaRead, Form::Read);
-    table[IBV_WR_ATOMIC_CMP_AND_SWP as usize] = (WqeOpcode::CompareSwap, Form::Atomic);
-    table[IBV_WR_ATOMIC_FETCH_AND_ADD as usize] = (WqeOpcode::FetchAdd, Form::Atomic);
-    table[IBV_WR_LOCAL_INV as usize] = (WqeOpcode::LocalInv, Form::Key);
-    table[IBV_WR_BIND_MW as usize] = (WqeOpcode::BindMw, Form::Bind);
-    table[IBV_WR_ATOMIC_WRITE as usize] = (WqeOpcode::AtomicWrite, Form::Value);
-    table[IBV_WR_FLUSH as usize] = (WqeOpcode::Flush, Form::Flush);
-    table[IBV_WR_SEND_WITH_INV as usize] = (WqeOpcode::SendInv, Form::Send);
+/// Maps `enum ibv_wr_opcode` to [`WqeOpcode`] and [`WqeForm`].
+pub const OPCODES: [(WqeOpcode, WqeForm); 16] = {
+    let mut table = [(WqeOpcode::Send, WqeForm::Invalid); 16];
+    table[IBV_WR_RDMA_WRITE as usize] = (WqeOpcode::RdmaWrite, WqeForm::Write);
+    table[IBV_WR_RDMA_WRITE_WITH_IMM as usize] = (WqeOpcode::RdmaWriteImm, WqeForm::Write);
+    table[IBV_WR_SEND as usize] = (WqeOpcode::Send, WqeForm::Send);
+    table[IBV_WR_SEND_WITH_IMM as usize] = (WqeOpcode::SendImm, WqeForm::Send);
+    table[IBV_WR_RDMA_READ as usize] = (WqeOpcode::RdmaRead, WqeForm::Read);
+    table[IBV_WR_ATOMIC_CMP_AND_SWP as usize] = (WqeOpcode::CompareSwap, WqeForm::Atomic);
+    table[IBV_WR_ATOMIC_FETCH_AND_ADD as usize] = (WqeOpcode::FetchAdd, WqeForm::Atomic);
+    table[IBV_WR_LOCAL_INV as usize] = (WqeOpcode::LocalInv, WqeForm::Key);
+    table[IBV_WR_BIND_MW as usize] = (WqeOpcode::BindMw, WqeForm::Bind);
+    table[IBV_WR_ATOMIC_WRITE as usize] = (WqeOpcode::AtomicWrite, WqeForm::Value);
+    table[IBV_WR_FLUSH as usize] = (WqeOpcode::Flush, WqeForm::Flush);
+    table[IBV_WR_SEND_WITH_INV as usize] = (WqeOpcode::SendInv, WqeForm::Send);
     table
 };
 
@@ -91,7 +91,7 @@ pub struct SendConfig {
 
 /// A send queue.
 pub struct SendQueue {
-    pub(crate) area: Arc<Area>,
+    pub(crate) area: Arc<DoorbellMapping>,
     pub(crate) config: SendConfig,
     /// True if each WQE names its destination (UD and XRC).
     addressed: bool,
@@ -99,22 +99,22 @@ pub struct SendQueue {
     pub(crate) flags: u32,
     /// Offset of SGEs and inline data in a WQE without atomic operands.
     pub(crate) data: usize,
-    window: Window,
-    pub(crate) producer: Lock<Producer>,
+    window: WrWindow,
+    pub(crate) producer: Lock<SendProducer>,
 }
 
 /// State of a send queue that its lock protects.
-pub struct Producer {
-    pub(crate) ring: Ring<MIN>,
+pub struct SendProducer {
+    pub(crate) ring: MappedRing<MIN>,
     /// Producer index of the queue, free-running.
     pub index: u32,
     /// Requests of the extended post that are not published yet.
-    pub build: Build,
+    pub builder: WrBuilder,
 }
 
 impl SendQueue {
-    pub fn new(ring: Ring<MIN>, area: Arc<Area>, config: SendConfig) -> Self {
-        let window = Window::new(ring.size(), config.max_wr);
+    pub fn new(ring: MappedRing<MIN>, area: Arc<DoorbellMapping>, config: SendConfig) -> Self {
+        let window = WrWindow::new(ring.size(), config.max_wr);
         let sharing = config.sharing;
         Self {
             flags: if config.signal_all {
@@ -129,10 +129,10 @@ impl SendQueue {
             window,
             producer: Lock::shared_by(
                 sharing,
-                Producer {
+                SendProducer {
                     ring,
                     index: 0,
-                    build: Build::default(),
+                    builder: WrBuilder::default(),
                 },
             ),
         }
@@ -150,12 +150,12 @@ impl SendQueue {
 
     /// Returns the window of outstanding requests.
     #[inline(always)]
-    pub fn window(&self) -> &Window {
+    pub fn window(&self) -> &WrWindow {
         &self.window
     }
 
     /// Returns the lock itself, for posts that span several calls from C.
-    pub fn producer(&self) -> &Lock<Producer> {
+    pub fn producer(&self) -> &Lock<SendProducer> {
         &self.producer
     }
 
@@ -177,7 +177,7 @@ impl SendQueue {
         }
         let start = guard.index;
         let mut producer = start;
-        let alive = self.area.alive();
+        let alive = self.area.is_alive();
         let mut wr = first;
         let result = loop {
             if !self.window.has_room(producer) {
@@ -185,7 +185,7 @@ impl SendQueue {
             }
             // Posting on a dead device is still accepted: a later poll flushes the request.
             if alive {
-                if let Err(errno) = self.write(Wqe(guard.ring.entry(producer)), wr) {
+                if let Err(errno) = self.write(WqeWriter(guard.ring.entry(producer)), wr) {
                     break Err((errno, wr));
                 }
             }
@@ -209,7 +209,7 @@ impl SendQueue {
     /// Writes a WQE. This function handles the usual case, a connected queue pair with SGEs. The
     /// other cases have a function of their own, which keeps this one short.
     #[inline(always)]
-    fn write(&self, wqe: Wqe<'_>, wr: SendWr<'_>) -> Result<(), Errno> {
+    fn write(&self, wqe: WqeWriter<'_>, wr: SendWr<'_>) -> Result<(), Errno> {
         let Some(&(opcode, form)) = OPCODES.get(wr.opcode() as usize) else {
             return Err(Errno::INVAL);
         };
@@ -218,11 +218,11 @@ impl SendQueue {
         if num_sge > self.config.max_sge || flags > KNOWN_FLAGS {
             return Err(Errno::INVAL);
         }
-        let head = Head::new(opcode, flags);
-        if form as u8 > Form::Read as u8 || head.is_inline() || self.addressed {
-            return self.write_unusual(wqe, wr, form, head);
+        let head = WqeHead::new(opcode, flags);
+        if form as u8 > WqeForm::Read as u8 || head.is_inline() || self.addressed {
+            return self.write_slow(wqe, wr, form, head);
         }
-        if form != Form::Send {
+        if form != WqeForm::Send {
             let (remote_addr, rkey) = wr.rdma();
             wqe.set_remote(remote_addr, rkey);
         }
@@ -234,19 +234,19 @@ impl SendQueue {
     }
 
     #[inline(never)]
-    fn write_unusual(
+    fn write_slow(
         &self,
-        wqe: Wqe<'_>,
+        wqe: WqeWriter<'_>,
         wr: SendWr<'_>,
-        form: Form,
-        mut head: Head,
+        form: WqeForm,
+        mut head: WqeHead,
     ) -> Result<(), Errno> {
         let mut data = self.data;
         match form {
-            Form::Send => {}
-            Form::Invalid | Form::Flush => return Err(Errno::INVAL),
-            Form::Key => head = head.not_inline(),
-            Form::Bind => {
+            WqeForm::Send => {}
+            WqeForm::Invalid | WqeForm::Flush => return Err(Errno::INVAL),
+            WqeForm::Key => head = head.not_inline(),
+            WqeForm::Bind => {
                 let bind = wr.bind().ok_or(Errno::INVAL)?;
                 head = head.not_inline();
                 wqe.set_remote(bind.addr, bind.key);
@@ -256,11 +256,11 @@ impl SendQueue {
                     wqe.set_bind(bind.length, bind.region, bind.access);
                 }
             }
-            Form::Write | Form::Read | Form::Value => {
+            WqeForm::Write | WqeForm::Read | WqeForm::Value => {
                 let (remote_addr, rkey) = wr.rdma();
                 wqe.set_remote(remote_addr, rkey);
             }
-            Form::Atomic => {
+            WqeForm::Atomic => {
                 let (remote_addr, rkey, compare_add, swap) = wr.atomic();
                 wqe.set_remote(remote_addr, rkey);
                 // The device refuses this opcode on a datagram queue pair, whose WQE has no room
@@ -278,16 +278,16 @@ impl SendQueue {
             wqe.set_address(ah, qpn, qkey);
         }
         if head.is_inline() {
-            if matches!(form, Form::Read | Form::Atomic) {
+            if matches!(form, WqeForm::Read | WqeForm::Atomic) {
                 return Err(Errno::INVAL);
             }
             let most = match form {
-                Form::Value => self.config.max_inline.max(wqe::ATOMIC_WRITE_SIZE as u32),
+                WqeForm::Value => self.config.max_inline.max(wqe::ATOMIC_WRITE_SIZE as u32),
                 _ => self.config.max_inline,
             };
             let length = wr.copy_inline(wqe.0, data, most).ok_or(Errno::INVAL)?;
             head = head.with_inline(length);
-        } else if !matches!(form, Form::Key | Form::Bind) {
+        } else if !matches!(form, WqeForm::Key | WqeForm::Bind) {
             if !wr.copy_sges(wqe.0, data) {
                 return Err(Errno::INVAL);
             }
@@ -318,7 +318,7 @@ impl SendQueue {
         let mut producer = self.producer.lock();
         producer.index = 0;
         self.window.reset();
-        if self.area.alive() {
+        if self.area.is_alive() {
             self.area
                 .store_release(doorbell::sq_producer(self.config.slot), 0);
         }

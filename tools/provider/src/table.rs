@@ -46,29 +46,29 @@ impl QpTable {
     }
 
     /// True if the table has this very queue pair, and not another one with the same number.
-    pub fn has(&self, qp: &Qp) -> bool {
+    pub fn contains(&self, qp: &Qp) -> bool {
         self.find(qp.qpn)
             .is_some_and(|other| core::ptr::eq(other, qp))
     }
 
     /// Removes and returns the queue pair with this number.
     pub fn remove(&mut self, qpn: u32) -> Option<Arc<Qp>> {
-        let gone = self
+        let removed = self
             .places
             .iter()
             .flatten()
             .find(|qp| qp.qpn == qpn)?
             .clone();
         self.count -= 1;
-        self.rebuild(self.places.len(), Some(&gone));
-        Some(gone)
+        self.rebuild(self.places.len(), Some(&removed));
+        Some(removed)
     }
 
     fn rebuild(&mut self, size: usize, without: Option<&Qp>) {
         let old = core::mem::take(&mut self.places);
         self.places.resize_with(size, || None);
         for qp in old.into_iter().flatten() {
-            if !without.is_some_and(|gone| core::ptr::eq(gone, &*qp)) {
+            if !without.is_some_and(|removed| core::ptr::eq(removed, &*qp)) {
                 self.place(qp);
             }
         }

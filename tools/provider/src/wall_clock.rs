@@ -12,37 +12,37 @@ use std::time::SystemTime;
 
 /// The clocks are compared again for a timestamp that is more than this interval after the last
 /// comparison, in nanoseconds: the clocks drift apart, and the system clock may be set.
-const EVERY: u64 = 1_000_000_000;
+const INTERVAL_NS: u64 = 1_000_000_000;
 /// Number of comparisons of which the closest counts.
 const TRIES: usize = 3;
 
 /// Reading of the device clock, and of the system clock before and after it, in nanoseconds.
 #[derive(Clone, Copy)]
-pub struct Comparison {
-    pub before: u64,
-    pub device: u64,
-    pub after: u64,
+pub struct ClockComparison {
+    pub before_ns: u64,
+    pub device_ns: u64,
+    pub after_ns: u64,
 }
 
-impl Comparison {
-    /// Compares the clocks; `device` reads the device clock. Returns `None` if that fails.
-    pub fn make(device: impl FnOnce() -> Option<u64>) -> Option<Self> {
-        let before = system_clock();
-        let device = device()?;
-        let after = system_clock().max(before);
+impl ClockComparison {
+    /// Compares the clocks; `read_device` reads the device clock. Returns `None` if that fails.
+    pub fn make(read_device: impl FnOnce() -> Option<u64>) -> Option<Self> {
+        let before_ns = system_clock();
+        let device_ns = read_device()?;
+        let after_ns = system_clock().max(before_ns);
         Some(Self {
-            before,
-            device,
-            after,
+            before_ns,
+            device_ns,
+            after_ns,
         })
     }
 
     fn gap(&self) -> u64 {
-        self.after - self.before
+        self.after_ns - self.before_ns
     }
 
     fn middle(&self) -> u64 {
-        self.before + self.gap() / 2
+        self.before_ns + self.gap() / 2
     }
 }
 
@@ -63,25 +63,27 @@ pub struct WallClock {
 impl WallClock {
     /// Returns the time that the system clock showed when the device clock showed `timestamp`.
     /// `compare` compares the clocks; if it cannot, the last comparison is used.
-    pub fn at(&mut self, timestamp: u64, compare: impl FnMut() -> Option<Comparison>) -> u64 {
-        let is_recent = |(then, _)| timestamp <= u64::saturating_add(then, EVERY);
+    pub fn at(&mut self, timestamp: u64, compare: impl FnMut() -> Option<ClockComparison>) -> u64 {
+        let is_recent = |(then, _)| timestamp <= u64::saturating_add(then, INTERVAL_NS);
         if !self.moment.is_some_and(is_recent) {
             let tries = std::iter::repeat_with(compare).take(TRIES).flatten();
-            if let Some(closest) = tries.min_by_key(Comparison::gap) {
-                let goes_on = self.moment.map(|moment| told(moment, closest.device));
-                let system = goes_on.map_or(closest.middle(), |time| {
-                    time.clamp(closest.before, closest.after)
+            if let Some(closest) = tries.min_by_key(ClockComparison::gap) {
+                let expected = self
+                    .moment
+                    .map(|moment| extrapolate(moment, closest.device_ns));
+                let system = expected.map_or(closest.middle(), |time| {
+                    time.clamp(closest.before_ns, closest.after_ns)
                 });
-                self.moment = Some((closest.device, system));
+                self.moment = Some((closest.device_ns, system));
             }
         }
-        told(self.moment.unwrap_or_default(), timestamp)
+        extrapolate(self.moment.unwrap_or_default(), timestamp)
     }
 }
 
 /// Returns the system time of `timestamp`, given that both clocks have run at the same rate since
 /// the moment of these two readings.
-fn told((device, system): (u64, u64), timestamp: u64) -> u64 {
+fn extrapolate((device, system): (u64, u64), timestamp: u64) -> u64 {
     system.wrapping_add(timestamp.wrapping_sub(device))
 }
 
@@ -89,11 +91,11 @@ fn told((device, system): (u64, u64), timestamp: u64) -> u64 {
 mod tests {
     use super::*;
 
-    fn comparison(before: u64, device: u64, after: u64) -> Option<Comparison> {
-        Some(Comparison {
-            before,
-            device,
-            after,
+    fn comparison(before_ns: u64, device_ns: u64, after_ns: u64) -> Option<ClockComparison> {
+        Some(ClockComparison {
+            before_ns,
+            device_ns,
+            after_ns,
         })
     }
 
@@ -120,12 +122,12 @@ mod tests {
     fn the_clocks_are_compared_again_after_a_while() {
         let mut clock = WallClock::default();
         assert_eq!(clock.at(0, || comparison(100, 0, 100)), 100);
-        let later = EVERY + 1;
+        let later = INTERVAL_NS + 1;
         // The clocks have drifted apart.
         let compare = || comparison(later + 150, later, later + 160);
         assert_eq!(clock.at(later, compare), later + 150);
         // The device has been removed, so there is no comparison.
-        assert_eq!(clock.at(3 * EVERY, || None), 3 * EVERY + 150);
+        assert_eq!(clock.at(3 * INTERVAL_NS, || None), 3 * INTERVAL_NS + 150);
     }
 
     #[test]
@@ -134,11 +136,11 @@ mod tests {
         let at =
             |device: u64, gap| move || comparison(device + 5_000, device, device + 5_000 + gap);
         clock.at(1000, at(1000, 3_000_000));
-        let last = clock.at(EVERY + 1000, || panic!("compared too early"));
-        let next = clock.at(EVERY + 1001, at(EVERY + 1100, 4_000_000));
+        let last = clock.at(INTERVAL_NS + 1000, || panic!("compared too early"));
+        let next = clock.at(INTERVAL_NS + 1001, at(INTERVAL_NS + 1100, 4_000_000));
         assert_eq!(next, last + 1);
         // A comparison without a gap proves the time wrong, and corrects it.
-        let mended = clock.at(3 * EVERY, at(3 * EVERY, 0));
-        assert_eq!(mended, 3 * EVERY + 5_000);
+        let mended = clock.at(3 * INTERVAL_NS, at(3 * INTERVAL_NS, 0));
+        assert_eq!(mended, 3 * INTERVAL_NS + 5_000);
     }
 }

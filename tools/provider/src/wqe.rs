@@ -5,7 +5,7 @@
 //!
 //! Words are written whole: one store writes a field together with the reserved field beside it.
 
-use crate::ffi::memory::Entry;
+use crate::ffi::memory::RingEntry;
 use crate::ffi::object::Ah;
 use core::mem::{offset_of, size_of};
 use verbena_abi::ctx::AddressVector;
@@ -19,7 +19,7 @@ pub const MIN: usize = 1 << wqe::LOG_SQ_STRIDE.0;
 /// First word of a [`SendWqe`], before `wr_id`: opcode, flags, number of SGEs, length of inline
 /// data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Head(u64);
+pub struct WqeHead(u64);
 
 const fn bit(offset: usize) -> u32 {
     8 * offset as u32
@@ -30,7 +30,7 @@ const INLINE_LENGTH: u32 = bit(offset_of!(SendWqe, inline_length));
 const INLINE: u64 = (send_flags::INLINE as u64) << FLAGS;
 
 const _: () = {
-    assert!(offset_of!(SendWqe, opcode) == 0 && offset_of!(SendWqe, wr_id) == size_of::<Head>());
+    assert!(offset_of!(SendWqe, opcode) == 0 && offset_of!(SendWqe, wr_id) == size_of::<WqeHead>());
     // Each of these fields begins a word. The field after it in the word serves other transports
     // and types of queue pair.
     assert!(offset_of!(SendWqe, remote_srqn) == offset_of!(SendWqe, imm) + 4);
@@ -42,7 +42,7 @@ const _: () = {
     assert!(offset_of!(Sge, lkey) == 12 && size_of::<Sge>() == 16);
 };
 
-impl Head {
+impl WqeHead {
     #[inline(always)]
     pub fn new(opcode: WqeOpcode, flags: u32) -> Self {
         Self(u64::from(opcode.to_raw()) | u64::from(flags) << FLAGS)
@@ -89,12 +89,12 @@ impl Head {
 
 /// Place of a WQE in the ring.
 #[derive(Clone, Copy)]
-pub struct Wqe<'a>(pub Entry<'a, MIN>);
+pub struct WqeWriter<'a>(pub RingEntry<'a, MIN>);
 
-impl Wqe<'_> {
+impl WqeWriter<'_> {
     /// Writes `wr_id` and the first word, which completes the header.
     #[inline(always)]
-    pub fn finish(self, head: Head, wr_id: u64) {
+    pub fn finish(self, head: WqeHead, wr_id: u64) {
         self.0.put::<{ offset_of!(SendWqe, wr_id) }>(wr_id);
         self.0.put::<0>(head.0);
     }

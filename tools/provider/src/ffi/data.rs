@@ -7,14 +7,14 @@
 #![allow(clippy::missing_safety_doc)]
 
 use super::pabi::*;
-use super::queues::{CqObject, QpObject};
-use super::srqs::SrqObject;
+use super::queues::{VerbsCq, VerbsQp};
+use super::srqs::VerbsSrq;
 use super::wr::{RecvWr, SendWr};
 use crate::errno::Errno;
 use core::ffi::c_int;
 use core::mem::offset_of;
 
-// `Completion::wc_words` relies on this layout of `struct ibv_wc`.
+// `WorkCompletion::wc_words` relies on this layout of `struct ibv_wc`.
 const _: () = {
     assert!(size_of::<ibv_wc>() == 48 && align_of::<ibv_wc>() == 8);
     assert!(offset_of!(ibv_wc, status) == 8 && offset_of!(ibv_wc, opcode) == 12);
@@ -26,7 +26,7 @@ const _: () = {
 
 pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc) -> c_int {
     // SAFETY: libibverbs passes a CQ of this provider.
-    let cq = unsafe { CqObject::inner(cq) };
+    let cq = unsafe { VerbsCq::inner(cq) };
     let most = usize::try_from(count).unwrap_or(0);
     cq.poll(most, |index, completion| {
         let place = wc.wrapping_add(index).cast::<[u64; 6]>();
@@ -37,7 +37,7 @@ pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc)
 
 pub unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
     // SAFETY: libibverbs passes a CQ of this provider.
-    unsafe { CqObject::inner(cq) }.arm(solicited_only != 0);
+    unsafe { VerbsCq::inner(cq) }.arm(solicited_only != 0);
     0
 }
 
@@ -55,7 +55,7 @@ pub unsafe extern "C" fn post_send(
     bad_wr: *mut *mut ibv_send_wr,
 ) -> c_int {
     // SAFETY: libibverbs passes a queue pair of this provider.
-    let Some(qp) = unsafe { QpObject::inner(qp) }.as_ref() else {
+    let Some(qp) = unsafe { VerbsQp::inner(qp) }.as_ref() else {
         return no_queue(wr, bad_wr);
     };
     // SAFETY: the program passes a valid list.
@@ -78,7 +78,7 @@ pub unsafe extern "C" fn post_recv(
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
     // SAFETY: libibverbs passes a queue pair of this provider.
-    let Some(qp) = unsafe { QpObject::inner(qp) }.as_ref() else {
+    let Some(qp) = unsafe { VerbsQp::inner(qp) }.as_ref() else {
         return no_queue(wr, bad_wr);
     };
     // SAFETY: the program passes a valid list.
@@ -101,7 +101,7 @@ pub unsafe extern "C" fn post_srq_recv(
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
     // SAFETY: libibverbs passes an SRQ of this provider.
-    let srq = unsafe { SrqObject::inner(srq) };
+    let srq = unsafe { VerbsSrq::inner(srq) };
     // SAFETY: the program passes a valid list.
     let Some(wr) = (unsafe { RecvWr::new(wr) }) else {
         return 0;

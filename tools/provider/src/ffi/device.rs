@@ -5,13 +5,13 @@
 // The head of `verbs` states the preconditions of all verbs.
 #![allow(clippy::missing_safety_doc)]
 
-use super::memory::Area;
+use super::memory::DoorbellMapping;
 use super::object::Zeroed;
 use super::pabi::*;
 use super::{data, domains, poll_ex, queues, srqs, verbs, windows, xrc};
 use crate::errno::Errno;
 use crate::release;
-use crate::wall_clock::{Comparison, WallClock};
+use crate::wall_clock::{ClockComparison, WallClock};
 use core::ffi::{c_char, c_int, c_void, CStr};
 use core::mem::{offset_of, size_of};
 use core::ptr::{null, null_mut};
@@ -83,7 +83,7 @@ fn libibverbs() -> (PathBuf, bool) {
 
 /// True if the libibverbs of this process has the layouts of this provider. If it does not have
 /// them, the first call writes the reason to standard error.
-fn has_our_layouts() -> bool {
+fn has_known_layouts() -> bool {
     static FITS: OnceLock<bool> = OnceLock::new();
     *FITS.get_or_init(|| {
         let (file, is_recent) = libibverbs();
@@ -98,12 +98,12 @@ fn has_our_layouts() -> bool {
 
 /// Command or response: the core's part, then the driver's part.
 #[repr(C)]
-pub struct Message<C, D> {
+pub struct DriverMessage<C, D> {
     pub core: C,
     pub driver: D,
 }
 
-impl<C: Zeroed, D: FromZeros> Message<C, D> {
+impl<C: Zeroed, D: FromZeros> DriverMessage<C, D> {
     /// Returns a message whose core's part is zeroed.
     pub fn new(driver: D) -> Self {
         // The kernel expects the driver's part immediately after the core's part.
@@ -133,21 +133,21 @@ pub fn check(returned: c_int) -> Result<(), Errno> {
 
 /// Open device: libibverbs' part, then the provider's part.
 #[repr(C)]
-pub struct Context {
+pub struct ProviderContext {
     verbs: verbs_context,
-    inner: Inner,
+    inner: ContextData,
 }
 
 /// The provider's part of a context.
-pub struct Inner {
+pub struct ContextData {
     fd: c_int,
     /// Doorbell areas that are mapped. Each one is mapped once and stays mapped until the context
     /// is closed.
-    areas: Mutex<Vec<Arc<Area>>>,
+    areas: Mutex<Vec<Arc<DoorbellMapping>>>,
     wall_clock: Mutex<WallClock>,
 }
 
-impl Inner {
+impl ContextData {
     /// Returns the provider's part of a context of C.
     ///
     /// # Safety
@@ -158,7 +158,7 @@ impl Inner {
             .cast::<u8>()
             .wrapping_sub(offset_of!(verbs_context, context));
         // SAFETY: the caller meets the conditions; `alloc_context` has initialised it.
-        unsafe { &(*verbs.cast::<Context>()).inner }
+        unsafe { &(*verbs.cast::<ProviderContext>()).inner }
     }
 
     /// Returns the file descriptor for mappings.
@@ -167,13 +167,13 @@ impl Inner {
     }
 
     /// Returns the doorbell area that a response describes, and maps the area if it is new.
-    pub fn area(&self, info: &AreaInfo) -> Result<Arc<Area>, Errno> {
+    pub fn area(&self, info: &AreaInfo) -> Result<Arc<DoorbellMapping>, Errno> {
         let mut areas = self.areas.lock().unwrap_or_else(PoisonError::into_inner);
         let uar = info.uar.get();
         if let Some(area) = areas.iter().find(|area| area.uar == uar) {
             return Ok(area.clone());
         }
-        let area = Arc::new(Area::map(self.fd, info)?);
+        let area = Arc::new(DoorbellMapping::map(self.fd, info)?);
         areas.push(area.clone());
         Ok(area)
     }
@@ -195,14 +195,14 @@ impl Inner {
     pub fn wall_clock(&self, timestamp: u64) -> u64 {
         let clock = self.wall_clock.lock();
         let mut clock = clock.unwrap_or_else(PoisonError::into_inner);
-        clock.at(timestamp, || Comparison::make(|| self.clock().ok()))
+        clock.at(timestamp, || ClockComparison::make(|| self.clock().ok()))
     }
 
     /// Records in all areas that the device is dead. The contents of the mappings are then ignored.
-    pub fn bury(&self) {
+    pub fn mark_dead(&self) {
         let areas = self.areas.lock().unwrap_or_else(PoisonError::into_inner);
         for area in areas.iter() {
-            area.bury();
+            area.mark_dead();
         }
     }
 }
@@ -213,12 +213,12 @@ unsafe extern "C" fn alloc_context(
     _private: *mut c_void,
 ) -> *mut verbs_context {
     // SAFETY: libibverbs hands over a valid device and an open file.
-    unsafe { new_context(device, fd, start) }
+    unsafe { new_context(device, fd, alloc_inner) }
 }
 
 unsafe extern "C" fn import_context(device: *mut ibv_device, fd: c_int) -> *mut verbs_context {
     // SAFETY: as above.
-    unsafe { new_context(device, fd, join) }
+    unsafe { new_context(device, fd, import_inner) }
 }
 
 /// # Safety
@@ -228,21 +228,27 @@ unsafe extern "C" fn import_context(device: *mut ibv_device, fd: c_int) -> *mut 
 unsafe fn new_context(
     device: *mut ibv_device,
     fd: c_int,
-    begin: unsafe fn(*mut verbs_context, c_int) -> Result<Inner, Errno>,
+    begin: unsafe fn(*mut verbs_context, c_int) -> Result<ContextData, Errno>,
 ) -> *mut verbs_context {
     const UNKNOWN_DRIVER: u32 = 0;
-    let offset = offset_of!(Context, verbs) as *mut verbs_context;
+    let offset = offset_of!(ProviderContext, verbs) as *mut verbs_context;
     // SAFETY: libibverbs hands over a valid device, and allocates zeroed memory for a whole
-    // `Context`.
+    // `ProviderContext`.
     let context = unsafe {
-        _verbs_init_and_alloc_context(device, fd, size_of::<Context>(), offset, UNKNOWN_DRIVER)
+        _verbs_init_and_alloc_context(
+            device,
+            fd,
+            size_of::<ProviderContext>(),
+            offset,
+            UNKNOWN_DRIVER,
+        )
     }
-    .cast::<Context>();
+    .cast::<ProviderContext>();
     if context.is_null() {
         return null_mut();
     }
     let verbs = context.cast::<verbs_context>();
-    let begun = if has_our_layouts() {
+    let begun = if has_known_layouts() {
         // SAFETY: the context was just allocated.
         unsafe { begin(verbs, fd) }
     } else {
@@ -273,13 +279,13 @@ unsafe fn new_context(
 /// # Safety
 ///
 /// `verbs` is a context that libibverbs has initialised.
-unsafe fn start(verbs: *mut verbs_context, fd: c_int) -> Result<Inner, Errno> {
-    let mut request = Message::<ibv_get_context, _>::new(AllocUcontextReq {
+unsafe fn alloc_inner(verbs: *mut verbs_context, fd: c_int) -> Result<ContextData, Errno> {
+    let mut request = DriverMessage::<ibv_get_context, _>::new(AllocUcontextReq {
         abi_version: Le16::new(ABI_VERSION),
         abi_version_min: Le16::new(ABI_VERSION_MIN),
         ..AllocUcontextReq::default()
     });
-    let mut response = Message::<ib_uverbs_get_context_resp, AllocUcontextResp>::zeroed();
+    let mut response = DriverMessage::<ib_uverbs_get_context_resp, AllocUcontextResp>::zeroed();
     // SAFETY: the sizes are those of the structures; the caller vouches for the context.
     check(unsafe {
         ibv_cmd_get_context(
@@ -294,7 +300,7 @@ unsafe fn start(verbs: *mut verbs_context, fd: c_int) -> Result<Inner, Errno> {
     if !(ABI_VERSION_MIN..=ABI_VERSION).contains(&version) {
         return Err(Errno::OPNOTSUPP);
     }
-    let inner = Inner {
+    let inner = ContextData {
         fd,
         areas: Mutex::default(),
         wall_clock: Mutex::default(),
@@ -308,13 +314,13 @@ unsafe fn start(verbs: *mut verbs_context, fd: c_int) -> Result<Inner, Errno> {
 ///
 /// # Safety
 ///
-/// The conditions are those of `start`.
-unsafe fn join(verbs: *mut verbs_context, fd: c_int) -> Result<Inner, Errno> {
+/// The conditions are those of `alloc_inner`.
+unsafe fn import_inner(verbs: *mut verbs_context, fd: c_int) -> Result<ContextData, Errno> {
     // SAFETY: the caller meets the conditions of this function.
     let context = unsafe { &raw mut (*verbs).context };
     // SAFETY: as above. The driver adds nothing to the answer.
     check(unsafe { ibv_cmd_query_context(context, null_mut()) })?;
-    Ok(Inner {
+    Ok(ContextData {
         fd,
         areas: Mutex::default(),
         wall_clock: Mutex::default(),
@@ -325,7 +331,7 @@ unsafe extern "C" fn free_context(context: *mut ibv_context) {
     let verbs = context
         .cast::<u8>()
         .wrapping_sub(offset_of!(verbs_context, context))
-        .cast::<Context>();
+        .cast::<ProviderContext>();
     // SAFETY: the context comes from `alloc_context` or `import_context`.
     let inner = unsafe { &raw mut (*verbs).inner };
     // SAFETY: as above, and libibverbs closes the context now.

@@ -12,29 +12,29 @@
 // The head of `verbs` states the preconditions of all verbs.
 #![allow(clippy::missing_safety_doc)]
 
-use super::asked::check_flags;
-use super::device::{check, Message};
+use super::device::{check, DriverMessage};
 use super::lock::Sharing;
-use super::object::{or_null, Draft, Object};
+use super::object::{or_null, ObjectDraft, VerbsObject};
+use super::options::check_flags;
 use super::pabi::*;
 use crate::errno::Errno;
-use crate::users::{Use, Users};
+use crate::use_count::{UseCount, UseGuard};
 use core::ffi::c_int;
 use core::mem::size_of_val;
 use verbena_abi::uverbs::AllocPdResp;
 
 /// The provider's part of a protection domain.
 pub struct Pd {
-    users: Users,
+    users: UseCount,
     /// Uses of the protection domain and the optional thread domain that a parent domain joins;
     /// `None` for a protection domain.
-    stands_on: Option<(Use, Option<Use>)>,
+    stands_on: Option<(UseGuard, Option<UseGuard>)>,
 }
 
 impl Pd {
     /// Counts an object that is created on this domain, so that a parent domain is not freed before
     /// it. Returns `None` for a protection domain, whose objects the kernel counts.
-    pub fn begin_use(&self) -> Option<Use> {
+    pub fn begin_use(&self) -> Option<UseGuard> {
         self.stands_on.is_some().then(|| self.users.begin())
     }
 
@@ -55,20 +55,20 @@ impl Pd {
     /// `pd` is a protection or parent domain of this provider.
     pub unsafe fn of<'a>(pd: *mut ibv_pd) -> &'a Self {
         // SAFETY: the caller meets the conditions of this function.
-        unsafe { Object::<ibv_pd, Self>::inner(pd) }
+        unsafe { VerbsObject::<ibv_pd, Self>::inner(pd) }
     }
 }
 
 /// The provider's part of a thread domain.
 struct Td {
-    users: Users,
+    users: UseCount,
 }
 
 pub unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
     // SAFETY: the structure consists of integers, which may be zero.
     let mut request: ibv_alloc_pd = unsafe { core::mem::zeroed() };
-    let mut response = Message::<ib_uverbs_alloc_pd_resp, AllocPdResp>::zeroed();
-    let mut pd = Draft::<ibv_pd, Pd>::new();
+    let mut response = DriverMessage::<ib_uverbs_alloc_pd_resp, AllocPdResp>::zeroed();
+    let mut pd = ObjectDraft::<ibv_pd, Pd>::new();
     // SAFETY: see the head of `verbs`.
     let result = check(unsafe {
         ibv_cmd_alloc_pd(
@@ -82,7 +82,7 @@ pub unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
     });
     or_null(result.map(|()| {
         pd.finish(Pd {
-            users: Users::default(),
+            users: UseCount::default(),
             stands_on: None,
         })
     }))
@@ -91,7 +91,7 @@ pub unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
 pub unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
     // SAFETY: see the head of `verbs`.
     let inner = unsafe { Pd::of(pd) };
-    if inner.users.any() {
+    if inner.users.is_in_use() {
         return Errno::BUSY.0;
     }
     if inner.stands_on.is_none() {
@@ -103,19 +103,19 @@ pub unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
     }
     // SAFETY: the object comes from `alloc_pd` or `alloc_parent_domain`, and the kernel no longer
     // knows it.
-    drop(unsafe { Object::<ibv_pd, Pd>::take(pd) });
+    drop(unsafe { VerbsObject::<ibv_pd, Pd>::take(pd) });
     0
 }
 
 /// Imports a protection domain. The kernel checks the handle only when the domain is used.
 pub unsafe extern "C" fn import_pd(context: *mut ibv_context, handle: u32) -> *mut ibv_pd {
-    let mut pd = Draft::<ibv_pd, Pd>::new();
+    let mut pd = ObjectDraft::<ibv_pd, Pd>::new();
     // SAFETY: the object was just allocated.
     let verbs = unsafe { &mut *pd.verbs() };
     verbs.context = context;
     verbs.handle = handle;
     pd.finish(Pd {
-        users: Users::default(),
+        users: UseCount::default(),
         stands_on: None,
     })
 }
@@ -123,7 +123,7 @@ pub unsafe extern "C" fn import_pd(context: *mut ibv_context, handle: u32) -> *m
 /// Frees the object of an imported domain in this process. The domain itself stays.
 pub unsafe extern "C" fn unimport_pd(pd: *mut ibv_pd) {
     // SAFETY: the object comes from `import_pd`.
-    drop(unsafe { Object::<ibv_pd, Pd>::take(pd) });
+    drop(unsafe { VerbsObject::<ibv_pd, Pd>::take(pd) });
 }
 
 pub unsafe extern "C" fn alloc_td(
@@ -133,23 +133,23 @@ pub unsafe extern "C" fn alloc_td(
     // SAFETY: see the head of `verbs`.
     let known = check_flags(unsafe { (*attr).comp_mask }, 0);
     or_null(known.map(|()| {
-        let mut td = Draft::<ibv_td, Td>::new();
+        let mut td = ObjectDraft::<ibv_td, Td>::new();
         // SAFETY: the object was just allocated.
         unsafe { (*td.verbs()).context = context };
         td.finish(Td {
-            users: Users::default(),
+            users: UseCount::default(),
         })
     }))
 }
 
 pub unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     // SAFETY: see the head of `verbs`.
-    let inner = unsafe { Object::<ibv_td, Td>::inner(td) };
-    if inner.users.any() {
+    let inner = unsafe { VerbsObject::<ibv_td, Td>::inner(td) };
+    if inner.users.is_in_use() {
         return Errno::BUSY.0;
     }
     // SAFETY: the object comes from `alloc_td`.
-    drop(unsafe { Object::<ibv_td, Td>::take(td) });
+    drop(unsafe { VerbsObject::<ibv_td, Td>::take(td) });
     0
 }
 
@@ -186,10 +186,10 @@ unsafe fn new_parent_domain(attr: &ibv_parent_domain_init_attr) -> Result<*mut i
         None
     } else {
         // SAFETY: see the head of `verbs`.
-        let td = unsafe { Object::<ibv_td, Td>::inner(attr.td) };
+        let td = unsafe { VerbsObject::<ibv_td, Td>::inner(attr.td) };
         Some(td.users.begin())
     };
-    let mut parent = Draft::<ibv_pd, Pd>::new();
+    let mut parent = ObjectDraft::<ibv_pd, Pd>::new();
     // SAFETY: see the head of `verbs`.
     let contained = unsafe { &*attr.pd };
     // SAFETY: the object was just allocated.
@@ -197,7 +197,7 @@ unsafe fn new_parent_domain(attr: &ibv_parent_domain_init_attr) -> Result<*mut i
     verbs.context = contained.context;
     verbs.handle = contained.handle;
     Ok(parent.finish(Pd {
-        users: Users::default(),
+        users: UseCount::default(),
         stands_on: Some((inner.users.begin(), td)),
     }))
 }

@@ -68,7 +68,7 @@ unsafe fn map(
 
 /// Access of process and device to a mapping.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Protection {
+pub enum MapAccess {
     /// The device writes, the process reads.
     Read,
     /// The process writes, the device reads; the process may read its own data again. Doorbell
@@ -76,7 +76,7 @@ pub enum Protection {
     ReadWrite,
 }
 
-impl Protection {
+impl MapAccess {
     fn bits(self) -> c_int {
         match self {
             Self::Read => PROT_READ,
@@ -85,7 +85,7 @@ impl Protection {
     }
 }
 
-enum Source {
+enum MemorySource {
     Mapped,
     #[cfg(test)]
     Heap(std::alloc::Layout),
@@ -94,27 +94,28 @@ enum Source {
 }
 
 /// Piece of memory that is aligned to at least 64 bytes and lives as long as this value.
-pub struct Memory {
+pub struct MappedMemory {
     base: NonNull<u8>,
     length: usize,
-    source: Source,
+    source: MemorySource,
 }
 
 // SAFETY: the memory belongs to the process, not to a thread.
-unsafe impl Send for Memory {}
-// SAFETY: a shared reference only shows where the memory is. Reads and writes go through `Area`,
-// which uses atomic words only, and `Ring`, which stays with one thread at a time.
-unsafe impl Sync for Memory {}
+unsafe impl Send for MappedMemory {}
+// SAFETY: a shared reference only shows where the memory is. Reads and writes go through
+// `DoorbellMapping`, which uses atomic words only, and `MappedRing`, which stays with one thread at
+// a time.
+unsafe impl Sync for MappedMemory {}
 
-impl Memory {
+impl MappedMemory {
     /// Maps `length` bytes of the uverbs file `fd` at `offset`, which the kernel has handed out.
-    pub fn map(fd: c_int, offset: u64, length: usize, protection: Protection) -> io::Result<Self> {
+    pub fn map(fd: c_int, offset: u64, length: usize, protection: MapAccess) -> io::Result<Self> {
         // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing.
         let base = unsafe { map(None, length, protection.bits(), MAP_SHARED, fd, offset) }?;
         Ok(Self {
             base,
             length,
-            source: Source::Mapped,
+            source: MemorySource::Mapped,
         })
     }
 
@@ -122,7 +123,7 @@ impl Memory {
     fn map_side_by_side<const N: usize>(
         fd: c_int,
         piece: usize,
-        offsets: [(u64, Protection); N],
+        offsets: [(u64, MapAccess); N],
     ) -> io::Result<Self> {
         let flags = MAP_PRIVATE | MAP_ANONYMOUS;
         // SAFETY: as above. The mapping reserves the addresses.
@@ -130,7 +131,7 @@ impl Memory {
         let whole = Self {
             base,
             length: piece * N,
-            source: Source::Mapped,
+            source: MemorySource::Mapped,
         };
         for (number, (offset, protection)) in offsets.into_iter().enumerate() {
             // SAFETY: the address is within the reservation.
@@ -152,13 +153,13 @@ impl Memory {
         Self {
             base,
             length,
-            source: Source::Heap(layout),
+            source: MemorySource::Heap(layout),
         }
     }
 }
 
 #[cfg(test)]
-impl Memory {
+impl MappedMemory {
     pub fn length(&self) -> usize {
         self.length
     }
@@ -168,7 +169,7 @@ impl Memory {
         Self {
             base: self.base,
             length: self.length,
-            source: Source::Alias,
+            source: MemorySource::Alias,
         }
     }
 
@@ -180,26 +181,28 @@ impl Memory {
     }
 }
 
-impl Drop for Memory {
+impl Drop for MappedMemory {
     fn drop(&mut self) {
         match self.source {
-            Source::Mapped => {
+            MemorySource::Mapped => {
                 // SAFETY: the mapping is this value's own and nothing refers to it any more.
                 unsafe { munmap(self.base.as_ptr().cast(), self.length) };
             }
             #[cfg(test)]
             // SAFETY: the memory was allocated with this very layout.
-            Source::Heap(layout) => unsafe { std::alloc::dealloc(self.base.as_ptr(), layout) },
+            MemorySource::Heap(layout) => unsafe {
+                std::alloc::dealloc(self.base.as_ptr(), layout)
+            },
             #[cfg(test)]
-            Source::Alias => {}
+            MemorySource::Alias => {}
         }
     }
 }
 
 /// Doorbell area with its page in the doorbell BAR.
-pub struct Area {
-    words: Memory,
-    page: Memory,
+pub struct DoorbellMapping {
+    words: MappedMemory,
+    page: MappedMemory,
     /// Index of the doorbell area.
     pub uar: u32,
     /// True once the alive word was found to be 0; never reset.
@@ -209,27 +212,27 @@ pub struct Area {
 /// Minimum size of the doorbell page in bytes.
 const CLOCK_END: usize = regs::DOORBELL_CLOCK + 8;
 
-impl Area {
+impl DoorbellMapping {
     /// Maps the doorbell area that a response describes.
     pub fn map(fd: c_int, info: &AreaInfo) -> io::Result<Self> {
         // The two parts lie side by side, so that one base address serves all offsets.
         const { assert!(doorbell::DEVICE_PART == 0) };
         const { assert!(doorbell::GUEST_PART == doorbell::PART_SIZE) };
         const { assert!(doorbell::AREA_SIZE == 2 * doorbell::PART_SIZE) };
-        let words = Memory::map_side_by_side(
+        let words = MappedMemory::map_side_by_side(
             fd,
             doorbell::PART_SIZE,
             [
-                (info.device_offset.get(), Protection::Read),
-                (info.guest_offset.get(), Protection::ReadWrite),
+                (info.device_offset.get(), MapAccess::Read),
+                (info.guest_offset.get(), MapAccess::ReadWrite),
             ],
         )?;
         let offset = info.ring_offset.get();
-        let page = Memory::map(fd, offset, doorbell::PART_SIZE, Protection::ReadWrite)?;
+        let page = MappedMemory::map(fd, offset, doorbell::PART_SIZE, MapAccess::ReadWrite)?;
         Self::new(words, page, info.uar.get()).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    fn new(words: Memory, page: Memory, uar: u32) -> Option<Self> {
+    fn new(words: MappedMemory, page: MappedMemory, uar: u32) -> Option<Self> {
         (words.length >= doorbell::AREA_SIZE && page.length >= CLOCK_END).then_some(Self {
             words,
             page,
@@ -240,42 +243,46 @@ impl Area {
 
     /// Returns an area whose words a test sees too.
     #[cfg(test)]
-    pub fn over(words: Memory) -> Self {
-        Self::new(words, Memory::heap(doorbell::PART_SIZE), 0).expect("big enough")
+    pub fn with_words(words: MappedMemory) -> Self {
+        Self::new(words, MappedMemory::heap(doorbell::PART_SIZE), 0).expect("big enough")
     }
 
     /// Returns an area in plain memory whose words say that the device is alive and awake.
     #[cfg(test)]
     pub fn mock() -> Self {
-        let area = Self::new(Memory::heap(doorbell::AREA_SIZE), Memory::heap(4096), 0)
-            .expect("big enough");
+        let area = Self::new(
+            MappedMemory::heap(doorbell::AREA_SIZE),
+            MappedMemory::heap(4096),
+            0,
+        )
+        .expect("big enough");
         area.store(doorbell::ALIVE, 1);
         area
     }
 
     /// True if the doorbell was ever rung.
     #[cfg(test)]
-    pub fn rung(&self) -> bool {
+    pub fn is_rung(&self) -> bool {
         // SAFETY: the page has at least 4 bytes and is aligned.
         unsafe { self.page.base.cast::<u32>().read_volatile() != 0 }
     }
 
     #[cfg(test)]
-    pub fn forget_ring(&self) {
+    pub fn clear_ring(&self) {
         // SAFETY: the page has at least 4 bytes and is aligned.
         unsafe { self.page.base.cast::<u32>().write_volatile(0) };
     }
 
     /// True if the device serves this area. After the first false the result stays false.
     #[inline(always)]
-    pub fn alive(&self) -> bool {
-        !self.dead.load(Ordering::Relaxed) && (self.load(doorbell::ALIVE) != 0 || self.bury())
+    pub fn is_alive(&self) -> bool {
+        !self.dead.load(Ordering::Relaxed) && (self.load(doorbell::ALIVE) != 0 || self.mark_dead())
     }
 
     /// Latches the death of the device, and returns false.
     #[cold]
     #[inline(never)]
-    pub fn bury(&self) -> bool {
+    pub fn mark_dead(&self) -> bool {
         self.dead.store(true, Ordering::Relaxed);
         false
     }
@@ -298,7 +305,7 @@ impl Area {
         let at = self.page.base.as_ptr().wrapping_add(regs::DOORBELL_CLOCK);
         // SAFETY: the page holds the clock, which is aligned and only ever accessed as an atomic.
         let clock = unsafe { AtomicU64::from_ptr(at.cast()) }.load(Ordering::Relaxed);
-        self.alive().then_some(clock)
+        self.is_alive().then_some(clock)
     }
 
     #[inline(always)]
@@ -317,7 +324,7 @@ impl Area {
     }
 }
 
-impl Words for Area {
+impl Words for DoorbellMapping {
     #[inline(always)]
     fn load(&self, offset: usize) -> u32 {
         self.word(offset).load(Ordering::Relaxed)
@@ -360,20 +367,20 @@ impl Words for Area {
 }
 
 /// Ring of 2^n entries whose stride is a power of two and at least `MIN` bytes.
-pub struct Ring<const MIN: usize> {
+pub struct MappedRing<const MIN: usize> {
     base: NonNull<u8>,
     mask: u32,
     log_stride: u32,
-    _memory: Memory,
+    _memory: MappedMemory,
 }
 
 // SAFETY: the memory belongs to the process, not to a thread. A ring is not `Sync`, because its
 // entries are written and read with plain accesses: the ring is inside the lock of its queue.
-unsafe impl<const MIN: usize> Send for Ring<MIN> {}
+unsafe impl<const MIN: usize> Send for MappedRing<MIN> {}
 
-impl<const MIN: usize> Ring<MIN> {
+impl<const MIN: usize> MappedRing<MIN> {
     /// Returns a ring in `memory`, if the memory is large enough for the ring.
-    pub fn new(memory: Memory, log_size: u8, log_stride: u8) -> Option<Self> {
+    pub fn new(memory: MappedMemory, log_size: u8, log_stride: u8) -> Option<Self> {
         const { assert!(MIN % 8 == 0) };
         if log_size > 24 || log_stride > 16 || (1usize << log_stride) < MIN {
             return None;
@@ -401,9 +408,9 @@ impl<const MIN: usize> Ring<MIN> {
 
     /// Returns the entry of a free-running index.
     #[inline(always)]
-    pub fn entry(&self, index: u32) -> Entry<'_, MIN> {
+    pub fn entry(&self, index: u32) -> RingEntry<'_, MIN> {
         let offset = ((index & self.mask) as usize) << self.log_stride;
-        Entry {
+        RingEntry {
             // SAFETY: entry number `mask` still ends within the memory, which `new` has checked.
             base: unsafe { self.base.add(offset) },
             stride: 1 << self.log_stride,
@@ -414,13 +421,13 @@ impl<const MIN: usize> Ring<MIN> {
 
 /// One entry of a ring, which only the thread that uses the ring can reach.
 #[derive(Clone, Copy)]
-pub struct Entry<'a, const MIN: usize> {
+pub struct RingEntry<'a, const MIN: usize> {
     base: NonNull<u8>,
     stride: usize,
-    ring: core::marker::PhantomData<&'a Ring<MIN>>,
+    ring: core::marker::PhantomData<&'a MappedRing<MIN>>,
 }
 
-impl<const MIN: usize> Entry<'_, MIN> {
+impl<const MIN: usize> RingEntry<'_, MIN> {
     /// Stores 8 bytes at a fixed offset, little endian.
     #[inline(always)]
     pub fn put<const OFFSET: usize>(self, value: u64) {
@@ -468,7 +475,7 @@ impl<const MIN: usize> Entry<'_, MIN> {
 
     /// Copies an entry of another ring. Returns false, with nothing written, if its size is
     /// different.
-    pub fn copy_from(self, other: Entry<'_, MIN>) -> bool {
+    pub fn copy_from(self, other: RingEntry<'_, MIN>) -> bool {
         if other.stride != self.stride {
             return false;
         }
@@ -548,7 +555,7 @@ impl<const MIN: usize> Entry<'_, MIN> {
     /// Loads the word again, after all loads before. If its value is the same, it was unchanged
     /// during those loads.
     #[inline(always)]
-    pub fn get32_again<const OFFSET: usize>(self) -> u32 {
+    pub fn reread32<const OFFSET: usize>(self) -> u32 {
         const { assert!(OFFSET % 4 == 0 && OFFSET + 4 <= MIN) };
         fence(Ordering::Acquire);
         let at = self.base.as_ptr().wrapping_add(OFFSET).cast();
@@ -559,7 +566,7 @@ impl<const MIN: usize> Entry<'_, MIN> {
 }
 
 #[cfg(test)]
-impl<const MIN: usize> Ring<MIN> {
+impl<const MIN: usize> MappedRing<MIN> {
     /// Reads `length` bytes of an entry, as the device would.
     pub fn bytes(&self, index: u32, offset: usize, length: usize) -> Vec<u8> {
         let entry = self.entry(index);

@@ -4,28 +4,28 @@
 //! requests as C programs build them.
 #![allow(unsafe_code)]
 
-use super::memory::Memory;
-use super::object::{Ah, Object};
+use super::memory::MappedMemory;
+use super::object::{Ah, VerbsObject};
 use super::pabi::*;
-use super::wr::{Bind, RecvWr, SendWr};
+use super::wr::{RecvWr, SendWr, WindowBind};
 use crate::errno::Errno;
 use core::sync::atomic::{fence, AtomicU32, AtomicU64, Ordering};
 
 /// Memory that a test shares with a queue.
-pub struct Shared(Memory);
+pub struct MockMemory(MappedMemory);
 
-impl Shared {
+impl MockMemory {
     pub fn new(length: usize) -> Self {
-        Self(Memory::heap(length))
+        Self(MappedMemory::heap(length))
     }
 
     /// Returns a view for the queue. The view must not outlive this value.
-    pub fn view(&self) -> Memory {
+    pub fn view(&self) -> MappedMemory {
         self.0.alias()
     }
 
     /// Returns another handle of the same memory, which must not outlive the first handle.
-    pub fn again(&self) -> Self {
+    pub fn alias(&self) -> Self {
         Self(self.0.alias())
     }
 
@@ -102,7 +102,7 @@ pub fn set_atomic(wr: &mut ibv_send_wr, remote_addr: u64, rkey: u32, compare_add
 }
 
 /// Makes `wr` a bind of a window of type `mw_type` to a region.
-pub fn set_bind(wr: &mut ibv_send_wr, bind: Bind, mw_type: ibv_mw_type, imm: u32) {
+pub fn set_bind(wr: &mut ibv_send_wr, bind: WindowBind, mw_type: ibv_mw_type, imm: u32) {
     // SAFETY: the fields are integers, and pointers that may be null.
     let mut mw: Box<ibv_mw> = Box::new(unsafe { core::mem::zeroed() });
     // SAFETY: the fields are integers, and pointers that may be null.
@@ -124,11 +124,11 @@ pub fn set_bind(wr: &mut ibv_send_wr, bind: Bind, mw_type: ibv_mw_type, imm: u32
 
 /// Begins the bind that [`set_bind`] has set, like `ibv_wr_bind_mw`. Returns the bind, and the key
 /// that the window has afterwards.
-pub fn begin_bind(wr: &ibv_send_wr) -> (Option<Bind>, u32) {
+pub fn begin_bind(wr: &ibv_send_wr) -> (Option<WindowBind>, u32) {
     // SAFETY: `set_bind` has set this member of the union.
     let bind = unsafe { wr.__bindgen_anon_2.bind_mw };
     // SAFETY: `set_bind` has set the pointers, and has leaked window and region.
-    let begun = unsafe { Bind::tagged(bind.mw, bind.rkey, &bind.bind_info) };
+    let begun = unsafe { WindowBind::tagged(bind.mw, bind.rkey, &bind.bind_info) };
     // SAFETY: `set_bind` has set the pointer, and has leaked the window.
     (begun, unsafe { (*bind.mw).rkey })
 }
@@ -147,7 +147,7 @@ pub fn set_datagram(wr: &mut ibv_send_wr, ah: *mut ibv_ah, qpn: u32, qkey: u32, 
 
 pub fn free_ah(ah: *mut ibv_ah) {
     // SAFETY: the handle is from a draft of these types, and no work request uses it any more.
-    drop(unsafe { Object::<ibv_ah, Ah>::take(ah) });
+    drop(unsafe { VerbsObject::<ibv_ah, Ah>::take(ah) });
 }
 
 pub fn recv_wr(wr_id: u64, sges: &mut [ibv_sge]) -> ibv_recv_wr {

@@ -11,7 +11,7 @@
 //! | [`lock`] | the lock of a queue |
 //! | [`wr`] | work requests as C passes them |
 //! | [`object`] | objects that C holds by pointer |
-//! | [`asked`] | checks of the options that programs request |
+//! | [`options`] | checks of the options that programs request |
 //! | `device` | registration with libibverbs, opening a device, the table of operations |
 //! | `verbs`, `domains`, `queues`, `srqs`, `windows`, `xrc` | verbs that create, change, destroy |
 //! | `data` | post, poll, arm |
@@ -25,12 +25,12 @@ compile_error!(
      generate those of this target first (scripts/provider-bindings)"
 );
 
-pub mod asked;
 pub mod lock;
 pub mod memory;
 #[cfg(test)]
 pub mod mock;
 pub mod object;
+pub mod options;
 pub mod pabi;
 pub mod wr;
 

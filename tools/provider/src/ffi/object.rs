@@ -8,7 +8,7 @@
 #![allow(unsafe_code)]
 
 use super::pabi::*;
-use crate::users::Use;
+use crate::use_count::UseGuard;
 use core::cell::UnsafeCell;
 use core::ffi::c_int;
 use core::mem::{size_of, MaybeUninit};
@@ -63,7 +63,7 @@ unsafe impl Zeroed for ib_uverbs_ex_create_qp_resp {}
 
 /// Object in memory: libibverbs' part `V`, then the provider's part `T`.
 #[repr(C)]
-pub struct Object<V, T> {
+pub struct VerbsObject<V, T> {
     verbs: UnsafeCell<V>,
     pub inner: T,
 }
@@ -72,11 +72,11 @@ pub struct Object<V, T> {
 /// this value lives.
 pub struct InDomain<T> {
     inner: T,
-    _domain: Option<Use>,
+    _domain: Option<UseGuard>,
 }
 
 impl<T> InDomain<T> {
-    pub fn new(inner: T, domain: Option<Use>) -> Self {
+    pub fn new(inner: T, domain: Option<UseGuard>) -> Self {
         Self {
             inner,
             _domain: domain,
@@ -95,11 +95,11 @@ impl<T> Deref for InDomain<T> {
 
 /// Object whose libibverbs part is being filled. This part is at its final address already, because
 /// the kernel receives the address and returns it with events.
-pub struct Draft<V, T>(Box<Object<V, MaybeUninit<T>>>);
+pub struct ObjectDraft<V, T>(Box<VerbsObject<V, MaybeUninit<T>>>);
 
-impl<V: Zeroed, T> Draft<V, T> {
+impl<V: Zeroed, T> ObjectDraft<V, T> {
     pub fn new() -> Self {
-        Self(Box::new(Object {
+        Self(Box::new(VerbsObject {
             // SAFETY: the trait promises that zeroes are a valid value.
             verbs: UnsafeCell::new(unsafe { core::mem::zeroed() }),
             inner: MaybeUninit::uninit(),
@@ -118,13 +118,13 @@ impl<V: Zeroed, T> Draft<V, T> {
     }
 }
 
-impl<V: Zeroed, T> Object<V, T> {
+impl<V: Zeroed, T> VerbsObject<V, T> {
     /// Returns the provider's part.
     ///
     /// # Safety
     ///
-    /// `ptr` points to the beginning of an object from [`Draft`] with the same types, which lives
-    /// during `'a`.
+    /// `ptr` points to the beginning of an object from [`ObjectDraft`] with the same types, which
+    /// lives during `'a`.
     #[inline(always)]
     pub unsafe fn inner<'a, P>(ptr: *mut P) -> &'a T
     where
@@ -149,12 +149,12 @@ impl<V: Zeroed, T> Object<V, T> {
 pub struct Ah {
     /// Words of an address vector. Each request sets its own destination QPN and Q_Key.
     words: [u64; size_of::<AddressVector>() / 8],
-    _domain: Option<Use>,
+    _domain: Option<UseGuard>,
 }
 
 impl Ah {
     /// Returns the provider's part for an address vector.
-    pub fn new(vector: AddressVector, domain: Option<Use>) -> Self {
+    pub fn new(vector: AddressVector, domain: Option<UseGuard>) -> Self {
         let words: [u64; size_of::<AddressVector>() / 8] = zerocopy::transmute!(vector);
         Self {
             words: words.map(u64::from_le),
@@ -173,7 +173,7 @@ impl Ah {
             return None;
         }
         // SAFETY: the caller meets the conditions of this function.
-        Some(unsafe { Object::<ibv_ah, Self>::inner(ah) })
+        Some(unsafe { VerbsObject::<ibv_ah, Self>::inner(ah) })
     }
 
     #[inline(always)]

@@ -9,13 +9,13 @@
 // The head of `verbs` states the preconditions of all verbs.
 #![allow(clippy::missing_safety_doc)]
 
-use super::asked::check_cq;
-use super::device::Inner;
+use super::device::ContextData;
 use super::lock::Guard;
 use super::object::or_null;
+use super::options::check_cq;
 use super::pabi::*;
-use super::queues::{new_cq, CqObject};
-use crate::cq::{Completion, CqState};
+use super::queues::{new_cq, VerbsCq};
+use crate::cq::{CqState, WorkCompletion};
 use crate::errno::Errno;
 use core::ffi::c_int;
 use core::mem::ManuallyDrop;
@@ -68,9 +68,9 @@ unsafe fn create(
 ///
 /// `cq` is a CQ of this provider.
 #[inline(always)]
-unsafe fn show(cq: *mut ibv_cq_ex, state: &mut CqState) -> bool {
+unsafe fn store_next(cq: *mut ibv_cq_ex, state: &mut CqState) -> bool {
     // SAFETY: the caller meets the conditions of this function.
-    let Some(completion) = unsafe { CqObject::inner(cq) }.next(state) else {
+    let Some(completion) = unsafe { VerbsCq::inner(cq) }.next(state) else {
         return false;
     };
     // SAFETY: the program may only read these members.
@@ -87,9 +87,9 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
         return Errno::INVAL.0;
     }
     // SAFETY: see the head of `verbs`.
-    let mut guard = unsafe { CqObject::inner(cq) }.state().lock_long();
+    let mut guard = unsafe { VerbsCq::inner(cq) }.state().lock_long();
     // SAFETY: see the head of `verbs`.
-    if !unsafe { show(cq, &mut guard) } {
+    if !unsafe { store_next(cq, &mut guard) } {
         return ENOENT;
     }
     core::mem::forget(guard);
@@ -103,18 +103,18 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
 ///
 /// The program is between a successful start and the end of a poll.
 #[inline(always)]
-unsafe fn held<'a>(cq: *mut ibv_cq_ex) -> ManuallyDrop<Guard<'a, CqState>> {
+unsafe fn resume_guard<'a>(cq: *mut ibv_cq_ex) -> ManuallyDrop<Guard<'a, CqState>> {
     // SAFETY: the caller meets the conditions of this function.
-    let lock = unsafe { CqObject::inner(cq) }.state();
+    let lock = unsafe { VerbsCq::inner(cq) }.state();
     // SAFETY: the caller meets the conditions of this function.
     ManuallyDrop::new(unsafe { lock.resume() })
 }
 
 unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
     // SAFETY: the program calls this function between start and end.
-    let mut guard = unsafe { held(cq) };
+    let mut guard = unsafe { resume_guard(cq) };
     // SAFETY: see the head of `verbs`.
-    if unsafe { show(cq, &mut guard) } {
+    if unsafe { store_next(cq, &mut guard) } {
         0
     } else {
         ENOENT
@@ -124,22 +124,22 @@ unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
 unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
     // SAFETY: the program calls this function after a successful start. The entries of all
     // completions that were shown are free already.
-    drop(ManuallyDrop::into_inner(unsafe { held(cq) }));
+    drop(ManuallyDrop::into_inner(unsafe { resume_guard(cq) }));
 }
 
 /// # Safety
 ///
-/// The conditions are those of `held`.
+/// The conditions are those of `resume_guard`.
 #[inline(always)]
-unsafe fn current(cq: *mut ibv_cq_ex) -> Completion {
+unsafe fn current(cq: *mut ibv_cq_ex) -> WorkCompletion {
     // SAFETY: the caller meets the conditions of this function.
-    unsafe { held(cq) }.current
+    unsafe { resume_guard(cq) }.current
 }
 
 macro_rules! readers {
     ($($name:ident -> $type:ty: $value:expr;)*) => {$(
         unsafe extern "C" fn $name(cq: *mut ibv_cq_ex) -> $type {
-            let value: fn(Completion) -> $type = $value;
+            let value: fn(WorkCompletion) -> $type = $value;
             // SAFETY: the program calls this function between start and end.
             value(unsafe { current(cq) })
         }
@@ -166,5 +166,5 @@ unsafe extern "C" fn read_completion_wallclock_ns(cq: *mut ibv_cq_ex) -> u64 {
     // SAFETY: see the head of `verbs`.
     let context = unsafe { (*cq).context };
     // SAFETY: as above.
-    unsafe { Inner::of(context) }.wall_clock(timestamp)
+    unsafe { ContextData::of(context) }.wall_clock(timestamp)
 }

@@ -5,15 +5,15 @@
 // The head of `verbs` states the preconditions of all verbs.
 #![allow(clippy::missing_safety_doc)]
 
-use super::asked::{function, Function};
 use super::lock::Guard;
 use super::object::Ah;
+use super::options::{function, Function};
 use super::pabi::*;
-use super::queues::QpObject;
-use super::wr::Bind;
+use super::queues::VerbsQp;
+use super::wr::WindowBind;
 use crate::builder::Operands;
 use crate::qp::Qp;
-use crate::send::Producer;
+use crate::send::SendProducer;
 use core::ffi::{c_int, c_void};
 use core::mem::ManuallyDrop;
 use core::slice;
@@ -49,7 +49,7 @@ pub unsafe fn set_functions(qp: *mut verbs_qp, offered: u32) {
 #[inline(always)]
 unsafe fn sender<'a>(qp: *mut ibv_qp_ex) -> &'a Qp {
     // SAFETY: the caller meets the conditions of this function.
-    match unsafe { QpObject::inner(qp) }.as_ref() {
+    match unsafe { VerbsQp::inner(qp) }.as_ref() {
         Some(qp) => qp,
         // A target of extended connections has none of these functions, so the program cannot call
         // them.
@@ -70,7 +70,7 @@ unsafe extern "C" fn start(qp: *mut ibv_qp_ex) {
 ///
 /// The program is between start and complete or abort.
 #[inline(always)]
-unsafe fn held<'a>(qp: *mut ibv_qp_ex) -> (&'a Qp, ManuallyDrop<Guard<'a, Producer>>) {
+unsafe fn resume_guard<'a>(qp: *mut ibv_qp_ex) -> (&'a Qp, ManuallyDrop<Guard<'a, SendProducer>>) {
     // SAFETY: the caller meets the conditions of this function.
     let qp = unsafe { sender(qp) };
     // SAFETY: the caller meets the conditions of this function.
@@ -80,7 +80,7 @@ unsafe fn held<'a>(qp: *mut ibv_qp_ex) -> (&'a Qp, ManuallyDrop<Guard<'a, Produc
 
 unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> c_int {
     // SAFETY: the program calls this function after start.
-    let (qp, guard) = unsafe { held(qp) };
+    let (qp, guard) = unsafe { resume_guard(qp) };
     match qp.sends.commit(ManuallyDrop::into_inner(guard)) {
         Ok(()) => 0,
         Err(errno) => errno.0,
@@ -89,7 +89,7 @@ unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> c_int {
 
 unsafe extern "C" fn abort(qp: *mut ibv_qp_ex) {
     // SAFETY: the program calls this function after start. The producer index has not moved.
-    let (_, guard) = unsafe { held(qp) };
+    let (_, guard) = unsafe { resume_guard(qp) };
     drop(ManuallyDrop::into_inner(guard));
 }
 
@@ -103,7 +103,7 @@ unsafe fn begin(ex: *mut ibv_qp_ex, opcode: u32, operands: Operands) {
     // SAFETY: as above.
     let flags = unsafe { (*ex).wr_flags };
     // SAFETY: the caller meets the conditions of this function.
-    let (qp, mut guard) = unsafe { held(ex) };
+    let (qp, mut guard) = unsafe { resume_guard(ex) };
     qp.sends.begin(&mut guard, opcode, wr_id, flags, operands);
 }
 
@@ -114,11 +114,11 @@ unsafe fn begin(ex: *mut ibv_qp_ex, opcode: u32, operands: Operands) {
 ///
 /// `mw` is a window of this provider that no other thread changes meanwhile. `info` is readable,
 /// and names a region of this provider or none.
-unsafe fn window(mw: *mut ibv_mw, rkey: u32, info: *const ibv_mw_bind_info) -> Option<Bind> {
+unsafe fn window(mw: *mut ibv_mw, rkey: u32, info: *const ibv_mw_bind_info) -> Option<WindowBind> {
     // SAFETY: the caller meets the conditions of this function.
     let info = unsafe { &*info };
     // SAFETY: as above.
-    unsafe { Bind::tagged(mw, rkey, info) }
+    unsafe { WindowBind::tagged(mw, rkey, info) }
 }
 
 macro_rules! requests {
@@ -135,7 +135,7 @@ macro_rules! requests {
             $(
                 unsafe extern "C" fn $field(ex: *mut ibv_qp_ex $(, _: $type)*) {
                     // SAFETY: the program calls this function between start and complete.
-                    let (qp, mut guard) = unsafe { held(ex) };
+                    let (qp, mut guard) = unsafe { resume_guard(ex) };
                     qp.sends.refuse(&mut guard);
                 }
                 ex.$field = match function(offered, $operation) {
@@ -177,7 +177,7 @@ requests! {
 
 unsafe extern "C" fn set_ud_addr(ex: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, qkey: u32) {
     // SAFETY: the program calls this function between start and complete.
-    let (qp, mut guard) = unsafe { held(ex) };
+    let (qp, mut guard) = unsafe { resume_guard(ex) };
     // SAFETY: see the head of `verbs`.
     if let Some(ah) = unsafe { Ah::from_ptr(ah) } {
         qp.sends.set_address(&mut guard, ah, qpn, qkey);
@@ -186,13 +186,13 @@ unsafe extern "C" fn set_ud_addr(ex: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, 
 
 unsafe extern "C" fn set_xrc_srqn(ex: *mut ibv_qp_ex, srqn: u32) {
     // SAFETY: the program calls this function between start and complete.
-    let (qp, mut guard) = unsafe { held(ex) };
+    let (qp, mut guard) = unsafe { resume_guard(ex) };
     qp.sends.set_srqn(&mut guard, srqn);
 }
 
 unsafe extern "C" fn set_sge(ex: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
     // SAFETY: the program calls this function between start and complete.
-    let (qp, mut guard) = unsafe { held(ex) };
+    let (qp, mut guard) = unsafe { resume_guard(ex) };
     qp.sends.add_sge(&mut guard, addr, length, lkey);
 }
 
@@ -201,7 +201,7 @@ unsafe extern "C" fn set_sge_list(ex: *mut ibv_qp_ex, count: usize, list: *const
         return;
     }
     // SAFETY: the program calls this function between start and complete.
-    let (qp, mut guard) = unsafe { held(ex) };
+    let (qp, mut guard) = unsafe { resume_guard(ex) };
     // SAFETY: the program passes a list of `count` elements.
     for sge in unsafe { slice::from_raw_parts(list, count) } {
         qp.sends.add_sge(&mut guard, sge.addr, sge.length, sge.lkey);
@@ -211,7 +211,7 @@ unsafe extern "C" fn set_sge_list(ex: *mut ibv_qp_ex, count: usize, list: *const
 /// # Safety
 ///
 /// `addr` has `length` readable bytes.
-unsafe fn add_inline(qp: &Qp, producer: &mut Producer, addr: *const c_void, length: usize) {
+unsafe fn add_inline(qp: &Qp, producer: &mut SendProducer, addr: *const c_void, length: usize) {
     qp.sends.add_inline(producer, length, |wqe, offset| {
         // SAFETY: the caller meets the conditions of this function.
         unsafe { wqe.0.copy_in(offset, addr.cast(), length) }
@@ -220,7 +220,7 @@ unsafe fn add_inline(qp: &Qp, producer: &mut Producer, addr: *const c_void, leng
 
 unsafe extern "C" fn set_inline_data(ex: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
     // SAFETY: the program calls this function between start and complete.
-    let (qp, mut guard) = unsafe { held(ex) };
+    let (qp, mut guard) = unsafe { resume_guard(ex) };
     // SAFETY: the program passes readable data.
     unsafe { add_inline(qp, &mut guard, addr, length) };
 }
@@ -234,7 +234,7 @@ unsafe extern "C" fn set_inline_data_list(
         return;
     }
     // SAFETY: the program calls this function between start and complete.
-    let (qp, mut guard) = unsafe { held(ex) };
+    let (qp, mut guard) = unsafe { resume_guard(ex) };
     // SAFETY: the program passes a list of `count` elements.
     for part in unsafe { slice::from_raw_parts(list, count) } {
         // SAFETY: the program passes readable data.

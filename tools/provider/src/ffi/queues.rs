@@ -6,17 +6,17 @@
 // The head of `verbs` states the preconditions of all verbs.
 #![allow(clippy::missing_safety_doc)]
 
-use super::asked::{check_qp, offered};
-use super::device::{check, Inner, Message};
+use super::device::{check, ContextData, DriverMessage};
 use super::domains::Pd;
-use super::memory::{Memory, Protection, Ring};
-use super::object::{or_null, Draft, InDomain, Object};
+use super::memory::{MapAccess, MappedMemory, MappedRing};
+use super::object::{or_null, InDomain, ObjectDraft, VerbsObject};
+use super::options::{check_qp, offered};
 use super::pabi::*;
-use super::srqs::SrqObject;
+use super::srqs::VerbsSrq;
 use super::{post_ex, xrc};
 use crate::cq::{self, Cq};
 use crate::errno::Errno;
-use crate::qp::{Qp, Receives};
+use crate::qp::{Qp, ReceiveSource};
 use crate::recv::{RecvConfig, RecvQueue};
 use crate::send::{SendConfig, SendQueue};
 use core::ffi::c_int;
@@ -29,23 +29,23 @@ use verbena_abi::uverbs::{ResizeCqReq, ResizeCqResp, RESIZE_MOVE, RESIZE_PREPARE
 use verbena_abi::{wqe, Le64};
 
 /// CQ of this provider as C sees it.
-pub type CqObject = Object<verbs_cq, InDomain<Arc<Cq>>>;
+pub type VerbsCq = VerbsObject<verbs_cq, InDomain<Arc<Cq>>>;
 /// Queue pair of this provider as C sees it.
-pub type QpObject = Object<verbs_qp, QpMember>;
+pub type VerbsQp = VerbsObject<verbs_qp, QpMember>;
 /// Provider's part of a queue pair. A target of extended connections has none.
 pub type QpMember = InDomain<Option<Arc<Qp>>>;
 /// Maps the ring of a queue that the kernel has created.
 pub fn map_ring<const MIN: usize>(
-    context: &Inner,
+    context: &ContextData,
     offset: Le64,
     length: Le64,
     log_size: u8,
     log_stride: u8,
-    protection: Protection,
-) -> Result<Ring<MIN>, Errno> {
+    protection: MapAccess,
+) -> Result<MappedRing<MIN>, Errno> {
     let length = usize::try_from(length.get()).map_err(|_| Errno::IO)?;
-    let memory = Memory::map(context.fd(), offset.get(), length, protection)?;
-    Ring::new(memory, log_size, log_stride).ok_or(Errno::IO)
+    let memory = MappedMemory::map(context.fd(), offset.get(), length, protection)?;
+    MappedRing::new(memory, log_size, log_stride).ok_or(Errno::IO)
 }
 
 pub unsafe extern "C" fn create_cq(
@@ -86,11 +86,11 @@ pub unsafe fn new_cq(
         Some(domain.ok_or(Errno::INVAL)?)
     };
     // SAFETY: see the head of this file.
-    let inner = unsafe { Inner::of(context) };
+    let inner = unsafe { ContextData::of(context) };
     // SAFETY: the structure consists of integers, which may be zero.
     let mut request: ibv_create_cq_ex = unsafe { core::mem::zeroed() };
-    let mut response = Message::<ib_uverbs_ex_create_cq_resp, CreateCqResp>::zeroed();
-    let mut cq = Draft::<verbs_cq, InDomain<Arc<Cq>>>::new();
+    let mut response = DriverMessage::<ib_uverbs_ex_create_cq_resp, CreateCqResp>::zeroed();
+    let mut cq = ObjectDraft::<verbs_cq, InDomain<Arc<Cq>>>::new();
     // SAFETY: see the head of this file.
     check(unsafe {
         ibv_cmd_create_cq_ex(
@@ -113,7 +113,7 @@ pub unsafe fn new_cq(
             length,
             driver.log_size,
             cq::LOG_STRIDE,
-            Protection::Read,
+            MapAccess::Read,
         )?;
         Ok(Arc::new(Cq::new(
             ring,
@@ -137,7 +137,7 @@ pub unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
     let returned = unsafe { ibv_cmd_destroy_cq(cq) };
     if returned == 0 {
         // SAFETY: the object comes from `new_cq`, and the kernel no longer knows it.
-        drop(unsafe { CqObject::take(cq) });
+        drop(unsafe { VerbsCq::take(cq) });
     }
     returned
 }
@@ -160,13 +160,13 @@ unsafe fn move_cq(cq: *mut ibv_cq, cqe: c_int) -> Result<(), Errno> {
     // SAFETY: see the head of this file.
     let context = unsafe { (*cq).context };
     // SAFETY: as above.
-    let inner = unsafe { Inner::of(context) };
+    let inner = unsafe { ContextData::of(context) };
     let step = |step| {
-        let mut request = Message::<ibv_resize_cq, ResizeCqReq>::new(ResizeCqReq {
+        let mut request = DriverMessage::<ibv_resize_cq, ResizeCqReq>::new(ResizeCqReq {
             step,
             ..ResizeCqReq::default()
         });
-        let mut response = Message::<ib_uverbs_resize_cq_resp, ResizeCqResp>::zeroed();
+        let mut response = DriverMessage::<ib_uverbs_resize_cq_resp, ResizeCqResp>::zeroed();
         // SAFETY: see the head of this file.
         check(unsafe {
             ibv_cmd_resize_cq(
@@ -181,7 +181,7 @@ unsafe fn move_cq(cq: *mut ibv_cq, cqe: c_int) -> Result<(), Errno> {
         Ok(response.driver)
     };
     // SAFETY: see the head of this file.
-    let queue = unsafe { CqObject::inner(cq) };
+    let queue = unsafe { VerbsCq::inner(cq) };
     queue.resize(
         || {
             let made = step(RESIZE_PREPARE)?;
@@ -192,7 +192,7 @@ unsafe fn move_cq(cq: *mut ibv_cq, cqe: c_int) -> Result<(), Errno> {
                 length,
                 made.log_size,
                 cq::LOG_STRIDE,
-                Protection::Read,
+                MapAccess::Read,
             )?;
             Ok((ring, made.log_size))
         },
@@ -209,22 +209,22 @@ pub unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_att
 
 pub unsafe extern "C" fn create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> *mut ibv_qp {
     // SAFETY: see the head of this file.
-    let asked = unsafe { &mut *attr };
+    let init_attr = unsafe { &mut *attr };
     // SAFETY: the structure consists of integers and pointers, which may be zero and null.
     let mut extended: ibv_qp_init_attr_ex = unsafe { core::mem::zeroed() };
-    extended.qp_context = asked.qp_context;
-    extended.send_cq = asked.send_cq;
-    extended.recv_cq = asked.recv_cq;
-    extended.srq = asked.srq;
-    extended.cap = asked.cap;
-    extended.qp_type = asked.qp_type;
-    extended.sq_sig_all = asked.sq_sig_all;
+    extended.qp_context = init_attr.qp_context;
+    extended.send_cq = init_attr.send_cq;
+    extended.recv_cq = init_attr.recv_cq;
+    extended.srq = init_attr.srq;
+    extended.cap = init_attr.cap;
+    extended.qp_type = init_attr.qp_type;
+    extended.sq_sig_all = init_attr.sq_sig_all;
     extended.comp_mask = IBV_QP_INIT_ATTR_PD;
     extended.pd = pd;
     // SAFETY: see the head of this file.
     let context = unsafe { (*pd).context };
     // SAFETY: as above.
-    or_null(unsafe { new_qp(context, extended, &mut asked.cap) }).cast()
+    or_null(unsafe { new_qp(context, extended, &mut init_attr.cap) }).cast()
 }
 
 pub unsafe extern "C" fn create_qp_ex(
@@ -232,9 +232,9 @@ pub unsafe extern "C" fn create_qp_ex(
     attr: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
     // SAFETY: see the head of this file.
-    let asked = unsafe { &mut *attr };
+    let init_attr = unsafe { &mut *attr };
     // SAFETY: as above.
-    or_null(unsafe { new_qp(context, *asked, &mut asked.cap) }).cast()
+    or_null(unsafe { new_qp(context, *init_attr, &mut init_attr.cap) }).cast()
 }
 
 /// Creates a queue pair from a copy of the attributes, and stores its actual capacities in `cap`.
@@ -273,15 +273,15 @@ unsafe fn new_qp(
     // SAFETY: see the head of this file.
     let domain = unsafe { Pd::of(pd) }.begin_use();
     // SAFETY: see the head of this file.
-    let inner = unsafe { Inner::of(context) };
+    let inner = unsafe { ContextData::of(context) };
     // SAFETY: see the head of this file.
-    let send_cq = Arc::clone(unsafe { CqObject::inner(attr.send_cq) });
+    let send_cq = Arc::clone(unsafe { VerbsCq::inner(attr.send_cq) });
     // SAFETY: see the head of this file.
-    let recv_cq = Arc::clone(unsafe { CqObject::inner(attr.recv_cq) });
+    let recv_cq = Arc::clone(unsafe { VerbsCq::inner(attr.recv_cq) });
     // SAFETY: the structure consists of integers, which may be zero.
     let mut request: ibv_create_qp_ex = unsafe { core::mem::zeroed() };
-    let mut response = Message::<ib_uverbs_ex_create_qp_resp, CreateQpResp>::zeroed();
-    let mut qp = Draft::<verbs_qp, QpMember>::new();
+    let mut response = DriverMessage::<ib_uverbs_ex_create_qp_resp, CreateQpResp>::zeroed();
+    let mut qp = ObjectDraft::<verbs_qp, QpMember>::new();
     // SAFETY: see the head of this file.
     check(unsafe {
         ibv_cmd_create_qp_ex2(
@@ -318,7 +318,7 @@ unsafe fn new_qp(
 ///
 /// The conditions are those of `create_qp_ex`.
 unsafe fn make_qp(
-    inner: &Inner,
+    inner: &ContextData,
     attr: &ibv_qp_init_attr_ex,
     driver: &CreateQpResp,
     datagram: bool,
@@ -335,7 +335,7 @@ unsafe fn make_qp(
         driver.sq_length,
         driver.log_sq_size,
         driver.log_sq_stride,
-        Protection::ReadWrite,
+        MapAccess::ReadWrite,
     )?;
     let sends = SendQueue::new(
         ring,
@@ -353,7 +353,7 @@ unsafe fn make_qp(
     );
     let receives = if !attr.srq.is_null() {
         // SAFETY: see the head of this file.
-        Receives::Shared(Arc::clone(unsafe { SrqObject::inner(attr.srq) }))
+        ReceiveSource::Shared(Arc::clone(unsafe { VerbsSrq::inner(attr.srq) }))
     } else if driver.rq_length.get() != 0 {
         let ring = map_ring(
             inner,
@@ -361,7 +361,7 @@ unsafe fn make_qp(
             driver.rq_length,
             driver.log_rq_size,
             driver.log_rq_stride,
-            Protection::ReadWrite,
+            MapAccess::ReadWrite,
         )?;
         let config = RecvConfig {
             max_wr: attr.cap.max_recv_wr,
@@ -370,9 +370,9 @@ unsafe fn make_qp(
             shared: false,
             sharing,
         };
-        Receives::Own(RecvQueue::new(ring, area, config))
+        ReceiveSource::Own(RecvQueue::new(ring, area, config))
     } else {
-        Receives::None
+        ReceiveSource::None
     };
     let qpn = driver.qpn.get();
     Ok(Arc::new(Qp::new(qpn, sends, receives, send_cq, recv_cq)))
@@ -388,7 +388,7 @@ pub unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask
         // SAFETY: see the head of this file.
         let state = unsafe { (*attr).qp_state };
         // SAFETY: see the head of this file.
-        let Some(qp) = unsafe { QpObject::inner(qp) }.as_ref() else {
+        let Some(qp) = unsafe { VerbsQp::inner(qp) }.as_ref() else {
             return 0;
         };
         match u8::try_from(state).ok().and_then(QpState::from_raw) {
@@ -426,7 +426,7 @@ pub unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
     let returned = unsafe { ibv_cmd_destroy_qp(qp) };
     if returned == 0 {
         // SAFETY: the object comes from `new_qp`, and the kernel no longer knows it.
-        let object = unsafe { QpObject::take(qp) };
+        let object = unsafe { VerbsQp::take(qp) };
         if let Some(qp) = object.inner.as_ref() {
             qp.detach();
         }

@@ -5,11 +5,11 @@
 // The head of `verbs` states the preconditions of all verbs.
 #![allow(clippy::missing_safety_doc)]
 
-use super::device::{check, Inner, Message};
+use super::device::{check, ContextData, DriverMessage};
 use super::domains::Pd;
 use super::lock::Sharing;
-use super::memory::Protection;
-use super::object::{or_null, Draft, InDomain, Object};
+use super::memory::MapAccess;
+use super::object::{or_null, InDomain, ObjectDraft, VerbsObject};
 use super::pabi::*;
 use super::queues::map_ring;
 use crate::cq::Cq;
@@ -25,7 +25,7 @@ use verbena_abi::uverbs::{
 };
 
 /// SRQ of this provider as C sees it.
-pub type SrqObject = Object<verbs_srq, InDomain<Arc<Srq>>>;
+pub type VerbsSrq = VerbsObject<verbs_srq, InDomain<Arc<Srq>>>;
 
 pub unsafe extern "C" fn create_srq(pd: *mut ibv_pd, attr: *mut ibv_srq_init_attr) -> *mut ibv_srq {
     // SAFETY: see the head of this file.
@@ -39,14 +39,14 @@ unsafe fn new_srq(pd: *mut ibv_pd, attr: *mut ibv_srq_init_attr) -> Result<*mut 
     // SAFETY: see the head of this file.
     let context = unsafe { (*pd).context };
     // SAFETY: as above.
-    let inner = unsafe { Inner::of(context) };
+    let inner = unsafe { ContextData::of(context) };
     // SAFETY: as above.
     let within = unsafe { Pd::of(pd) };
     let domain = within.begin_use();
     // SAFETY: the structure consists of integers, which may be zero.
     let mut request: ibv_create_srq = unsafe { core::mem::zeroed() };
-    let mut response = Message::<ib_uverbs_create_srq_resp, CreateSrqResp>::zeroed();
-    let mut srq = Draft::<verbs_srq, InDomain<Arc<Srq>>>::new();
+    let mut response = DriverMessage::<ib_uverbs_create_srq_resp, CreateSrqResp>::zeroed();
+    let mut srq = ObjectDraft::<verbs_srq, InDomain<Arc<Srq>>>::new();
     // SAFETY: see the head of this file.
     check(unsafe {
         ibv_cmd_create_srq(
@@ -76,7 +76,7 @@ unsafe fn new_srq(pd: *mut ibv_pd, attr: *mut ibv_srq_init_attr) -> Result<*mut 
 
 /// Returns the provider's part of an SRQ that the kernel has created.
 pub fn make_srq(
-    inner: &Inner,
+    inner: &ContextData,
     driver: &CreateSrqResp,
     (max_wr, max_sge): (u32, u32),
     sharing: Sharing,
@@ -89,7 +89,7 @@ pub fn make_srq(
         driver.ring_length,
         driver.log_size,
         driver.log_stride,
-        Protection::ReadWrite,
+        MapAccess::ReadWrite,
     )?;
     let config = RecvConfig {
         max_wr,
@@ -144,9 +144,9 @@ unsafe fn resize_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr, mask: c_int) ->
     // SAFETY: see the head of this file.
     let context = unsafe { (*srq).context };
     // SAFETY: as above.
-    let inner = unsafe { Inner::of(context) };
+    let inner = unsafe { ContextData::of(context) };
     let step = |step, response: *mut ResizeSrqResp| {
-        let mut request = Message::<ibv_modify_srq, ResizeSrqReq>::new(ResizeSrqReq {
+        let mut request = DriverMessage::<ibv_modify_srq, ResizeSrqReq>::new(ResizeSrqReq {
             step,
             response: (response as u64).into(),
             ..ResizeSrqReq::default()
@@ -159,14 +159,14 @@ unsafe fn resize_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr, mask: c_int) ->
         })
     };
     // SAFETY: see the head of this file.
-    let queue = &unsafe { SrqObject::inner(srq) }.queue;
+    let queue = &unsafe { VerbsSrq::inner(srq) }.queue;
     let log_stride = queue.log_stride();
     queue.resize(
         || {
             let mut made = ResizeSrqResp::default();
             step(RESIZE_PREPARE, &mut made)?;
             let (offset, length) = (made.ring_offset, made.ring_length);
-            let (log_size, access) = (made.log_size, Protection::ReadWrite);
+            let (log_size, access) = (made.log_size, MapAccess::ReadWrite);
             let ring = map_ring(inner, offset, length, log_size, log_stride, access)?;
             Ok((ring, made.max_wr.get()))
         },
@@ -183,7 +183,7 @@ pub unsafe extern "C" fn query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -
 
 pub unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_int {
     // SAFETY: see the head of this file.
-    let srq = unsafe { SrqObject::inner(srq) };
+    let srq = unsafe { VerbsSrq::inner(srq) };
     // SAFETY: as above.
     unsafe { number.write(srq.srqn) };
     0
@@ -194,7 +194,7 @@ pub unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
     let returned = unsafe { ibv_cmd_destroy_srq(srq) };
     if returned == 0 {
         // SAFETY: the object comes from `new_srq`, and the kernel no longer knows it.
-        let object = unsafe { SrqObject::take(srq) };
+        let object = unsafe { VerbsSrq::take(srq) };
         if let Some(cq) = &object.inner.cq {
             cq.detach_srq(&object.inner);
         }

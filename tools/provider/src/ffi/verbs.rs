@@ -9,12 +9,12 @@
 // The head of this file states the preconditions for all functions.
 #![allow(clippy::missing_safety_doc)]
 
-use super::device::{check, Inner, Message};
+use super::device::{check, ContextData, DriverMessage};
 use super::domains::Pd;
-use super::object::{or_null, Ah, Draft, Object};
+use super::object::{or_null, Ah, ObjectDraft, VerbsObject};
 use super::pabi::*;
 use crate::errno::Errno;
-use crate::users::Use;
+use crate::use_count::UseGuard;
 use core::ffi::{c_char, c_int, c_void};
 use core::mem::{size_of, size_of_val};
 use std::sync::{Mutex, PoisonError};
@@ -23,14 +23,14 @@ use verbena_abi::uverbs::CreateAhResp;
 use verbena_abi::{regs, Le16, Le32};
 
 /// Provider's part of a memory region: only the domain that the region is in, which can be changed.
-struct Mr(Mutex<Option<Use>>);
+struct Mr(Mutex<Option<UseGuard>>);
 
 impl Mr {
-    fn new(domain: Option<Use>) -> Self {
+    fn new(domain: Option<UseGuard>) -> Self {
         Self(Mutex::new(domain))
     }
 
-    fn change_domain(&self, domain: Option<Use>) {
+    fn change_domain(&self, domain: Option<UseGuard>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = domain;
     }
 }
@@ -76,7 +76,7 @@ pub unsafe extern "C" fn query_rt_values(
     }
     if values.comp_mask != 0 {
         // SAFETY: see the head of this file.
-        match unsafe { Inner::of(context) }.clock() {
+        match unsafe { ContextData::of(context) }.clock() {
             // As in other providers, the member for nanoseconds holds the whole raw value.
             Ok(clock) => (values.raw_clock.tv_sec, values.raw_clock.tv_nsec) = (0, clock as i64),
             Err(errno) => return errno.0,
@@ -109,7 +109,7 @@ pub unsafe extern "C" fn async_event(context: *mut ibv_context, event: *mut ibv_
     let event = unsafe { &*event };
     if event.event_type == IBV_EVENT_DEVICE_FATAL {
         // SAFETY: see the head of this file.
-        unsafe { Inner::of(context) }.bury();
+        unsafe { ContextData::of(context) }.mark_dead();
     }
 }
 
@@ -124,7 +124,7 @@ pub unsafe extern "C" fn reg_mr(
     let mut request: ibv_reg_mr = unsafe { core::mem::zeroed() };
     // SAFETY: the structure consists of integers, which may be zero.
     let mut response: ib_uverbs_reg_mr_resp = unsafe { core::mem::zeroed() };
-    let mut mr = Draft::<verbs_mr, Mr>::new();
+    let mut mr = ObjectDraft::<verbs_mr, Mr>::new();
     // SAFETY: see the head of this file.
     let domain = unsafe { Pd::of(pd) }.begin_use();
     // SAFETY: see the head of this file.
@@ -153,7 +153,7 @@ pub unsafe extern "C" fn reg_dmabuf_mr(
     fd: c_int,
     access: c_int,
 ) -> *mut ibv_mr {
-    let mut mr = Draft::<verbs_mr, Mr>::new();
+    let mut mr = ObjectDraft::<verbs_mr, Mr>::new();
     // SAFETY: see the head of this file.
     let domain = unsafe { Pd::of(pd) }.begin_use();
     // SAFETY: see the head of this file.
@@ -212,7 +212,7 @@ pub unsafe extern "C" fn rereg_mr(
     };
     if returned == 0 && other_domain {
         // SAFETY: the object comes from `reg_mr`.
-        unsafe { Object::<verbs_mr, Mr>::inner(mr) }.change_domain(domain);
+        unsafe { VerbsObject::<verbs_mr, Mr>::inner(mr) }.change_domain(domain);
     }
     returned
 }
@@ -222,13 +222,13 @@ pub unsafe extern "C" fn dereg_mr(mr: *mut verbs_mr) -> c_int {
     let returned = unsafe { ibv_cmd_dereg_mr(mr) };
     if returned == 0 {
         // SAFETY: the object comes from `reg_mr`, and the kernel no longer knows it.
-        drop(unsafe { Object::<verbs_mr, Mr>::take(mr) });
+        drop(unsafe { VerbsObject::<verbs_mr, Mr>::take(mr) });
     }
     returned
 }
 
 pub unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr {
-    let mut mr = Draft::<verbs_mr, Mr>::new();
+    let mut mr = ObjectDraft::<verbs_mr, Mr>::new();
     // SAFETY: see the head of this file.
     let domain = unsafe { Pd::of(pd) }.begin_use();
     // SAFETY: see the head of this file.
@@ -239,7 +239,7 @@ pub unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr 
 /// Frees the object of an imported region in this process. The region itself stays.
 pub unsafe extern "C" fn unimport_mr(mr: *mut ibv_mr) {
     // SAFETY: the object comes from `import_mr`.
-    drop(unsafe { Object::<verbs_mr, Mr>::take(mr) });
+    drop(unsafe { VerbsObject::<verbs_mr, Mr>::take(mr) });
 }
 
 pub unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
@@ -257,8 +257,8 @@ unsafe fn new_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> Result<*mut ibv_ah,
         // RoCE has only global addresses.
         return Err(Errno::INVAL);
     }
-    let mut response = Message::<ib_uverbs_create_ah_resp, CreateAhResp>::zeroed();
-    let mut ah = Draft::<ibv_ah, Ah>::new();
+    let mut response = DriverMessage::<ib_uverbs_create_ah_resp, CreateAhResp>::zeroed();
+    let mut ah = ObjectDraft::<ibv_ah, Ah>::new();
     // SAFETY: see the head of this file.
     check(unsafe {
         ibv_cmd_create_ah(
@@ -295,7 +295,7 @@ pub unsafe extern "C" fn destroy_ah(ah: *mut ibv_ah) -> c_int {
     let returned = unsafe { ibv_cmd_destroy_ah(ah) };
     if returned == 0 {
         // SAFETY: the object comes from `create_ah`, and the kernel no longer knows it.
-        drop(unsafe { Object::<ibv_ah, Ah>::take(ah) });
+        drop(unsafe { VerbsObject::<ibv_ah, Ah>::take(ah) });
     }
     returned
 }

@@ -8,10 +8,10 @@
 
 use super::device::check;
 use super::domains::Pd;
-use super::object::{or_null, Draft, InDomain, Object};
+use super::object::{or_null, InDomain, ObjectDraft, VerbsObject};
 use super::pabi::*;
-use super::queues::QpObject;
-use super::wr::Bind;
+use super::queues::VerbsQp;
+use super::wr::WindowBind;
 use crate::builder::Operands;
 use crate::errno::Errno;
 use core::ffi::c_int;
@@ -25,7 +25,7 @@ pub unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, mw_type: ibv_mw_type) -> *mut
     let mut request: ibv_alloc_mw = unsafe { core::mem::zeroed() };
     // SAFETY: the structure consists of integers, which may be zero.
     let mut response: ib_uverbs_alloc_mw_resp = unsafe { core::mem::zeroed() };
-    let mut mw = Draft::<ibv_mw, Mw>::new();
+    let mut mw = ObjectDraft::<ibv_mw, Mw>::new();
     // SAFETY: see the head of this file.
     let domain = unsafe { Pd::of(pd) }.begin_use();
     // SAFETY: see the head of this file.
@@ -48,7 +48,7 @@ pub unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     let returned = unsafe { ibv_cmd_dealloc_mw(mw) };
     if returned == 0 {
         // SAFETY: the object comes from `alloc_mw`, and the kernel no longer knows it.
-        drop(unsafe { Object::<ibv_mw, Mw>::take(mw) });
+        drop(unsafe { VerbsObject::<ibv_mw, Mw>::take(mw) });
     }
     returned
 }
@@ -73,9 +73,9 @@ pub unsafe extern "C" fn bind_mw(
     let old = unsafe { (*mw).rkey };
     let key = next_key(old);
     // SAFETY: see the head of this file.
-    let wanted = unsafe { Bind::new(key, info) };
+    let wanted = unsafe { WindowBind::new(key, info) };
     // SAFETY: see the head of this file.
-    let Some(qp) = unsafe { QpObject::inner(qp) }.as_ref() else {
+    let Some(qp) = unsafe { VerbsQp::inner(qp) }.as_ref() else {
         return Errno::INVAL.0;
     };
     let mut guard = qp.sends.start(|| qp.may_send());

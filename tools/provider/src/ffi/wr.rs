@@ -8,7 +8,7 @@
 //! then safe.
 #![allow(unsafe_code)]
 
-use super::memory::Entry;
+use super::memory::RingEntry;
 use super::object::Ah;
 use super::pabi::{ibv_mw, ibv_mw_bind_info, ibv_recv_wr, ibv_send_wr, ibv_sge, IBV_MW_TYPE_2};
 use core::slice;
@@ -71,7 +71,7 @@ macro_rules! request {
             /// Copies the SGEs to `offset` of `entry`. Returns false if there is no list, or no
             /// room for it.
             #[inline(always)]
-            pub fn copy_sges<const MIN: usize>(self, entry: Entry<'_, MIN>, offset: usize) -> bool {
+            pub fn copy_sges<const MIN: usize>(self, entry: RingEntry<'_, MIN>, offset: usize) -> bool {
                 self.sges().is_some_and(|sges| entry.put_all(offset, sges))
             }
         }
@@ -80,7 +80,7 @@ macro_rules! request {
 
 /// Operands of the bind of a memory window.
 #[derive(Clone, Copy)]
-pub struct Bind {
+pub struct WindowBind {
     /// New key of the window.
     pub key: u32,
     /// First address of the window in the region.
@@ -93,7 +93,7 @@ pub struct Bind {
     pub access: u32,
 }
 
-impl Bind {
+impl WindowBind {
     /// Returns the bind that a program requests for a window of type 2, or `None` for another
     /// window.
     ///
@@ -189,12 +189,12 @@ impl<'a> SendWr<'a> {
     /// Returns the bind of a window of type 2 whose request is posted, and gives the window its new
     /// key.
     #[inline(always)]
-    pub fn bind(self) -> Option<Bind> {
+    pub fn bind(self) -> Option<WindowBind> {
         // SAFETY: the union member consists of integers and pointers, which are set for this
         // opcode.
         let window = unsafe { self.0.__bindgen_anon_2.bind_mw };
         // SAFETY: `new`'s caller vouched for window and region.
-        let bind = unsafe { Bind::tagged(window.mw, window.rkey, &window.bind_info) }?;
+        let bind = unsafe { WindowBind::tagged(window.mw, window.rkey, &window.bind_info) }?;
         // SAFETY: the pointer refers to a window, which no other thread uses meanwhile.
         unsafe { (*window.mw).rkey = bind.key };
         Some(bind)
@@ -223,7 +223,7 @@ impl<'a> SendWr<'a> {
     #[inline(always)]
     pub fn copy_inline<const MIN: usize>(
         self,
-        entry: Entry<'_, MIN>,
+        entry: RingEntry<'_, MIN>,
         offset: usize,
         most: u32,
     ) -> Option<u32> {

@@ -6,12 +6,12 @@
 // The head of `verbs` states the preconditions of all verbs.
 #![allow(clippy::missing_safety_doc)]
 
-use super::asked::check_flags;
-use super::device::{check, Inner, Message};
+use super::device::{check, ContextData, DriverMessage};
 use super::domains::Pd;
-use super::object::{or_null, Draft, InDomain, Object};
+use super::object::{or_null, InDomain, ObjectDraft, VerbsObject};
+use super::options::check_flags;
 use super::pabi::*;
-use super::queues::{CqObject, QpMember};
+use super::queues::{QpMember, VerbsCq};
 use super::srqs::make_srq;
 use crate::errno::Errno;
 use crate::qp::Srq;
@@ -21,7 +21,7 @@ use std::sync::Arc;
 use verbena_abi::uverbs::CreateSrqResp;
 
 /// XRC domain of this provider as C sees it. All of its state is in the kernel.
-type XrcdObject = Object<verbs_xrcd, ()>;
+type VerbsXrcd = VerbsObject<verbs_xrcd, ()>;
 
 pub unsafe extern "C" fn open_xrcd(
     context: *mut ibv_context,
@@ -31,7 +31,7 @@ pub unsafe extern "C" fn open_xrcd(
     let mut request: ibv_open_xrcd = unsafe { core::mem::zeroed() };
     // SAFETY: the structure consists of integers, which may be zero.
     let mut response: ib_uverbs_open_xrcd_resp = unsafe { core::mem::zeroed() };
-    let mut xrcd = Draft::<verbs_xrcd, ()>::new();
+    let mut xrcd = ObjectDraft::<verbs_xrcd, ()>::new();
     // SAFETY: see the head of `verbs`.
     let result = check(unsafe {
         ibv_cmd_open_xrcd(
@@ -53,7 +53,7 @@ pub unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
     let returned = unsafe { ibv_cmd_close_xrcd(xrcd.cast()) };
     if returned == 0 {
         // SAFETY: the object comes from `open_xrcd`, and the kernel no longer knows it.
-        drop(unsafe { XrcdObject::take(xrcd) });
+        drop(unsafe { VerbsXrcd::take(xrcd) });
     }
     returned
 }
@@ -88,16 +88,16 @@ unsafe fn new_srq(
         return Err(Errno::INVAL);
     }
     // SAFETY: see the head of `verbs`.
-    let inner = unsafe { Inner::of(context) };
+    let inner = unsafe { ContextData::of(context) };
     // SAFETY: as above.
     let within = unsafe { Pd::of(attr.pd) };
     let domain = within.begin_use();
     // SAFETY: as above.
-    let cq = Arc::clone(unsafe { CqObject::inner(attr.cq) });
+    let cq = Arc::clone(unsafe { VerbsCq::inner(attr.cq) });
     // SAFETY: the structure consists of integers, which may be zero.
     let mut request: ibv_create_xsrq = unsafe { core::mem::zeroed() };
-    let mut response = Message::<ib_uverbs_create_srq_resp, CreateSrqResp>::zeroed();
-    let mut srq = Draft::<verbs_srq, InDomain<Arc<Srq>>>::new();
+    let mut response = DriverMessage::<ib_uverbs_create_srq_resp, CreateSrqResp>::zeroed();
+    let mut srq = ObjectDraft::<verbs_srq, InDomain<Arc<Srq>>>::new();
     // SAFETY: see the head of `verbs`.
     check(unsafe {
         ibv_cmd_create_srq_ex(
@@ -149,7 +149,7 @@ pub unsafe fn new_target(
     let mut request: ibv_create_qp_ex = unsafe { core::mem::zeroed() };
     // SAFETY: the structure consists of integers, which may be zero.
     let mut response: ib_uverbs_ex_create_qp_resp = unsafe { core::mem::zeroed() };
-    let mut qp = Draft::<verbs_qp, QpMember>::new();
+    let mut qp = ObjectDraft::<verbs_qp, QpMember>::new();
     // SAFETY: see the head of `verbs`.
     check(unsafe {
         ibv_cmd_create_qp_ex2(
@@ -174,7 +174,7 @@ pub unsafe extern "C" fn open_qp(
     let mut request: ibv_open_qp = unsafe { core::mem::zeroed() };
     // SAFETY: the structure consists of integers, which may be zero.
     let mut response: ib_uverbs_create_qp_resp = unsafe { core::mem::zeroed() };
-    let mut qp = Draft::<verbs_qp, QpMember>::new();
+    let mut qp = ObjectDraft::<verbs_qp, QpMember>::new();
     // SAFETY: see the head of `verbs`.
     let result = check(unsafe {
         ibv_cmd_open_qp(

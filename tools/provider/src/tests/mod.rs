@@ -2,13 +2,13 @@
 
 //! Posts and polls on plain memory instead of mappings. The tests act as the device.
 
-use crate::cq::{Completion, Cq, LOG_STRIDE};
+use crate::cq::{Cq, WorkCompletion, LOG_STRIDE};
 use crate::errno::Errno;
 use crate::ffi::lock::Sharing;
-use crate::ffi::memory::{Area, Memory, Ring};
+use crate::ffi::memory::{DoorbellMapping, MappedMemory, MappedRing};
 use crate::ffi::mock;
 use crate::ffi::pabi::*;
-use crate::qp::{Qp, Receives, Srq};
+use crate::qp::{Qp, ReceiveSource, Srq};
 use crate::recv::{RecvConfig, RecvQueue};
 use crate::send::{SendConfig, SendQueue};
 use std::sync::Arc;
@@ -18,8 +18,8 @@ use verbena_abi::doorbell::{self, Words};
 use verbena_abi::{Le32, Le64};
 use zerocopy::{FromBytes, IntoBytes};
 
-mod asked;
 mod death;
+mod options;
 mod poll;
 mod recv;
 mod send;
@@ -34,12 +34,12 @@ const CQ_SLOT: usize = 3;
 
 struct Fixture {
     log_size: u8,
-    area: Arc<Area>,
+    area: Arc<DoorbellMapping>,
     cq: Arc<Cq>,
     /// The device's index of the next CQE, and the index of the first CQE of the ring.
     cq_producer: u32,
     cq_base: u32,
-    cq_memory: mock::Shared,
+    cq_memory: mock::MockMemory,
 }
 
 impl Fixture {
@@ -48,9 +48,9 @@ impl Fixture {
     }
 
     fn sized(log_size: u8) -> Self {
-        let area = Arc::new(Area::mock());
-        let cq_memory = mock::Shared::new(1 << (log_size + LOG_STRIDE));
-        let ring = Ring::new(cq_memory.view(), log_size, LOG_STRIDE).unwrap();
+        let area = Arc::new(DoorbellMapping::mock());
+        let cq_memory = mock::MockMemory::new(1 << (log_size + LOG_STRIDE));
+        let ring = MappedRing::new(cq_memory.view(), log_size, LOG_STRIDE).unwrap();
         Self {
             log_size,
             cq: Arc::new(Cq::new(ring, log_size, area.clone(), CQ_SLOT)),
@@ -66,7 +66,8 @@ impl Fixture {
     }
 
     fn receives(&self, slot: usize, shared: bool) -> RecvQueue {
-        let ring = Ring::new(Memory::heap(64 << self.log_size), self.log_size, 6).unwrap();
+        let ring =
+            MappedRing::new(MappedMemory::heap(64 << self.log_size), self.log_size, 6).unwrap();
         let config = RecvConfig {
             max_wr: 1 << self.log_size,
             max_sge: 3,
@@ -85,8 +86,9 @@ impl Fixture {
         })
     }
 
-    fn qp(&self, qpn: u32, receives: Receives) -> Arc<Qp> {
-        let ring = Ring::new(Memory::heap(128 << self.log_size), self.log_size, 7).unwrap();
+    fn qp(&self, qpn: u32, receives: ReceiveSource) -> Arc<Qp> {
+        let ring =
+            MappedRing::new(MappedMemory::heap(128 << self.log_size), self.log_size, 7).unwrap();
         let config = SendConfig {
             max_wr: 1 << self.log_size,
             max_sge: 2,
@@ -105,13 +107,13 @@ impl Fixture {
     }
 
     fn rts(&self, qpn: u32) -> Arc<Qp> {
-        let qp = self.qp(qpn, Receives::Own(self.receive_queue(SLOT)));
+        let qp = self.qp(qpn, ReceiveSource::Own(self.receive_queue(SLOT)));
         qp.set_state(QpState::Rts);
         qp
     }
 
     fn qp_in_rts_without_receives(&self, qpn: u32) -> Arc<Qp> {
-        let qp = self.qp(qpn, Receives::None);
+        let qp = self.qp(qpn, ReceiveSource::None);
         qp.set_state(QpState::Rts);
         qp
     }
@@ -151,11 +153,11 @@ impl Fixture {
 
     /// Resizes the CQ, and moves the entries that were not polled, as the device does.
     fn resize(&mut self, log_size: u8) {
-        let memory = mock::Shared::new(1 << (log_size + LOG_STRIDE));
+        let memory = mock::MockMemory::new(1 << (log_size + LOG_STRIDE));
         let base = self.consumer();
         let cq = self.cq.clone();
         let make = || {
-            let ring = Ring::new(memory.view(), log_size, LOG_STRIDE).unwrap();
+            let ring = MappedRing::new(memory.view(), log_size, LOG_STRIDE).unwrap();
             Ok((ring, log_size))
         };
         let move_entries = || {
@@ -174,7 +176,7 @@ impl Fixture {
         (self.cq_memory, self.log_size, self.cq_base) = (memory, log_size, base);
     }
 
-    fn poll(&self, most: usize) -> Vec<Completion> {
+    fn poll(&self, most: usize) -> Vec<WorkCompletion> {
         let mut all = Vec::new();
         let count = self.cq.poll(most, |_, completion| all.push(*completion));
         assert_eq!(count, all.len());

@@ -6,7 +6,7 @@
 use super::{post_one, receive, Fixture, CQ_SLOT, SIZE};
 use crate::cq::LOG_STRIDE;
 use crate::errno::Errno;
-use crate::ffi::memory::Ring;
+use crate::ffi::memory::MappedRing;
 use crate::ffi::mock;
 use verbena_abi::cqe::WcOpcode;
 use verbena_abi::ctx::QpState;
@@ -80,8 +80,8 @@ fn a_resize_that_fails_changes_nothing() {
     let qp = f.rts(9);
     receive(&qp, &[5]).unwrap();
     f.complete(9, WcOpcode::Recv, 0, 5);
-    let memory = mock::Shared::new(1 << (5 + LOG_STRIDE));
-    let ring = || Ok((Ring::new(memory.view(), 5, LOG_STRIDE).unwrap(), 5));
+    let memory = mock::MockMemory::new(1 << (5 + LOG_STRIDE));
+    let ring = || Ok((MappedRing::new(memory.view(), 5, LOG_STRIDE).unwrap(), 5));
     let unmappable =
         f.cq.resize(|| Err(Errno::NOMEM), || panic!("there is no ring"));
     assert_eq!(unmappable, Err(Errno::NOMEM));

@@ -5,7 +5,7 @@
 use super::{post, post_one, receive, send, sge, Fixture, SIZE, SLOT};
 use crate::errno::Errno;
 use crate::ffi::mock;
-use crate::qp::{Receives, Srq};
+use crate::qp::{ReceiveSource, Srq};
 use verbena_abi::cqe::WcOpcode;
 use verbena_abi::ctx::QpState;
 use verbena_abi::doorbell::{self, Words};
@@ -19,7 +19,7 @@ fn receives_are_written_and_the_device_is_notified_only_in_err() {
     receive(&qp, &[5, 6]).unwrap();
     assert_eq!(f.area.load(doorbell::rq_producer(SLOT)), 2);
     assert_eq!(f.generation(), 0);
-    let Receives::Own(queue) = &qp.receives else {
+    let ReceiveSource::Own(queue) = &qp.receives else {
         panic!("no receive queue");
     };
     let bytes = queue.bytes(1, 64);
@@ -75,7 +75,7 @@ fn fill(srq: &Srq, wr_ids: &[u64]) -> Result<(), (Errno, usize)> {
 fn completions_that_are_polled_or_discarded_make_room_in_an_srq() {
     let mut f = Fixture::new();
     let srq = f.srq();
-    let qp = f.qp(9, Receives::Shared(srq.clone()));
+    let qp = f.qp(9, ReceiveSource::Shared(srq.clone()));
     qp.set_state(QpState::Rts);
     assert_eq!(receive(&qp, &[1]), Err((Errno::INVAL, 0)));
     let fill = |wr_ids: &[u64]| fill(&srq, wr_ids);

@@ -6,13 +6,13 @@ use super::{post, post_one, receive, send, sge, Fixture, LOG_SIZE, SIZE, SLOT};
 use crate::builder::Operands;
 use crate::errno::Errno;
 use crate::ffi::lock::Sharing;
-use crate::ffi::memory::{Memory, Ring};
+use crate::ffi::memory::{MappedMemory, MappedRing};
 use crate::ffi::mock;
 use crate::ffi::object::Ah;
 use crate::ffi::pabi::*;
-use crate::ffi::wr::Bind;
-use crate::qp::{Qp, Receives};
-use crate::send::{Form, Producer, SendConfig, SendQueue, OPCODES};
+use crate::ffi::wr::WindowBind;
+use crate::qp::{Qp, ReceiveSource};
+use crate::send::{SendConfig, SendProducer, SendQueue, WqeForm, OPCODES};
 use verbena_abi::cqe::WcOpcode;
 use verbena_abi::ctx::{AddressVector, QpState};
 use verbena_abi::doorbell::{self, Words};
@@ -45,7 +45,7 @@ fn a_send_is_written_and_published() {
         (0x1000, 16, 0x55)
     );
     assert_eq!((f.producer(), f.generation()), (1, 1));
-    assert!(!f.area.rung());
+    assert!(!f.area.is_rung());
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn unknown_opcodes_are_refused() {
     let known = |opcode: u32| {
         OPCODES
             .get(opcode as usize)
-            .is_some_and(|o| o.1 != Form::Invalid)
+            .is_some_and(|o| o.1 != WqeForm::Invalid)
     };
     assert_eq!((0..32).filter(|&opcode| known(opcode)).count(), 12);
     for opcode in (0..32).filter(|&opcode| !known(opcode)) {
@@ -137,11 +137,11 @@ fn the_doorbell_of_a_sleeping_device_is_rung_once() {
     let qp = f.rts(9);
     f.area.store(doorbell::SLEEP, 7);
     post_one(&qp, 1).unwrap();
-    assert!(f.area.rung());
+    assert!(f.area.is_rung());
     assert_eq!(f.area.load(doorbell::RUNG), 7);
-    f.area.forget_ring();
+    f.area.clear_ring();
     post_one(&qp, 2).unwrap();
-    assert!(!f.area.rung());
+    assert!(!f.area.is_rung());
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn a_full_queue_is_free_again_after_a_later_completion() {
 #[test]
 fn sends_are_refused_before_rts_and_receives_in_reset() {
     let f = Fixture::new();
-    let qp = f.qp(9, Receives::Own(f.receive_queue(SLOT)));
+    let qp = f.qp(9, ReceiveSource::Own(f.receive_queue(SLOT)));
     assert_eq!(receive(&qp, &[1]), Err((Errno::INVAL, 0)));
     for state in [QpState::Reset, QpState::Init, QpState::Rtr] {
         qp.set_state(state);
@@ -207,7 +207,7 @@ fn lists_and_builders_write_the_same_wqes() {
     let qp = f.rts(9);
     let sends = &qp.sends;
     let (rkey, addr, imm) = (0x77, 0x9000, 0x1234);
-    let bind = Bind {
+    let bind = WindowBind {
         key: rkey,
         addr,
         length: 1 << 33,
@@ -395,8 +395,8 @@ fn an_sge_does_not_overwrite_the_operands_of_a_request() {
 }
 
 /// Returns a bind with this key, and a request with the opcode of a bind.
-fn bind_of(key: u32) -> (Bind, ibv_send_wr) {
-    let bind = Bind {
+fn bind_of(key: u32) -> (WindowBind, ibv_send_wr) {
+    let bind = WindowBind {
         key,
         addr: 2,
         length: 3,
@@ -454,7 +454,7 @@ fn the_requests_of_a_builder_are_posted_together_or_not_at_all() {
     let f = Fixture::new();
     let qp = f.rts(9);
     let sends = &qp.sends;
-    let plain = |guard: &mut Producer, wr_id| {
+    let plain = |guard: &mut SendProducer, wr_id| {
         sends.begin(guard, IBV_WR_SEND, wr_id, 0, Operands::None);
     };
     // Two requests, one publication.
@@ -519,7 +519,7 @@ fn the_requests_of_a_builder_are_posted_together_or_not_at_all() {
 
 /// Returns the send queue of a UD queue pair.
 fn datagrams(f: &Fixture) -> SendQueue {
-    let ring = Ring::new(Memory::heap(256 << LOG_SIZE), LOG_SIZE, 8).unwrap();
+    let ring = MappedRing::new(MappedMemory::heap(256 << LOG_SIZE), LOG_SIZE, 8).unwrap();
     let config = SendConfig {
         max_wr: SIZE,
         max_sge: 2,

@@ -7,11 +7,11 @@ use super::{sge, Fixture, LOG_SIZE, SIZE};
 use crate::builder::Operands;
 use crate::errno::Errno;
 use crate::ffi::lock::Sharing;
-use crate::ffi::memory::{Memory, Ring};
+use crate::ffi::memory::{MappedMemory, MappedRing};
 use crate::ffi::mock;
 use crate::ffi::pabi::{IBV_WR_BIND_MW, IBV_WR_LOCAL_INV, IBV_WR_SEND};
-use crate::ffi::wr::Bind;
-use crate::qp::{Receives, Srq};
+use crate::ffi::wr::WindowBind;
+use crate::qp::{ReceiveSource, Srq};
 use crate::send::{SendConfig, SendQueue};
 use std::sync::Arc;
 use verbena_abi::cqe::WcOpcode;
@@ -143,7 +143,7 @@ fn a_receive_of_a_target_does_not_belong_to_a_queue_pair_that_gets_the_targets_n
 
 /// Returns the send queue of an XRC initiator.
 fn initiator(f: &Fixture) -> SendQueue {
-    let ring = Ring::new(Memory::heap(128 << LOG_SIZE), LOG_SIZE, 7).unwrap();
+    let ring = MappedRing::new(MappedMemory::heap(128 << LOG_SIZE), LOG_SIZE, 7).unwrap();
     let config = SendConfig {
         max_wr: SIZE,
         max_sge: 2,
@@ -188,7 +188,7 @@ fn the_sends_of_an_initiator_name_an_srq() {
 fn requests_of_an_initiator_that_only_change_keys_need_no_srq() {
     let f = Fixture::new();
     let sends = initiator(&f);
-    let bind = Bind {
+    let bind = WindowBind {
         key: 0x502,
         addr: 0x1000,
         length: 64,
@@ -220,7 +220,7 @@ fn a_target_with_the_number_of_a_queue_pair_keeps_its_completions() {
     // The same for SRQs: a queue pair uses a basic SRQ whose number is that of a destroyed XRC SRQ.
     let basic = f.srq();
     assert_eq!(basic.srqn, srq.srqn);
-    let qp = f.qp(9, Receives::Shared(basic));
+    let qp = f.qp(9, ReceiveSource::Shared(basic));
     f.complete_of(9, 1, WcOpcode::Recv, 0, 20);
     complete(&mut f, 1, 1, 30);
     f.cq.detach_srq(&srq);
@@ -242,7 +242,7 @@ fn a_resized_srq_keeps_the_receives_that_the_device_has_not_taken() {
         f.area.store(consumer, 4);
         let make = || {
             Ok((
-                Ring::new(Memory::heap(64 << log_size), log_size, 6).unwrap(),
+                MappedRing::new(MappedMemory::heap(64 << log_size), log_size, 6).unwrap(),
                 1 << log_size,
             ))
         };
@@ -250,7 +250,7 @@ fn a_resized_srq_keeps_the_receives_that_the_device_has_not_taken() {
         // entries.
         let other = || {
             Ok((
-                Ring::new(Memory::heap(128 << log_size), log_size, 7).unwrap(),
+                MappedRing::new(MappedMemory::heap(128 << log_size), log_size, 7).unwrap(),
                 2,
             ))
         };
@@ -270,7 +270,7 @@ fn a_resized_srq_keeps_the_receives_that_the_device_has_not_taken() {
             post(&srq, wr_id).unwrap();
         }
         assert_eq!(post(&srq, 99), Err(Errno::NOMEM), "{log_size}");
-        let make = || Ok((Ring::new(Memory::heap(64), 0, 6).unwrap(), 1));
+        let make = || Ok((MappedRing::new(MappedMemory::heap(64), 0, 6).unwrap(), 1));
         assert_eq!(srq.queue.resize(make, || Ok(())), Err(Errno::INVAL));
     }
 }

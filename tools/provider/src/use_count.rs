@@ -9,25 +9,25 @@ use std::sync::Arc;
 
 /// Number of objects on a domain.
 #[derive(Default)]
-pub struct Users(Arc<AtomicUsize>);
+pub struct UseCount(Arc<AtomicUsize>);
 
-impl Users {
+impl UseCount {
     /// Counts an object on the domain until the result is dropped.
-    pub fn begin(&self) -> Use {
+    pub fn begin(&self) -> UseGuard {
         self.0.fetch_add(1, Ordering::Relaxed);
-        Use(self.0.clone())
+        UseGuard(self.0.clone())
     }
 
     /// True if there are objects on the domain.
-    pub fn any(&self) -> bool {
+    pub fn is_in_use(&self) -> bool {
         self.0.load(Ordering::Acquire) != 0
     }
 }
 
 /// One object that is counted on a domain: see [`Users::begin`].
-pub struct Use(Arc<AtomicUsize>);
+pub struct UseGuard(Arc<AtomicUsize>);
 
-impl Drop for Use {
+impl Drop for UseGuard {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Release);
     }

@@ -2,7 +2,7 @@
 
 //! A completion as a poll reads it from its CQE.
 
-use crate::ffi::memory::Entry;
+use crate::ffi::memory::RingEntry;
 use core::mem::offset_of;
 use verbena_abi::cqe::{Cqe, WcOpcode, WcStatus, CQE_SIZE, TAIL_OFFSET, WC_OPCODE_RECV};
 use verbena_abi::syndrome::Syndrome;
@@ -10,7 +10,7 @@ use verbena_abi::syndrome::Syndrome;
 /// A completion: the words of its CQE. Their conversion to the structures of C takes them apart no
 /// more than needed.
 #[derive(Clone, Copy, Default)]
-pub struct Completion {
+pub struct WorkCompletion {
     pub wr_id: u64,
     /// Index of the WQE, then the length in bytes.
     index_length: u64,
@@ -47,13 +47,13 @@ const _: () = {
     assert!(offset_of!(Cqe, tail) == TAIL_OFFSET && size_of::<Cqe>() == CQE_SIZE);
 };
 
-impl Completion {
+impl WorkCompletion {
     /// Reads the rest of an entry whose tail was valid. Returns `None` if the entry has disappeared
     /// meanwhile: when the device has died, the kernel removes the whole page at once, and the
     /// entry reads as zeroes. If the tail is still there after the other words are read, those
     /// words are intact.
     #[inline(always)]
-    pub fn read(entry: Entry<'_, CQE_SIZE>, imm_qpn: u64, tail: u32) -> Option<Self> {
+    pub fn read(entry: RingEntry<'_, CQE_SIZE>, imm_qpn: u64, tail: u32) -> Option<Self> {
         let srqn_pkey = entry.get::<{ PKEY_INDEX.0 }>();
         let pkey_index = srqn_pkey >> PKEY_INDEX.1 & 0xffff;
         let sl = entry.get::<{ SL.0 }>() >> SL.1 & 0xff;
@@ -67,7 +67,7 @@ impl Completion {
             srqn: srqn_pkey as u32,
             tail,
         };
-        (entry.get32_again::<TAIL_OFFSET>() == tail).then_some(read)
+        (entry.reread32::<TAIL_OFFSET>() == tail).then_some(read)
     }
 
     /// Returns the completion of a work request that was outstanding when the device died.
@@ -118,7 +118,7 @@ impl Completion {
     }
 
     /// True if this is the completion of a receive from this SRQ.
-    pub fn is_of(&self, srqn: u32) -> bool {
+    pub fn is_from_srq(&self, srqn: u32) -> bool {
         self.is_receive() && self.srqn == srqn
     }
 

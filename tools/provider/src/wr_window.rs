@@ -10,7 +10,7 @@
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Entries between the consumer index and the producer index.
-pub struct Window {
+pub struct WrWindow {
     wr_ids: Box<[AtomicU64]>,
     consumed: AtomicU32,
     /// Producer index, for polls that flush.
@@ -18,7 +18,7 @@ pub struct Window {
     limit: AtomicU32,
 }
 
-impl Window {
+impl WrWindow {
     /// Returns a window for a ring of `size` entries (a power of two), of which up to `limit` may
     /// be outstanding.
     pub fn new(size: u32, limit: u32) -> Self {

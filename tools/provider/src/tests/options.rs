@@ -3,11 +3,11 @@
 //! Attributes and operations that programs may request, and the users of a domain.
 
 use crate::errno::Errno;
-use crate::ffi::asked::{check_cq, check_qp, function, offered, Function};
 use crate::ffi::mock;
 use crate::ffi::object::InDomain;
+use crate::ffi::options::{check_cq, check_qp, function, offered, Function};
 use crate::ffi::pabi::*;
-use crate::users::Users;
+use crate::use_count::UseCount;
 
 #[test]
 fn attributes_and_operations_that_are_not_supported_are_refused() {
@@ -89,14 +89,14 @@ fn functions_for_placement_are_null_unless_the_program_has_requested_them() {
 
 #[test]
 fn a_domain_is_in_use_while_it_has_users() {
-    let domain = Users::default();
-    assert!(!domain.any());
+    let domain = UseCount::default();
+    assert!(!domain.is_in_use());
     let (first, second) = (domain.begin(), domain.begin());
-    let held = InDomain::new(7, Some(first));
-    assert_eq!(*held, 7);
+    let member = InDomain::new(7, Some(first));
+    assert_eq!(*member, 7);
     drop(second);
-    assert!(domain.any());
-    drop(held);
-    assert!(!domain.any());
+    assert!(domain.is_in_use());
+    drop(member);
+    assert!(!domain.is_in_use());
     drop(InDomain::new(8, None));
 }
