@@ -15,16 +15,16 @@ use crate::ffi::context::EventType;
 use crate::ffi::qp::{mask, op, state, SendWr};
 use crate::ffi::sys::Errno;
 use crate::ffi::QpAttr;
-use crate::outcome::Context as _;
+use crate::outcome::ErrorContext as _;
 use crate::refused;
-use crate::rig::{self, Conn, End, PairOpts, Rig};
+use crate::rig::{self, Conn, PairOpts, QpEndpoint, Rig};
 use crate::tests::checked_exchange;
 use crate::{runner, Fail, TestResult};
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 /// Returns the time within which everything is flushed.
-fn limit() -> Duration {
+fn flush_limit() -> Duration {
     Duration::from_secs(20 * rig::slowness())
 }
 
@@ -85,7 +85,7 @@ fn run(kinds: &[String]) -> TestResult {
     }
     let ctx = rig.ctx.clone();
     let reader = std::thread::spawn(move || {
-        let limit = limit().as_millis() as i32;
+        let limit = flush_limit().as_millis() as i32;
         let first = ctx.async_event(limit).map(|e| e.kind());
         let second = ctx.async_event(1000).map(|e| e.kind());
         (first, second)
@@ -102,11 +102,11 @@ fn run(kinds: &[String]) -> TestResult {
     // Requests that the device completed before it stopped are successful; the rest is flushed. The
     // completions are in order, one for each request.
     let writes: Vec<u64> = (0..REQUESTS).collect();
-    ended(&p.b, false, &writes, began).at("writes posted before")?;
+    expect_completions(&p.b, false, &writes, began).at("writes posted before")?;
     let late: Vec<u64> = (200..200 + REQUESTS).collect();
-    ended(&p.a, false, &late, began).at("writes posted after")?;
+    expect_completions(&p.a, false, &late, began).at("writes posted after")?;
     let receives: Vec<u64> = (100..100 + REQUESTS).collect();
-    ended(&p.a, true, &receives, began).at("receives")?;
+    expect_completions(&p.a, true, &receives, began).at("receives")?;
     println!("all completed after {:.1} s", began.elapsed().as_secs_f32());
 
     let (first, second) = reader.join().map_err(|_| "the event reader panicked")?;
@@ -115,7 +115,7 @@ fn run(kinds: &[String]) -> TestResult {
     for w in 0..REQUESTS {
         p.a.recv(300 + w, 0, 64).at("posting to a dead device")?;
         let flushed = rig::wait_one(&p.a.rcq, "a late receive")?;
-        rig::err(&flushed, 300 + w, rig::status::WR_FLUSH_ERR, &p.a.qp)?;
+        rig::expect_error(&flushed, 300 + w, rig::status::WR_FLUSH_ERR, &p.a.qp)?;
     }
     for cq in [&p.a.scq, &p.a.rcq, &p.b.scq, &p.b.rcq] {
         rig::expect_quiet(cq, Duration::from_millis(50), "everything completed once")?;
@@ -182,16 +182,16 @@ fn queries(time: Duration) -> TestResult {
 
 /// Polls the completions of `ids` from one CQ and checks them: in order, first successful, then
 /// flushed.
-fn ended(end: &End, receives: bool, ids: &[u64], began: Instant) -> TestResult {
+fn expect_completions(end: &QpEndpoint, receives: bool, ids: &[u64], began: Instant) -> TestResult {
     let cq = if receives { &end.rcq } else { &end.scq };
     let mut flushed = false;
     let mut done = 0;
     while done < ids.len() {
         ensure!(
-            began.elapsed() < limit(),
+            began.elapsed() < flush_limit(),
             "{done} of {} completed within {:?}",
             ids.len(),
-            limit()
+            flush_limit()
         );
         for c in cq.poll(16).at("poll_cq")? {
             ensure!(done < ids.len(), "more completions than requests");

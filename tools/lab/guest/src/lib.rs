@@ -38,4 +38,4 @@ pub mod runner;
 pub mod tests;
 pub mod unbind;
 
-pub use outcome::{Fail, Test, TestResult};
+pub use outcome::{Fail, GuestTest, TestResult};

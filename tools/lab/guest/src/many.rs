@@ -12,7 +12,7 @@ use crate::ffi::cq::Cq;
 use crate::ffi::mr::{access, Mr};
 use crate::ffi::qp::{flag, op, Qp, QpInit, RecvWr, SendWr};
 use crate::ffi::{Gid, QpCap};
-use crate::outcome::Context as _;
+use crate::outcome::ErrorContext as _;
 use crate::rig::{self, status, Conn, Rig};
 use crate::{ensure, ensure_eq, pattern, runner, Fail, TestResult};
 use std::io::{BufRead, BufReader, Write};
@@ -29,7 +29,7 @@ const LONGEST: u64 = 2048;
 /// Value of the bytes to which nothing was sent.
 const UNTOUCHED: u8 = 0xa5;
 /// Limit for one message over each of the connections, and for the other end to arrive.
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 /// Maximum number of completions in one poll.
 const BATCH: usize = 256;
 
@@ -59,17 +59,17 @@ pub fn main() -> ExitCode {
 }
 
 /// The connection to the process in the other guest.
-pub(crate) struct Other {
+pub(crate) struct OtherGuest {
     to: TcpStream,
     from: BufReader<TcpStream>,
 }
 
-impl Other {
+impl OtherGuest {
     pub(crate) fn new(port: u16, peer: Option<&str>) -> Result<Self, Fail> {
         let to = match peer {
             None => TcpListener::bind(("0.0.0.0", port))?.accept()?.0,
             Some(peer) => {
-                let deadline = Instant::now() + PATIENCE;
+                let deadline = Instant::now() + TIMEOUT;
                 loop {
                     match TcpStream::connect((peer, port)) {
                         Ok(stream) => break stream,
@@ -84,25 +84,25 @@ impl Other {
     }
 
     /// Sends numbers and receives as many.
-    pub(crate) fn swap(&mut self, told: &[u64]) -> Result<Vec<u64>, Fail> {
-        let words: Vec<String> = told.iter().map(u64::to_string).collect();
+    pub(crate) fn exchange(&mut self, sent: &[u64]) -> Result<Vec<u64>, Fail> {
+        let words: Vec<String> = sent.iter().map(u64::to_string).collect();
         writeln!(self.to, "{}", words.join(" "))?;
         let mut line = String::new();
         self.from.read_line(&mut line)?;
-        let heard = crate::peer::numbers(&line)?;
-        ensure_eq!(heard.len(), told.len(), "numbers from the other guest");
-        Ok(heard)
+        let received = crate::peer::parse_numbers(&line)?;
+        ensure_eq!(received.len(), sent.len(), "numbers from the other guest");
+        Ok(received)
     }
 
     /// Waits until the other end has reached this step as well.
-    pub(crate) fn meet(&mut self, step: u64) -> TestResult {
-        ensure_eq!(self.swap(&[step])?, [step], "step of the other guest");
+    pub(crate) fn barrier(&mut self, step: u64) -> TestResult {
+        ensure_eq!(self.exchange(&[step])?, [step], "step of the other guest");
         Ok(())
     }
 }
 
 /// All connections of this end.
-struct Many {
+struct Connections {
     qps: Vec<Qp>,
     sends: Arc<Cq>,
     receives: Arc<Cq>,
@@ -111,8 +111,8 @@ struct Many {
     from: Mr,
     to: Mr,
     /// Address and key of the other end's send buffer and of its receive buffer.
-    theirs: [(u64, u32); 2],
-    other: Other,
+    remote: [(u64, u32); 2],
+    other: OtherGuest,
     /// Number of this end, 0 or 1.
     side: u64,
 }
@@ -127,14 +127,14 @@ fn memory(file: &str, name: &str) -> Result<u64, Fail> {
 }
 
 /// Returns the available memory of the guest and the resident memory of this process, in bytes.
-fn kept() -> Result<[u64; 2], Fail> {
+fn memory_use() -> Result<[u64; 2], Fail> {
     let available = memory("/proc/meminfo", "MemAvailable")?;
     Ok([available, memory("/proc/self/status", "VmRSS")?])
 }
 
 /// Returns the length of a connection's message in a step, from 1 to [`LONGEST`].
 fn length(step: u64, at: usize) -> usize {
-    let mut rng = pattern::Rng::new(step << 32 | at as u64);
+    let mut rng = pattern::PatternRng::new(step << 32 | at as u64);
     (1 + rng.below(LONGEST)) as usize
 }
 
@@ -142,8 +142,8 @@ fn seed(step: u64, side: u64, at: usize) -> u64 {
     (step << 1 | side) << 32 | at as u64
 }
 
-impl Many {
-    fn new(count: u32, rig: &Rig, mut other: Other, side: u64) -> Result<Self, Fail> {
+impl Connections {
+    fn new(count: u32, rig: &Rig, mut other: OtherGuest, side: u64) -> Result<Self, Fail> {
         let room = count as usize * ROOM;
         let region = || Mr::new(&rig.pd, room, access::ALL).at("registering");
         let (from, to) = (region()?, region()?);
@@ -164,24 +164,24 @@ impl Many {
             qp_type: 2,
         };
         // The pinned memory of the regions is not part of the cost of the connections.
-        let before = kept()?;
+        let before = memory_use()?;
         let new = |_| Qp::new(&rig.pd, &init).at("creating a QP");
         let qps = (0..count).map(new).collect::<Result<Vec<_>, _>>()?;
-        let mut told = vec![u64::from(from.rkey()), from.at(0)];
-        told.extend([u64::from(to.rkey()), to.at(0)]);
+        let mut sent = vec![u64::from(from.rkey()), from.at(0)];
+        sent.extend([u64::from(to.rkey()), to.at(0)]);
         let raw = rig.gid.raw;
         let half = |at: usize| u64::from_be_bytes(std::array::from_fn(|i| raw[at + i]));
-        told.extend([half(0), half(8)]);
-        told.extend(qps.iter().map(|qp| u64::from(qp.qpn())));
-        let heard = other.swap(&told)?;
-        let [from_key, from_at, to_key, to_at, high, low] = heard[..6] else {
+        sent.extend([half(0), half(8)]);
+        sent.extend(qps.iter().map(|qp| u64::from(qp.qpn())));
+        let received = other.exchange(&sent)?;
+        let [from_key, from_at, to_key, to_at, high, low] = received[..6] else {
             return Err("the other guest's message is too short".into());
         };
         let mut gid = rig.gid;
         gid.raw[..8].copy_from_slice(&high.to_be_bytes());
         gid.raw[8..].copy_from_slice(&low.to_be_bytes());
-        connect(&qps, gid, &heard[6..])?;
-        let after = kept()?;
+        connect(&qps, gid, &received[6..])?;
+        let after = memory_use()?;
         println!(
             "{count} connections: {} bytes of the guest for each, {} of them the process's own",
             before[0].saturating_sub(after[0]) / u64::from(count),
@@ -193,7 +193,7 @@ impl Many {
             receives,
             from,
             to,
-            theirs: [(from_at, from_key as u32), (to_at, to_key as u32)],
+            remote: [(from_at, from_key as u32), (to_at, to_key as u32)],
             other,
             side,
         })
@@ -238,7 +238,7 @@ impl Many {
             } else {
                 &self.from
             };
-            let (base, key) = self.theirs[usize::from(opcode != op::READ)];
+            let (base, key) = self.remote[usize::from(opcode != op::READ)];
             let place = local.sge(at * ROOM, length(step, at));
             let wr = SendWr::new(opcode, at as u64, &[place]).flags(flag::SIGNALED);
             let wr = match opcode {
@@ -254,7 +254,7 @@ impl Many {
     fn wait(&self, cq: &Cq, what: &str) -> TestResult {
         let count = self.qps.len();
         let (mut seen, mut left) = (vec![false; count], count);
-        let deadline = Instant::now() + PATIENCE * rig::slowness() as u32;
+        let deadline = Instant::now() + TIMEOUT * rig::slowness() as u32;
         let mut spins = 0;
         while left > 0 {
             let got = cq.poll(BATCH).at("poll_cq")?;
@@ -263,7 +263,7 @@ impl Many {
                 "{what}: {left} of {count} did not complete"
             );
             if got.is_empty() {
-                rig::relax(&mut spins);
+                rig::yield_cpu(&mut spins);
             }
             for wc in got {
                 spins = 0;
@@ -285,16 +285,16 @@ impl Many {
         if opcode == op::SEND {
             self.receive(step)?;
         }
-        self.other.meet(4 * step)?;
+        self.other.barrier(4 * step)?;
         self.post(step, opcode)?;
         self.wait(&self.sends, name)?;
         if opcode == op::SEND {
             self.wait(&self.receives, "receive")?;
         }
         // The other end's data has arrived when the other end has its completions.
-        self.other.meet(4 * step + 1)?;
+        self.other.barrier(4 * step + 1)?;
         self.check(step)?;
-        self.other.meet(4 * step + 2)?;
+        self.other.barrier(4 * step + 2)?;
         println!(
             "ok many/{}_{name} ({:.1} s)",
             self.qps.len(),
@@ -304,15 +304,15 @@ impl Many {
     }
 }
 
-/// Connects each QP to the number at the same place in `theirs`.
-fn connect(qps: &[Qp], gid: Gid, theirs: &[u64]) -> TestResult {
+/// Connects each QP to the number at the same place in `remote`.
+fn connect(qps: &[Qp], gid: Gid, remote: &[u64]) -> TestResult {
     let conn = Conn {
         // All retries together take eight seconds: the peer serves as many other connections, on a
         // machine that may be busy.
         timeout: 18,
         ..Conn::default()
     };
-    for (qp, number) in qps.iter().zip(theirs) {
+    for (qp, number) in qps.iter().zip(remote) {
         rig::connect(qp, gid, *number as u32, &conn)?;
     }
     Ok(())
@@ -320,9 +320,9 @@ fn connect(qps: &[Qp], gid: Gid, theirs: &[u64]) -> TestResult {
 
 fn run(count: u32, port: u16, peer: Option<&str>) -> Result<u64, Fail> {
     let rig = Rig::new()?;
-    let other = Other::new(port, peer)?;
+    let other = OtherGuest::new(port, peer)?;
     let began = Instant::now();
-    let mut many = Many::new(count, &rig, other, u64::from(peer.is_some()))?;
+    let mut many = Connections::new(count, &rig, other, u64::from(peer.is_some()))?;
     println!("connected in {:.1} s", began.elapsed().as_secs_f32());
     let turns = [
         (op::SEND, "send"),

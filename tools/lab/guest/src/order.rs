@@ -11,17 +11,17 @@
 use crate::ffi::mr::{access, Mr};
 use crate::ffi::qp::{flag, op, Qp, SendWr};
 use crate::ffi::sys::Buf;
-use crate::many::Other;
-use crate::outcome::Context as _;
-use crate::pattern::Rng;
-use crate::rig::{self, ok, wait_one, wc, Conn, End, PairOpts, Rig};
-use crate::{ensure, ensure_eq, runner, Fail, Test, TestResult};
+use crate::many::OtherGuest;
+use crate::outcome::ErrorContext as _;
+use crate::pattern::PatternRng;
+use crate::rig::{self, expect_success, wait_one, wc, Conn, PairOpts, QpEndpoint, Rig};
+use crate::{ensure, ensure_eq, runner, Fail, GuestTest, TestResult};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-pub static TESTS: &[Test] = &[
-    Test::new("1/last-bytes-come-last", |rig| in_one_guest(rig, 3000)),
-    Test::new("long/last-bytes-come-last", |rig| {
+pub static TESTS: &[GuestTest] = &[
+    GuestTest::new("1/last-bytes-come-last", |rig| in_one_guest(rig, 3000)),
+    GuestTest::new("long/last-bytes-come-last", |rig| {
         in_one_guest(rig, 1_000_000)
     })
     .limit(3000)
@@ -47,7 +47,7 @@ fn options() -> PairOpts {
 }
 
 /// A message, of which both ends draw the same parameters.
-struct Message {
+struct ProbeMessage {
     /// Offset in the target's buffer.
     at: usize,
     length: usize,
@@ -58,8 +58,8 @@ struct Message {
     value: u8,
 }
 
-impl Message {
-    fn draw(rng: &mut Rng, number: u64) -> Self {
+impl ProbeMessage {
+    fn draw(rng: &mut PatternRng, number: u64) -> Self {
         let octave = 8 << rng.below(13);
         let length = (octave + rng.below(octave)) as usize;
         Self {
@@ -82,7 +82,7 @@ fn poll(what: &str, mut done: impl FnMut() -> bool) -> TestResult {
         }
         if round % 1024 == 0 {
             ensure!(
-                began.elapsed() < rig::patience(),
+                began.elapsed() < rig::event_timeout(),
                 "timeout: waited for {what}"
             );
             std::thread::yield_now();
@@ -94,31 +94,31 @@ fn poll(what: &str, mut done: impl FnMut() -> bool) -> TestResult {
 /// The end that polls.
 struct Poller<'a> {
     qp: &'a Qp,
-    end: &'a End,
+    end: &'a QpEndpoint,
     mr: &'a Mr,
     /// Address and key of the sender's buffer.
-    theirs: (u64, u32),
+    remote: (u64, u32),
 }
 
 impl Poller<'_> {
     /// Returns the number of messages that had stale bytes, and a description of one of them.
     fn run(&self, seed: u64, messages: u64) -> Result<(u64, String), Fail> {
-        let (mut rng, mut bad, mut example) = (Rng::new(seed), 0, String::new());
+        let (mut rng, mut bad, mut example) = (PatternRng::new(seed), 0, String::new());
         let buf: &Buf = &self.mr.buf;
         for number in 0..messages {
-            let message = Message::draw(&mut rng, number);
+            let message = ProbeMessage::draw(&mut rng, number);
             let end = message.at + message.length;
             // The polled byte may have the new value already, from an earlier message.
             buf.fill(end - 8, 8, !message.value);
             buf.write(READY, &(number + 1).to_ne_bytes());
             let wr = SendWr::new(op::WRITE, number, &[self.mr.sge(READY, 8)])
-                .remote(self.theirs.0 + READY as u64, self.theirs.1)
+                .remote(self.remote.0 + READY as u64, self.remote.1)
                 .flags(flag::SIGNALED);
             self.qp.post_send(&[wr]).at("telling the sender")?;
             let polled = end - message.polled;
             poll("a message", || buf.load(polled) == message.value)
                 .at(&format!("message {number}"))?;
-            let stale = buf.others(message.at, polled - message.at, message.value);
+            let stale = buf.count_others(message.at, polled - message.at, message.value);
             if stale > 0 {
                 bad += 1;
                 example = format!(
@@ -128,7 +128,7 @@ impl Poller<'_> {
             }
             // The next message is requested only after this one has arrived completely.
             poll("its end", || buf.load(end - 1) == message.value)?;
-            ok(
+            expect_success(
                 &wait_one(&self.end.scq, "telling the sender")?,
                 number,
                 wc::RDMA_WRITE,
@@ -139,12 +139,12 @@ impl Poller<'_> {
 }
 
 /// The end that writes.
-fn send(end: &End, theirs: (u64, u32), seed: u64, messages: u64) -> TestResult {
-    let mut rng = Rng::new(seed);
+fn send(end: &QpEndpoint, remote: (u64, u32), seed: u64, messages: u64) -> TestResult {
+    let mut rng = PatternRng::new(seed);
     let buf = &end.mr.buf;
     for number in 0..messages {
-        let message = Message::draw(&mut rng, number);
-        let Message { at, length, .. } = message;
+        let message = ProbeMessage::draw(&mut rng, number);
+        let ProbeMessage { at, length, .. } = message;
         buf.fill(0, length, message.value);
         // Other devices may write the word in several pieces: the loop waits for the exact number,
         // not for a smaller or greater one.
@@ -156,7 +156,7 @@ fn send(end: &End, theirs: (u64, u32), seed: u64, messages: u64) -> TestResult {
         let write = |from: usize, to: usize, sges: &[(usize, usize)]| {
             let sges: Vec<_> = sges.iter().map(|&(at, n)| end.mr.sge(at, n)).collect();
             let wr = SendWr::new(op::WRITE, number, &sges);
-            let wr = wr.remote(theirs.0 + (at + from) as u64, theirs.1);
+            let wr = wr.remote(remote.0 + (at + from) as u64, remote.1);
             wr.flags(if to == length { flag::SIGNALED } else { 0 })
         };
         let (first, rest) = (message.division, length - message.division);
@@ -169,12 +169,12 @@ fn send(end: &End, theirs: (u64, u32), seed: u64, messages: u64) -> TestResult {
             ],
         };
         end.qp.post_send(&wrs).at("posting a message")?;
-        ok(&wait_one(&end.scq, "a message")?, number, wc::RDMA_WRITE)?;
+        expect_success(&wait_one(&end.scq, "a message")?, number, wc::RDMA_WRITE)?;
     }
     Ok(())
 }
 
-fn judge((bad, example): (u64, String), messages: u64) -> TestResult {
+fn check_stale((bad, example): (u64, String), messages: u64) -> TestResult {
     println!("{messages} messages, {bad} of them with stale bytes");
     ensure!(
         bad == 0,
@@ -189,19 +189,19 @@ fn in_one_guest(rig: &Rig, messages: u64) -> TestResult {
     let seed = 1;
     let outcome = std::thread::scope(|scope| {
         let sender = scope.spawn(|| send(a, (b.mr.at(0), b.mr.rkey()), seed, messages));
-        let theirs = (a.mr.at(0), a.mr.rkey());
+        let remote = (a.mr.at(0), a.mr.rkey());
         let (qp, mr) = (&b.qp, &*b.mr);
         let polled = Poller {
             qp,
             end: b,
             mr,
-            theirs,
+            remote,
         }
         .run(seed, messages);
         let sent = sender.join().map_err(|_| Fail::from("a thread panicked"))?;
         sent.and(polled)
     })?;
-    judge(outcome, messages)
+    check_stale(outcome, messages)
 }
 
 /// Runs the program `verbena-guest-order`.
@@ -231,40 +231,40 @@ pub fn main() -> ExitCode {
 
 fn between_guests(messages: u64, port: u16, peer: Option<&str>) -> TestResult {
     let rig = Rig::new()?;
-    let mut other = Other::new(port, peer)?;
+    let mut other = OtherGuest::new(port, peer)?;
     let end = rig.end(&options())?;
     let half = |at: usize| u64::from_be_bytes(std::array::from_fn(|i| rig.gid.raw[at + i]));
     let key = u64::from(end.mr.rkey());
-    let heard = other.swap(&[half(0), half(8), end.qp.qpn().into(), end.mr.at(0), key])?;
-    let [high, low, qpn, addr, key] = heard[..] else {
+    let received = other.exchange(&[half(0), half(8), end.qp.qpn().into(), end.mr.at(0), key])?;
+    let [high, low, qpn, addr, key] = received[..] else {
         return Err("the other guest's message is too short".into());
     };
     let mut gid = rig.gid;
     gid.raw[..8].copy_from_slice(&high.to_be_bytes());
     gid.raw[8..].copy_from_slice(&low.to_be_bytes());
     rig::connect(&end.qp, gid, qpn as u32, &Conn::default())?;
-    other.meet(1)?;
-    let (theirs, seed, began) = ((addr, key as u32), 2, Instant::now());
+    other.barrier(1)?;
+    let (remote, seed, began) = ((addr, key as u32), 2, Instant::now());
     let result = if peer.is_some() {
-        send(&end, theirs, seed, messages)
+        send(&end, remote, seed, messages)
     } else {
         let (qp, mr) = (&end.qp, &*end.mr);
         let poller = Poller {
             qp,
             end: &end,
             mr,
-            theirs,
+            remote,
         };
         poller
             .run(seed, messages)
-            .and_then(|found| judge(found, messages))
+            .and_then(|found| check_stale(found, messages))
     };
     let each: Duration = began.elapsed() / messages.max(1) as u32;
     println!("{} us for each message", each.as_micros());
     // An end that fails exits without waiting, and the other end sees that its connection is
     // closed.
     result?;
-    other.meet(2)?;
+    other.barrier(2)?;
     ensure_eq!(
         end.qp.state()?,
         crate::ffi::qp::state::RTS,

@@ -3,6 +3,7 @@
 use crate::ffi::qp::PostError;
 use crate::ffi::sys::Errno;
 use crate::rig::Rig;
+use std::time::Duration;
 
 /// The reason why a test did not pass.
 #[derive(Debug)]
@@ -15,39 +16,39 @@ pub enum Fail {
 pub type TestResult = Result<(), Fail>;
 
 /// A test, with its name and its limits.
-pub struct Test {
+pub struct GuestTest {
     pub name: &'static str,
     pub run: fn(&Rig) -> TestResult,
-    /// Seconds after which the test counts as hung.
-    pub limit: u64,
+    /// Time after which the test counts as hung.
+    pub limit: Duration,
     /// The test runs only with `--long` or when `--filter` names it exactly.
     pub long: bool,
     /// The test examines the whole device, so no other test runs at the same time.
     pub alone: bool,
 }
 
-impl Test {
-    pub const fn new(name: &'static str, run: fn(&Rig) -> TestResult) -> Test {
-        Test {
+impl GuestTest {
+    pub const fn new(name: &'static str, run: fn(&Rig) -> TestResult) -> GuestTest {
+        GuestTest {
             name,
             run,
-            limit: 60,
+            limit: Duration::from_secs(60),
             long: false,
             alone: false,
         }
     }
 
-    pub const fn limit(mut self, seconds: u64) -> Test {
-        self.limit = seconds;
+    pub const fn limit(mut self, seconds: u64) -> GuestTest {
+        self.limit = Duration::from_secs(seconds);
         self
     }
 
-    pub const fn alone(mut self) -> Test {
+    pub const fn alone(mut self) -> GuestTest {
         self.alone = true;
         self
     }
 
-    pub const fn long(mut self) -> Test {
+    pub const fn long(mut self) -> GuestTest {
         self.long = true;
         self
     }
@@ -87,11 +88,11 @@ impl From<std::io::Error> for Fail {
 }
 
 /// Adds to an error the step at which it occurred.
-pub trait Context<T> {
+pub trait ErrorContext<T> {
     fn at(self, step: &str) -> Result<T, Fail>;
 }
 
-impl<T, E: Into<Fail>> Context<T> for Result<T, E> {
+impl<T, E: Into<Fail>> ErrorContext<T> for Result<T, E> {
     fn at(self, step: &str) -> Result<T, Fail> {
         self.map_err(|e| match e.into() {
             Fail::Failed(why) => Fail::Failed(format!("{step}: {why}")),

@@ -3,11 +3,11 @@
 
 /// A small generator (splitmix64): deterministic, and good enough to produce distinct patterns.
 #[derive(Clone)]
-pub struct Rng(u64);
+pub struct PatternRng(u64);
 
-impl Rng {
-    pub fn new(seed: u64) -> Rng {
-        Rng(seed)
+impl PatternRng {
+    pub fn new(seed: u64) -> PatternRng {
+        PatternRng(seed)
     }
 
     pub fn next_u64(&mut self) -> u64 {
@@ -26,7 +26,7 @@ impl Rng {
 
 /// Returns `len` bytes that are specific to `seed`.
 pub fn bytes(seed: u64, len: usize) -> Vec<u8> {
-    let mut rng = Rng::new(seed);
+    let mut rng = PatternRng::new(seed);
     let mut out = Vec::with_capacity(len + 8);
     while out.len() < len {
         out.extend_from_slice(&rng.next_u64().to_le_bytes());

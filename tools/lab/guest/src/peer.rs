@@ -9,19 +9,19 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 /// A running peer, which is killed when this value is dropped.
-pub struct Peer {
+pub struct PeerProcess {
     child: Child,
     to: Option<ChildStdin>,
     from: BufReader<ChildStdout>,
 }
 
-impl Peer {
-    pub fn start(role: &str) -> Result<Peer, Fail> {
-        Peer::start_as(role, None)
+impl PeerProcess {
+    pub fn start(role: &str) -> Result<PeerProcess, Fail> {
+        PeerProcess::start_as(role, None)
     }
 
     /// Starts the peer as another user.
-    pub fn start_as(role: &str, uid: Option<u32>) -> Result<Peer, Fail> {
+    pub fn start_as(role: &str, uid: Option<u32>) -> Result<PeerProcess, Fail> {
         let env = rig::env();
         let mut command = Command::new("/proc/self/exe");
         if let Some(uid) = uid {
@@ -35,21 +35,21 @@ impl Peer {
             .spawn()?;
         let to = child.stdin.take();
         let from = child.stdout.take().ok_or("the peer has no output")?;
-        Ok(Peer {
+        Ok(PeerProcess {
             child,
             to,
             from: BufReader::new(from),
         })
     }
 
-    pub fn say(&mut self, line: &str) -> TestResult {
+    pub fn send_line(&mut self, line: &str) -> TestResult {
         let to = self.to.as_mut().ok_or("the peer's input is closed")?;
         writeln!(to, "{line}")?;
         to.flush()?;
         Ok(())
     }
 
-    pub fn hear(&mut self) -> Result<String, Fail> {
+    pub fn read_line(&mut self) -> Result<String, Fail> {
         let mut line = String::new();
         if self.from.read_line(&mut line)? == 0 {
             return Err("the peer process ended early".into());
@@ -58,8 +58,8 @@ impl Peer {
     }
 
     /// Receives a line of numbers.
-    pub fn hear_numbers(&mut self) -> Result<Vec<u64>, Fail> {
-        numbers(&self.hear()?)
+    pub fn read_numbers(&mut self) -> Result<Vec<u64>, Fail> {
+        parse_numbers(&self.read_line()?)
     }
 
     pub fn pid(&self) -> u32 {
@@ -85,14 +85,14 @@ impl Peer {
     }
 }
 
-impl Drop for Peer {
+impl Drop for PeerProcess {
     fn drop(&mut self) {
         self.kill();
     }
 }
 
 /// Splits a line into numbers.
-pub fn numbers(line: &str) -> Result<Vec<u64>, Fail> {
+pub fn parse_numbers(line: &str) -> Result<Vec<u64>, Fail> {
     line.split_whitespace()
         .map(|w| {
             w.parse()
@@ -102,12 +102,12 @@ pub fn numbers(line: &str) -> Result<Vec<u64>, Fail> {
 }
 
 /// The connection to the parent, in the peer's process.
-pub struct Parent {
+pub struct ParentProcess {
     from: std::io::StdinLock<'static>,
 }
 
-impl Parent {
-    pub fn say(&self, line: &str) -> TestResult {
+impl ParentProcess {
+    pub fn send_line(&self, line: &str) -> TestResult {
         let mut out = std::io::stdout().lock();
         writeln!(out, "{line}")?;
         out.flush()?;
@@ -115,7 +115,7 @@ impl Parent {
     }
 
     /// Returns the next line, or `None` if the parent has closed the pipe.
-    pub fn hear(&mut self) -> Result<Option<String>, Fail> {
+    pub fn read_line(&mut self) -> Result<Option<String>, Fail> {
         let mut line = String::new();
         let n = self.from.read_line(&mut line)?;
         Ok((n > 0).then(|| line.trim_end().to_owned()))
@@ -123,9 +123,9 @@ impl Parent {
 }
 
 /// A role: a name and the function that the process runs.
-pub struct Role {
+pub struct PeerRole {
     pub name: &'static str,
-    pub run: fn(&Rig, &mut Parent) -> TestResult,
+    pub run: fn(&Rig, &mut ParentProcess) -> TestResult,
 }
 
 /// Runs a role in this process.
@@ -136,7 +136,7 @@ pub fn run_role(role: &str) -> TestResult {
         .find(|r| r.name == role)
         .ok_or_else(|| Fail::Failed(format!("no role {role}")))?;
     let rig = Rig::new()?;
-    let mut parent = Parent {
+    let mut parent = ParentProcess {
         from: std::io::stdin().lock(),
     };
     (role.run)(&rig, &mut parent)

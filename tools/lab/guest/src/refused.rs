@@ -8,7 +8,7 @@ use crate::ffi::mr::access;
 use crate::ffi::qp::{Qp, QpInit, RecvWr, Srq};
 use crate::ffi::sys::{readable, Errno};
 use crate::ffi::QpCap;
-use crate::outcome::Context as _;
+use crate::outcome::ErrorContext as _;
 use crate::rig::{PairOpts, Rig};
 use crate::tests::checked_exchange;
 use crate::TestResult;
@@ -45,21 +45,21 @@ fn misbehave(kinds: &[String]) -> TestResult {
 
 pub fn run() -> TestResult {
     let rig = Rig::new()?;
-    hears_of_none_that_is_not(&rig).at("events ahead")?;
-    leaves_a_group(&rig).at("leaving a group")?;
-    keeps_its_size(&rig).at("another size")?;
-    keeps_its_rights(&rig).at("other rights")
+    create_cq_is_refused(&rig).at("events ahead")?;
+    detach_is_refused(&rig).at("leaving a group")?;
+    resize_is_refused(&rig).at("another size")?;
+    rereg_is_refused(&rig).at("other rights")
 }
 
 /// The device sends events for a CQ before it refuses to create that CQ. The driver must drop these
 /// events: it has no CQ for them, and the core has freed the object that such an event would be
 /// linked to (`UVERBS_METHOD_CQ_CREATE`).
-fn hears_of_none_that_is_not(rig: &Rig) -> TestResult {
+fn create_cq_is_refused(rig: &Rig) -> TestResult {
     let channel = Channel::new(&rig.ctx)?;
     misbehave(&["events-ahead=300".to_owned()])?;
     let create = || Cq::with_channel(&rig.ctx, 8, Some(&channel), 0);
-    let told = refused(CREATE_CQ, || Ok(create().err()))?;
-    ensure_eq!(told, Some(Errno::ENOMEM), "ibv_create_cq");
+    let answer = refused(CREATE_CQ, || Ok(create().err()))?;
+    ensure_eq!(answer, Some(Errno::ENOMEM), "ibv_create_cq");
     ensure!(
         !readable(channel.fd(), 0),
         "a completion event without a CQ"
@@ -78,7 +78,7 @@ fn hears_of_none_that_is_not(rig: &Rig) -> TestResult {
 
 /// Detaching must succeed although the device refuses it, because the core counts the groups of a
 /// QP and does not destroy a QP that is in a group.
-fn leaves_a_group(rig: &Rig) -> TestResult {
+fn detach_is_refused(rig: &Rig) -> TestResult {
     let cq = Cq::new(&rig.ctx, 8)?;
     let init = QpInit {
         send_cq: cq.clone(),
@@ -101,30 +101,30 @@ fn leaves_a_group(rig: &Rig) -> TestResult {
     Ok(())
 }
 
-fn keeps_its_size(rig: &Rig) -> TestResult {
+fn resize_is_refused(rig: &Rig) -> TestResult {
     let cq = Cq::new(&rig.ctx, 8)?;
-    let told = refused(RESIZE_CQ, || Ok(cq.resize(100)))?;
-    ensure_eq!(told, Err(Errno::ENOMEM), "ibv_resize_cq");
+    let answer = refused(RESIZE_CQ, || Ok(cq.resize(100)))?;
+    ensure_eq!(answer, Err(Errno::ENOMEM), "ibv_resize_cq");
     cq.resize(100).at("ibv_resize_cq, later")?;
     let srq = Srq::new(&rig.pd, 8, 1)?;
     let post = |id| srq.post(&[RecvWr::new(id, &[])]).map_err(|e| e.errno);
     for id in 0..8 {
         post(id)?;
     }
-    let told = refused(RESIZE_SRQ, || Ok(srq.resize(100)))?;
-    ensure_eq!(told, Err(Errno::ENOMEM), "ibv_modify_srq");
+    let answer = refused(RESIZE_SRQ, || Ok(srq.resize(100)))?;
+    ensure_eq!(answer, Err(Errno::ENOMEM), "ibv_modify_srq");
     ensure_eq!(post(8), Err(Errno::ENOMEM), "one receive more");
     srq.resize(100).at("ibv_modify_srq, later")?;
     Ok(post(8)?)
 }
 
-fn keeps_its_rights(rig: &Rig) -> TestResult {
+fn rereg_is_refused(rig: &Rig) -> TestResult {
     let pair = rig.pair(&PairOpts {
         buf: 1 << 17,
         ..PairOpts::default()
     })?;
     let change = || Ok(pair.b.mr.change(None, None, Some(access::LOCAL_WRITE)));
-    let told = refused(MODIFY_MR, change)?;
-    ensure_eq!(told, Err(Errno::ENOMEM), "ibv_rereg_mr");
+    let answer = refused(MODIFY_MR, change)?;
+    ensure_eq!(answer, Err(Errno::ENOMEM), "ibv_rereg_mr");
     checked_exchange(&pair, 1)
 }

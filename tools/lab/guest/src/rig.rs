@@ -6,7 +6,7 @@ use crate::ffi::mr::{access, Mr};
 use crate::ffi::qp::{mask, state, Qp, QpInit, RecvWr, Srq};
 use crate::ffi::sys::Errno;
 use crate::ffi::{AhAttr, Gid, QpAttr, QpCap, Wc};
-use crate::outcome::Context as _;
+use crate::outcome::ErrorContext as _;
 use crate::{Fail, TestResult};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -54,21 +54,21 @@ pub mod wc {
 /// Returns the time for which a test waits for an event that must happen. It is long because a
 /// guest may be emulated on a loaded machine and the link may lose packets on purpose. No test
 /// concludes anything from a shorter wait.
-pub fn patience() -> Duration {
+pub fn event_timeout() -> Duration {
     Duration::from_secs(25 * slowness())
 }
 
 /// The time for which a test watches for an event that must not happen.
 pub const QUIET: Duration = Duration::from_millis(300);
 
-pub struct Env {
+pub struct RunEnv {
     pub device: String,
     pub gid_index: u32,
 }
 
-static ENV: OnceLock<Env> = OnceLock::new();
+static ENV: OnceLock<RunEnv> = OnceLock::new();
 
-pub fn set_env(env: Env) {
+pub fn set_env(env: RunEnv) {
     let _ = ENV.set(env);
 }
 
@@ -77,7 +77,7 @@ pub fn set_env(env: Env) {
 /// # Panics
 ///
 /// Panics if the program did not call [`set_env`] at its start.
-pub fn env() -> &'static Env {
+pub fn env() -> &'static RunEnv {
     ENV.get().expect("set_env comes first")
 }
 
@@ -100,16 +100,16 @@ impl Rig {
     }
 
     /// Creates a new connected pair.
-    pub fn pair(&self, opts: &PairOpts) -> Result<Pair, Fail> {
+    pub fn pair(&self, opts: &PairOpts) -> Result<QpPair, Fail> {
         let a = self.end(opts).at("making end A")?;
         let b = self.end(opts).at("making end B")?;
         connect(&a.qp, self.gid, b.qp.qpn(), &opts.conn_a).at("connecting A")?;
         connect(&b.qp, self.gid, a.qp.qpn(), &opts.conn_b).at("connecting B")?;
-        Ok(Pair { a, b })
+        Ok(QpPair { a, b })
     }
 
     /// Creates an unconnected end: CQs, a buffer and a QP in RESET.
-    pub fn end(&self, opts: &PairOpts) -> Result<End, Fail> {
+    pub fn end(&self, opts: &PairOpts) -> Result<QpEndpoint, Fail> {
         let scq = match &opts.cq {
             Some(cq) => cq.clone(),
             None => Cq::new(&self.ctx, opts.cqe)?,
@@ -122,7 +122,7 @@ impl Rig {
     }
 
     /// Creates an unconnected end on the given CQs.
-    pub fn end_on(&self, opts: &PairOpts, scq: Arc<Cq>, rcq: Arc<Cq>) -> Result<End, Fail> {
+    pub fn end_on(&self, opts: &PairOpts, scq: Arc<Cq>, rcq: Arc<Cq>) -> Result<QpEndpoint, Fail> {
         let init = QpInit {
             send_cq: scq.clone(),
             recv_cq: rcq.clone(),
@@ -133,7 +133,7 @@ impl Rig {
         };
         let qp = Qp::new(&self.pd, &init).at("creating a QP")?;
         let mr = Arc::new(Mr::new(&self.pd, opts.buf, opts.mr_access).at("registering")?);
-        Ok(End { qp, scq, rcq, mr })
+        Ok(QpEndpoint { qp, scq, rcq, mr })
     }
 
     /// Creates a CQ with a channel of its own.
@@ -145,7 +145,7 @@ impl Rig {
 
     /// Waits for an asynchronous event.
     pub fn event(&self, what: &str) -> Result<AsyncEvent, Fail> {
-        let ms = patience().as_millis() as i32;
+        let ms = event_timeout().as_millis() as i32;
         self.ctx
             .async_event(ms)
             .ok_or_else(|| format!("no asynchronous event: {what}").into())
@@ -155,7 +155,7 @@ impl Rig {
     pub fn expect_event(
         &self,
         kind: EventType,
-        element: crate::ffi::context::Element,
+        element: crate::ffi::context::EventElement,
     ) -> Result<AsyncEvent, Fail> {
         let event = self.event(&format!("{kind:?}"))?;
         ensure_eq!(event.kind(), kind, "kind of event");
@@ -260,14 +260,14 @@ impl PairOpts {
 }
 
 /// One end of a connection. Fields are dropped in order, so the QP is destroyed first.
-pub struct End {
+pub struct QpEndpoint {
     pub qp: Qp,
     pub scq: Arc<Cq>,
     pub rcq: Arc<Cq>,
     pub mr: Arc<Mr>,
 }
 
-impl End {
+impl QpEndpoint {
     /// Posts a receive over a part of the buffer.
     pub fn recv(&self, wr_id: u64, off: usize, len: usize) -> TestResult {
         self.qp
@@ -276,9 +276,9 @@ impl End {
     }
 }
 
-pub struct Pair {
-    pub a: End,
-    pub b: End,
+pub struct QpPair {
+    pub a: QpEndpoint,
+    pub b: QpEndpoint,
 }
 
 pub const INIT_MASK: u32 = mask::STATE | mask::PKEY_INDEX | mask::PORT | mask::ACCESS_FLAGS;
@@ -365,7 +365,7 @@ pub fn set_state(qp: &Qp, to: u32) -> Result<(), Errno> {
 }
 
 /// Yields the CPU while polling: guests have few CPUs, and the device needs one too.
-pub fn relax(spins: &mut u32) {
+pub fn yield_cpu(spins: &mut u32) {
     *spins += 1;
     if *spins < 200 {
         std::thread::yield_now();
@@ -376,7 +376,7 @@ pub fn relax(spins: &mut u32) {
 
 /// Polls until `n` completions have arrived.
 pub fn wait(cq: &Cq, n: usize, what: &str) -> Result<Vec<Wc>, Fail> {
-    let deadline = Instant::now() + patience();
+    let deadline = Instant::now() + event_timeout();
     let mut all = Vec::with_capacity(n);
     let mut spins = 0;
     while all.len() < n {
@@ -392,7 +392,7 @@ pub fn wait(cq: &Cq, n: usize, what: &str) -> Result<Vec<Wc>, Fail> {
             )
             .into());
         } else {
-            relax(&mut spins);
+            yield_cpu(&mut spins);
         }
     }
     Ok(all)
@@ -422,7 +422,7 @@ pub fn expect_quiet(cq: &Cq, quiet: Duration, what: &str) -> TestResult {
 
 /// Waits until a condition holds.
 pub fn wait_for(what: &str, mut cond: impl FnMut() -> Result<bool, Fail>) -> TestResult {
-    let deadline = Instant::now() + patience();
+    let deadline = Instant::now() + event_timeout();
     loop {
         if cond()? {
             return Ok(());
@@ -464,7 +464,7 @@ pub fn describe(wcs: &[Wc]) -> String {
 }
 
 /// Checks that a completion is the successful one of the given request.
-pub fn ok(w: &Wc, wr_id: u64, opcode: u32) -> TestResult {
+pub fn expect_success(w: &Wc, wr_id: u64, opcode: u32) -> TestResult {
     ensure_eq!(
         status::name(w.status),
         status::name(status::SUCCESS),
@@ -479,22 +479,25 @@ pub fn ok(w: &Wc, wr_id: u64, opcode: u32) -> TestResult {
 /// True if the link loses packets on purpose (`VERBENA_LOSSY` in the environment). A responder in
 /// ERR is silent, so if the NAK with the error is lost, the requester can only see that its retries
 /// are exhausted.
-pub fn lossy() -> bool {
+pub fn is_lossy() -> bool {
     std::env::var_os("VERBENA_LOSSY").is_some()
 }
 
 /// Returns the factor by which this kernel is slower than the stock kernel (`VERBENA_SLOW` in the
 /// environment): a kernel with checkers needs more time for everything.
 pub fn slowness() -> u64 {
-    let told = std::env::var("VERBENA_SLOW").ok();
-    told.and_then(|v| v.parse().ok()).unwrap_or(1).clamp(1, 100)
+    let value = std::env::var("VERBENA_SLOW").ok();
+    value
+        .and_then(|v| v.parse().ok())
+        .unwrap_or(1)
+        .clamp(1, 100)
 }
 
 /// Checks a completion in error, with all the fields that are valid then (rule 1.5). Returns
 /// `vendor_err`.
-pub fn err(w: &Wc, wr_id: u64, want: u32, qp: &Qp) -> Result<u32, Fail> {
+pub fn expect_error(w: &Wc, wr_id: u64, want: u32, qp: &Qp) -> Result<u32, Fail> {
     let from_nak = (status::REM_INV_REQ_ERR..=status::REM_OP_ERR).contains(&want);
-    let want = if from_nak && w.status == status::RETRY_EXC_ERR && lossy() {
+    let want = if from_nak && w.status == status::RETRY_EXC_ERR && is_lossy() {
         status::RETRY_EXC_ERR
     } else {
         want

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 //! Runs tests, each in its own process with a time limit, and counts the results.
 use crate::ffi::{context, sys};
-use crate::rig::{self, Env, Rig};
-use crate::{peer, tests, Fail, Test};
+use crate::rig::{self, Rig, RunEnv};
+use crate::{peer, tests, Fail, GuestTest};
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::process::CommandExt;
@@ -97,7 +97,7 @@ pub fn set_env(device: Option<String>, gid: Option<u32>) -> Result<(), String> {
             context::device_names()
         ));
     };
-    rig::set_env(Env { device, gid_index });
+    rig::set_env(RunEnv { device, gid_index });
     Ok(())
 }
 
@@ -161,17 +161,17 @@ fn run_here(name: &str) -> crate::TestResult {
     }
 }
 
-struct Running {
-    test: &'static Test,
+struct RunningTest {
+    test: &'static GuestTest,
     child: Child,
     log: PathBuf,
-    /// Seconds after which the test counts as hung. The limit is longer if packets are lost on
+    /// Time after which the test counts as hung. The limit is longer if packets are lost on
     /// purpose or if the kernel is slow.
-    limit: u64,
+    limit: Duration,
     started: Instant,
 }
 
-fn start(test: &'static Test) -> std::io::Result<Running> {
+fn start(test: &'static GuestTest) -> std::io::Result<RunningTest> {
     let env = rig::env();
     let log = std::env::temp_dir().join(format!(
         "verbena-test-{}-{}.log",
@@ -187,31 +187,31 @@ fn start(test: &'static Test) -> std::io::Result<Running> {
         .stdout(out)
         .process_group(0)
         .spawn()?;
-    Ok(Running {
+    Ok(RunningTest {
         test,
         child,
         log,
-        limit: test.limit * rig::slowness() * if rig::lossy() { 3 } else { 1 },
+        limit: test.limit * rig::slowness() as u32 * if rig::is_lossy() { 3 } else { 1 },
         started: Instant::now(),
     })
 }
 
-enum Outcome {
+enum TestOutcome {
     Passed,
     Failed(String),
     Skipped(String),
 }
 
-impl Running {
+impl RunningTest {
     /// Returns the outcome of a test that has ended or was killed after its limit.
-    fn poll(&mut self) -> Option<Outcome> {
+    fn poll(&mut self) -> Option<TestOutcome> {
         match self.child.try_wait() {
             Ok(Some(status)) => {
                 // Peers of a test that ended early must not keep running.
                 sys::kill_group(self.child.id());
-                Some(self.judge(status))
+                Some(self.classify(status))
             }
-            Ok(None) if self.started.elapsed() < Duration::from_secs(self.limit) => None,
+            Ok(None) if self.started.elapsed() < self.limit => None,
             Ok(None) => {
                 sys::kill_group(self.child.id());
                 let deadline = Instant::now() + Duration::from_secs(10);
@@ -224,29 +224,31 @@ impl Running {
                 } else {
                     ", and SIGKILL does not end it"
                 };
-                Some(Outcome::Failed(format!(
+                Some(TestOutcome::Failed(format!(
                     "hangs: not finished after {} s{note}",
-                    self.limit
+                    self.limit.as_secs()
                 )))
             }
-            Err(e) => Some(Outcome::Failed(format!("cannot wait for the process: {e}"))),
+            Err(e) => Some(TestOutcome::Failed(format!(
+                "cannot wait for the process: {e}"
+            ))),
         }
     }
 
-    fn judge(&self, status: ExitStatus) -> Outcome {
+    fn classify(&self, status: ExitStatus) -> TestOutcome {
         let text = std::fs::read_to_string(&self.log).unwrap_or_default();
         let reason = text.lines().rev().find_map(|l| l.strip_prefix("reason: "));
         match status.code() {
-            Some(0) => Outcome::Passed,
+            Some(0) => TestOutcome::Passed,
             Some(code) if code == i32::from(EXIT_SKIPPED) => {
-                Outcome::Skipped(reason.unwrap_or("not supported").to_owned())
+                TestOutcome::Skipped(reason.unwrap_or("not supported").to_owned())
             }
             _ => {
                 let last = text.lines().rev().find(|l| !l.trim().is_empty());
                 let why = reason.or(last).unwrap_or("no reason printed").to_owned();
                 match reason {
-                    Some(_) => Outcome::Failed(why),
-                    None => Outcome::Failed(format!("{status}: {why}")),
+                    Some(_) => TestOutcome::Failed(why),
+                    None => TestOutcome::Failed(format!("{status}: {why}")),
                 }
             }
         }
@@ -255,7 +257,7 @@ impl Running {
 
 /// Returns the tests to run. A filter that matches no test is an error, because it is probably
 /// misspelt and running nothing would look like success.
-fn selected(o: &Options) -> Result<Vec<&'static Test>, String> {
+fn selected(o: &Options) -> Result<Vec<&'static GuestTest>, String> {
     let named = |filter: &str| tests::all().any(|t| t.name.contains(filter));
     if let Some(filter) = o.filters.iter().find(|f| !named(f)) {
         return Err(format!(
@@ -273,13 +275,13 @@ fn selected(o: &Options) -> Result<Vec<&'static Test>, String> {
     Ok(chosen)
 }
 
-fn run_all(options: &Options, chosen: Vec<&'static Test>) -> ExitCode {
+fn run_all(options: &Options, chosen: Vec<&'static GuestTest>) -> ExitCode {
     let mut queue = chosen.into_iter().peekable();
-    let mut running: Vec<Running> = Vec::new();
+    let mut running: Vec<RunningTest> = Vec::new();
     let (mut passed, mut failed, mut skipped) = (0u32, 0u32, 0u32);
     loop {
         while running.len() < options.jobs {
-            let crowded = |t: &&Test| {
+            let crowded = |t: &&GuestTest| {
                 !running.is_empty() && (t.alone || running.iter().any(|r| r.test.alone))
             };
             if queue.peek().is_some_and(crowded) {
@@ -311,7 +313,7 @@ fn run_all(options: &Options, chosen: Vec<&'static Test>) -> ExitCode {
                 String::new()
             };
             match outcome {
-                Outcome::Passed => {
+                TestOutcome::Passed => {
                     println!("ok {name}{took}");
                     // A passed test prints its measurements as figures.
                     let text = std::fs::read_to_string(&done.log).unwrap_or_default();
@@ -320,11 +322,11 @@ fn run_all(options: &Options, chosen: Vec<&'static Test>) -> ExitCode {
                     }
                     passed += 1;
                 }
-                Outcome::Failed(why) => {
+                TestOutcome::Failed(why) => {
                     println!("FAILED {name}: {why}{took}");
                     failed += 1;
                 }
-                Outcome::Skipped(why) => {
+                TestOutcome::Skipped(why) => {
                     println!("skipped {name}: {why}");
                     skipped += 1;
                 }

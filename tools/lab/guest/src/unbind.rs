@@ -10,7 +10,7 @@
 //! last.
 use crate::ffi::context::EventType;
 use crate::ffi::qp::{op, SendWr};
-use crate::outcome::Context as _;
+use crate::outcome::ErrorContext as _;
 use crate::rig::{self, PairOpts, Rig};
 use crate::tests::checked_exchange;
 use crate::{runner, Fail, TestResult};
@@ -60,21 +60,21 @@ fn run(cycles: u64) -> TestResult {
         .ok_or("no PCI address")?
         .to_owned();
     let driver = fs::canonicalize(device.join("driver"))?;
-    let enabled = enabled(&device)?;
+    let enabled = enable_count(&device)?;
     let early = cycles.div_ceil(10);
     let mut slab_then = 0;
     for i in 1..=cycles {
         cycle(&driver, &address, i).at(&format!("cycle {i}"))?;
         ensure_eq!(
-            self::enabled(&device)?,
+            enable_count(&device)?,
             enabled,
             "enable count of the PCI device"
         );
         if i == early {
-            slab_then = slab()?;
+            slab_then = slab_kb()?;
         }
     }
-    let now = slab()?;
+    let now = slab_kb()?;
     println!("slab after cycle {early}: {slab_then} kB, after cycle {cycles}: {now} kB");
     ensure!(
         // A kernel with checkers keeps freed memory; such a kernel searches for leaks itself.
@@ -99,7 +99,7 @@ fn cycle(driver: &Path, address: &str, i: u64) -> TestResult {
     }
     let ctx = rig.ctx.clone();
     let reader = std::thread::spawn(move || {
-        let ms = rig::patience().as_millis() as i32;
+        let ms = rig::event_timeout().as_millis() as i32;
         let first = ctx.async_event(ms).map(|e| e.kind());
         let second = ctx.async_event(300).map(|e| e.kind());
         (first, second)
@@ -120,18 +120,18 @@ fn cycle(driver: &Path, address: &str, i: u64) -> TestResult {
         .iter()
         .enumerate()
     {
-        rig::err(w, n as u64, rig::status::WR_FLUSH_ERR, &p.b.qp)?;
+        rig::expect_error(w, n as u64, rig::status::WR_FLUSH_ERR, &p.b.qp)?;
     }
     for (n, w) in rig::wait(&p.b.rcq, 6, "receives of a dead device")?
         .iter()
         .enumerate()
     {
-        rig::err(w, 100 + n as u64, rig::status::WR_FLUSH_ERR, &p.b.qp)?;
+        rig::expect_error(w, 100 + n as u64, rig::status::WR_FLUSH_ERR, &p.b.qp)?;
     }
     // Posting, arming and polling access rings and doorbells that the device no longer uses.
     for w in 0..40 {
         p.a.recv(w, 0, 64).at("posting to a dead device")?;
-        rig::err(
+        rig::expect_error(
             &rig::wait_one(&p.a.rcq, "a late receive")?,
             w,
             rig::status::WR_FLUSH_ERR,
@@ -139,7 +139,7 @@ fn cycle(driver: &Path, address: &str, i: u64) -> TestResult {
         )?;
         p.a.qp
             .post_send(&[SendWr::new(op::SEND, w, &[p.a.mr.sge(0, 8)])])?;
-        rig::err(
+        rig::expect_error(
             &rig::wait_one(&p.a.scq, "a late send")?,
             w,
             rig::status::WR_FLUSH_ERR,
@@ -183,7 +183,7 @@ fn cycle(driver: &Path, address: &str, i: u64) -> TestResult {
 }
 
 /// Returns the enable count of the PCI device, which is at most one for each driver that is bound.
-fn enabled(device: &Path) -> Result<u32, Fail> {
+fn enable_count(device: &Path) -> Result<u32, Fail> {
     let count = fs::read_to_string(device.join("enable"))?;
     count
         .trim()
@@ -192,7 +192,7 @@ fn enabled(device: &Path) -> Result<u32, Fail> {
 }
 
 /// Returns the slab memory in kB, after dropping caches.
-fn slab() -> Result<u64, Fail> {
+fn slab_kb() -> Result<u64, Fail> {
     fs::write("/proc/sys/vm/drop_caches", "3")?;
     std::thread::sleep(Duration::from_secs(1));
     let text = fs::read_to_string("/proc/meminfo")?;

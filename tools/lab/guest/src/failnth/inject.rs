@@ -106,7 +106,7 @@ impl Injector {
 
     /// Runs `f` while its `n`-th allocation fails. The second result is true if `f` reached that
     /// allocation.
-    pub fn around<T>(&mut self, n: u32, f: impl FnOnce() -> T) -> (T, bool) {
+    pub fn fail_nth<T>(&mut self, n: u32, f: impl FnOnce() -> T) -> (T, bool) {
         let text = n.to_string();
         let armed = self.0.write_at(text.as_bytes(), 0);
         let result = f();
@@ -115,32 +115,32 @@ impl Injector {
         let mut left = [b'0'; 16];
         let read = self.0.read_at(&mut left, 0);
         let disarmed = self.0.write_at(b"0", 0);
-        let met = left[0] == b'0' && left[1] == b'\n';
+        let reached = left[0] == b'0' && left[1] == b'\n';
         assert!(
             armed.is_ok() && read.is_ok() && disarmed.is_ok(),
             "fail-nth: {armed:?} {read:?} {disarmed:?}"
         );
-        (result, met)
+        (result, reached)
     }
 }
 
 /// The result of a verb.
-pub struct Outcome {
+pub struct InjectionOutcome {
     /// True if the allocation failed; false if the verb makes fewer allocations.
-    pub fired: bool,
+    pub injected: bool,
     pub error: Option<Errno>,
 }
 
 /// One attempt at a verb, in which one of its allocations fails.
-pub struct Shot<'a> {
+pub struct InjectedCall<'a> {
     injector: &'a mut Injector,
     n: u32,
-    outcome: Option<Outcome>,
+    outcome: Option<InjectionOutcome>,
 }
 
-impl Shot<'_> {
-    pub fn new(injector: &mut Injector, n: u32) -> Shot<'_> {
-        Shot {
+impl InjectedCall<'_> {
+    pub fn new(injector: &mut Injector, n: u32) -> InjectedCall<'_> {
+        InjectedCall {
             injector,
             n,
             outcome: None,
@@ -151,30 +151,30 @@ impl Shot<'_> {
         self.n
     }
 
-    pub fn outcome(self) -> Option<Outcome> {
+    pub fn outcome(self) -> Option<InjectionOutcome> {
         self.outcome
     }
 
     /// Records the result of a verb that was run in another process.
-    pub fn ended(&mut self, fired: bool, error: Option<Errno>) {
-        self.outcome = Some(Outcome { fired, error });
+    pub fn record(&mut self, injected: bool, error: Option<Errno>) {
+        self.outcome = Some(InjectionOutcome { injected, error });
     }
 
     /// Runs the verb, and returns its result if it succeeded.
-    pub fn fire<T>(&mut self, verb: impl FnOnce() -> Result<T, Errno>) -> Option<T> {
-        let (result, fired) = self.injector.around(self.n, verb);
+    pub fn run_verb<T>(&mut self, verb: impl FnOnce() -> Result<T, Errno>) -> Option<T> {
+        let (result, injected) = self.injector.fail_nth(self.n, verb);
         let (made, error) = match result {
             Ok(made) => (Some(made), None),
             Err(errno) => (None, Some(errno)),
         };
-        self.ended(fired, error);
+        self.record(injected, error);
         made
     }
 
     /// Destroys the object. If that fails, a second attempt must succeed.
     pub fn destroy<T: Destroy>(&mut self, object: T) -> TestResult {
         let mut left = None;
-        self.fire(|| {
+        self.run_verb(|| {
             object.destroy().map_err(|(errno, object)| {
                 left = Some(object);
                 errno

@@ -15,10 +15,10 @@ mod verbs;
 
 use crate::ffi::context::Context;
 use crate::ffi::sys::{self, Errno};
-use crate::outcome::Context as _;
+use crate::outcome::ErrorContext as _;
 use crate::rig::{self, Rig};
 use crate::{runner, Fail};
-use inject::{Injector, Shot};
+use inject::{InjectedCall, Injector};
 use std::collections::BTreeMap;
 use std::process::{Command, ExitCode};
 
@@ -70,8 +70,8 @@ pub fn main() -> ExitCode {
             continue;
         }
         match sweep(verb) {
-            Ok(told) => {
-                println!("ok {} {told}", verb.name);
+            Ok(summary) => {
+                println!("ok {} {summary}", verb.name);
                 passed += 1;
             }
             Err(Fail::Skipped(why)) => {
@@ -94,23 +94,23 @@ pub fn main() -> ExitCode {
 
 /// Makes every allocation of a verb fail in turn. Returns the number of allocations and the results
 /// of the verb.
-fn sweep(verb: &verbs::Verb) -> Result<String, Fail> {
-    sys::hoard();
+fn sweep(verb: &verbs::InjectedVerb) -> Result<String, Fail> {
+    sys::keep_freed_memory();
     let mut injector = Injector::new().at("opening fail-nth")?;
     let before = objects()?;
     let mut said: BTreeMap<String, u32> = BTreeMap::new();
     for n in 1..=MOST {
-        let mut shot = Shot::new(&mut injector, n);
-        (verb.run)(&mut shot).at(&format!("allocation {n}"))?;
+        let mut call = InjectedCall::new(&mut injector, n);
+        (verb.run)(&mut call).at(&format!("allocation {n}"))?;
         ensure_eq!(
             sys::drop_failures(),
             0,
             "objects that could not be destroyed, allocation {n}"
         );
-        let Some(outcome) = shot.outcome() else {
+        let Some(outcome) = call.outcome() else {
             return Err(format!("the verb was not tried, allocation {n}").into());
         };
-        if !outcome.fired {
+        if !outcome.injected {
             ensure_eq!(outcome.error, None, "the verb without a failure");
             ensure_eq!(objects()?, before, "objects that exist, before and after");
             let said: Vec<_> = said.iter().map(|(k, v)| format!("{k} {v}")).collect();
@@ -139,13 +139,13 @@ fn close(n: u32) -> ExitCode {
     let run = || -> Result<std::convert::Infallible, Fail> {
         runner::set_env(None, None)?;
         let rig = Rig::new()?;
-        let _everything = verbs::Everything::new(&rig)?;
+        let _everything = verbs::AllObjects::new(&rig)?;
         let mut injector = Injector::new()?;
         let before = objects()?;
         rig.ctx.close_under_all(|close| {
-            let met = injector.around(n, close);
+            let reached = injector.fail_nth(n, close);
             match objects() {
-                Ok(after) if after != before => i32::from(met.1) + verbs::CLOSED,
+                Ok(after) if after != before => i32::from(reached.1) + verbs::CLOSED,
                 after => {
                     eprintln!("objects after the close, as before: {after:?}");
                     1

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 //! The verbs that are tried. Each function sets up the objects it needs, runs one verb through
-//! [`Shot::fire`] or [`Shot::destroy`], and destroys everything, which must succeed.
-use super::inject::{self, Shot};
+//! [`InjectedCall::run_verb`] or [`InjectedCall::destroy`], and destroys everything, which must
+//! succeed.
+use super::inject::{self, InjectedCall};
 use super::open;
 use crate::ffi::cq::{Channel, Cq};
 use crate::ffi::mr::{access, Mr};
@@ -10,7 +11,7 @@ use crate::ffi::qp::{mask, state, Ah, Qp, QpInit, Srq};
 use crate::ffi::sys::{Buf, Errno};
 use crate::ffi::xrc::Xrcd;
 use crate::ffi::{AhAttr, QpAttr, QpCap};
-use crate::outcome::Context as _;
+use crate::outcome::ErrorContext as _;
 use crate::rig::{self, Conn, Rig};
 use crate::{Fail, TestResult};
 use std::fs;
@@ -19,9 +20,9 @@ use std::process::Command;
 use std::sync::Arc;
 
 /// A verb and the function that tries it.
-pub struct Verb {
+pub struct InjectedVerb {
     pub name: &'static str,
-    pub run: fn(&mut Shot<'_>) -> TestResult,
+    pub run: fn(&mut InjectedCall<'_>) -> TestResult,
 }
 
 const RC: u32 = 2;
@@ -32,198 +33,198 @@ const QKEY: u32 = 0x1111_1111;
 
 macro_rules! verbs {
     ($($name:literal: $run:expr),* $(,)?) => {
-        pub static VERBS: &[Verb] = &[$(Verb { name: $name, run: $run }),*];
+        pub static VERBS: &[InjectedVerb] = &[$(InjectedVerb { name: $name, run: $run }),*];
     };
 }
 
 verbs! {
-    "open-device": |shot| {
-        let _ctx = open(|open| Ok(shot.fire(open)))?;
+    "open-device": |call| {
+        let _ctx = open(|open| Ok(call.run_verb(open)))?;
         Ok(())
     },
-    "query-device": |shot| query(shot, |rig| rig.ctx.query_device().map(|_| ())),
-    "query-port": |shot| query(shot, |rig| rig.ctx.query_port(1).map(|_| ())),
-    "query-gid": |shot| query(shot, |rig| rig.ctx.query_gid(1, rig::env().gid_index).map(|_| ())),
-    "alloc-pd": |shot| {
+    "query-device": |call| query(call, |rig| rig.ctx.query_device().map(|_| ())),
+    "query-port": |call| query(call, |rig| rig.ctx.query_port(1).map(|_| ())),
+    "query-gid": |call| query(call, |rig| rig.ctx.query_gid(1, rig::env().gid_index).map(|_| ())),
+    "alloc-pd": |call| {
         let rig = Rig::new()?;
-        let _pd = shot.fire(|| rig.ctx.alloc_pd());
+        let _pd = call.run_verb(|| rig.ctx.alloc_pd());
         Ok(())
     },
-    "dealloc-pd": |shot| {
+    "dealloc-pd": |call| {
         let rig = Rig::new()?;
         let pd = rig.ctx.alloc_pd()?;
-        shot.destroy(pd)
+        call.destroy(pd)
     },
-    "reg-mr": |shot| {
+    "reg-mr": |call| {
         let rig = Rig::new()?;
         let buf = buffer()?;
-        let _mr = shot.fire(|| Mr::of(&rig.pd, &buf, 0, buf.len(), access::ALL));
+        let _mr = call.run_verb(|| Mr::of(&rig.pd, &buf, 0, buf.len(), access::ALL));
         Ok(())
     },
-    "dereg-mr": |shot| {
+    "dereg-mr": |call| {
         let rig = Rig::new()?;
         let buf = buffer()?;
         let mr = Mr::of(&rig.pd, &buf, 0, buf.len(), access::ALL)?;
-        shot.destroy(mr)
+        call.destroy(mr)
     },
-    "rereg-mr": |shot| {
+    "rereg-mr": |call| {
         let rig = Rig::new()?;
         let buf = buffer()?;
         let mr = Mr::of(&rig.pd, &buf, 0, buf.len(), access::ALL)?;
         let other = buffer()?;
-        shot.fire(|| mr.change(Some(&other), None, None));
+        call.run_verb(|| mr.change(Some(&other), None, None));
         Ok(())
     },
-    "alloc-mw": |shot| {
+    "alloc-mw": |call| {
         let rig = Rig::new()?;
-        let _mw = shot.fire(|| Mw::new(&rig.pd, mw_type::TYPE_2));
+        let _mw = call.run_verb(|| Mw::new(&rig.pd, mw_type::TYPE_2));
         Ok(())
     },
-    "dealloc-mw": |shot| {
+    "dealloc-mw": |call| {
         let rig = Rig::new()?;
         let mw = Mw::new(&rig.pd, mw_type::TYPE_1)?;
-        shot.destroy(mw)
+        call.destroy(mw)
     },
-    "create-comp-channel": |shot| {
+    "create-comp-channel": |call| {
         let rig = Rig::new()?;
-        let _channel = shot.fire(|| Channel::new(&rig.ctx));
+        let _channel = call.run_verb(|| Channel::new(&rig.ctx));
         Ok(())
     },
-    "destroy-comp-channel": |shot| {
+    "destroy-comp-channel": |call| {
         let rig = Rig::new()?;
         let channel = Channel::new(&rig.ctx)?;
-        shot.destroy(channel)
+        call.destroy(channel)
     },
-    "create-cq": |shot| {
+    "create-cq": |call| {
         let rig = Rig::new()?;
         let channel = Channel::new(&rig.ctx)?;
-        let _cq = shot.fire(|| Cq::with_channel(&rig.ctx, 100, Some(&channel), 0));
+        let _cq = call.run_verb(|| Cq::with_channel(&rig.ctx, 100, Some(&channel), 0));
         Ok(())
     },
-    "resize-cq": |shot| {
+    "resize-cq": |call| {
         let rig = Rig::new()?;
         let cq = Cq::new(&rig.ctx, 100)?;
-        shot.fire(|| cq.resize(500));
+        call.run_verb(|| cq.resize(500));
         Ok(())
     },
-    "destroy-cq": |shot| {
+    "destroy-cq": |call| {
         let rig = Rig::new()?;
         let channel = Channel::new(&rig.ctx)?;
         let cq = Cq::with_channel(&rig.ctx, 100, Some(&channel), 0)?;
-        shot.destroy(cq)
+        call.destroy(cq)
     },
-    "create-srq": |shot| {
+    "create-srq": |call| {
         let rig = Rig::new()?;
-        let _srq = shot.fire(|| Srq::new(&rig.pd, 100, 2));
+        let _srq = call.run_verb(|| Srq::new(&rig.pd, 100, 2));
         Ok(())
     },
-    "modify-srq": |shot| {
-        let rig = Rig::new()?;
-        let srq = Srq::new(&rig.pd, 100, 2)?;
-        shot.fire(|| srq.set_limit(5));
-        Ok(())
-    },
-    "resize-srq": |shot| {
+    "modify-srq": |call| {
         let rig = Rig::new()?;
         let srq = Srq::new(&rig.pd, 100, 2)?;
-        shot.fire(|| srq.resize(500));
+        call.run_verb(|| srq.set_limit(5));
         Ok(())
     },
-    "query-srq": |shot| {
+    "resize-srq": |call| {
         let rig = Rig::new()?;
         let srq = Srq::new(&rig.pd, 100, 2)?;
-        shot.fire(|| srq.query());
+        call.run_verb(|| srq.resize(500));
         Ok(())
     },
-    "open-xrcd": |shot| {
+    "query-srq": |call| {
         let rig = Rig::new()?;
-        let _xrcd = shot.fire(|| Xrcd::open(&rig.ctx, None));
+        let srq = Srq::new(&rig.pd, 100, 2)?;
+        call.run_verb(|| srq.query());
         Ok(())
     },
-    "close-xrcd": |shot| {
+    "open-xrcd": |call| {
+        let rig = Rig::new()?;
+        let _xrcd = call.run_verb(|| Xrcd::open(&rig.ctx, None));
+        Ok(())
+    },
+    "close-xrcd": |call| {
         let rig = Rig::new()?;
         let xrcd = Xrcd::open(&rig.ctx, None)?;
-        shot.destroy(xrcd)
+        call.destroy(xrcd)
     },
-    "create-srq-xrc": |shot| {
+    "create-srq-xrc": |call| {
         let rig = Rig::new()?;
         let (xrcd, cq) = (Xrcd::open(&rig.ctx, None)?, Cq::new(&rig.ctx, 100)?);
-        let _srq = shot.fire(|| xrcd.srq(&rig.pd, &cq, 100));
+        let _srq = call.run_verb(|| xrcd.srq(&rig.pd, &cq, 100));
         Ok(())
     },
-    "create-qp-xrc-target": |shot| {
+    "create-qp-xrc-target": |call| {
         let rig = Rig::new()?;
         let xrcd = Xrcd::open(&rig.ctx, None)?;
         // If an allocation of the core fails after the driver's part, the core never releases the
         // domain, so only the driver's allocations fail here.
-        let _target = inject::only_of("verbena", || shot.fire(|| xrcd.target()))?;
+        let _target = inject::only_of("verbena", || call.run_verb(|| xrcd.target()))?;
         Ok(())
     },
-    "open-qp": |shot| {
+    "open-qp": |call| {
         let rig = Rig::new()?;
         let xrcd = Xrcd::open(&rig.ctx, None)?;
         let target = xrcd.target()?;
-        let _again = shot.fire(|| xrcd.open_target(target.qpn()));
+        let _again = call.run_verb(|| xrcd.open_target(target.qpn()));
         Ok(())
     },
-    "destroy-qp-xrc-target": |shot| {
+    "destroy-qp-xrc-target": |call| {
         let rig = Rig::new()?;
         let xrcd = Xrcd::open(&rig.ctx, None)?;
         let target = xrcd.target()?;
-        shot.destroy(target)
+        call.destroy(target)
     },
-    "destroy-srq": |shot| {
+    "destroy-srq": |call| {
         let rig = Rig::new()?;
         let srq = Srq::new(&rig.pd, 100, 2)?;
-        shot.destroy(srq)
+        call.destroy(srq)
     },
-    "create-qp-rc": |shot| create_qp(shot, RC),
-    "create-qp-uc": |shot| create_qp(shot, UC),
-    "create-qp-ud": |shot| create_qp(shot, UD),
-    "create-qp-xrc-initiator": |shot| create_qp(shot, XRC_INITIATOR),
-    "create-qp-srq": |shot| {
+    "create-qp-rc": |call| create_qp(call, RC),
+    "create-qp-uc": |call| create_qp(call, UC),
+    "create-qp-ud": |call| create_qp(call, UD),
+    "create-qp-xrc-initiator": |call| create_qp(call, XRC_INITIATOR),
+    "create-qp-srq": |call| {
         let rig = Rig::new()?;
         let srq = Srq::new(&rig.pd, 100, 2)?;
         let init = QpInit { srq: Some(srq), ..qp_init(&rig, RC)? };
-        let _qp = shot.fire(|| Qp::new(&rig.pd, &init));
+        let _qp = call.run_verb(|| Qp::new(&rig.pd, &init));
         Ok(())
     },
-    "rc-reset-to-init": |shot| modify(shot, RC, state::RESET, state::INIT),
-    "rc-init-to-rtr": |shot| modify(shot, RC, state::INIT, state::RTR),
-    "rc-rtr-to-rts": |shot| modify(shot, RC, state::RTR, state::RTS),
-    "rc-rts-to-sqd": |shot| modify(shot, RC, state::RTS, state::SQD),
-    "rc-rts-to-err": |shot| modify(shot, RC, state::RTS, state::ERR),
-    "rc-rts-to-reset": |shot| modify(shot, RC, state::RTS, state::RESET),
-    "uc-reset-to-init": |shot| modify(shot, UC, state::RESET, state::INIT),
-    "uc-init-to-rtr": |shot| modify(shot, UC, state::INIT, state::RTR),
-    "uc-rtr-to-rts": |shot| modify(shot, UC, state::RTR, state::RTS),
-    "ud-reset-to-init": |shot| modify(shot, UD, state::RESET, state::INIT),
-    "ud-init-to-rtr": |shot| modify(shot, UD, state::INIT, state::RTR),
-    "ud-rtr-to-rts": |shot| modify(shot, UD, state::RTR, state::RTS),
-    "ud-rts-to-err": |shot| modify(shot, UD, state::RTS, state::ERR),
-    "query-qp": |shot| {
+    "rc-reset-to-init": |call| modify(call, RC, state::RESET, state::INIT),
+    "rc-init-to-rtr": |call| modify(call, RC, state::INIT, state::RTR),
+    "rc-rtr-to-rts": |call| modify(call, RC, state::RTR, state::RTS),
+    "rc-rts-to-sqd": |call| modify(call, RC, state::RTS, state::SQD),
+    "rc-rts-to-err": |call| modify(call, RC, state::RTS, state::ERR),
+    "rc-rts-to-reset": |call| modify(call, RC, state::RTS, state::RESET),
+    "uc-reset-to-init": |call| modify(call, UC, state::RESET, state::INIT),
+    "uc-init-to-rtr": |call| modify(call, UC, state::INIT, state::RTR),
+    "uc-rtr-to-rts": |call| modify(call, UC, state::RTR, state::RTS),
+    "ud-reset-to-init": |call| modify(call, UD, state::RESET, state::INIT),
+    "ud-init-to-rtr": |call| modify(call, UD, state::INIT, state::RTR),
+    "ud-rtr-to-rts": |call| modify(call, UD, state::RTR, state::RTS),
+    "ud-rts-to-err": |call| modify(call, UD, state::RTS, state::ERR),
+    "query-qp": |call| {
         let rig = Rig::new()?;
         let qp = qp_in(&rig, RC, state::RTS)?;
-        shot.fire(|| qp.query().map(|_| ()));
+        call.run_verb(|| qp.query().map(|_| ()));
         Ok(())
     },
-    "destroy-qp-reset": |shot| destroy_qp(shot, RC, state::RESET),
-    "destroy-qp-rts": |shot| destroy_qp(shot, RC, state::RTS),
-    "destroy-qp-uc": |shot| destroy_qp(shot, UC, state::RTS),
-    "destroy-qp-ud": |shot| destroy_qp(shot, UD, state::RTS),
-    "create-ah": |shot| {
+    "destroy-qp-reset": |call| destroy_qp(call, RC, state::RESET),
+    "destroy-qp-rts": |call| destroy_qp(call, RC, state::RTS),
+    "destroy-qp-uc": |call| destroy_qp(call, UC, state::RTS),
+    "destroy-qp-ud": |call| destroy_qp(call, UD, state::RTS),
+    "create-ah": |call| {
         let rig = Rig::new()?;
-        let _ah = shot.fire(|| Ah::new(&rig.pd, &ah_attr(&rig)));
+        let _ah = call.run_verb(|| Ah::new(&rig.pd, &ah_attr(&rig)));
         Ok(())
     },
-    "destroy-ah": |shot| {
+    "destroy-ah": |call| {
         let rig = Rig::new()?;
         let ah = Ah::new(&rig.pd, &ah_attr(&rig))?;
-        shot.destroy(ah)
+        call.destroy(ah)
     },
-    "close-device": |shot| {
+    "close-device": |call| {
         let mut ctx = Some(open(|open| open())?);
-        shot.fire(|| {
+        call.run_verb(|| {
             ctx.take();
             Ok(())
         });
@@ -238,9 +239,9 @@ verbs! {
 /// Verbs with many allocations, each of which takes seconds.
 pub const LONG: &[&str] = &["bind", "unbind"];
 
-fn query(shot: &mut Shot<'_>, verb: fn(&Rig) -> Result<(), Errno>) -> TestResult {
+fn query(call: &mut InjectedCall<'_>, verb: fn(&Rig) -> Result<(), Errno>) -> TestResult {
     let rig = Rig::new()?;
-    shot.fire(|| verb(&rig));
+    call.run_verb(|| verb(&rig));
     Ok(())
 }
 
@@ -277,11 +278,11 @@ fn qp(rig: &Rig, qp_type: u32) -> Result<Qp, Fail> {
     })
 }
 
-fn create_qp(shot: &mut Shot<'_>, qp_type: u32) -> TestResult {
+fn create_qp(call: &mut InjectedCall<'_>, qp_type: u32) -> TestResult {
     let rig = Rig::new()?;
     drop(qp(&rig, qp_type)?);
     let init = qp_init(&rig, qp_type)?;
-    let _qp = shot.fire(|| Qp::new(&rig.pd, &init));
+    let _qp = call.run_verb(|| Qp::new(&rig.pd, &init));
     Ok(())
 }
 
@@ -314,10 +315,10 @@ fn qp_in(rig: &Rig, qp_type: u32, in_state: u32) -> Result<Qp, Fail> {
     Ok(qp)
 }
 
-fn modify(shot: &mut Shot<'_>, qp_type: u32, from: u32, to: u32) -> TestResult {
+fn modify(call: &mut InjectedCall<'_>, qp_type: u32, from: u32, to: u32) -> TestResult {
     let rig = Rig::new()?;
     let qp = qp_in(&rig, qp_type, from)?;
-    let moved = shot.fire(|| step(&rig, &qp, to)).is_some();
+    let moved = call.run_verb(|| step(&rig, &qp, to)).is_some();
     let now = qp.state()?;
     ensure_eq!(
         state::NAMES[now as usize],
@@ -327,10 +328,10 @@ fn modify(shot: &mut Shot<'_>, qp_type: u32, from: u32, to: u32) -> TestResult {
     Ok(())
 }
 
-fn destroy_qp(shot: &mut Shot<'_>, qp_type: u32, in_state: u32) -> TestResult {
+fn destroy_qp(call: &mut InjectedCall<'_>, qp_type: u32, in_state: u32) -> TestResult {
     let rig = Rig::new()?;
     let qp = qp_in(&rig, qp_type, in_state)?;
-    shot.destroy(qp)
+    call.destroy(qp)
 }
 
 fn ah_attr(rig: &Rig) -> AhAttr {
@@ -338,7 +339,7 @@ fn ah_attr(rig: &Rig) -> AhAttr {
 }
 
 /// One object of each kind; the fields are in the order in which they are destroyed.
-pub struct Everything {
+pub struct AllObjects {
     _rc: Qp,
     _ud: Qp,
     _on_srq: Qp,
@@ -347,15 +348,15 @@ pub struct Everything {
     _cq: Arc<Cq>,
 }
 
-impl Everything {
-    pub fn new(rig: &Rig) -> Result<Everything, Fail> {
+impl AllObjects {
+    pub fn new(rig: &Rig) -> Result<AllObjects, Fail> {
         let (cq, _channel) = rig.cq_with_events(100)?;
         let srq = Srq::new(&rig.pd, 100, 2)?;
         let init = QpInit {
             srq: Some(srq),
             ..qp_init(rig, RC)?
         };
-        Ok(Everything {
+        Ok(AllObjects {
             _rc: qp_in(rig, RC, state::RTS)?,
             _ud: qp_in(rig, UD, state::RTS)?,
             _on_srq: Qp::new(&rig.pd, &init)?,
@@ -372,34 +373,34 @@ pub const CLOSED: i32 = 100;
 
 /// Closes the device's file while an object of each kind exists, so that the kernel has to destroy
 /// the objects.
-fn close(shot: &mut Shot<'_>) -> TestResult {
+fn close(call: &mut InjectedCall<'_>) -> TestResult {
     let status = Command::new("/proc/self/exe")
-        .args(["--close", &shot.n().to_string()])
+        .args(["--close", &call.n().to_string()])
         .status()?;
-    let fired = match status.code() {
+    let injected = match status.code() {
         Some(CLOSED) => false,
         Some(code) if code == CLOSED + 1 => true,
         _ => return Err(format!("the child: {status}").into()),
     };
-    shot.ended(fired, None);
+    call.record(injected, None);
     Ok(())
 }
 
 /// Creates, connects and destroys kernel queues by the self-test module, if that is loaded.
-fn kernel_users(shot: &mut Shot<'_>) -> TestResult {
+fn kernel_users(call: &mut InjectedCall<'_>) -> TestResult {
     let trigger = Path::new("/sys/module/verbena_selftest/parameters/connect");
     if !trigger.exists() {
         return Err(Fail::Skipped("verbena_selftest is not loaded".into()));
     }
-    write(shot, trigger, "1");
+    write(call, trigger, "1");
     Ok(())
 }
 
 /// Writes to a file whose write triggers an action.
-fn write(shot: &mut Shot<'_>, path: &Path, text: &str) -> Option<()> {
+fn write(call: &mut InjectedCall<'_>, path: &Path, text: &str) -> Option<()> {
     use std::io::Write;
     let mut file = fs::File::options().write(true).open(path).ok()?;
-    shot.fire(|| {
+    call.run_verb(|| {
         file.write_all(text.as_bytes())
             .map_err(|e| Errno(e.raw_os_error().unwrap_or(libc::EIO)))
     })
@@ -417,12 +418,12 @@ fn pci() -> Result<(PathBuf, String), Fail> {
     Ok((fs::canonicalize(device.join("driver"))?, address))
 }
 
-fn bind(shot: &mut Shot<'_>) -> TestResult {
+fn bind(call: &mut InjectedCall<'_>) -> TestResult {
     let (driver, address) = pci()?;
     fs::write(driver.join("unbind"), &address)
         .map_err(Fail::from)
         .at("unbind")?;
-    let bound = write(shot, &driver.join("bind"), &address);
+    let bound = write(call, &driver.join("bind"), &address);
     if bound.is_none() || !driver.join(&address).exists() {
         fs::write(driver.join("bind"), &address)
             .map_err(Fail::from)
@@ -431,9 +432,9 @@ fn bind(shot: &mut Shot<'_>) -> TestResult {
     back()
 }
 
-fn unbind(shot: &mut Shot<'_>) -> TestResult {
+fn unbind(call: &mut InjectedCall<'_>) -> TestResult {
     let (driver, address) = pci()?;
-    if write(shot, &driver.join("unbind"), &address).is_none() {
+    if write(call, &driver.join("unbind"), &address).is_none() {
         fs::write(driver.join("unbind"), &address)
             .map_err(Fail::from)
             .at("unbind again after a failure")?;

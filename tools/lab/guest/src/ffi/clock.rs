@@ -30,7 +30,7 @@ pub fn query(ctx: &Arc<Context>, mask: u32) -> Result<u64, Errno> {
 
 /// A completion of an extended poll.
 #[derive(Clone, Copy, Debug)]
-pub struct Timed {
+pub struct TimestampedWc {
     pub wr_id: u64,
     pub status: u32,
     /// Timestamp by the device clock.
@@ -62,7 +62,7 @@ pub fn cq(ctx: &Arc<Context>, cqe: u32, flags: u32) -> Result<Arc<Cq>, Errno> {
 }
 
 /// Takes all completions of an extended CQ in one poll.
-pub fn drain(cq: &Cq) -> Result<Vec<Timed>, Errno> {
+pub fn drain(cq: &Cq) -> Result<Vec<TimestampedWc>, Errno> {
     const ENOENT: i32 = 2;
     let raw: *mut ibv_cq_ex = cq.raw().cast();
     // SAFETY: `cq` above made the object, which is alive while `cq` is.
@@ -90,7 +90,7 @@ pub fn drain(cq: &Cq) -> Result<Vec<Timed>, Errno> {
         let timestamp = unsafe { time(raw) };
         // SAFETY: a poll is in progress.
         let wall_clock = unsafe { wall(raw) };
-        all.push(Timed {
+        all.push(TimestampedWc {
             wr_id,
             status,
             timestamp,

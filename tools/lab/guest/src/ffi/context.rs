@@ -241,10 +241,10 @@ impl AsyncEvent {
 
     /// Returns the object of the event, to compare with `Cq::element`, `Qp::element`, or a port
     /// number.
-    pub fn element(&self) -> Element {
+    pub fn element(&self) -> EventElement {
         // SAFETY: no member of the union is longer than a pointer, and `async_event` had zeroed all
         // of it.
-        Element(unsafe { self.raw.element.cq } as usize)
+        EventElement(unsafe { self.raw.element.cq } as usize)
     }
 }
 
@@ -258,11 +258,11 @@ impl Drop for AsyncEvent {
 
 /// The identity of the object of an event.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Element(usize);
+pub struct EventElement(usize);
 
-impl Element {
-    pub(super) fn of(ptr: *mut c_void) -> Element {
-        Element(ptr as usize)
+impl EventElement {
+    pub(super) fn of(ptr: *mut c_void) -> EventElement {
+        EventElement(ptr as usize)
     }
 }
 

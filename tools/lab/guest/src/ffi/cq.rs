@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use super::bindings::*;
-use super::context::{later_methods, Context, Element};
+use super::context::{later_methods, Context, EventElement};
 use super::sys::{readable, set_nonblocking, Errno};
 use core::ffi::c_void;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ impl Channel {
 
     /// Takes and acknowledges the next event. Returns the CQ's identity, or `None` after `ms`
     /// milliseconds without an event.
-    pub fn event(&self, ms: i32) -> Option<Element> {
+    pub fn event(&self, ms: i32) -> Option<EventElement> {
         if !readable(self.fd(), ms) {
             return None;
         }
@@ -49,7 +49,7 @@ impl Channel {
         }
         // SAFETY: the CQ still exists, because destroying it waits for this acknowledgement.
         unsafe { ibv_ack_cq_events(cq, 1) };
-        Some(Element::of(cq.cast()))
+        Some(EventElement::of(cq.cast()))
     }
 }
 
@@ -145,8 +145,8 @@ impl Cq {
         self.raw
     }
 
-    pub fn element(&self) -> Element {
-        Element::of(self.raw.cast())
+    pub fn element(&self) -> EventElement {
+        EventElement::of(self.raw.cast())
     }
 
     /// Returns the number of entries that the library reports for the CQ.

@@ -11,7 +11,7 @@ use super::mr::Mr;
 use super::mw::{dealloc_mw, Mw};
 use super::qp::{Ah, Qp, Srq};
 use super::sys::{note_drop, Errno};
-use super::xrc::{close_xrcd, Target, Xrcd};
+use super::xrc::{close_xrcd, XrcTarget, Xrcd};
 use std::sync::Arc;
 
 /// An object that a test can destroy explicitly.
@@ -93,11 +93,11 @@ object!(Channel, ibv_destroy_comp_channel, "channel");
 object!(Cq, ibv_destroy_cq, "CQ");
 object!(Srq, ibv_destroy_srq, "SRQ");
 object!(Qp, ibv_destroy_qp, "QP");
-object!(Target, ibv_destroy_qp, "XRC target");
+object!(XrcTarget, ibv_destroy_qp, "XRC target");
 object!(Xrcd, close_xrcd, "XRC domain");
 
 owned!(Qp, ibv_destroy_qp);
-owned!(Target, ibv_destroy_qp);
+owned!(XrcTarget, ibv_destroy_qp);
 shared!(Xrcd, close_xrcd);
 owned!(Mr, ibv_dereg_mr);
 owned!(Mw, dealloc_mw);

@@ -32,18 +32,18 @@ pub struct Mr {
     pub buf: Arc<Buf>,
     /// The objects that the region consists of now. The lock serializes `ibv_rereg_mr`, which must
     /// not run twice at the same time for one region.
-    parts: Mutex<Parts>,
+    references: Mutex<MrReferences>,
 }
 
 /// The objects that a region consists of, kept alive as long as the region lives.
-struct Parts {
+struct MrReferences {
     _pd: Arc<Pd>,
     _buf: Arc<Buf>,
 }
 
 /// Registers memory by writing the command (`IB_USER_VERBS_CMD_REG_MR`) to the device file, with a
 /// response address that the kernel cannot write to.
-pub fn register_unheard(pd: &Pd, buf: &Buf) -> Result<(), Errno> {
+pub fn register_with_bad_response(pd: &Pd, buf: &Buf) -> Result<(), Errno> {
     const REG_MR: u32 = 9;
     /// An address that is not mapped.
     const NOWHERE: u64 = 16;
@@ -112,7 +112,7 @@ impl Mr {
         Ok(Mr {
             raw,
             buf: buf.clone(),
-            parts: Mutex::new(Parts {
+            references: Mutex::new(MrReferences {
                 _pd: pd.clone(),
                 _buf: buf.clone(),
             }),
@@ -127,22 +127,25 @@ impl Mr {
         pd: Option<&Arc<Pd>>,
         access: Option<u32>,
     ) -> Result<(), Errno> {
-        let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut references = self
+            .references
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let flags = buf.map_or(0, |_| IBV_REREG_MR_CHANGE_TRANSLATION)
             | pd.map_or(0, |_| IBV_REREG_MR_CHANGE_PD)
             | access.map_or(0, |_| IBV_REREG_MR_CHANGE_ACCESS);
         let (addr, len) = buf.map_or((std::ptr::null_mut(), 0), |b| (b.as_ptr(), b.len()));
         let raw_pd = pd.map_or(std::ptr::null_mut(), |pd| pd.raw());
         let access = access.unwrap_or(0) as i32;
-        // SAFETY: the region is valid; buffer and domain are alive, and `parts` keeps them alive if
-        // the call succeeds.
+        // SAFETY: the region is valid; buffer and domain are alive, and `references` keeps them
+        // alive if the call succeeds.
         let ret = unsafe { ibv_rereg_mr(self.raw, flags as i32, raw_pd, addr.cast(), len, access) };
         if ret != 0 {
             return Err(Errno::last());
         }
-        *parts = Parts {
-            _pd: pd.unwrap_or(&parts._pd).clone(),
-            _buf: buf.unwrap_or(&parts._buf).clone(),
+        *references = MrReferences {
+            _pd: pd.unwrap_or(&references._pd).clone(),
+            _buf: buf.unwrap_or(&references._buf).clone(),
         };
         Ok(())
     }

@@ -47,14 +47,14 @@ impl Mw {
 
 /// The part of a region to which a window is to be bound.
 #[derive(Clone, Copy)]
-pub struct Bind<'a> {
+pub struct MwBind<'a> {
     pub mr: Option<&'a Mr>,
     pub addr: u64,
     pub length: u64,
     pub access: u32,
 }
 
-impl Bind<'_> {
+impl MwBind<'_> {
     pub(super) fn info(&self) -> ibv_mw_bind_info {
         ibv_mw_bind_info {
             mr: self.mr.map_or(std::ptr::null_mut(), |mr| mr.raw),
@@ -84,7 +84,7 @@ pub(super) unsafe fn dealloc_mw(mw: *mut ibv_mw) -> i32 {
 
 impl Qp {
     /// Posts a bind that gives the window the key `rkey`.
-    pub fn bind(&self, wr_id: u64, mw: &Mw, rkey: u32, to: Bind<'_>) -> Result<(), PostError> {
+    pub fn bind(&self, wr_id: u64, mw: &Mw, rkey: u32, to: MwBind<'_>) -> Result<(), PostError> {
         let mut wr = ibv_send_wr {
             wr_id,
             opcode: IBV_WR_BIND_MW,
@@ -103,7 +103,7 @@ impl Qp {
     }
 
     /// Calls `ibv_bind_mw`, in which the provider chooses the key.
-    pub fn bind_1(&self, wr_id: u64, mw: &Mw, to: Bind<'_>) -> Result<(), Errno> {
+    pub fn bind_1(&self, wr_id: u64, mw: &Mw, to: MwBind<'_>) -> Result<(), Errno> {
         let mut bind = ibv_mw_bind {
             wr_id,
             send_flags: flag::SIGNALED,

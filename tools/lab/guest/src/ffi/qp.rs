@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use super::bindings::*;
-use super::context::{later_methods, Element, Pd};
+use super::context::{later_methods, EventElement, Pd};
 use super::cq::Cq;
 use super::sys::Errno;
 use super::xrc::Xrcd;
@@ -98,12 +98,12 @@ pub struct SendWr {
     /// Number of the SRQ at the peer, for XRC only.
     pub srqn: u32,
     /// Destination of a datagram, for UD only.
-    pub to: Option<Destination>,
+    pub to: Option<UdDestination>,
 }
 
 /// The destination of a datagram.
 #[derive(Clone)]
-pub struct Destination {
+pub struct UdDestination {
     pub ah: Arc<Ah>,
     pub qpn: u32,
     pub qkey: u32,
@@ -132,7 +132,7 @@ impl SendWr {
         self
     }
 
-    pub fn to(mut self, to: &Destination) -> SendWr {
+    pub fn to(mut self, to: &UdDestination) -> SendWr {
         self.to = Some(to.clone());
         self
     }
@@ -308,8 +308,8 @@ impl Qp {
         unsafe { (*self.raw).qp_num }
     }
 
-    pub fn element(&self) -> Element {
-        Element::of(self.raw.cast())
+    pub fn element(&self) -> EventElement {
+        EventElement::of(self.raw.cast())
     }
 
     pub fn modify(&self, attr: &ibv_qp_attr, mask: u32) -> Result<(), Errno> {
@@ -487,8 +487,8 @@ impl Srq {
         })
     }
 
-    pub fn element(&self) -> Element {
-        Element::of(self.raw.cast())
+    pub fn element(&self) -> EventElement {
+        EventElement::of(self.raw.cast())
     }
 
     /// Returns the SRQN. Only an SRQ for extended connections has one.

@@ -212,7 +212,7 @@ impl Buf {
     }
 
     /// Counts the bytes of a range that differ from `value`, beginning at the end of the range.
-    pub fn others(&self, off: usize, len: usize, value: u8) -> usize {
+    pub fn count_others(&self, off: usize, len: usize, value: u8) -> usize {
         self.check(off, len);
         let (mut at, mut count) = (off + len, 0);
         while at > off {
@@ -256,7 +256,7 @@ pub fn readable(fd: c_int, ms: i32) -> bool {
 }
 
 /// Makes the C library keep freed memory, so that later allocations make no system calls.
-pub fn hoard() {
+pub fn keep_freed_memory() {
     const ENOUGH: c_int = 64 << 20;
     for option in [
         libc::M_TRIM_THRESHOLD,
@@ -408,13 +408,13 @@ impl DeviceMapping {
 
 /// A copy of this process made by fork(). The copy shares every page until one of the two processes
 /// writes to it. The copy only waits, and ends when this value is dropped.
-pub struct Twin {
+pub struct ForkedChild {
     pid: libc::pid_t,
     gate: c_int,
 }
 
-impl Twin {
-    pub fn new() -> Result<Twin, Errno> {
+impl ForkedChild {
+    pub fn new() -> Result<ForkedChild, Errno> {
         let mut ends = [0; 2];
         // SAFETY: `ends` has room for the two descriptors.
         Errno::check(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) })?;
@@ -437,11 +437,11 @@ impl Twin {
             // SAFETY: without a copy, no other code uses this end.
             unsafe { libc::close(gate) };
         }
-        forked.map(|()| Twin { pid, gate })
+        forked.map(|()| ForkedChild { pid, gate })
     }
 }
 
-impl Drop for Twin {
+impl Drop for ForkedChild {
     fn drop(&mut self) {
         // SAFETY: this value owns the descriptor; the copy ends when it is closed.
         unsafe { libc::close(self.gate) };

@@ -21,7 +21,7 @@ const RETRIES: u32 = 5;
 
 /// `struct ib_user_mad_reg_req`.
 #[repr(C)]
-struct Registration {
+struct MadRegistration {
     id: u32,
     method_mask: [u32; 4],
     qpn: u8,
@@ -34,7 +34,7 @@ struct Registration {
 /// `IB_USER_MAD_REGISTER_AGENT` and `IB_USER_MAD_ENABLE_PKEY`.
 const REGISTER: libc::c_ulong = 0xc01c_1b01;
 const ENABLE_PKEY: libc::c_ulong = 0x1b03;
-const _: () = assert!(size_of::<Registration>() == 0x1c);
+const _: () = assert!(size_of::<MadRegistration>() == 0x1c);
 
 /// A client that sends requests of one management class.
 pub struct Agent {
@@ -46,7 +46,7 @@ impl Agent {
     /// Registers a client for requests of a management class.
     pub fn new(path: &str, mgmt_class: u8) -> io::Result<Agent> {
         let file = File::options().read(true).write(true).open(path)?;
-        let mut registration = Registration {
+        let mut registration = MadRegistration {
             id: 0,
             method_mask: [0; 4],
             qpn: GSI,
@@ -69,7 +69,7 @@ impl Agent {
     }
 
     /// Sends a request to QPN 1 of a port, and returns the response.
-    pub fn ask(&mut self, to: Gid, gid_index: u8, mad: &[u8; MAD]) -> io::Result<[u8; MAD]> {
+    pub fn request(&mut self, to: Gid, gid_index: u8, mad: &[u8; MAD]) -> io::Result<[u8; MAD]> {
         let mut message = [0; HEADER + MAD];
         message[..4].copy_from_slice(&self.id.to_ne_bytes());
         message[8..12].copy_from_slice(&TIMEOUT_MS.to_ne_bytes());

@@ -4,7 +4,7 @@
 #![allow(unsafe_code)]
 
 use super::bindings::*;
-use super::context::{later_methods, Context, Element, Pd};
+use super::context::{later_methods, Context, EventElement, Pd};
 use super::cq::Cq;
 use super::qp::{recv_list, RecvWr, Srq};
 use super::sys::Errno;
@@ -105,7 +105,7 @@ impl Xrcd {
     }
 
     /// Creates a target, which is in RESET.
-    pub fn target(self: &Arc<Self>) -> Result<Target, Errno> {
+    pub fn target(self: &Arc<Self>) -> Result<XrcTarget, Errno> {
         let mut attr = ibv_qp_init_attr_ex {
             qp_type: IBV_QPT_XRC_RECV,
             comp_mask: IBV_QP_INIT_ATTR_XRCD,
@@ -121,7 +121,7 @@ impl Xrcd {
     }
 
     /// Opens a target that another process or context has created.
-    pub fn open_target(self: &Arc<Self>, qpn: u32) -> Result<Target, Errno> {
+    pub fn open_target(self: &Arc<Self>, qpn: u32) -> Result<XrcTarget, Errno> {
         let mut attr = ibv_qp_open_attr {
             comp_mask: IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE,
             qp_num: qpn,
@@ -137,12 +137,12 @@ impl Xrcd {
         self.own(raw)
     }
 
-    fn own(self: &Arc<Self>, raw: *mut ibv_qp) -> Result<Target, Errno> {
+    fn own(self: &Arc<Self>, raw: *mut ibv_qp) -> Result<XrcTarget, Errno> {
         if raw.is_null() {
             return Err(Errno::last());
         }
         let xrcd = self.clone();
-        Ok(Target { raw, xrcd })
+        Ok(XrcTarget { raw, xrcd })
     }
 }
 
@@ -165,19 +165,19 @@ pub(super) unsafe fn close_xrcd(xrcd: *mut ibv_xrcd) -> i32 {
 }
 
 /// The target of an extended connection.
-pub struct Target {
+pub struct XrcTarget {
     pub(super) raw: *mut ibv_qp,
     xrcd: Arc<Xrcd>,
 }
 
-impl Target {
+impl XrcTarget {
     pub fn qpn(&self) -> u32 {
         // SAFETY: the QP is valid while `self` lives; the number does not change.
         unsafe { (*self.raw).qp_num }
     }
 
-    pub fn element(&self) -> Element {
-        Element::of(self.raw.cast())
+    pub fn element(&self) -> EventElement {
+        EventElement::of(self.raw.cast())
     }
 
     /// Tries to post a receive to the target.

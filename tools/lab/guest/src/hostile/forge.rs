@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 //! Forged work queue entries: valid entries in which one or two fields are invalid.
 use crate::ffi::mr::Mr;
-use crate::pattern::Rng;
+use crate::pattern::PatternRng;
 use std::mem::offset_of;
 use verbena_abi::wqe::{RecvWqe, SendWqe, Sge, WqeOpcode, DATA_OFFSET, DATA_OFFSET_ATOMIC};
 
 /// The regions and addresses that a forged entry may refer to.
-pub struct Names<'a> {
+pub struct ForgeTargets<'a> {
     /// Valid local memory. `remote` is a valid address and key of the peer.
     pub mr: &'a Mr,
     pub remote: (u64, u32),
@@ -17,9 +17,9 @@ pub struct Names<'a> {
 }
 
 /// The bytes of an entry.
-pub struct Entry(pub Vec<u8>);
+pub struct ForgedWqe(pub Vec<u8>);
 
-impl Entry {
+impl ForgedWqe {
     fn put(&mut self, off: usize, bytes: &[u8]) {
         if let Some(to) = self.0.get_mut(off..off + bytes.len()) {
             to.copy_from_slice(bytes);
@@ -34,7 +34,7 @@ impl Entry {
 }
 
 /// Returns an unusual value for a 32-bit field whose valid value is `good`.
-fn odd32(rng: &mut Rng, good: u32) -> u32 {
+fn unusual32(rng: &mut PatternRng, good: u32) -> u32 {
     match rng.below(8) {
         0 => 0,
         1 => u32::MAX,
@@ -47,7 +47,7 @@ fn odd32(rng: &mut Rng, good: u32) -> u32 {
     }
 }
 
-fn odd64(rng: &mut Rng, good: u64) -> u64 {
+fn unusual64(rng: &mut PatternRng, good: u64) -> u64 {
     match rng.below(7) {
         0 => 0,
         1 => u64::MAX,
@@ -60,21 +60,26 @@ fn odd64(rng: &mut Rng, good: u64) -> u64 {
 }
 
 /// Returns address, length and key of an SGE that is invalid in one of several ways.
-fn odd_sge(rng: &mut Rng, names: &Names<'_>) -> (u64, u32, u32) {
-    let good = names.mr;
+fn unusual_sge(rng: &mut PatternRng, targets: &ForgeTargets<'_>) -> (u64, u32, u32) {
+    let good = targets.mr;
     match rng.below(6) {
-        0 => (good.at(0), 64, odd32(rng, good.lkey())),
-        1 => (names.foreign.at(0), 64, names.foreign.lkey()),
-        2 => (names.read_only.at(0), 64, names.read_only.lkey()),
-        3 => (odd64(rng, good.at(0)), 64, good.lkey()),
-        4 => (good.at(0), odd32(rng, 64), good.lkey()),
+        0 => (good.at(0), 64, unusual32(rng, good.lkey())),
+        1 => (targets.foreign.at(0), 64, targets.foreign.lkey()),
+        2 => (targets.read_only.at(0), 64, targets.read_only.lkey()),
+        3 => (unusual64(rng, good.at(0)), 64, good.lkey()),
+        4 => (good.at(0), unusual32(rng, 64), good.lkey()),
         _ => (good.at(good.buf.len() - 8), 64, good.lkey()),
     }
 }
 
 /// Returns a send entry of `stride` bytes.
-pub fn send(rng: &mut Rng, stride: usize, names: &Names<'_>, wr_id: u64) -> Entry {
-    let mut e = Entry(vec![0; stride]);
+pub fn send(
+    rng: &mut PatternRng,
+    stride: usize,
+    targets: &ForgeTargets<'_>,
+    wr_id: u64,
+) -> ForgedWqe {
+    let mut e = ForgedWqe(vec![0; stride]);
     let all = WqeOpcode::ALL;
     let opcode = all[rng.below(all.len() as u64) as usize].to_raw();
     let atomic =
@@ -89,9 +94,9 @@ pub fn send(rng: &mut Rng, stride: usize, names: &Names<'_>, wr_id: u64) -> Entr
     e.put(offset_of!(SendWqe, wr_id), &wr_id.to_le_bytes());
     e.put(
         offset_of!(SendWqe, remote_addr),
-        &names.remote.0.to_le_bytes(),
+        &targets.remote.0.to_le_bytes(),
     );
-    e.put(offset_of!(SendWqe, rkey), &names.remote.1.to_le_bytes());
+    e.put(offset_of!(SendWqe, rkey), &targets.remote.1.to_le_bytes());
     let data = if atomic {
         DATA_OFFSET_ATOMIC
     } else {
@@ -103,7 +108,7 @@ pub fn send(rng: &mut Rng, stride: usize, names: &Names<'_>, wr_id: u64) -> Entr
             &(rng.below(48) as u32).to_le_bytes(),
         );
     } else {
-        e.sge(data, names.mr.at(0), length, names.mr.lkey());
+        e.sge(data, targets.mr.at(0), length, targets.mr.lkey());
     }
     for _ in 0..rng.below(3) {
         match rng.below(12) {
@@ -111,29 +116,29 @@ pub fn send(rng: &mut Rng, stride: usize, names: &Names<'_>, wr_id: u64) -> Entr
             1 => e.put(offset_of!(SendWqe, flags), &[rng.next_u64() as u8]),
             2 => e.put(offset_of!(SendWqe, num_sge), &[rng.next_u64() as u8]),
             3 => {
-                let v = odd32(rng, 16);
+                let v = unusual32(rng, 16);
                 e.put(offset_of!(SendWqe, inline_length), &v.to_le_bytes());
             }
             4 => {
-                let v = odd64(rng, names.remote.0);
+                let v = unusual64(rng, targets.remote.0);
                 e.put(offset_of!(SendWqe, remote_addr), &v.to_le_bytes());
             }
             5 => {
-                let v = odd32(rng, names.remote.1);
+                let v = unusual32(rng, targets.remote.1);
                 e.put(offset_of!(SendWqe, rkey), &v.to_le_bytes());
             }
             6 => {
                 // The lengths of these two SGEs add up to more than any message.
                 e.put(offset_of!(SendWqe, num_sge), &[2]);
-                e.sge(data, names.mr.at(0), 0x7fff_ffff, names.mr.lkey());
-                e.sge(data + 16, names.mr.at(0), 0x7fff_ffff, names.mr.lkey());
+                e.sge(data, targets.mr.at(0), 0x7fff_ffff, targets.mr.lkey());
+                e.sge(data + 16, targets.mr.at(0), 0x7fff_ffff, targets.mr.lkey());
             }
             7 => {
                 let (off, bit) = (rng.below(stride as u64) as usize, rng.below(8));
                 e.0[off] ^= 1 << bit;
             }
             _ => {
-                let (addr, length, lkey) = odd_sge(rng, names);
+                let (addr, length, lkey) = unusual_sge(rng, targets);
                 e.sge(data, addr, length, lkey);
             }
         }
@@ -142,21 +147,31 @@ pub fn send(rng: &mut Rng, stride: usize, names: &Names<'_>, wr_id: u64) -> Entr
 }
 
 /// Returns a receive entry of `stride` bytes.
-pub fn recv(rng: &mut Rng, stride: usize, names: &Names<'_>, wr_id: u64) -> Entry {
-    let mut e = Entry(vec![0; stride]);
+pub fn recv(
+    rng: &mut PatternRng,
+    stride: usize,
+    targets: &ForgeTargets<'_>,
+    wr_id: u64,
+) -> ForgedWqe {
+    let mut e = ForgedWqe(vec![0; stride]);
     let data = size_of::<RecvWqe>();
     e.put(offset_of!(RecvWqe, wr_id), &wr_id.to_le_bytes());
     e.put(offset_of!(RecvWqe, num_sge), &[1]);
-    e.sge(data, names.mr.at(0), 4096, names.mr.lkey());
+    e.sge(data, targets.mr.at(0), 4096, targets.mr.lkey());
     match rng.below(6) {
         0 => e.put(offset_of!(RecvWqe, num_sge), &[rng.next_u64() as u8]),
-        1 => e.sge(data, names.mr.at(0), rng.below(16) as u32, names.mr.lkey()),
+        1 => e.sge(
+            data,
+            targets.mr.at(0),
+            rng.below(16) as u32,
+            targets.mr.lkey(),
+        ),
         2 => {
             let off = rng.below(stride as u64) as usize;
             e.0[off] ^= 1 << rng.below(8);
         }
         3 | 4 => {
-            let (addr, length, lkey) = odd_sge(rng, names);
+            let (addr, length, lkey) = unusual_sge(rng, targets);
             e.sge(data, addr, length, lkey);
         }
         _ => {}

@@ -13,8 +13,8 @@
 mod forge;
 mod queues;
 
-use crate::pattern::Rng;
-use crate::peer::Peer;
+use crate::pattern::PatternRng;
+use crate::peer::PeerProcess;
 use crate::rig::{self, Rig};
 use crate::tests::checked_exchange;
 use crate::{ensure, ensure_eq, runner, Fail};
@@ -45,7 +45,7 @@ const EXPECTED: &[Syndrome] = &[
 ];
 
 /// The number of times that each syndrome was seen.
-pub type Seen = BTreeMap<u32, u64>;
+pub type SyndromeCounts = BTreeMap<u32, u64>;
 
 /// Runs the program `verbena-guest-hostile`.
 pub fn main() -> ExitCode {
@@ -78,23 +78,23 @@ pub fn main() -> ExitCode {
 }
 
 fn run(time: Duration, seed: u64) -> Result<(), Fail> {
-    let mut bystander = Peer::start("bystander")?;
-    ensure_eq!(bystander.hear()?, "ready", "the bystander's answer");
-    let mut seen = Seen::new();
-    let mut rng = Rng::new(seed);
+    let mut bystander = PeerProcess::start("bystander")?;
+    ensure_eq!(bystander.read_line()?, "ready", "the bystander's answer");
+    let mut counts = SyndromeCounts::new();
+    let mut rng = PatternRng::new(seed);
     let (mut episodes, mut forged) = (0u64, 0u64);
     let begun = Instant::now();
     // A slow guest forges fewer entries in the same time, so the run continues up to a limit while
     // syndromes are missing.
     let most = time * (1 + rig::slowness() as u32);
     let result = (|| -> Result<(), Fail> {
-        while begun.elapsed() < time || begun.elapsed() < most && !missing(&seen).is_empty() {
+        while begun.elapsed() < time || begun.elapsed() < most && !missing(&counts).is_empty() {
             // Every 12 episodes have a context of their own, whose doorbell area is torn down in
             // any state.
             let rig = Rig::new()?;
-            let area = queues::Area::find().ok_or("no doorbell area among the mappings")?;
+            let area = queues::AreaMapping::find().ok_or("no doorbell area among the mappings")?;
             for _ in 0..12 {
-                forged += queues::episode(&rig, &area, &mut rng, &mut seen)?;
+                forged += queues::episode(&rig, &area, &mut rng, &mut counts)?;
                 episodes += 1;
                 while rig.ctx.async_event(0).is_some() {}
             }
@@ -102,7 +102,7 @@ fn run(time: Duration, seed: u64) -> Result<(), Fail> {
         Ok(())
     })();
     println!("{episodes} episodes, {forged} forged entries, seed {seed}");
-    report(&seen);
+    report(&counts);
     result?;
     // An ordinary connection of this process must still work.
     let rig = Rig::new()?;
@@ -111,29 +111,29 @@ fn run(time: Duration, seed: u64) -> Result<(), Fail> {
         ..Default::default()
     })?;
     checked_exchange(&p, seed)?;
-    bystander.say("stop")?;
+    bystander.send_line("stop")?;
     println!(
         "bystander: {} exchanges, every byte compared",
-        bystander.hear()?
+        bystander.read_line()?
     );
     bystander.finish()?;
-    let missing = missing(&seen);
+    let missing = missing(&counts);
     ensure!(missing.is_empty(), "never seen: {}", missing.join(", "));
     Ok(())
 }
 
 /// Returns the names of the expected syndromes that have not been seen yet.
-fn missing(seen: &Seen) -> Vec<&'static str> {
+fn missing(counts: &SyndromeCounts) -> Vec<&'static str> {
     EXPECTED
         .iter()
-        .filter(|s| !seen.contains_key(&u32::from(s.to_raw())))
+        .filter(|s| !counts.contains_key(&u32::from(s.to_raw())))
         .map(|s| s.name())
         .collect()
 }
 
-fn report(seen: &Seen) {
+fn report(counts: &SyndromeCounts) {
     println!("{:<24} {:>8}", "syndrome", "seen");
-    for (&code, &count) in seen {
+    for (&code, &count) in counts {
         let known = u16::try_from(code).ok().and_then(Syndrome::from_raw);
         println!("{:<24} {count:>8}", known.map_or("(unknown)", |s| s.name()));
     }

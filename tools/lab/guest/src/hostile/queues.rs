@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 //! Access to the queues of this process without the provider: finding the queues, and one episode
 //! of forged data.
-use super::{forge, Seen};
+use super::{forge, SyndromeCounts};
 use crate::ffi::cq::Cq;
 use crate::ffi::mr::{access, Mr};
 use crate::ffi::qp::{op, RecvWr, SendWr};
 use crate::ffi::sys::DeviceMapping;
-use crate::outcome::Context as _;
-use crate::pattern::Rng;
+use crate::outcome::ErrorContext as _;
+use crate::pattern::PatternRng;
 use crate::rig::{self, PairOpts, Rig};
 use crate::Fail;
 use std::mem::offset_of;
@@ -32,17 +32,17 @@ fn new_since(before: &[DeviceMapping]) -> Vec<DeviceMapping> {
 }
 
 /// A ring of entries, with the free-running index of the next entry to forge.
-struct Ring {
+struct ForgedRing {
     map: DeviceMapping,
     stride: usize,
     size: usize,
     next: u32,
 }
 
-impl Ring {
+impl ForgedRing {
     /// Finds the ring in which the provider wrote two consecutive requests with the ids `first` and
     /// `first + 1`. `id_at` is the offset of the id in an entry.
-    fn find(maps: &[DeviceMapping], first: u64, id_at: usize, entries: u32) -> Option<Ring> {
+    fn find(maps: &[DeviceMapping], first: u64, id_at: usize, entries: u32) -> Option<ForgedRing> {
         let at = |map: &DeviceMapping, id: u64| {
             (id_at..map.len() - 7)
                 .step_by(8)
@@ -55,7 +55,7 @@ impl Ring {
                 let stride = b.checked_sub(a)?;
                 let size = (entries as usize).next_power_of_two();
                 (stride >= 16 && stride.is_power_of_two() && stride * size <= map.len()).then(
-                    || Ring {
+                    || ForgedRing {
                         map: map.clone(),
                         stride,
                         size,
@@ -65,7 +65,7 @@ impl Ring {
             })
     }
 
-    fn put(&mut self, entry: &forge::Entry) {
+    fn put(&mut self, entry: &forge::ForgedWqe) {
         let base = (self.next as usize % self.size) * self.stride;
         for (i, chunk) in entry.0.chunks_exact(4).enumerate() {
             let value = u32::from_le_bytes([chunk[0], chunk[1], chunk[2], chunk[3]]);
@@ -77,28 +77,28 @@ impl Ring {
 
 /// The doorbell area of this process: the part that the guest writes, and the doorbell page in the
 /// BAR.
-pub struct Area {
+pub struct AreaMapping {
     guest: DeviceMapping,
     bell: DeviceMapping,
 }
 
-impl Area {
+impl AreaMapping {
     /// Finds the doorbell area in a context that has no queues yet, because rings could be mistaken
     /// for the area.
-    pub fn find() -> Option<Area> {
+    pub fn find() -> Option<AreaMapping> {
         let maps = DeviceMapping::find(DEVICE_FILE);
         // The guest's part begins where the device's read-only part ends; the doorbell page is
         // apart.
-        let behind = |m: &DeviceMapping| {
+        let follows_device_part = |m: &DeviceMapping| {
             let mut device = maps.iter().filter(|m| !m.writable);
             device.any(|d| d.start() + d.len() == m.start())
         };
         let mut pages = maps
             .iter()
             .filter(|m| m.writable && m.len() == db::PART_SIZE);
-        let guest = pages.clone().find(|&m| behind(m))?.clone();
-        let bell = pages.find(|&m| !behind(m))?.clone();
-        Some(Area { guest, bell })
+        let guest = pages.clone().find(|&m| follows_device_part(m))?.clone();
+        let bell = pages.find(|&m| !follows_device_part(m))?.clone();
+        Some(AreaMapping { guest, bell })
     }
 
     fn producers(&self, base: fn(usize) -> usize) -> Vec<u32> {
@@ -111,10 +111,10 @@ impl Area {
     fn publish(&self, at: usize, slot: usize, index: u32) {
         fence(Ordering::Release);
         self.guest.write32(word(at), index);
-        self.nudge(db::qp_generation(slot / db::GROUP_SLOTS));
+        self.notify(db::qp_generation(slot / db::GROUP_SLOTS));
     }
 
-    fn nudge(&self, generation: usize) {
+    fn notify(&self, generation: usize) {
         let at = word(generation);
         self.guest
             .write32(at, self.guest.read32(at).wrapping_add(1));
@@ -124,19 +124,19 @@ impl Area {
 }
 
 /// Returns the slot whose producer index changed.
-fn changed(before: &[u32], after: &[u32]) -> Option<usize> {
+fn changed_slot(before: &[u32], after: &[u32]) -> Option<usize> {
     before.iter().zip(after).position(|(a, b)| a != b)
 }
 
 /// Counts the syndromes in a completion ring, whatever the device wrote there. Returns true if
 /// there were any.
-fn harvest(maps: &[DeviceMapping], seen: &mut Seen) -> bool {
+fn count_syndromes(maps: &[DeviceMapping], counts: &mut SyndromeCounts) -> bool {
     let mut any = false;
     for map in maps.iter().filter(|m| m.readable && !m.writable) {
         for entry in (0..map.len()).step_by(size_of::<Cqe>()) {
             let cause = map.read32(entry + offset_of!(Cqe, vendor_err));
             if cause != 0 {
-                *seen.entry(cause).or_default() += 1;
+                *counts.entry(cause).or_default() += 1;
                 any = true;
             }
         }
@@ -146,7 +146,12 @@ fn harvest(maps: &[DeviceMapping], seen: &mut Seen) -> bool {
 
 /// Creates a connected pair of QPs, forges entries and words for one of them, and counts the
 /// syndromes. Returns the number of forged entries.
-pub fn episode(rig: &Rig, area: &Area, rng: &mut Rng, seen: &mut Seen) -> Result<u64, Fail> {
+pub fn episode(
+    rig: &Rig,
+    area: &AreaMapping,
+    rng: &mut PatternRng,
+    counts: &mut SyndromeCounts,
+) -> Result<u64, Fail> {
     let opts = PairOpts::default()
         .with(|o| o.cap.max_inline_data = 32)
         .conn(|c| {
@@ -167,7 +172,7 @@ pub fn episode(rig: &Rig, area: &Area, rng: &mut Rng, seen: &mut Seen) -> Result
     let recvs = area.producers(db::rq_producer);
     let sge = a.mr.sge(0, 4096);
     a.qp.post_recv(&[RecvWr::new(tag, &[sge]), RecvWr::new(tag + 1, &[sge])])?;
-    let recv_slot = changed(&recvs, &area.producers(db::rq_producer));
+    let recv_slot = changed_slot(&recvs, &area.producers(db::rq_producer));
     let sends = area.producers(db::sq_producer);
     let write = SendWr::new(op::WRITE, tag, &[a.mr.sge(0, 8)]).remote(b.mr.at(0), b.mr.rkey());
     a.qp.post_send(&[
@@ -177,12 +182,12 @@ pub fn episode(rig: &Rig, area: &Area, rng: &mut Rng, seen: &mut Seen) -> Result
             ..write
         },
     ])?;
-    let send_slot = changed(&sends, &area.producers(db::sq_producer));
+    let send_slot = changed_slot(&sends, &area.producers(db::sq_producer));
     let (Some(send_slot), Some(recv_slot)) = (send_slot, recv_slot) else {
         return Err("no producer index moved in the doorbell area".into());
     };
-    let sq = Ring::find(&maps, tag, offset_of!(SendWqe, wr_id), a.qp.cap.max_send_wr);
-    let rq = Ring::find(&maps, tag, offset_of!(RecvWqe, wr_id), a.qp.cap.max_recv_wr);
+    let sq = ForgedRing::find(&maps, tag, offset_of!(SendWqe, wr_id), a.qp.cap.max_send_wr);
+    let rq = ForgedRing::find(&maps, tag, offset_of!(RecvWqe, wr_id), a.qp.cap.max_recv_wr);
     let (Some(mut sq), Some(mut rq)) = (sq, rq) else {
         return Err(format!("the rings are not among the mappings: {maps:?}").into());
     };
@@ -190,7 +195,7 @@ pub fn episode(rig: &Rig, area: &Area, rng: &mut Rng, seen: &mut Seen) -> Result
     let other_pd = rig.ctx.alloc_pd()?;
     let read_only = Mr::new(&rig.pd, 4096, access::NONE)?;
     let foreign = Mr::new(&other_pd, 4096, access::ALL)?;
-    let names = forge::Names {
+    let targets = forge::ForgeTargets {
         mr: &a.mr,
         remote: (b.mr.at(0), b.mr.rkey()),
         read_only: &read_only,
@@ -201,7 +206,7 @@ pub fn episode(rig: &Rig, area: &Area, rng: &mut Rng, seen: &mut Seen) -> Result
     // Forge receives first, so that the peer's SENDs arrive in forged entries. In one third of the
     // episodes the peer has no receives.
     for i in 0..4 {
-        rq.put(&forge::recv(rng, rq.stride, &names, tag + 100 + i));
+        rq.put(&forge::recv(rng, rq.stride, &targets, tag + 100 + i));
         forged += 1;
     }
     area.publish(db::rq_producer(recv_slot), recv_slot, rq.next);
@@ -226,7 +231,7 @@ pub fn episode(rig: &Rig, area: &Area, rng: &mut Rng, seen: &mut Seen) -> Result
         }
     } else {
         for i in 0..1 + rng.below(6) {
-            sq.put(&forge::send(rng, sq.stride, &names, tag + 200 + i));
+            sq.put(&forge::send(rng, sq.stride, &targets, tag + 200 + i));
             forged += 1;
         }
         let index = match rng.below(16) {
@@ -237,22 +242,22 @@ pub fn episode(rig: &Rig, area: &Area, rng: &mut Rng, seen: &mut Seen) -> Result
         area.publish(db::sq_producer(send_slot), send_slot, index);
     }
     if rng.below(4) == 0 {
-        scribble(area, rng);
+        corrupt_words(area, rng);
     }
     // Give the device time: an error is likely, but some forged entries are harmless.
     let until = Instant::now() + Duration::from_millis(40);
     while Instant::now() < until {
         std::thread::sleep(Duration::from_millis(1));
-        let mut probe = Seen::new();
-        if harvest(&cq_maps, &mut probe) {
+        let mut probe = SyndromeCounts::new();
+        if count_syndromes(&cq_maps, &mut probe) {
             break;
         }
     }
-    harvest(&cq_maps, seen);
+    count_syndromes(&cq_maps, counts);
     for cq in [&b.scq, &b.rcq] {
         for w in cq.poll(64).at("polling the peer's CQ")? {
             if w.vendor_err != 0 {
-                *seen.entry(w.vendor_err).or_default() += 1;
+                *counts.entry(w.vendor_err).or_default() += 1;
             }
         }
     }
@@ -261,7 +266,7 @@ pub fn episode(rig: &Rig, area: &Area, rng: &mut Rng, seen: &mut Seen) -> Result
 
 /// Overwrites arm words, consumer and producer indexes and the rung word of random slots, and
 /// increments two generation words.
-fn scribble(area: &Area, rng: &mut Rng) {
+fn corrupt_words(area: &AreaMapping, rng: &mut PatternRng) {
     for _ in 0..1 + rng.below(8) {
         let slot = rng.below(16) as usize;
         match rng.below(5) {
@@ -278,6 +283,6 @@ fn scribble(area: &Area, rng: &mut Rng) {
                 .write32(word(db::sq_producer(slot)), rng.next_u64() as u32),
         }
     }
-    area.nudge(db::cq_generation(0));
-    area.nudge(db::qp_generation(0));
+    area.notify(db::cq_generation(0));
+    area.notify(db::qp_generation(0));
 }

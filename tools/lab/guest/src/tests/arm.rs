@@ -3,35 +3,35 @@
 use crate::ffi::cq::{Channel, Cq};
 use crate::ffi::qp::{flag, op, state, Qp, QpInit, RecvWr, SendWr};
 use crate::ffi::QpCap;
-use crate::outcome::Context as _;
+use crate::outcome::ErrorContext as _;
 use crate::rig::*;
-use crate::{Fail, Test, TestResult};
+use crate::{Fail, GuestTest, TestResult};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-pub static TESTS: &[Test] = &[
-    Test::new("1.7/no-event-without-arm", no_arm),
-    Test::new("1.7/arm-then-completion", arm_first),
-    Test::new("1.7/completion-just-before-the-arm", slipped_in),
-    Test::new("1.7/no-second-event-for-the-same-cqe", no_second),
-    Test::new("1.7/one-event-per-arm", one_per_arm),
-    Test::new("1.7/armed-then-polled-completion", armed_then_polled),
-    Test::new("1.7/solicited-arm-waits-for-solicited", solicited),
-    Test::new("1.7/solicited-arm-does-not-weaken-full-arm", not_weakened),
-    Test::new("1.7/error-counts-as-solicited", error_solicited),
-    Test::new(
+pub static TESTS: &[GuestTest] = &[
+    GuestTest::new("1.7/no-event-without-arm", no_arm),
+    GuestTest::new("1.7/arm-then-completion", arm_first),
+    GuestTest::new("1.7/completion-just-before-the-arm", slipped_in),
+    GuestTest::new("1.7/no-second-event-for-the-same-cqe", no_second),
+    GuestTest::new("1.7/one-event-per-arm", one_per_arm),
+    GuestTest::new("1.7/armed-then-polled-completion", armed_then_polled),
+    GuestTest::new("1.7/solicited-arm-waits-for-solicited", solicited),
+    GuestTest::new("1.7/solicited-arm-does-not-weaken-full-arm", not_weakened),
+    GuestTest::new("1.7/error-counts-as-solicited", error_solicited),
+    GuestTest::new(
         "1.7/arm-poll-and-wait-loop-misses-no-completion",
         usual_loop,
     )
     .limit(120),
-    Test::new("1.7/completion-vectors", vectors).alone(),
-    Test::new("1.7/2000-armed-cqs-on-one-vector", crowd).limit(240),
+    GuestTest::new("1.7/completion-vectors", vectors).alone(),
+    GuestTest::new("1.7/2000-armed-cqs-on-one-vector", crowd).limit(240),
 ];
 
 /// Creates a pair whose end B receives into a CQ with events.
-fn rig_up(rig: &Rig) -> Result<(Pair, Arc<Cq>, Arc<Channel>), Fail> {
+fn rig_up(rig: &Rig) -> Result<(QpPair, Arc<Cq>, Arc<Channel>), Fail> {
     let (cq, channel) = rig.cq_with_events(64)?;
     let opts = PairOpts::default();
     let a = rig.end(&opts)?;
@@ -39,20 +39,20 @@ fn rig_up(rig: &Rig) -> Result<(Pair, Arc<Cq>, Arc<Channel>), Fail> {
     let b = rig.end_on(&opts, scq, cq.clone())?;
     connect(&a.qp, rig.gid, b.qp.qpn(), &opts.conn_a)?;
     connect(&b.qp, rig.gid, a.qp.qpn(), &opts.conn_b)?;
-    Ok((Pair { a, b }, cq, channel))
+    Ok((QpPair { a, b }, cq, channel))
 }
 
 /// Sends a message and waits until it is acknowledged; by then its receive has completed.
-fn send(p: &Pair, wr_id: u64, solicited: bool) -> TestResult {
+fn send(p: &QpPair, wr_id: u64, solicited: bool) -> TestResult {
     p.b.recv(wr_id, 0, 64)?;
     let f = flag::SIGNALED | if solicited { flag::SOLICITED } else { 0 };
     p.a.qp
         .post_send(&[SendWr::new(op::SEND, wr_id, &[p.a.mr.sge(0, 8)]).flags(f)])?;
-    ok(&wait_one(&p.a.scq, "send")?, wr_id, wc::SEND)
+    expect_success(&wait_one(&p.a.scq, "send")?, wr_id, wc::SEND)
 }
 
 fn expect_event(channel: &Channel, cq: &Cq, what: &str) -> TestResult {
-    let ms = patience().as_millis() as i32;
+    let ms = event_timeout().as_millis() as i32;
     let element = channel
         .event(ms)
         .ok_or_else(|| Fail::Failed(format!("no event: {what}")))?;
@@ -72,7 +72,7 @@ fn no_arm(rig: &Rig) -> TestResult {
     let (p, cq, channel) = rig_up(rig)?;
     send(&p, 1, true)?;
     expect_no_event(&channel, "the CQ was never armed")?;
-    ok(&wait_one(&cq, "receive")?, 1, wc::RECV)
+    expect_success(&wait_one(&cq, "receive")?, 1, wc::RECV)
 }
 
 fn arm_first(rig: &Rig) -> TestResult {
@@ -81,7 +81,7 @@ fn arm_first(rig: &Rig) -> TestResult {
     expect_no_event(&channel, "armed, but nothing completed yet")?;
     send(&p, 1, false)?;
     expect_event(&channel, &cq, "a completion after the arm")?;
-    ok(&wait_one(&cq, "receive")?, 1, wc::RECV)
+    expect_success(&wait_one(&cq, "receive")?, 1, wc::RECV)
 }
 
 fn slipped_in(rig: &Rig) -> TestResult {
@@ -90,7 +90,7 @@ fn slipped_in(rig: &Rig) -> TestResult {
     send(&p, 1, false)?;
     cq.arm(false)?;
     expect_event(&channel, &cq, "a completion that was there before the arm")?;
-    ok(&wait_one(&cq, "receive")?, 1, wc::RECV)
+    expect_success(&wait_one(&cq, "receive")?, 1, wc::RECV)
 }
 
 fn no_second(rig: &Rig) -> TestResult {
@@ -102,7 +102,7 @@ fn no_second(rig: &Rig) -> TestResult {
         // As in the usual loop, the program first arms again and then drains. At the arm the CQE is
         // not polled yet, but its event has been sent.
         cq.arm(false)?;
-        ok(&wait_one(&cq, "receive")?, round, wc::RECV)?;
+        expect_success(&wait_one(&cq, "receive")?, round, wc::RECV)?;
     }
     expect_no_event(&channel, "for a CQE that was notified already")?;
     send(&p, 99, false)?;
@@ -127,7 +127,7 @@ fn armed_then_polled(rig: &Rig) -> TestResult {
     let (p, cq, channel) = rig_up(rig)?;
     cq.arm(false)?;
     send(&p, 1, false)?;
-    ok(
+    expect_success(
         &wait_one(&cq, "receive polled without waiting for its event")?,
         1,
         wc::RECV,
@@ -167,7 +167,7 @@ fn error_solicited(rig: &Rig) -> TestResult {
     cq.arm(true)?;
     set_state(&p.b.qp, state::ERR)?;
     expect_event(&channel, &cq, "a flushed receive on a solicited arm")?;
-    err(
+    expect_error(
         &wait_one(&cq, "flushed receive")?,
         1,
         status::WR_FLUSH_ERR,
@@ -187,7 +187,7 @@ fn usual_loop(rig: &Rig) -> TestResult {
         let mut next = 0;
         cq.arm(false)?;
         while next < TOTAL {
-            let until = Instant::now() + patience();
+            let until = Instant::now() + event_timeout();
             while channel.event(100).is_none() {
                 ensure!(!failed.load(Ordering::Relaxed), "the sender stopped");
                 if Instant::now() > until {
@@ -205,7 +205,7 @@ fn usual_loop(rig: &Rig) -> TestResult {
                     break;
                 }
                 for w in got {
-                    ok(&w, next, wc::RECV)?;
+                    expect_success(&w, next, wc::RECV)?;
                     next += 1;
                 }
                 polled.store(next, Ordering::Relaxed);
@@ -214,7 +214,7 @@ fn usual_loop(rig: &Rig) -> TestResult {
         Ok(())
     };
     let transmit = || -> TestResult {
-        let mut rng = crate::pattern::Rng::new(11);
+        let mut rng = crate::pattern::PatternRng::new(11);
         for i in 0..TOTAL {
             wait_for("the receiver keeps up", || {
                 let stop = failed.load(Ordering::Relaxed);
@@ -290,7 +290,7 @@ fn vectors(rig: &Rig) -> TestResult {
             p.a.qp
                 .post_send(&[wr.remote(p.b.mr.at(0), p.b.mr.rkey())])?;
             expect_event(&channel, &cq, &format!("on completion vector {v}"))?;
-            ok(&wait_one(&cq, "write")?, round, wc::RDMA_WRITE)?;
+            expect_success(&wait_one(&cq, "write")?, round, wc::RDMA_WRITE)?;
             grown = interrupts(rig)?
                 .into_iter()
                 .filter(|(line, count)| count - before.get(line).unwrap_or(&0) >= ROUNDS)
@@ -358,18 +358,18 @@ fn crowd(rig: &Rig) -> TestResult {
         let wr = SendWr::new(op::WRITE, i, &[a.mr.sge(0, 8)]);
         a.qp.post_send(&[wr.remote(b.mr.at(0), b.mr.rkey())])?;
     }
-    let mut told: HashMap<_, u32> = HashMap::new();
-    let ms = patience().as_millis() as i32;
-    while told.len() < CROWD {
+    let mut notified_cqs: HashMap<_, u32> = HashMap::new();
+    let ms = event_timeout().as_millis() as i32;
+    while notified_cqs.len() < CROWD {
         let Some(element) = channel.event(ms) else {
-            return Err(format!("events of only {} of {CROWD} CQs", told.len()).into());
+            return Err(format!("events of only {} of {CROWD} CQs", notified_cqs.len()).into());
         };
-        *told.entry(element).or_default() += 1;
+        *notified_cqs.entry(element).or_default() += 1;
     }
     expect_no_event(&channel, "each CQ was armed once")?;
     for (n, (cq, qp)) in members.iter().enumerate() {
-        ensure_eq!(told.get(&cq.element()), Some(&1), "events of a CQ");
-        err(&wait_one(cq, "flush")?, n as u64, status::WR_FLUSH_ERR, qp)?;
+        ensure_eq!(notified_cqs.get(&cq.element()), Some(&1), "events of a CQ");
+        expect_error(&wait_one(cq, "flush")?, n as u64, status::WR_FLUSH_ERR, qp)?;
     }
     Ok(())
 }

@@ -3,15 +3,15 @@
 use crate::ffi::context::EventType;
 use crate::ffi::mr::access;
 use crate::ffi::qp::{op, SendWr};
-use crate::outcome::Context as _;
+use crate::outcome::ErrorContext as _;
 use crate::rig::*;
-use crate::{Fail, Test, TestResult};
+use crate::{Fail, GuestTest, TestResult};
 
-pub static TESTS: &[Test] = &[
-    Test::new("ops/atomics", results),
-    Test::new("ops/atomic-with-the-most-sges", scattered),
-    Test::new("3.1/atomic-whose-buffer-is-not-8-bytes", wrong_length),
-    Test::new("3.9/atomic-misaligned", |rig| {
+pub static TESTS: &[GuestTest] = &[
+    GuestTest::new("ops/atomics", results),
+    GuestTest::new("ops/atomic-with-the-most-sges", scattered),
+    GuestTest::new("3.1/atomic-whose-buffer-is-not-8-bytes", wrong_length),
+    GuestTest::new("3.9/atomic-misaligned", |rig| {
         refused(
             rig,
             ALL,
@@ -21,7 +21,7 @@ pub static TESTS: &[Test] = &[
             EventType::QP_REQ_ERR,
         )
     }),
-    Test::new("3.9/atomic-not-enabled", |rig| {
+    GuestTest::new("3.9/atomic-not-enabled", |rig| {
         refused(
             rig,
             ALL,
@@ -31,7 +31,7 @@ pub static TESTS: &[Test] = &[
             EventType::QP_REQ_ERR,
         )
     }),
-    Test::new("3.10/atomic-no-permission", |rig| {
+    GuestTest::new("3.10/atomic-no-permission", |rig| {
         refused(
             rig,
             access::ALL,
@@ -47,7 +47,7 @@ const ALL: u32 = access::ALL | access::REMOTE_ATOMIC;
 const FETCH_ADD: u32 = 4;
 const COMP_SWAP: u32 = 3;
 
-fn pair(rig: &Rig, mr_access: u32, qp_access: u32) -> Result<Pair, Fail> {
+fn pair(rig: &Rig, mr_access: u32, qp_access: u32) -> Result<QpPair, Fail> {
     let opts = PairOpts {
         mr_access,
         ..PairOpts::default()
@@ -55,7 +55,7 @@ fn pair(rig: &Rig, mr_access: u32, qp_access: u32) -> Result<Pair, Fail> {
     rig.pair(&opts.conn(|conn| conn.access = qp_access))
 }
 
-fn atomic(p: &Pair, opcode: u32, at: usize, len: usize, compare_add: u64, swap: u64) -> SendWr {
+fn atomic(p: &QpPair, opcode: u32, at: usize, len: usize, compare_add: u64, swap: u64) -> SendWr {
     let wr = SendWr::new(opcode, 1, &[p.a.mr.sge(0, len)]);
     SendWr {
         compare_add,
@@ -81,7 +81,7 @@ fn scattered(rig: &Rig) -> TestResult {
             .map(|(at, &length)| p.a.mr.sge(at, length))
             .collect();
         p.a.qp.post_send(&[wr]).at("a FETCH ADD")?;
-        ok(&wait_one(&p.a.scq, "a FETCH ADD")?, 1, FETCH_ADD)?;
+        expect_success(&wait_one(&p.a.scq, "a FETCH ADD")?, 1, FETCH_ADD)?;
         let got: Vec<u8> = pieces()
             .flat_map(|(at, &length)| p.a.mr.buf.read(at, length))
             .collect();
@@ -108,7 +108,7 @@ fn results(rig: &Rig) -> TestResult {
         } else {
             FETCH_ADD
         };
-        ok(&one, 1, done)?;
+        expect_success(&one, 1, done)?;
         ensure_eq!(one.byte_len, 8, "length");
         ensure!(
             p.a.mr.buf.read(0, 8) == value.to_ne_bytes(),
@@ -133,7 +133,7 @@ fn wrong_length(rig: &Rig) -> TestResult {
         let wr = atomic(&p, op::FETCH_ADD, 0, len, 1, 0);
         p.a.qp.post_send(&[wr]).at("an atomic")?;
         let one = wait_one(&p.a.scq, "an atomic")?;
-        err(&one, 1, status::LOC_LEN_ERR, &p.a.qp).at(&format!("{len} bytes"))?;
+        expect_error(&one, 1, status::LOC_LEN_ERR, &p.a.qp).at(&format!("{len} bytes"))?;
         ensure_eq!(p.b.mr.buf.read(0, 8), [0; 8], "the unchanged target");
     }
     Ok(())
@@ -154,12 +154,12 @@ fn refused(
             .at("an atomic")?;
         let one = wait_one(&p.a.scq, "an atomic")?;
         // If the NAK is lost, the requester can only see that its retries are exhausted.
-        let want = if lossy() && one.status == status::RETRY_EXC_ERR {
+        let want = if is_lossy() && one.status == status::RETRY_EXC_ERR {
             status::RETRY_EXC_ERR
         } else {
             want
         };
-        err(&one, 1, want, &p.a.qp)?;
+        expect_error(&one, 1, want, &p.a.qp)?;
         drop(rig.expect_event(event, p.b.qp.element())?);
         ensure_eq!(p.b.mr.buf.read(0, 16), [0; 16], "the unchanged target");
     }

@@ -4,24 +4,24 @@
 use super::unreliable::{ends, GRH, QKEY, UD};
 use crate::ffi::cq::Cq;
 use crate::ffi::mr::{access, Mr};
-use crate::ffi::qp::{flag, mask, op, state, Destination, SendWr};
+use crate::ffi::qp::{flag, mask, op, state, SendWr, UdDestination};
 use crate::ffi::QpAttr;
-use crate::outcome::Context as _;
+use crate::outcome::ErrorContext as _;
 use crate::rig::*;
-use crate::{Test, TestResult};
+use crate::{GuestTest, TestResult};
 
-pub static TESTS: &[Test] = &[
-    Test::new("3/each-bit-of-a-qkey", qkey),
-    Test::new("6/query-returns-each-bit-of-a-qkey", qkey_told),
-    Test::new("7/each-right-of-a-region-alone", region_rights),
-    Test::new("6/each-right-of-a-queue-pair-alone", pair_rights),
-    Test::new("1/each-send-flag-alone", send_flags),
+pub static TESTS: &[GuestTest] = &[
+    GuestTest::new("3/each-bit-of-a-qkey", qkey),
+    GuestTest::new("6/query-returns-each-bit-of-a-qkey", qkey_query),
+    GuestTest::new("7/each-right-of-a-region-alone", region_rights),
+    GuestTest::new("6/each-right-of-a-queue-pair-alone", pair_rights),
+    GuestTest::new("1/each-send-flag-alone", send_flags),
 ];
 
 /// A request whose Q_Key has this bit is sent with the Q_Key of its own QP.
 const CONTROLLED: u32 = 1 << 31;
 
-fn set_qkey(end: &End, qkey: u32) -> TestResult {
+fn set_qkey(end: &QpEndpoint, qkey: u32) -> TestResult {
     let attr = QpAttr {
         qp_state: state::RTS,
         qkey,
@@ -38,10 +38,10 @@ fn qkey(rig: &Rig) -> TestResult {
     let (p, to) = ends(rig, UD)?;
     let to = to.ok_or("a destination")?;
     let send = |wr_id: u64, qkey: u32| -> TestResult {
-        let to = Destination { qkey, ..to.clone() };
+        let to = UdDestination { qkey, ..to.clone() };
         let wr = SendWr::new(op::SEND, wr_id, &[p.a.mr.sge(0, 8)]).to(&to);
         p.a.qp.post_send(&[wr]).at("a datagram")?;
-        ok(&wait_one(&p.a.scq, "a datagram")?, wr_id, wc::SEND)
+        expect_success(&wait_one(&p.a.scq, "a datagram")?, wr_id, wc::SEND)
     };
     for bit in 0..32u32 {
         // A's own Q_Key, used for requests with the controlled bit, is not the one that B expects.
@@ -64,21 +64,21 @@ fn qkey(rig: &Rig) -> TestResult {
         let mut got = Vec::new();
         wait_for(&format!("bit {bit}: the right Q_Key"), || {
             got = p.b.rcq.poll(1)?;
-            if got.is_empty() && lossy() {
+            if got.is_empty() && is_lossy() {
                 // The datagram may be lost. If both copies arrive, there is no receive for the
                 // second.
                 send(2, right)?;
             }
             Ok(!got.is_empty())
         })?;
-        ok(&got[0], bit.into(), wc::RECV)?;
+        expect_success(&got[0], bit.into(), wc::RECV)?;
         let bytes = p.b.mr.buf.read(GRH, 8);
         ensure_eq!(bytes, u64::from(bit).to_le_bytes(), "bit {bit}: data");
     }
     expect_quiet(&p.b.rcq, QUIET, "another receive")
 }
 
-fn qkey_told(rig: &Rig) -> TestResult {
+fn qkey_query(rig: &Rig) -> TestResult {
     let (p, _) = ends(rig, UD)?;
     for bit in 0..32 {
         set_qkey(&p.a, 1 << bit)?;
@@ -102,15 +102,15 @@ const RIGHTS: [u32; 5] = [
     access::LOCAL_WRITE | access::MW_BIND,
 ];
 
-fn ask(p: &Pair, opcode: u32, to: &Mr) -> Result<u32, crate::Fail> {
+fn post_and_wait(p: &QpPair, opcode: u32, to: &Mr) -> Result<u32, crate::Fail> {
     let wr = SendWr::new(opcode, 1, &[p.a.mr.sge(0, 8)]).remote(to.buf.addr(), to.rkey());
     p.a.qp.post_send(&[wr]).at("a request")?;
     Ok(wait_one(&p.a.scq, "a request")?.status)
 }
 
-fn judge(what: &str, got: u32, granted: bool, refusal: u32) -> TestResult {
+fn check_status(what: &str, got: u32, granted: bool, refusal: u32) -> TestResult {
     let want = if granted { status::SUCCESS } else { refusal };
-    let hidden = !granted && lossy() && got == status::RETRY_EXC_ERR;
+    let hidden = !granted && is_lossy() && got == status::RETRY_EXC_ERR;
     ensure!(
         got == want || hidden,
         "{what}: {}, not {}",
@@ -127,8 +127,8 @@ fn region_rights(rig: &Rig) -> TestResult {
             let p = rig.pair(&PairOpts::default().conn(|c| c.access = everything))?;
             let mr = Mr::new(&rig.pd, 4096, rights).at(&format!("rights {rights:#x}"))?;
             let what = format!("opcode {opcode} with rights {rights:#x} of the region");
-            let got = ask(&p, opcode, &mr)?;
-            judge(&what, got, rights & needed != 0, status::REM_ACCESS_ERR)?;
+            let got = post_and_wait(&p, opcode, &mr)?;
+            check_status(&what, got, rights & needed != 0, status::REM_ACCESS_ERR)?;
         }
     }
     Ok(())
@@ -147,8 +147,8 @@ fn pair_rights(rig: &Rig) -> TestResult {
             let p = rig.pair(&opts)?;
             let mr = Mr::new(&rig.pd, 4096, everything)?;
             let what = format!("opcode {opcode} with rights {remote:#x} of the queue pair");
-            let got = ask(&p, opcode, &mr)?;
-            judge(&what, got, remote & needed != 0, status::REM_INV_REQ_ERR)?;
+            let got = post_and_wait(&p, opcode, &mr)?;
+            check_status(&what, got, remote & needed != 0, status::REM_INV_REQ_ERR)?;
             ensure_eq!(
                 p.b.qp.query()?.0.qp_access_flags,
                 remote,
@@ -190,7 +190,7 @@ fn send_flags(rig: &Rig) -> TestResult {
                 wr = wr.flags(0).inline(&[&wr_id.to_le_bytes()]);
             }
             a.qp.post_send(&[wr]).at(&at)?;
-            ok(&wait_one(&rcq, "the receive").at(&at)?, wr_id, wc::RECV)?;
+            expect_success(&wait_one(&rcq, "the receive").at(&at)?, wr_id, wc::RECV)?;
             ensure_eq!(b.mr.buf.read(0, 8), wr_id.to_le_bytes(), "{at}: data");
             // The completion of a signaled request after the first one shows that a completion of
             // the first would have arrived.
@@ -199,29 +199,29 @@ fn send_flags(rig: &Rig) -> TestResult {
             let first = wait_one(&a.scq, "a completion").at(&at)?;
             let signaled = sig_all || flags == flag::SIGNALED;
             if signaled {
-                ok(&first, wr_id, wc::SEND).at(&at)?;
-                ok(&wait_one(&a.scq, "the mark").at(&at)?, 99, wc::RDMA_WRITE)?;
+                expect_success(&first, wr_id, wc::SEND).at(&at)?;
+                expect_success(&wait_one(&a.scq, "the mark").at(&at)?, 99, wc::RDMA_WRITE)?;
             } else {
-                ok(&first, 99, wc::RDMA_WRITE).at(&at)?;
+                expect_success(&first, 99, wc::RDMA_WRITE).at(&at)?;
             }
             // The CQ is armed for solicited completions only.
             let solicited = flags == flag::SOLICITED;
             let ms = if solicited {
-                patience().as_millis()
+                event_timeout().as_millis()
             } else {
                 50
             };
-            let told = channel.event(ms as i32).is_some();
-            ensure_eq!(told, solicited, "{at}: a completion event");
+            let has_event = channel.event(ms as i32).is_some();
+            ensure_eq!(has_event, solicited, "{at}: a completion event");
         }
         // The last arm is still pending because its round was not solicited; a solicited message
         // raises its event.
         b.recv(7, 0, 8)?;
         let last = SendWr::new(op::SEND, 7, &[]).flags(flag::SOLICITED | flag::SIGNALED);
         a.qp.post_send(&[last])?;
-        ok(&wait_one(&a.scq, "the last")?, 7, wc::SEND)?;
-        ok(&wait_one(&rcq, "the last")?, 7, wc::RECV)?;
-        let ms = patience().as_millis() as i32;
+        expect_success(&wait_one(&a.scq, "the last")?, 7, wc::SEND)?;
+        expect_success(&wait_one(&rcq, "the last")?, 7, wc::RECV)?;
+        let ms = event_timeout().as_millis() as i32;
         ensure!(channel.event(ms).is_some(), "no event of the last message");
     }
     Ok(())

@@ -4,15 +4,15 @@
 //! the results are compared with a model. A verb that fails must have changed nothing.
 //!
 //! `VERBENA_SEED=N` runs the chain of one seed; a failure names the seed and the step.
-use crate::ffi::context::{Element, EventType, Pd};
+use crate::ffi::context::{EventElement, EventType, Pd};
 use crate::ffi::cq::{Channel, Cq};
 use crate::ffi::mr::{access, Mr};
 use crate::ffi::qp::{state, SendWr, Srq};
 use crate::ffi::sys::Buf;
-use crate::outcome::Context as _;
-use crate::pattern::Rng;
+use crate::outcome::ErrorContext as _;
+use crate::pattern::PatternRng;
 use crate::rig::*;
-use crate::{Fail, Test, TestResult};
+use crate::{Fail, GuestTest, TestResult};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -20,31 +20,31 @@ mod pairs;
 mod queues;
 mod regions;
 
-pub static TESTS: &[Test] = &[
-    Test::new("7/chains-of-rereg", |r| chains(r, REGIONS, 3, 60)).limit(120),
-    Test::new("1/chains-of-modify-srq", |r| chains(r, SRQS, 3, 60)).limit(120),
-    Test::new("6/chains-of-modify-qp", |r| chains(r, QPS, 3, 60)).limit(120),
-    Test::new("1/chains-of-resize-cq", |r| chains(r, CQS, 3, 60)).limit(120),
-    Test::new("res/chains-of-all-changes", |r| chains(r, ALL, 3, 80)).limit(120),
-    Test::new("long/chains-of-all-changes", |r| chains(r, ALL, 60, 400))
+pub static TESTS: &[GuestTest] = &[
+    GuestTest::new("7/chains-of-rereg", |r| chains(r, REGIONS, 3, 60)).limit(120),
+    GuestTest::new("1/chains-of-modify-srq", |r| chains(r, SRQS, 3, 60)).limit(120),
+    GuestTest::new("6/chains-of-modify-qp", |r| chains(r, QPS, 3, 60)).limit(120),
+    GuestTest::new("1/chains-of-resize-cq", |r| chains(r, CQS, 3, 60)).limit(120),
+    GuestTest::new("res/chains-of-all-changes", |r| chains(r, ALL, 3, 80)).limit(120),
+    GuestTest::new("long/chains-of-all-changes", |r| chains(r, ALL, 60, 400))
         .limit(1200)
         .long(),
 ];
 
-type Step = (&'static str, fn(&mut World) -> TestResult);
+type ChainStep = (&'static str, fn(&mut ChainFixture) -> TestResult);
 
-const REGIONS: &[Step] = &[
+const REGIONS: &[ChainStep] = &[
     ("rereg_mr", |w| w.rereg()),
     ("remote access", |w| w.remote()),
     ("remote access", |w| w.remote()),
     ("local access", |w| w.local()),
 ];
-const SRQS: &[Step] = &[
+const SRQS: &[ChainStep] = &[
     ("modify_srq", |w| w.modify_srq()),
     ("receives", |w| w.receives()),
     ("messages", |w| w.messages()),
 ];
-const QPS: &[Step] = &[
+const QPS: &[ChainStep] = &[
     ("modify_qp in RTS", |w| w.modify_in_rts()),
     ("modify_qp in SQD", |w| w.modify_in_sqd()),
     ("RESET and RTS", |w| w.reconnect()),
@@ -52,28 +52,28 @@ const QPS: &[Step] = &[
     ("writes", |w| w.writes()),
     ("polls", |w| w.polls()),
 ];
-const CQS: &[Step] = &[
+const CQS: &[ChainStep] = &[
     ("resize_cq", |w| w.resize()),
     ("modify_cq", |w| w.moderate()),
     ("writes", |w| w.writes()),
     ("polls", |w| w.polls()),
     ("a completion event", |w| w.notified()),
 ];
-const ALL: &[Step] = &[
+const ALL: &[ChainStep] = &[
     REGIONS[0], REGIONS[1], REGIONS[3], SRQS[0], SRQS[1], SRQS[2], QPS[0], QPS[1], QPS[2], CQS[0],
     CQS[1], CQS[2], CQS[3], CQS[4],
 ];
 
 /// Runs chains of `steps` steps, one for each seed.
-fn chains(rig: &Rig, kinds: &[Step], seeds: u64, steps: usize) -> TestResult {
-    let told = std::env::var("VERBENA_SEED").ok();
-    let told = told.and_then(|seed| seed.parse().ok());
-    for seed in told.map_or(0..seeds, |seed| seed..seed + 1) {
-        let mut world = World::new(rig, seed).at(&format!("seed {seed}"))?;
+fn chains(rig: &Rig, kinds: &[ChainStep], seeds: u64, steps: usize) -> TestResult {
+    let reported = std::env::var("VERBENA_SEED").ok();
+    let reported = reported.and_then(|seed| seed.parse().ok());
+    for seed in reported.map_or(0..seeds, |seed| seed..seed + 1) {
+        let mut fixture = ChainFixture::new(rig, seed).at(&format!("seed {seed}"))?;
         for number in 0..steps {
-            let (name, step) = *world.one_of(kinds);
-            step(&mut world)
-                .and_then(|()| world.verify())
+            let (name, step) = *fixture.one_of(kinds);
+            step(&mut fixture)
+                .and_then(|()| fixture.verify())
                 .at(&format!("seed {seed}, step {number}, {name}"))?;
         }
         rig.expect_no_event(QUIET).at(&format!("seed {seed}"))?;
@@ -85,7 +85,7 @@ fn chains(rig: &Rig, kinds: &[Step], seeds: u64, steps: usize) -> TestResult {
 const DEPTH: u32 = 128;
 /// Sizes in bytes of the buffers of the region; the last buffer cannot be registered.
 const SIZES: [usize; 4] = [4096, 8192 + 4096, 1 << 20, 8192];
-const GONE: usize = SIZES.len() - 1;
+const UNREGISTRABLE: usize = SIZES.len() - 1;
 const RIGHTS: [u32; 9] = [
     access::NONE,
     access::LOCAL_WRITE,
@@ -109,11 +109,11 @@ fn is_possible(rights: u32) -> bool {
 }
 
 /// The objects, and the state that the model expects of them.
-struct World<'r> {
+struct ChainFixture<'r> {
     rig: &'r Rig,
-    rng: Rng,
-    a: End,
-    b: End,
+    rng: PatternRng,
+    a: QpEndpoint,
+    b: QpEndpoint,
     cq: Arc<Cq>,
     channel: Arc<Channel>,
     srq: Arc<Srq>,
@@ -138,11 +138,11 @@ struct World<'r> {
     conns: [Conn; 2],
     fresh: bool,
     /// Events that must arrive.
-    events: Vec<(EventType, Element)>,
+    events: Vec<(EventType, EventElement)>,
 }
 
-impl<'r> World<'r> {
-    fn new(rig: &'r Rig, seed: u64) -> Result<World<'r>, Fail> {
+impl<'r> ChainFixture<'r> {
+    fn new(rig: &'r Rig, seed: u64) -> Result<ChainFixture<'r>, Fail> {
         let (cq, channel) = rig.cq_with_events(DEPTH as i32)?;
         let srq = Srq::new(&rig.pd, 16, 1).at("an SRQ")?;
         let mut opts = PairOpts::default();
@@ -158,16 +158,16 @@ impl<'r> World<'r> {
             bufs.push(Arc::new(Buf::new(size)?));
             between.push(Buf::new(4096)?);
         }
-        bufs[GONE].forbid();
+        bufs[UNREGISTRABLE].forbid();
         let mr = Mr::of(&rig.pd, &bufs[0], 0, SIZES[0], access::ALL)?;
         // The two limits of outstanding READs are separate attributes.
         let first = Conn {
             dest_rd_atomic: Some(4),
             ..Conn::default()
         };
-        let mut world = World {
+        let mut fixture = ChainFixture {
             rig,
-            rng: Rng::new(seed),
+            rng: PatternRng::new(seed),
             pds: [rig.pd.clone(), rig.ctx.alloc_pd()?],
             cqe: cq.cqe(),
             max_wr: srq.query()?.max_wr,
@@ -188,8 +188,8 @@ impl<'r> World<'r> {
             fresh: true,
             events: Vec::new(),
         };
-        world.connect()?;
-        Ok(world)
+        fixture.connect()?;
+        Ok(fixture)
     }
 
     fn one_of<'t, T>(&mut self, all: &'t [T]) -> &'t T {
@@ -232,13 +232,13 @@ impl<'r> World<'r> {
             let (q, _) = end.qp.query().at("query_qp")?;
             ensure_eq!(q.qp_state, state::RTS, "state of {name}");
             ensure_eq!(q.qp_access_flags, conn.access, "qp_access_flags of {name}");
-            let told = (q.path_mtu, q.timeout, q.retry_cnt, q.rnr_retry);
+            let reported = (q.path_mtu, q.timeout, q.retry_cnt, q.rnr_retry);
             let set = (conn.mtu, conn.timeout, conn.retry_cnt, conn.rnr_retry);
-            ensure_eq!(told, set, "MTU, timeout, retries of {name}");
-            let told = (q.min_rnr_timer, q.max_rd_atomic, q.max_dest_rd_atomic);
+            ensure_eq!(reported, set, "MTU, timeout, retries of {name}");
+            let reported = (q.min_rnr_timer, q.max_rd_atomic, q.max_dest_rd_atomic);
             let taken = conn.dest_rd_atomic.unwrap_or(conn.rd_atomic);
             let set = (conn.min_rnr_timer, conn.rd_atomic, taken);
-            ensure_eq!(told, set, "RNR timer, reads of {name}");
+            ensure_eq!(reported, set, "RNR timer, reads of {name}");
             if self.fresh {
                 ensure_eq!(q.sq_psn, conn.sq_psn, "sq_psn of {name}");
                 ensure_eq!(q.rq_psn, conn.rq_psn, "rq_psn of {name}");
@@ -271,8 +271,8 @@ impl<'r> World<'r> {
 
     /// Checks that the status `got` is `want`, or RETRY_EXC_ERR if `want` is an error of the peer
     /// and packets are lost. After an error, both QPs are connected again.
-    fn judge(&mut self, what: &str, got: u32, want: u32) -> TestResult {
-        let hidden = lossy() && want >= status::REM_INV_REQ_ERR && got == status::RETRY_EXC_ERR;
+    fn check_status(&mut self, what: &str, got: u32, want: u32) -> TestResult {
+        let hidden = is_lossy() && want >= status::REM_INV_REQ_ERR && got == status::RETRY_EXC_ERR;
         if !hidden {
             ensure_eq!(status::name(got), status::name(want), "{what}");
         }
@@ -295,7 +295,7 @@ impl<'r> World<'r> {
     fn poll(&mut self, count: usize) -> TestResult {
         for one in wait(&self.cq, count, "completions")? {
             let id = self.completed.pop_front().ok_or("the model is empty")?;
-            ok(&one, id, wc::RDMA_WRITE)?;
+            expect_success(&one, id, wc::RDMA_WRITE)?;
         }
         Ok(())
     }

@@ -7,29 +7,29 @@ use crate::ffi::cq::Cq;
 use crate::ffi::mr::{access, Mr};
 use crate::ffi::qp::{op, state, SendWr};
 use crate::ffi::sys::{Buf, Errno};
-use crate::outcome::Context as _;
+use crate::outcome::ErrorContext as _;
 use crate::rig::*;
-use crate::{Fail, Test, TestResult};
+use crate::{Fail, GuestTest, TestResult};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
-pub static TESTS: &[Test] = &[
-    Test::new("1/resize-keeps-completions", resize_keeps),
-    Test::new("1/resize-refuses-too-few-entries", resize_too_small),
-    Test::new("1/resize-under-traffic", resize_under_traffic).limit(180),
-    Test::new("4/cq-err-at-the-new-size", overflow_at_new_size),
-    Test::new("1.7/moderation-by-count-and-by-time", moderation),
-    Test::new("7/rereg-changes-access", rereg_access),
-    Test::new("7/rereg-changes-memory", rereg_memory),
-    Test::new("7/rereg-changes-pd", rereg_pd),
-    Test::new("7/rereg-of-rights-keeps-the-pages", rereg_rights),
-    Test::new("7/rereg-that-fails-changes-nothing", rereg_refused),
-    Test::new("7/rereg-under-traffic", rereg_under_traffic).limit(180),
+pub static TESTS: &[GuestTest] = &[
+    GuestTest::new("1/resize-keeps-completions", resize_keeps),
+    GuestTest::new("1/resize-refuses-too-few-entries", resize_too_small),
+    GuestTest::new("1/resize-under-traffic", resize_under_traffic).limit(180),
+    GuestTest::new("4/cq-err-at-the-new-size", overflow_at_new_size),
+    GuestTest::new("1.7/moderation-by-count-and-by-time", moderation),
+    GuestTest::new("7/rereg-changes-access", rereg_access),
+    GuestTest::new("7/rereg-changes-memory", rereg_memory),
+    GuestTest::new("7/rereg-changes-pd", rereg_pd),
+    GuestTest::new("7/rereg-of-rights-keeps-the-pages", rereg_rights),
+    GuestTest::new("7/rereg-that-fails-changes-nothing", rereg_refused),
+    GuestTest::new("7/rereg-under-traffic", rereg_under_traffic).limit(180),
 ];
 
 /// Creates a pair whose end A has a send CQ of its own.
-fn with_cq(rig: &Rig, cqe: i32, depth: u32) -> Result<(Pair, Arc<Cq>), Fail> {
+fn with_cq(rig: &Rig, cqe: i32, depth: u32) -> Result<(QpPair, Arc<Cq>), Fail> {
     let opts = PairOpts::default().with(|o| {
         o.cap.max_send_wr = depth;
         o.buf = 1 << 17;
@@ -40,11 +40,11 @@ fn with_cq(rig: &Rig, cqe: i32, depth: u32) -> Result<(Pair, Arc<Cq>), Fail> {
     let b = rig.end(&opts)?;
     connect(&a.qp, rig.gid, b.qp.qpn(), &opts.conn_a)?;
     connect(&b.qp, rig.gid, a.qp.qpn(), &opts.conn_b)?;
-    Ok((Pair { a, b }, cq))
+    Ok((QpPair { a, b }, cq))
 }
 
 /// Posts `count` signaled WRITEs and waits, without polling, until the requests are done.
-fn write(pair: &Pair, first: u64, count: u64) -> TestResult {
+fn write(pair: &QpPair, first: u64, count: u64) -> TestResult {
     for id in first..first + count {
         let wr = SendWr::new(op::WRITE, id, &[pair.a.mr.sge(0, 8)]);
         let wr = wr.remote(pair.b.mr.at(0), pair.b.mr.rkey());
@@ -63,7 +63,7 @@ fn write(pair: &Pair, first: u64, count: u64) -> TestResult {
 fn polled(cq: &Cq, first: u64, count: u64) -> TestResult {
     let all = wait(cq, count as usize, "the completions")?;
     for (id, one) in (first..).zip(&all) {
-        ok(one, id, wc::RDMA_WRITE)?;
+        expect_success(one, id, wc::RDMA_WRITE)?;
     }
     Ok(())
 }
@@ -117,14 +117,14 @@ fn resize_too_small(rig: &Rig) -> TestResult {
 /// Work that a thread repeats during the traffic of another thread. However the threads share the
 /// processors, the traffic continues until the work was done a few times.
 #[derive(Default)]
-struct Beside {
+struct BackgroundWork {
     rounds: AtomicU64,
     /// Set after a round has failed; no more rounds follow.
     failed: AtomicBool,
     traffic_ended: AtomicBool,
 }
 
-impl Beside {
+impl BackgroundWork {
     const LEAST: u64 = 3;
 
     /// Runs rounds, numbered from 0, until the traffic has ended or a round fails.
@@ -140,7 +140,7 @@ impl Beside {
 
     /// True if more traffic is needed after `count` requests, of which there must be at least
     /// `total`.
-    fn wants(&self, count: u64, total: u64) -> bool {
+    fn needs_more_traffic(&self, count: u64, total: u64) -> bool {
         let enough = self.rounds.load(Ordering::Relaxed) >= Self::LEAST;
         count < total || !enough && !self.failed.load(Ordering::Relaxed)
     }
@@ -155,10 +155,10 @@ impl Beside {
 pub(super) fn resize_under_traffic(rig: &Rig) -> TestResult {
     const TOTAL: u64 = 30_000;
     let (pair, cq) = with_cq(rig, 256, 128)?;
-    let beside = Beside::default();
+    let background = BackgroundWork::default();
     std::thread::scope(|s| {
         let mover = s.spawn(|| {
-            beside.work(|moves| {
+            background.work(|moves| {
                 // Each size has room for all outstanding requests.
                 let cqe = [128, 2000, 256, 500][moves as usize % 4];
                 cq.resize(cqe).at(&format!("to {cqe} entries"))?;
@@ -169,8 +169,8 @@ pub(super) fn resize_under_traffic(rig: &Rig) -> TestResult {
         let (mut posted, mut completed) = (0, 0);
         let mut spins = 0;
         let mut run = || -> TestResult {
-            while completed < posted || beside.wants(posted, TOTAL) {
-                while posted - completed < 120 && beside.wants(posted, TOTAL) {
+            while completed < posted || background.needs_more_traffic(posted, TOTAL) {
+                while posted - completed < 120 && background.needs_more_traffic(posted, TOTAL) {
                     let wr = SendWr::new(op::WRITE, posted, &[pair.a.mr.sge(0, 8)]);
                     let wr = wr.remote(pair.b.mr.at(0), pair.b.mr.rkey());
                     pair.a
@@ -181,11 +181,11 @@ pub(super) fn resize_under_traffic(rig: &Rig) -> TestResult {
                 }
                 let got = cq.poll(32).at("poll_cq")?;
                 for one in &got {
-                    ok(one, completed, wc::RDMA_WRITE)?;
+                    expect_success(one, completed, wc::RDMA_WRITE)?;
                     completed += 1;
                 }
                 if got.is_empty() {
-                    relax(&mut spins);
+                    yield_cpu(&mut spins);
                     ensure!(spins < 2_000_000, "only {completed} of {posted} completed");
                 } else {
                     spins = 0;
@@ -194,7 +194,7 @@ pub(super) fn resize_under_traffic(rig: &Rig) -> TestResult {
             Ok(())
         };
         let ran = run();
-        beside.traffic_ended();
+        background.traffic_ended();
         let moved = mover.join().map_err(|_| Fail::from("the mover panicked"))?;
         ran.and(moved)
     })?;
@@ -252,14 +252,14 @@ fn moderation(rig: &Rig) -> TestResult {
     let b = rig.end(&opts)?;
     connect(&a.qp, rig.gid, b.qp.qpn(), &opts.conn_a)?;
     connect(&b.qp, rig.gid, a.qp.qpn(), &opts.conn_b)?;
-    let pair = Pair { a, b };
+    let pair = QpPair { a, b };
     // Moderation by count: the event arrives with the fourth completion.
     cq.moderate(4, u16::MAX).at("4 completions, 65 ms")?;
     cq.arm(false)?;
     write(&pair, 0, 4)?;
-    let patience = patience().as_millis() as i32;
+    let event_timeout = event_timeout().as_millis() as i32;
     ensure!(
-        channel.event(patience) == Some(cq.element()),
+        channel.event(event_timeout) == Some(cq.element()),
         "no event for four completions"
     );
     polled(&cq, 0, 4)?;
@@ -267,7 +267,7 @@ fn moderation(rig: &Rig) -> TestResult {
     cq.arm(false)?;
     write(&pair, 4, 1)?;
     ensure!(
-        channel.event(patience) == Some(cq.element()),
+        channel.event(event_timeout) == Some(cq.element()),
         "no event for one completion"
     );
     polled(&cq, 4, 1)?;
@@ -276,7 +276,7 @@ fn moderation(rig: &Rig) -> TestResult {
     cq.arm(false)?;
     write(&pair, 5, 1)?;
     ensure!(
-        channel.event(patience) == Some(cq.element()),
+        channel.event(event_timeout) == Some(cq.element()),
         "no event without moderation"
     );
     polled(&cq, 5, 1)?;
@@ -285,7 +285,7 @@ fn moderation(rig: &Rig) -> TestResult {
 }
 
 /// Posts a WRITE of the byte `value` to `addr`, and returns the status of its completion.
-fn write_to(pair: &Pair, value: u8, addr: u64, rkey: u32) -> Result<u32, Fail> {
+fn write_to(pair: &QpPair, value: u8, addr: u64, rkey: u32) -> Result<u32, Fail> {
     pair.a.mr.buf.write(0, &[value]);
     let wr = SendWr::new(op::WRITE, 1, &[pair.a.mr.sge(0, 1)]);
     pair.a.qp.post_send(&[wr.remote(addr, rkey)])?;
@@ -293,7 +293,7 @@ fn write_to(pair: &Pair, value: u8, addr: u64, rkey: u32) -> Result<u32, Fail> {
 }
 
 /// Moves both QPs to RESET and back to RTS.
-fn again(rig: &Rig, pair: &Pair) -> TestResult {
+fn reset_and_connect(rig: &Rig, pair: &QpPair) -> TestResult {
     let conn = Conn::default();
     for qp in [&pair.a.qp, &pair.b.qp] {
         set_state(qp, state::RESET)?;
@@ -313,7 +313,7 @@ fn rereg_access(rig: &Rig) -> TestResult {
         "before"
     );
     drop(rig.expect_event(EventType::QP_ACCESS_ERR, pair.b.qp.element())?);
-    again(rig, &pair)?;
+    reset_and_connect(rig, &pair)?;
     mr.change(None, None, Some(access::LOCAL_WRITE | access::REMOTE_WRITE))
         .at("allowing RDMA WRITE")?;
     ensure_eq!((mr.lkey(), mr.rkey()), keys, "keys");
@@ -405,7 +405,7 @@ fn rereg_pd(rig: &Rig) -> TestResult {
         "of another domain"
     );
     drop(rig.expect_event(EventType::QP_ACCESS_ERR, pair.b.qp.element())?);
-    again(rig, &pair)?;
+    reset_and_connect(rig, &pair)?;
     mr.change(None, Some(&rig.pd), None).at("and back")?;
     ensure_eq!(
         write_to(&pair, 2, mr.buf.addr(), mr.rkey())?,
@@ -448,10 +448,10 @@ pub(super) fn rereg_under_traffic(rig: &Rig) -> TestResult {
     let rights = [access::ALL, access::LOCAL_WRITE | access::REMOTE_WRITE];
     let pd = rig.ctx.alloc_pd()?;
     let spare = Mr::new(&pd, 4096, access::ALL)?;
-    let beside = Beside::default();
+    let background = BackgroundWork::default();
     std::thread::scope(|s| {
         let changer = s.spawn(|| {
-            beside.work(|changes| {
+            background.work(|changes| {
                 let at = changes as usize % 2;
                 mr.change(Some(&mr.buf), None, Some(rights[at]))
                     .at("rereg")?;
@@ -461,19 +461,19 @@ pub(super) fn rereg_under_traffic(rig: &Rig) -> TestResult {
         });
         let run = || -> TestResult {
             let mut id = 0;
-            while beside.wants(id, TOTAL) {
+            while background.needs_more_traffic(id, TOTAL) {
                 let at = (id * 4099) % (1 << 20);
                 pair.a.mr.buf.write(0, &[id as u8]);
                 let wr = SendWr::new(op::WRITE, id, &[pair.a.mr.sge(0, 1)]);
                 pair.a.qp.post_send(&[wr.remote(addr + at, rkey)])?;
-                ok(&wait_one(&pair.a.scq, "a WRITE")?, id, wc::RDMA_WRITE)?;
+                expect_success(&wait_one(&pair.a.scq, "a WRITE")?, id, wc::RDMA_WRITE)?;
                 ensure_eq!(mr.buf.read(at as usize, 1), [id as u8], "byte {at}");
                 id += 1;
             }
             Ok(())
         };
         let ran = run();
-        beside.traffic_ended();
+        background.traffic_ended();
         let changed = changer.join();
         ran.and(changed.map_err(|_| Fail::from("the changer panicked"))?)
     })?;

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 //! Tests of the device clock, of timestamps of completions, and of CQs whose overrun is ignored.
-use crate::ffi::clock::{self, Timed, IGNORE_OVERRUN, RAW_CLOCK};
+use crate::ffi::clock::{self, TimestampedWc, IGNORE_OVERRUN, RAW_CLOCK};
 use crate::ffi::context::EventType;
 use crate::ffi::cq::Cq;
 use crate::ffi::qp::{mask, op, state, SendWr};
 use crate::ffi::sys::Errno;
 use crate::ffi::QpAttr;
-use crate::outcome::Context as _;
+use crate::outcome::ErrorContext as _;
 use crate::rig::*;
-use crate::{Fail, Test, TestResult};
+use crate::{Fail, GuestTest, TestResult};
 use std::time::{Instant, SystemTime};
 
-pub static TESTS: &[Test] = &[
-    Test::new("ops/device-clock", device_clock),
-    Test::new("1/timestamps", timestamps),
-    Test::new("4/ignored-overrun", ignored_overrun),
+pub static TESTS: &[GuestTest] = &[
+    GuestTest::new("ops/device-clock", device_clock),
+    GuestTest::new("1/timestamps", timestamps),
+    GuestTest::new("4/ignored-overrun", ignored_overrun),
 ];
 
 fn device_clock(rig: &Rig) -> TestResult {
@@ -49,8 +49,8 @@ fn device_clock(rig: &Rig) -> TestResult {
 }
 
 /// Polls an extended CQ until `count` completions have arrived.
-fn wait_timed(cq: &Cq, count: usize) -> Result<Vec<Timed>, Fail> {
-    let deadline = Instant::now() + patience();
+fn wait_timed(cq: &Cq, count: usize) -> Result<Vec<TimestampedWc>, Fail> {
+    let deadline = Instant::now() + event_timeout();
     let mut all = Vec::new();
     while all.len() < count {
         if Instant::now() > deadline {
@@ -119,7 +119,7 @@ fn ignored_overrun(rig: &Rig) -> TestResult {
         connect(&b.qp, rig.gid, a.qp.qpn(), &Conn::default())?;
         senders.push((a, b));
     }
-    let send = |(a, b): &(End, End), wr_id, at| {
+    let send = |(a, b): &(QpEndpoint, QpEndpoint), wr_id, at| {
         a.qp.post_send(&[
             SendWr::new(op::WRITE, wr_id, &[a.mr.sge(at, 8)]).remote(b.mr.at(at), b.mr.rkey())
         ])

@@ -3,39 +3,39 @@
 use crate::ffi::cq::Cq;
 use crate::ffi::qp::{flag, op, RecvWr, SendWr};
 use crate::ffi::sys;
-use crate::outcome::Context as _;
+use crate::outcome::ErrorContext as _;
 use crate::pattern;
 use crate::rig::*;
-use crate::{Test, TestResult};
+use crate::{GuestTest, TestResult};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
-pub static TESTS: &[Test] = &[
-    Test::new(
+pub static TESTS: &[GuestTest] = &[
+    GuestTest::new(
         "1.1/one-cqe-per-receive-and-per-signaled-send",
         one_cqe_each,
     ),
-    Test::new("1.1/unsignaled-send-in-error-completes", unsignaled_error),
-    Test::new(
+    GuestTest::new("1.1/unsignaled-send-in-error-completes", unsignaled_error),
+    GuestTest::new(
         "1.1/completion-covers-earlier-unsignaled",
         covers_unsignaled,
     ),
-    Test::new("1.1/sq-sig-all", sig_all),
-    Test::new(
+    GuestTest::new("1.1/sq-sig-all", sig_all),
+    GuestTest::new(
         "1.2/send-completes-only-after-the-peer-acknowledged",
         only_after_ack,
     ),
-    Test::new(
+    GuestTest::new(
         "1.2/buffers-of-completed-requests-stay-untouched",
         untouched,
     ),
-    Test::new("1.3/fifo-and-each-completion-once", fifo),
-    Test::new("1.3/fewer-than-n-means-empty", fewer_means_empty),
-    Test::new("1.4/many-qps-share-a-cq", many_qps),
-    Test::new("1.4/cq-in-use-is-busy", busy),
-    Test::new("1.5/error-fields-of-every-flush", error_fields),
-    Test::new("1.6/opcode-length-immediate", fields),
-    Test::new("1.8/poll-without-a-system-call", no_calls),
+    GuestTest::new("1.3/fifo-and-each-completion-once", fifo),
+    GuestTest::new("1.3/fewer-than-n-means-empty", fewer_means_empty),
+    GuestTest::new("1.4/many-qps-share-a-cq", many_qps),
+    GuestTest::new("1.4/cq-in-use-is-busy", busy),
+    GuestTest::new("1.5/error-fields-of-every-flush", error_fields),
+    GuestTest::new("1.6/opcode-length-immediate", fields),
+    GuestTest::new("1.8/poll-without-a-system-call", no_calls),
 ];
 
 /// A polling thread must make no system call, neither for empty polls nor for completions.
@@ -44,7 +44,7 @@ fn no_calls(rig: &Rig) -> TestResult {
     const COUNT: u32 = 12;
     let p = rig.pair(&PairOpts::default())?;
     let (ready, done) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
-    let (cq, told, got) = (p.a.scq.clone(), ready.clone(), done.clone());
+    let (cq, cq_ready, got) = (p.a.scq.clone(), ready.clone(), done.clone());
     // The thread ends by itself or is killed, and is never joined.
     std::thread::spawn(move || {
         sys::without_calls(|| {
@@ -53,7 +53,7 @@ fn no_calls(rig: &Rig) -> TestResult {
                 got.fetch_add(cq.poll_silently(), Ordering::Release);
                 polls += 1;
                 if polls == EMPTY {
-                    told.store(1, Ordering::Release);
+                    cq_ready.store(1, Ordering::Release);
                 }
                 std::hint::spin_loop();
             }
@@ -84,11 +84,11 @@ fn one_cqe_each(rig: &Rig) -> TestResult {
     }
     let recvs = wait(&p.b.rcq, 10, "receives")?;
     for (i, w) in recvs.iter().enumerate() {
-        ok(w, 100 + i as u64, wc::RECV)?;
+        expect_success(w, 100 + i as u64, wc::RECV)?;
     }
     let sends = wait(&p.a.scq, 4, "signaled sends")?;
     for (w, id) in sends.iter().zip([0, 3, 6, 9]) {
-        ok(w, id, wc::SEND)?;
+        expect_success(w, id, wc::SEND)?;
     }
     for cq in [&p.a.scq, &p.a.rcq, &p.b.scq, &p.b.rcq] {
         expect_quiet(cq, QUIET, "after everything completed")?;
@@ -100,7 +100,7 @@ fn unsignaled_error(rig: &Rig) -> TestResult {
     let p = rig.pair(&PairOpts::default())?;
     let wr = SendWr::new(op::WRITE, 7, &[p.a.mr.sge(0, 64)]).remote(p.b.mr.at(0), !p.b.mr.rkey());
     p.a.qp.post_send(&[wr.flags(0)])?;
-    err(
+    expect_error(
         &wait_one(&p.a.scq, "the failed write")?,
         7,
         status::REM_ACCESS_ERR,
@@ -124,7 +124,7 @@ fn covers_unsignaled(rig: &Rig) -> TestResult {
             })
             .collect();
         p.a.qp.post_send(&wrs)?;
-        ok(&wait_one(&p.a.scq, "the last read")?, 11, wc::RDMA_READ)?;
+        expect_success(&wait_one(&p.a.scq, "the last read")?, 11, wc::RDMA_READ)?;
         pattern::compare("earlier reads", &p.a.mr.buf.read(0, want.len()), &want)?;
     }
     Ok(())
@@ -143,7 +143,7 @@ fn sig_all(rig: &Rig) -> TestResult {
         .iter()
         .enumerate()
     {
-        ok(w, i as u64, wc::RDMA_WRITE)?;
+        expect_success(w, i as u64, wc::RDMA_WRITE)?;
     }
     Ok(())
 }
@@ -156,13 +156,13 @@ fn only_after_ack(rig: &Rig) -> TestResult {
     // is unlimited).
     expect_quiet(&p.a.scq, QUIET, "before a receive was posted")?;
     p.b.recv(2, 0, 64)?;
-    ok(&wait_one(&p.a.scq, "the send")?, 1, wc::SEND)?;
-    ok(&wait_one(&p.b.rcq, "the receive")?, 2, wc::RECV)
+    expect_success(&wait_one(&p.a.scq, "the send")?, 1, wc::SEND)?;
+    expect_success(&wait_one(&p.b.rcq, "the receive")?, 2, wc::RECV)
 }
 
 fn untouched(rig: &Rig) -> TestResult {
     let p = rig.pair(&PairOpts::default())?;
-    let mut rng = pattern::Rng::new(3);
+    let mut rng = pattern::PatternRng::new(3);
     for round in 0..200u64 {
         let len = 1 + rng.below(9000) as usize;
         p.b.recv(round, 0, 16384)?;
@@ -170,9 +170,9 @@ fn untouched(rig: &Rig) -> TestResult {
         p.a.qp
             .post_send(&[SendWr::new(op::SEND, round, &[p.a.mr.sge(0, len)])])?;
         // After the send has completed, the program may use its buffer.
-        ok(&wait_one(&p.a.scq, "send")?, round, wc::SEND)?;
+        expect_success(&wait_one(&p.a.scq, "send")?, round, wc::SEND)?;
         p.a.mr.buf.fill(0, len, 0xee);
-        ok(&wait_one(&p.b.rcq, "receive")?, round, wc::RECV)?;
+        expect_success(&wait_one(&p.b.rcq, "receive")?, round, wc::RECV)?;
         pattern::compare(
             "received",
             &p.b.mr.buf.read(0, len),
@@ -195,7 +195,7 @@ fn untouched(rig: &Rig) -> TestResult {
 fn fifo(rig: &Rig) -> TestResult {
     let p = rig.pair(&PairOpts::default())?;
     let mut next = 0u64;
-    let mut rng = pattern::Rng::new(5);
+    let mut rng = pattern::PatternRng::new(5);
     let mut posted = 0u64;
     while next < 300 {
         while posted < 300 && posted - next < 16 {
@@ -207,11 +207,11 @@ fn fifo(rig: &Rig) -> TestResult {
                 // A signaled request now and then frees the send queue.
                 let wr = SendWr::new(op::WRITE, posted, &[]).remote(0, 0);
                 p.a.qp.post_send(&[wr])?;
-                ok(&wait_one(&p.a.scq, "marker")?, posted, wc::RDMA_WRITE)?;
+                expect_success(&wait_one(&p.a.scq, "marker")?, posted, wc::RDMA_WRITE)?;
             }
         }
         for w in p.b.rcq.poll(1 + rng.below(5) as usize).at("poll_cq")? {
-            ok(&w, next, wc::RECV)?;
+            expect_success(&w, next, wc::RECV)?;
             next += 1;
         }
     }
@@ -250,7 +250,7 @@ fn many_qps(rig: &Rig) -> TestResult {
         buf: 4096,
         ..PairOpts::default()
     };
-    let pairs: Vec<Pair> = (0..16).map(|_| rig.pair(&opts)).collect::<Result<_, _>>()?;
+    let pairs: Vec<QpPair> = (0..16).map(|_| rig.pair(&opts)).collect::<Result<_, _>>()?;
     // The upper half of wr_id is the QP, the lower half the sequence number.
     let mut next_recv = vec![0u64; pairs.len()];
     let mut next_send = vec![0u64; pairs.len()];
@@ -290,7 +290,7 @@ fn busy(rig: &Rig) -> TestResult {
     p.b.recv(1, 0, 8)?;
     p.a.qp
         .post_send(&[SendWr::new(op::SEND, 2, &[p.a.mr.sge(0, 8)])])?;
-    ok(&wait_one(&p.a.scq, "send after EBUSY")?, 2, wc::SEND)
+    expect_success(&wait_one(&p.a.scq, "send after EBUSY")?, 2, wc::SEND)
 }
 
 fn error_fields(rig: &Rig) -> TestResult {
@@ -305,10 +305,10 @@ fn error_fields(rig: &Rig) -> TestResult {
             .post_send(&[SendWr::new(op::SEND, 1 << 63 | i, &[p.a.mr.sge(0, 8)]).flags(0)])?;
     }
     for (i, w) in wait(&p.a.rcq, 4, "flushed receives")?.iter().enumerate() {
-        err(w, u64::MAX - i as u64, status::WR_FLUSH_ERR, &p.a.qp)?;
+        expect_error(w, u64::MAX - i as u64, status::WR_FLUSH_ERR, &p.a.qp)?;
     }
     for (i, w) in wait(&p.a.scq, 4, "flushed sends")?.iter().enumerate() {
-        err(w, 1 << 63 | i as u64, status::WR_FLUSH_ERR, &p.a.qp)?;
+        expect_error(w, 1 << 63 | i as u64, status::WR_FLUSH_ERR, &p.a.qp)?;
     }
     Ok(())
 }
@@ -319,23 +319,23 @@ fn fields(rig: &Rig) -> TestResult {
     let imm = 0x1234_5678u32.to_be();
     for len in [0usize, 1, 64, 1024, 1025, 5000] {
         let sge = a.mr.sge(0, len);
-        let there = (b.mr.at(0), b.mr.rkey());
+        let remote = (b.mr.at(0), b.mr.rkey());
 
         b.recv(1, 0, 8192)?;
         a.qp.post_send(&[SendWr::new(op::SEND, 2, &[sge])])?;
         let r = wait_one(&b.rcq, "receive of SEND")?;
-        ok(&r, 1, wc::RECV)?;
+        expect_success(&r, 1, wc::RECV)?;
         ensure_eq!(r.byte_len as usize, len, "byte_len of SEND");
         ensure_eq!(r.wc_flags & wc::WITH_IMM, 0, "WITH_IMM of SEND");
         ensure_eq!(r.qp_num, b.qp.qpn(), "qp_num of a receive");
         let s = wait_one(&a.scq, "SEND")?;
-        ok(&s, 2, wc::SEND)?;
+        expect_success(&s, 2, wc::SEND)?;
         ensure_eq!(s.qp_num, a.qp.qpn(), "qp_num of a send");
 
         b.recv(3, 0, 8192)?;
         a.qp.post_send(&[SendWr::new(op::SEND_IMM, 4, &[sge]).imm(imm)])?;
         let r = wait_one(&b.rcq, "receive of SEND_IMM")?;
-        ok(&r, 3, wc::RECV)?;
+        expect_success(&r, 3, wc::RECV)?;
         ensure_eq!(
             r.byte_len as usize,
             len,
@@ -346,30 +346,30 @@ fn fields(rig: &Rig) -> TestResult {
             "WITH_IMM of SEND_IMM is missing"
         );
         ensure_eq!(r.imm_data, imm, "immediate of SEND_IMM");
-        ok(&wait_one(&a.scq, "SEND_IMM")?, 4, wc::SEND)?;
+        expect_success(&wait_one(&a.scq, "SEND_IMM")?, 4, wc::SEND)?;
 
         b.recv(5, 0, 16)?;
         a.qp.post_send(&[SendWr::new(op::WRITE_IMM, 6, &[sge])
             .imm(imm)
-            .remote(there.0, there.1)])?;
+            .remote(remote.0, remote.1)])?;
         let r = wait_one(&b.rcq, "receive of WRITE_IMM")?;
-        ok(&r, 5, wc::RECV_RDMA_WITH_IMM)?;
+        expect_success(&r, 5, wc::RECV_RDMA_WITH_IMM)?;
         ensure_eq!(r.byte_len as usize, len, "byte_len of WRITE_IMM");
         ensure!(
             r.wc_flags & wc::WITH_IMM != 0,
             "WITH_IMM of WRITE_IMM is missing"
         );
         ensure_eq!(r.imm_data, imm, "immediate of WRITE_IMM");
-        ok(&wait_one(&a.scq, "WRITE_IMM")?, 6, wc::RDMA_WRITE)?;
+        expect_success(&wait_one(&a.scq, "WRITE_IMM")?, 6, wc::RDMA_WRITE)?;
 
-        a.qp.post_send(&[SendWr::new(op::READ, 7, &[sge]).remote(there.0, there.1)])?;
+        a.qp.post_send(&[SendWr::new(op::READ, 7, &[sge]).remote(remote.0, remote.1)])?;
         let s = wait_one(&a.scq, "READ")?;
-        ok(&s, 7, wc::RDMA_READ)?;
+        expect_success(&s, 7, wc::RDMA_READ)?;
         ensure_eq!(s.byte_len as usize, len, "byte_len of READ");
     }
     // A receive without any SGE accepts an empty message.
     b.qp.post_recv(&[RecvWr::new(8, &[])])?;
     a.qp.post_send(&[SendWr::new(op::SEND, 9, &[])])?;
-    ok(&wait_one(&b.rcq, "empty receive")?, 8, wc::RECV)?;
-    ok(&wait_one(&a.scq, "empty send")?, 9, wc::SEND)
+    expect_success(&wait_one(&b.rcq, "empty receive")?, 8, wc::RECV)?;
+    expect_success(&wait_one(&a.scq, "empty send")?, 9, wc::SEND)
 }

@@ -4,27 +4,27 @@ use super::multicast::{group, to_group};
 use super::port::{ip, netdev, until};
 use super::unreliable::{datagram_end, ends, GRH, UD};
 use crate::ffi::context::EventType;
-use crate::ffi::qp::{op, state, Destination, SendWr};
-use crate::outcome::Context as _;
+use crate::ffi::qp::{op, state, SendWr, UdDestination};
+use crate::outcome::ErrorContext as _;
 use crate::rig::*;
 use crate::tests::faults::debugfs;
-use crate::{Fail, Test, TestResult};
+use crate::{Fail, GuestTest, TestResult};
 use std::collections::BTreeMap;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-pub static TESTS: &[Test] = &[
-    Test::new("ops/counters-of-the-port", port).alone(),
-    Test::new("ops/counters-of-each-direction", directions)
+pub static TESTS: &[GuestTest] = &[
+    GuestTest::new("ops/counters-of-the-port", port).alone(),
+    GuestTest::new("ops/counters-of-each-direction", directions)
         .limit(120)
         .alone(),
-    Test::new("ops/counters-of-queue-pairs", queue_pairs).alone(),
-    Test::new("ops/counters-of-queue-pairs-without-reads", unread).alone(),
-    Test::new("ops/counters-of-each-type", automatic).alone(),
-    Test::new("ops/counters-are-read-once-for-all-values", few_commands).alone(),
+    GuestTest::new("ops/counters-of-queue-pairs", queue_pairs).alone(),
+    GuestTest::new("ops/counters-of-queue-pairs-without-reads", unread).alone(),
+    GuestTest::new("ops/counters-of-each-type", automatic).alone(),
+    GuestTest::new("ops/counters-are-read-once-for-all-values", few_commands).alone(),
 ];
 
-pub(super) type Values = BTreeMap<String, u64>;
+pub(super) type CounterMap = BTreeMap<String, u64>;
 
 /// Delay before each read, longer than the 10 ms for which the core keeps the values.
 const FRESH: Duration = Duration::from_millis(50);
@@ -34,13 +34,13 @@ fn link() -> String {
 }
 
 /// Returns the counters that sysfs has in a folder of the port.
-pub(super) fn sysfs(folder: &str) -> Result<Values, Fail> {
-    if lossy() {
+pub(super) fn sysfs(folder: &str) -> Result<CounterMap, Fail> {
+    if is_lossy() {
         return Err(Fail::Skipped("lost packets change the counters".into()));
     }
     std::thread::sleep(FRESH);
     let path = format!("/sys/class/infiniband/{}/ports/1/{folder}", env().device);
-    let mut all = Values::new();
+    let mut all = CounterMap::new();
     for entry in std::fs::read_dir(&path).at(&path)? {
         let entry = entry.at(&path)?;
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -58,15 +58,15 @@ pub(super) fn sysfs(folder: &str) -> Result<Values, Fail> {
 }
 
 /// Returns the increase of a counter.
-pub(super) fn added(before: &Values, after: &Values, name: &str) -> Result<u64, Fail> {
-    let of = |all: &Values| all.get(name).copied();
+pub(super) fn added(before: &CounterMap, after: &CounterMap, name: &str) -> Result<u64, Fail> {
+    let of = |all: &CounterMap| all.get(name).copied();
     match (of(before), of(after)) {
         (Some(before), Some(after)) => Ok(after.wrapping_sub(before)),
         _ => Err(format!("no counter {name}").into()),
     }
 }
 
-fn compare(before: &Values, after: &Values, want: &[(&str, u64)]) -> TestResult {
+fn compare(before: &CounterMap, after: &CounterMap, want: &[(&str, u64)]) -> TestResult {
     for &(name, want) in want {
         ensure_eq!(added(before, after, name)?, want, "{name}");
     }
@@ -74,13 +74,13 @@ fn compare(before: &Values, after: &Values, want: &[(&str, u64)]) -> TestResult 
 }
 
 /// Sends `count` SENDs of 100 bytes.
-pub(super) fn send(p: &Pair, count: u64) -> TestResult {
+pub(super) fn send(p: &QpPair, count: u64) -> TestResult {
     for wr_id in 0..count {
         p.b.recv(wr_id, 0, 100)?;
         let wr = SendWr::new(op::SEND, wr_id, &[p.a.mr.sge(0, 100)]);
         p.a.qp.post_send(&[wr]).at("a SEND")?;
-        ok(&wait_one(&p.a.scq, "a SEND")?, wr_id, wc::SEND)?;
-        ok(&wait_one(&p.b.rcq, "a receive")?, wr_id, wc::RECV)?;
+        expect_success(&wait_one(&p.a.scq, "a SEND")?, wr_id, wc::SEND)?;
+        expect_success(&wait_one(&p.b.rcq, "a receive")?, wr_id, wc::RECV)?;
     }
     Ok(())
 }
@@ -94,7 +94,7 @@ fn port(rig: &Rig) -> TestResult {
         let wr = SendWr::new(opcode, 9, &[p.a.mr.sge(0, 64)]);
         let wr = wr.remote(p.b.mr.at(0), p.b.mr.rkey());
         p.a.qp.post_send(&[wr]).at("a post")?;
-        ok(&wait_one(&p.a.scq, "a post")?, 9, done)?;
+        expect_success(&wait_one(&p.a.scq, "a post")?, 9, done)?;
     }
     // An invalid key causes an error on both sides.
     p.a.recv(1, 0, 8)?;
@@ -102,7 +102,7 @@ fn port(rig: &Rig) -> TestResult {
     let wr = wr.remote(p.b.mr.at(0), !p.b.mr.rkey());
     p.a.qp.post_send(&[wr]).at("a post")?;
     let ends = wait_one(&p.a.scq, "a wrong key")?;
-    err(&ends, 9, status::REM_ACCESS_ERR, &p.a.qp)?;
+    expect_error(&ends, 9, status::REM_ACCESS_ERR, &p.a.qp)?;
     wait_one(&p.a.rcq, "the flush")?;
     let (own_after, pma_after) = (sysfs("hw_counters")?, sysfs("counters")?);
     let bytes = 7 * 100 + 2 * 64 + 8;
@@ -125,7 +125,7 @@ fn port(rig: &Rig) -> TestResult {
         ],
     )?;
     // The values are in units of four bytes, and each value is rounded down separately.
-    let words = |all: &Values| all.get("tx_bytes").map_or(0, |bytes| bytes / 4);
+    let words = |all: &CounterMap| all.get("tx_bytes").map_or(0, |bytes| bytes / 4);
     let packets = added(&own, &own_after, "tx_packets")?;
     compare(
         &pma,
@@ -145,7 +145,7 @@ fn port(rig: &Rig) -> TestResult {
 }
 
 /// Returns the increases of those counters, in both folders of the port, that differ by direction.
-fn moved(own: &Values, pma: &Values) -> Result<[u64; 10], Fail> {
+fn moved(own: &CounterMap, pma: &CounterMap) -> Result<[u64; 10], Fail> {
     let (own_after, pma_after) = (sysfs("hw_counters")?, sysfs("counters")?);
     let own = |name| added(own, &own_after, name);
     let pma = |name| added(pma, &pma_after, name);
@@ -174,7 +174,7 @@ fn directions(rig: &Rig) -> TestResult {
     let now = || Ok::<_, Fail>((sysfs("hw_counters")?, sysfs("counters")?));
     let (p, to) = ends(rig, UD)?;
     // A datagram to a QP that does not exist is sent and not received, and is no error of the link.
-    let nobody = Destination {
+    let nobody = UdDestination {
         qpn: 0xff_fff0,
         ..to.ok_or("a destination")?
     };
@@ -182,7 +182,7 @@ fn directions(rig: &Rig) -> TestResult {
     for wr_id in 0..3 {
         let wr = SendWr::new(op::SEND, wr_id, &[p.a.mr.sge(0, 100)]).to(&nobody);
         p.a.qp.post_send(&[wr]).at("a datagram")?;
-        ok(&wait_one(&p.a.scq, "a datagram")?, wr_id, wc::SEND)?;
+        expect_success(&wait_one(&p.a.scq, "a datagram")?, wr_id, wc::SEND)?;
     }
     let want = [3, 0, 300, 0, 0, 0, 3, 0, 0, 0];
     ensure_eq!(moved(&own, &pma)?, want, "datagrams to an unknown QPN");
@@ -198,7 +198,7 @@ fn directions(rig: &Rig) -> TestResult {
     let wr = SendWr::new(op::SEND, 1, &[end.mr.sge(0, 100)]);
     end.qp.post_send(&[wr]).at("a SEND")?;
     let ends = wait_one(&end.scq, "a SEND to an unknown QPN")?;
-    err(&ends, 1, status::RETRY_EXC_ERR, &end.qp)?;
+    expect_error(&ends, 1, status::RETRY_EXC_ERR, &end.qp)?;
     // With a wire between the ends, the requester sends the request a few more times as probes.
     let sent = moved(&own, &pma)?;
     let n = sent[0];
@@ -218,9 +218,9 @@ fn directions(rig: &Rig) -> TestResult {
     let (own, pma) = now()?;
     let wr = SendWr::new(op::SEND, 1, &[p.a.mr.sge(0, 100)]).to(&to);
     p.a.qp.post_send(&[wr]).at("a datagram")?;
-    ok(&wait_one(&p.a.scq, "a datagram")?, 1, wc::SEND)?;
+    expect_success(&wait_one(&p.a.scq, "a datagram")?, 1, wc::SEND)?;
     for member in &members {
-        ok(&wait_one(&member.rcq, "a member")?, 1, wc::RECV)?;
+        expect_success(&wait_one(&member.rcq, "a member")?, 1, wc::RECV)?;
     }
     let want = [1, 2, 100, 200, 1, 2, 0, 0, 0, 0];
     ensure_eq!(moved(&own, &pma)?, want, "a datagram to two members");
@@ -252,7 +252,7 @@ fn rdma(words: &[&str]) -> Result<String, Fail> {
 
 /// Returns the counters that QPs are bound to, as `rdma statistic qp show` prints them, with their
 /// QPs.
-fn shown() -> Result<Vec<(Values, Vec<u32>)>, Fail> {
+fn bound_counters() -> Result<Vec<(CounterMap, Vec<u32>)>, Fail> {
     std::thread::sleep(FRESH);
     let text = rdma(&["statistic", "qp", "show", "link", &link()])?;
     let counters = text.split("link ").skip(1).map(|counter| {
@@ -269,8 +269,8 @@ fn shown() -> Result<Vec<(Values, Vec<u32>)>, Fail> {
 }
 
 /// Returns the only counter that QPs are bound to.
-fn only() -> Result<(Values, Vec<u32>), Fail> {
-    let mut all = shown()?;
+fn only() -> Result<(CounterMap, Vec<u32>), Fail> {
+    let mut all = bound_counters()?;
     ensure_eq!(all.len(), 1, "counters of queue pairs");
     Ok(all.remove(0))
 }
@@ -331,7 +331,7 @@ fn queue_pairs(rig: &Rig) -> TestResult {
     );
     sum(14)?;
     drop(p);
-    ensure_eq!(shown()?.len(), 0, "counters that are left");
+    ensure_eq!(bound_counters()?.len(), 0, "counters that are left");
     sum(14)
 }
 
@@ -385,7 +385,7 @@ fn unread(rig: &Rig) -> TestResult {
     send(&p, 2)?;
     // The remaining QP is destroyed while it is bound.
     drop(p);
-    ensure_eq!(shown()?.len(), 0, "counters that are left");
+    ensure_eq!(bound_counters()?.len(), 0, "counters that are left");
     compare(&port, &sysfs("hw_counters")?, &[("posts", total + 2)])
 }
 
@@ -410,7 +410,7 @@ fn automatic(rig: &Rig) -> TestResult {
         let (values, _) = only()?;
         ensure_eq!(values.get("posts"), Some(&6), "posts after RESET");
         drop(p);
-        ensure_eq!(shown()?.len(), 0, "counters that are left");
+        ensure_eq!(bound_counters()?.len(), 0, "counters that are left");
         Ok(())
     })();
     set(&["off"])?;
@@ -440,11 +440,11 @@ fn few_commands(rig: &Rig) -> TestResult {
     const AT_ONCE: u128 = 5;
     let (before, start) = (commands()?, Instant::now());
     sysfs("hw_counters")?;
-    let asked = u128::from(commands()? - before);
+    let executed = u128::from(commands()? - before);
     let most = AT_ONCE * (start.elapsed().as_millis() / 10 + 2);
     ensure!(
-        asked <= most,
-        "{asked} commands, at most {most} are necessary"
+        executed <= most,
+        "{executed} commands, at most {most} are necessary"
     );
     Ok(())
 }

@@ -5,11 +5,11 @@ use super::events::checked_exchange;
 use crate::ffi::destroy::Destroy;
 use crate::ffi::domains::{self, Td};
 use crate::ffi::mr::{access, Mr};
-use crate::outcome::Context as _;
+use crate::outcome::ErrorContext as _;
 use crate::rig::*;
-use crate::{Test, TestResult};
+use crate::{GuestTest, TestResult};
 
-pub static TESTS: &[Test] = &[Test::new("res/parent-domain", parent)];
+pub static TESTS: &[GuestTest] = &[GuestTest::new("res/parent-domain", parent)];
 
 fn parent(rig: &Rig) -> TestResult {
     let td = Td::new(&rig.ctx).at("a thread domain")?;
@@ -30,7 +30,7 @@ fn parent(rig: &Rig) -> TestResult {
     let (a, b) = (end()?, end()?);
     connect(&a.qp, rig.gid, b.qp.qpn(), &opts.conn_a)?;
     connect(&b.qp, rig.gid, a.qp.qpn(), &opts.conn_b)?;
-    let p = Pair { a, b };
+    let p = QpPair { a, b };
     for round in 0..10 {
         checked_exchange(&p, round).at(&format!("round {round}"))?;
     }
@@ -44,7 +44,7 @@ fn parent(rig: &Rig) -> TestResult {
     let (a, b) = (on.end(&opts)?, rig.end(&opts)?);
     connect(&a.qp, rig.gid, b.qp.qpn(), &opts.conn_a)?;
     connect(&b.qp, rig.gid, a.qp.qpn(), &opts.conn_b)?;
-    checked_exchange(&Pair { a, b }, 11).at("with the protection domain")?;
+    checked_exchange(&QpPair { a, b }, 11).at("with the protection domain")?;
     // After a region has moved to the protection domain, the parent domain can be freed.
     let mr = Mr::new(&parent, 4096, access::ALL).at("a region")?;
     mr.change(None, Some(&rig.pd), None)

@@ -5,46 +5,46 @@ use crate::ffi::cq::Cq;
 use crate::ffi::destroy::Destroy as _;
 use crate::ffi::mr::access;
 use crate::ffi::qp::{flag, op, state, RecvWr, SendWr};
-use crate::outcome::Context as _;
+use crate::outcome::ErrorContext as _;
 use crate::pattern;
 use crate::rig::*;
-use crate::{Fail, Test, TestResult};
+use crate::{Fail, GuestTest, TestResult};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
-pub static TESTS: &[Test] = &[
-    Test::new("4/cq-err-on-a-receive-cq", |r| cq_err(r, Side::Receive)),
-    Test::new("4/cq-err-on-a-send-cq", |r| cq_err(r, Side::Send)),
-    Test::new("4/cq-err-does-not-affect-others", cq_err_bystander).limit(120),
-    Test::new("4/cq-err-flushes-to-the-healthy-cq-only", cq_err_healthy),
-    Test::new("4/cq-err-recovery", cq_err_recovery).limit(90),
-    Test::new("4/cq-exactly-full-is-no-error", cq_full),
-    Test::new("4/polled-cq-never-overflows", cq_polled).limit(120),
-    Test::new("4/qp-fatal-after-cq-err", qp_fatal),
-    Test::new("4/qp-req-err", req_err),
-    Test::new("4/qp-access-err", access_err),
-    Test::new("4/destroy-qp-waits-for-the-ack", destroy_waits),
-    Test::new("4/destroy-cq-waits-for-the-ack", destroy_cq_waits),
-    Test::new("4/no-event-for-a-destroyed-object", none_for_destroyed),
-    Test::new("4/an-event-goes-to-its-own-context", own_context),
+pub static TESTS: &[GuestTest] = &[
+    GuestTest::new("4/cq-err-on-a-receive-cq", |r| cq_err(r, CqSide::Receive)),
+    GuestTest::new("4/cq-err-on-a-send-cq", |r| cq_err(r, CqSide::Send)),
+    GuestTest::new("4/cq-err-does-not-affect-others", cq_err_bystander).limit(120),
+    GuestTest::new("4/cq-err-flushes-to-the-healthy-cq-only", cq_err_healthy),
+    GuestTest::new("4/cq-err-recovery", cq_err_recovery).limit(90),
+    GuestTest::new("4/cq-exactly-full-is-no-error", cq_full),
+    GuestTest::new("4/polled-cq-never-overflows", cq_polled).limit(120),
+    GuestTest::new("4/qp-fatal-after-cq-err", qp_fatal),
+    GuestTest::new("4/qp-req-err", req_err),
+    GuestTest::new("4/qp-access-err", access_err),
+    GuestTest::new("4/destroy-qp-waits-for-the-ack", destroy_waits),
+    GuestTest::new("4/destroy-cq-waits-for-the-ack", destroy_cq_waits),
+    GuestTest::new("4/no-event-for-a-destroyed-object", none_for_destroyed),
+    GuestTest::new("4/an-event-goes-to-its-own-context", own_context),
 ];
 
-enum Side {
+enum CqSide {
     Send,
     Receive,
 }
 
 /// A pair whose end B has a small CQ on one side and a healthy CQ on the other.
-struct Victim {
-    a: End,
-    b: End,
-    dying: Arc<Cq>,
+struct OverflowPair {
+    a: QpEndpoint,
+    b: QpEndpoint,
+    small_cq: Arc<Cq>,
 }
 
 /// Creates the pair and overflows the small CQ of B by `surplus` completions. Returns the number of
 /// completions that were provoked.
-fn overflow(rig: &Rig, side: &Side, surplus: u64) -> Result<(Victim, u64), Fail> {
+fn overflow(rig: &Rig, side: &CqSide, surplus: u64) -> Result<(OverflowPair, u64), Fail> {
     let opts = PairOpts::default().with(|o| {
         o.cap.max_send_wr = 256;
         o.cap.max_recv_wr = 256;
@@ -55,39 +55,39 @@ fn overflow(rig: &Rig, side: &Side, surplus: u64) -> Result<(Victim, u64), Fail>
         }
     });
     let a = rig.end(&opts)?;
-    let dying = Cq::new(&rig.ctx, 8)?;
+    let small_cq = Cq::new(&rig.ctx, 8)?;
     let other = Cq::new(&rig.ctx, 600)?;
     let b = match side {
-        Side::Receive => rig.end_on(&opts, other, dying.clone())?,
-        Side::Send => rig.end_on(&opts, dying.clone(), other)?,
+        CqSide::Receive => rig.end_on(&opts, other, small_cq.clone())?,
+        CqSide::Send => rig.end_on(&opts, small_cq.clone(), other)?,
     };
     connect(&a.qp, rig.gid, b.qp.qpn(), &opts.conn_a)?;
     connect(&b.qp, rig.gid, a.qp.qpn(), &opts.conn_b)?;
-    let n = dying.cqe() as u64 + surplus;
+    let n = small_cq.cqe() as u64 + surplus;
     ensure!(
         n <= 250,
         "a CQ of 8 entries was rounded up to {}",
-        dying.cqe()
+        small_cq.cqe()
     );
     for i in 0..n {
         match side {
-            Side::Receive => {
+            CqSide::Receive => {
                 b.recv(i, 0, 64)?;
                 let wr = SendWr::new(op::SEND, i, &[a.mr.sge(0, 8)]).flags(0);
                 a.qp.post_send(&[wr])?;
             }
-            Side::Send => {
+            CqSide::Send => {
                 let wr = SendWr::new(op::WRITE, i, &[b.mr.sge(0, 8)]);
                 b.qp.post_send(&[wr.remote(a.mr.at(0), a.mr.rkey())])?;
             }
         }
     }
-    Ok((Victim { a, b, dying }, n))
+    Ok((OverflowPair { a, b, small_cq }, n))
 }
 
 /// Takes the CQ_ERR and the QP_FATAL events of an overflow, in any order, and checks that there are
 /// no others.
-fn take_events(rig: &Rig, cq: &Cq, qps: &[&End]) -> TestResult {
+fn take_events(rig: &Rig, cq: &Cq, qps: &[&QpEndpoint]) -> TestResult {
     let mut cq_err = 0;
     let mut fatal = vec![0; qps.len()];
     for _ in 0..1 + qps.len() {
@@ -112,46 +112,46 @@ fn take_events(rig: &Rig, cq: &Cq, qps: &[&End]) -> TestResult {
     rig.expect_no_event(Duration::from_secs(1))
 }
 
-fn cq_err(rig: &Rig, side: Side) -> TestResult {
+fn cq_err(rig: &Rig, side: CqSide) -> TestResult {
     let (v, _) = overflow(rig, &side, 5)?;
-    take_events(rig, &v.dying, &[&v.b])?;
+    take_events(rig, &v.small_cq, &[&v.b])?;
     wait_state(&v.b.qp, state::ERR)?;
     // The CQ has exactly the entries before the overflow, in order and none overwritten, and gets
     // no more.
-    let n = v.dying.cqe();
-    for (i, w) in wait(&v.dying, n, "the completions before the overflow")?
+    let n = v.small_cq.cqe();
+    for (i, w) in wait(&v.small_cq, n, "the completions before the overflow")?
         .iter()
         .enumerate()
     {
-        let opcode = if let Side::Send = side {
+        let opcode = if let CqSide::Send = side {
             wc::RDMA_WRITE
         } else {
             wc::RECV
         };
-        ok(w, i as u64, opcode)?;
+        expect_success(w, i as u64, opcode)?;
     }
-    expect_quiet(&v.dying, Duration::from_secs(1), "a CQ in error")?;
+    expect_quiet(&v.small_cq, Duration::from_secs(1), "a CQ in error")?;
     // Polling does not repair the CQ.
     v.b.qp
         .post_recv(&[RecvWr::new(9, &[v.b.mr.sge(0, 8)])])
         .at("posting to a QP in ERR")?;
-    expect_quiet(&v.dying, QUIET, "a CQ in error that was drained")?;
+    expect_quiet(&v.small_cq, QUIET, "a CQ in error that was drained")?;
     rig.expect_no_event(QUIET)
 }
 
 fn cq_err_healthy(rig: &Rig) -> TestResult {
-    let (v, n) = overflow(rig, &Side::Receive, 5)?;
+    let (v, n) = overflow(rig, &CqSide::Receive, 5)?;
     for i in 0..3 {
         let wr = SendWr::new(op::SEND, 700 + i, &[v.b.mr.sge(0, 8)]).flags(0);
         v.b.qp
             .post_send(&[wr])
             .at("posting a send to the QP of the overflowing CQ")?;
     }
-    take_events(rig, &v.dying, &[&v.b])?;
+    take_events(rig, &v.small_cq, &[&v.b])?;
     // The sends of B (A has no receive) are flushed to the healthy CQ; the receives have no CQ to
     // complete in.
     for (i, w) in wait(&v.b.scq, 3, "flushed sends")?.iter().enumerate() {
-        err(w, 700 + i as u64, status::WR_FLUSH_ERR, &v.b.qp)?;
+        expect_error(w, 700 + i as u64, status::WR_FLUSH_ERR, &v.b.qp)?;
     }
     expect_quiet(&v.b.scq, QUIET, "the healthy CQ")?;
     // The requester detects that its peer is silent, and each of its requests completes or is
@@ -170,7 +170,7 @@ fn cq_err_healthy(rig: &Rig) -> TestResult {
         "flushed sends of the peer",
     )?;
     for (i, w) in rest.iter().enumerate() {
-        err(w, first.wr_id + 1 + i as u64, status::WR_FLUSH_ERR, &v.a.qp)?;
+        expect_error(w, first.wr_id + 1 + i as u64, status::WR_FLUSH_ERR, &v.a.qp)?;
     }
     Ok(())
 }
@@ -193,19 +193,19 @@ fn cq_err_bystander(rig: &Rig) -> TestResult {
         let result = (|| {
             for i in 0..6 {
                 let side = if i % 2 == 0 {
-                    Side::Receive
+                    CqSide::Receive
                 } else {
-                    Side::Send
+                    CqSide::Send
                 };
                 let (v, _) = overflow(rig, &side, 3)?;
-                take_events(rig, &v.dying, &[&v.b])?;
+                take_events(rig, &v.small_cq, &[&v.b])?;
                 ensure_eq!(v.b.qp.state()?, state::ERR, "state of the attached QP");
                 ensure_eq!(
-                    wait(&v.dying, v.dying.cqe(), "entries")?.len(),
-                    v.dying.cqe(),
+                    wait(&v.small_cq, v.small_cq.cqe(), "entries")?.len(),
+                    v.small_cq.cqe(),
                     "entries"
                 );
-                expect_quiet(&v.dying, QUIET, "a CQ in error")?;
+                expect_quiet(&v.small_cq, QUIET, "a CQ in error")?;
             }
             Ok(())
         })();
@@ -217,30 +217,30 @@ fn cq_err_bystander(rig: &Rig) -> TestResult {
 }
 
 /// Executes a WRITE, a READ and a SEND, with every byte compared.
-pub fn checked_exchange(p: &Pair, seed: u64) -> TestResult {
-    let len = 1 + (pattern::Rng::new(seed).below(30_000)) as usize;
+pub fn checked_exchange(p: &QpPair, seed: u64) -> TestResult {
+    let len = 1 + (pattern::PatternRng::new(seed).below(30_000)) as usize;
     let data = pattern::bytes(seed, len);
     let (a, b) = (&p.a, &p.b);
     a.mr.buf.write(0, &data);
     b.recv(1, 65536, 32768)?;
-    let there = (b.mr.at(0), b.mr.rkey());
+    let remote = (b.mr.at(0), b.mr.rkey());
     a.qp.post_send(&[
         SendWr::new(op::WRITE, 2, &[a.mr.sge(0, len)])
-            .remote(there.0, there.1)
+            .remote(remote.0, remote.1)
             .flags(0),
         SendWr::new(op::READ, 3, &[a.mr.sge(65536, len)])
-            .remote(there.0, there.1)
+            .remote(remote.0, remote.1)
             .flags(0),
         SendWr::new(op::SEND, 4, &[a.mr.sge(0, len)]).flags(flag::SIGNALED | flag::FENCE),
     ])?;
     if std::sync::Arc::ptr_eq(&a.scq, &b.rcq) {
         let mut both = wait(&a.scq, 2, "exchange")?;
         both.sort_by_key(|w| w.wr_id);
-        ok(&both[0], 1, wc::RECV)?;
-        ok(&both[1], 4, wc::SEND)?;
+        expect_success(&both[0], 1, wc::RECV)?;
+        expect_success(&both[1], 4, wc::SEND)?;
     } else {
-        ok(&wait_one(&a.scq, "exchange")?, 4, wc::SEND)?;
-        ok(&wait_one(&b.rcq, "exchange")?, 1, wc::RECV)?;
+        expect_success(&wait_one(&a.scq, "exchange")?, 4, wc::SEND)?;
+        expect_success(&wait_one(&b.rcq, "exchange")?, 1, wc::RECV)?;
     }
     pattern::compare("written", &b.mr.buf.read(0, len), &data)?;
     pattern::compare("read", &a.mr.buf.read(65536, len), &data)?;
@@ -251,15 +251,15 @@ pub fn checked_exchange(p: &Pair, seed: u64) -> TestResult {
 fn cq_err_recovery(rig: &Rig) -> TestResult {
     for i in 0..10 {
         let side = if i % 2 == 0 {
-            Side::Receive
+            CqSide::Receive
         } else {
-            Side::Send
+            CqSide::Send
         };
         let (v, _) = overflow(rig, &side, 1 + i)?;
-        take_events(rig, &v.dying, &[&v.b])?;
-        let Victim { a, b, dying } = v;
+        take_events(rig, &v.small_cq, &[&v.b])?;
+        let OverflowPair { a, b, small_cq } = v;
         drop((a, b));
-        let destroyed = dying.destroy().map_err(|(errno, _)| errno);
+        let destroyed = small_cq.destroy().map_err(|(errno, _)| errno);
         destroyed.at("destroying the CQ in error")?;
         // A new pair with new CQs works.
         let p = rig.pair(&PairOpts {
@@ -272,28 +272,28 @@ fn cq_err_recovery(rig: &Rig) -> TestResult {
 }
 
 fn cq_full(rig: &Rig) -> TestResult {
-    let (v, n) = overflow(rig, &Side::Receive, 0)?;
+    let (v, n) = overflow(rig, &CqSide::Receive, 0)?;
     // The WRITE after the sends completes only at the sender, after the peer has executed all the
     // sends. By then the CQ is full and has not been polled.
     let wr = SendWr::new(op::WRITE, 800, &[v.a.mr.sge(0, 8)]).remote(v.b.mr.at(64), v.b.mr.rkey());
     v.a.qp.post_send(&[wr])?;
-    ok(
+    expect_success(
         &wait_one(&v.a.scq, "the write after the sends")?,
         800,
         wc::RDMA_WRITE,
     )?;
     rig.expect_no_event(Duration::from_secs(1))?;
     ensure_eq!(v.b.qp.state()?, state::RTS, "state of the QP of a full CQ");
-    let there = v.dying.poll(n as usize + 1)?;
-    ensure_eq!(there.len(), n as usize, "completions in a full CQ");
-    for (i, w) in there.iter().enumerate() {
-        ok(w, i as u64, wc::RECV)?;
+    let written = v.small_cq.poll(n as usize + 1)?;
+    ensure_eq!(written.len(), n as usize, "completions in a full CQ");
+    for (i, w) in written.iter().enumerate() {
+        expect_success(w, i as u64, wc::RECV)?;
     }
     v.b.recv(900, 0, 64)?;
     v.a.qp
         .post_send(&[SendWr::new(op::SEND, 901, &[v.a.mr.sge(0, 8)])])?;
-    ok(
-        &wait_one(&v.dying, "one more after polling")?,
+    expect_success(
+        &wait_one(&v.small_cq, "one more after polling")?,
         900,
         wc::RECV,
     )
@@ -315,12 +315,12 @@ fn cq_polled(rig: &Rig) -> TestResult {
         p.a.qp
             .post_send(&[wr.remote(p.b.mr.at(0), p.b.mr.rkey())])?;
         while posted + 1 - next >= depth {
-            ok(&wait_one(&cq, "write")?, next, wc::RDMA_WRITE)?;
+            expect_success(&wait_one(&cq, "write")?, next, wc::RDMA_WRITE)?;
             next += 1;
         }
     }
     while next < 20_000 {
-        ok(&wait_one(&cq, "write")?, next, wc::RDMA_WRITE)?;
+        expect_success(&wait_one(&cq, "write")?, next, wc::RDMA_WRITE)?;
         next += 1;
     }
     rig.expect_no_event(QUIET)
@@ -329,15 +329,15 @@ fn cq_polled(rig: &Rig) -> TestResult {
 fn qp_fatal(rig: &Rig) -> TestResult {
     // Two QPs use the CQ that overflows, and only one of them causes the overflow.
     let opts = PairOpts::default();
-    let dying = Cq::new(&rig.ctx, 8)?;
-    let idle = rig.end_on(&opts, dying.clone(), dying.clone())?;
+    let small_cq = Cq::new(&rig.ctx, 8)?;
+    let idle = rig.end_on(&opts, small_cq.clone(), small_cq.clone())?;
     let idle_peer = rig.end(&opts)?;
     connect(&idle.qp, rig.gid, idle_peer.qp.qpn(), &opts.conn_a)?;
-    let b = rig.end_on(&opts, dying.clone(), dying.clone())?;
+    let b = rig.end_on(&opts, small_cq.clone(), small_cq.clone())?;
     let a = rig.end(&opts)?;
     connect(&a.qp, rig.gid, b.qp.qpn(), &opts.conn_a)?;
     connect(&b.qp, rig.gid, a.qp.qpn(), &opts.conn_b)?;
-    for i in 0..dying.cqe() as u64 + 2 {
+    for i in 0..small_cq.cqe() as u64 + 2 {
         let wr = SendWr::new(op::WRITE, i, &[b.mr.sge(0, 8)]);
         wait_for("the send queue has room", || {
             Ok(b.qp
@@ -345,17 +345,17 @@ fn qp_fatal(rig: &Rig) -> TestResult {
                 .is_ok())
         })?;
     }
-    take_events(rig, &dying, &[&idle, &b])?;
+    take_events(rig, &small_cq, &[&idle, &b])?;
     wait_state(&b.qp, state::ERR)?;
     wait_state(&idle.qp, state::ERR)
 }
 
 /// Provokes QP_ACCESS_ERR at B of a new pair.
-fn provoke_access(rig: &Rig) -> Result<Pair, Fail> {
+fn provoke_access(rig: &Rig) -> Result<QpPair, Fail> {
     let p = rig.pair(&PairOpts::default())?;
     let wr = SendWr::new(op::WRITE, 1, &[p.a.mr.sge(0, 8)]).remote(p.b.mr.at(0), !p.b.mr.rkey());
     p.a.qp.post_send(&[wr])?;
-    err(
+    expect_error(
         &wait_one(&p.a.scq, "the refused write")?,
         1,
         status::REM_ACCESS_ERR,
@@ -376,7 +376,7 @@ fn req_err(rig: &Rig) -> TestResult {
     let p = rig.pair(&opts)?;
     let wr = SendWr::new(op::READ, 1, &[p.a.mr.sge(0, 8)]).remote(p.b.mr.at(0), p.b.mr.rkey());
     p.a.qp.post_send(&[wr])?;
-    err(
+    expect_error(
         &wait_one(&p.a.scq, "the refused read")?,
         1,
         status::REM_INV_REQ_ERR,
@@ -407,13 +407,13 @@ fn waits_for_ack(
 }
 
 fn destroy_waits(rig: &Rig) -> TestResult {
-    let Pair { a: _a, b } = provoke_access(rig)?;
+    let QpPair { a: _a, b } = provoke_access(rig)?;
     let event = rig.expect_event(EventType::QP_ACCESS_ERR, b.qp.element())?;
     waits_for_ack(event, move || drop(b.qp))
 }
 
 fn destroy_cq_waits(rig: &Rig) -> TestResult {
-    let (v, _) = overflow(rig, &Side::Receive, 1)?;
+    let (v, _) = overflow(rig, &CqSide::Receive, 1)?;
     let mut kept = None;
     for _ in 0..2 {
         let e = rig.event("CQ_ERR and QP_FATAL")?;
@@ -422,9 +422,9 @@ fn destroy_cq_waits(rig: &Rig) -> TestResult {
         }
     }
     let event = kept.ok_or("no CQ_ERR")?;
-    let Victim { a, b, dying } = v;
+    let OverflowPair { a, b, small_cq } = v;
     drop((a, b));
-    waits_for_ack(event, move || drop(dying))
+    waits_for_ack(event, move || drop(small_cq))
 }
 
 fn none_for_destroyed(rig: &Rig) -> TestResult {

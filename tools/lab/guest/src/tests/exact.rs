@@ -7,27 +7,27 @@ use crate::ffi::mr::{access, Mr};
 use crate::ffi::qp::{op, PostError, Qp, QpInit, RecvWr, SendWr, Srq};
 use crate::ffi::sys::{Buf, Errno};
 use crate::ffi::{QpCap, Sge};
-use crate::outcome::Context as _;
+use crate::outcome::ErrorContext as _;
 use crate::pattern;
 use crate::rig::*;
-use crate::{Fail, Test, TestResult};
+use crate::{Fail, GuestTest, TestResult};
 use std::sync::Arc;
 
-pub static TESTS: &[Test] = &[
-    Test::new("res/work-requests-at-the-limit", work_requests),
-    Test::new("res/most-work-requests", most_work_requests).limit(120),
-    Test::new("res/sges-at-the-limit", sges),
-    Test::new("res/inline-data-at-the-limit", inline),
-    Test::new("res/srq-at-the-limit", srq),
-    Test::new("long/objects-at-the-limit", objects)
+pub static TESTS: &[GuestTest] = &[
+    GuestTest::new("res/work-requests-at-the-limit", work_requests),
+    GuestTest::new("res/most-work-requests", most_work_requests).limit(120),
+    GuestTest::new("res/sges-at-the-limit", sges),
+    GuestTest::new("res/inline-data-at-the-limit", inline),
+    GuestTest::new("res/srq-at-the-limit", srq),
+    GuestTest::new("long/objects-at-the-limit", objects)
         .alone()
         .limit(1200)
         .long(),
 ];
 
 fn refused(result: Result<(), PostError>, what: &str) -> TestResult {
-    let told = result.map_err(|e| (e.errno, e.bad_wr));
-    ensure_eq!(told, Err((Errno::ENOMEM, Some(0))), "{what}");
+    let answer = result.map_err(|e| (e.errno, e.bad_wr));
+    ensure_eq!(answer, Err((Errno::ENOMEM, Some(0))), "{what}");
     Ok(())
 }
 
@@ -76,17 +76,17 @@ fn fill_and_empty(rig: &Rig, cap: QpCap, rounds: u64) -> TestResult {
             } else {
                 wc::RDMA_WRITE
             };
-            ok(one, first + n as u64, opcode).at(&at)?;
+            expect_success(one, first + n as u64, opcode).at(&at)?;
         }
         let received = wait(&p.b.rcq, both as usize, &at)?;
         for (one, wr_id) in received.iter().zip(first..) {
-            ok(one, wr_id, wc::RECV).at(&at)?;
+            expect_success(one, wr_id, wc::RECV).at(&at)?;
         }
         // The remaining receives get their messages.
         for n in both..granted.1 {
             p.a.qp.post_send(&[SendWr::new(op::SEND, 5, &[])]).at(&at)?;
             wait_one(&p.a.scq, &at)?;
-            ok(&wait_one(&p.b.rcq, &at)?, first + u64::from(n), wc::RECV)?;
+            expect_success(&wait_one(&p.b.rcq, &at)?, first + u64::from(n), wc::RECV)?;
         }
         id += u64::from(granted.0.max(granted.1));
     }
@@ -161,19 +161,19 @@ fn sges(rig: &Rig) -> TestResult {
             ensure_eq!(length, room, "{at}: lengths of both lists");
             for (count, long) in [(granted.0 + 1, true), (granted.1 + 1, false)] {
                 let (list, _) = pieces(&p.a.mr, 0, count as usize);
-                let told = if long {
+                let answer = if long {
                     p.a.qp.post_send(&[SendWr::new(op::SEND, 1, &list)])
                 } else {
                     p.b.qp.post_recv(&[RecvWr::new(1, &list)])
                 };
-                ensure!(told.is_err(), "{at}: {count} elements were accepted");
+                ensure!(answer.is_err(), "{at}: {count} elements were accepted");
             }
             p.b.qp.post_recv(&[RecvWr::new(round, &to)]).at(&at)?;
             p.a.qp
                 .post_send(&[SendWr::new(op::SEND, round, &from)])
                 .at(&at)?;
-            ok(&wait_one(&p.a.scq, &at)?, round, wc::SEND)?;
-            ok(&wait_one(&p.b.rcq, &at)?, round, wc::RECV)?;
+            expect_success(&wait_one(&p.a.scq, &at)?, round, wc::SEND)?;
+            expect_success(&wait_one(&p.b.rcq, &at)?, round, wc::RECV)?;
             let sent = gathered(&p.a.mr, &from);
             pattern::compare(&at, &gathered(&p.b.mr, &to), &sent)?;
         }
@@ -198,9 +198,9 @@ fn inline(rig: &Rig) -> TestResult {
         ensure!(granted >= wanted as usize, "{wanted} granted {granted}");
         let data = pattern::bytes(u64::from(wanted), granted + 1);
         let more = SendWr::new(op::SEND, 1, &[]).inline(&[&data]);
-        let told = p.a.qp.post_send(&[more]);
+        let answer = p.a.qp.post_send(&[more]);
         ensure!(
-            told.is_err(),
+            answer.is_err(),
             "{} bytes where {granted} were granted",
             granted + 1
         );
@@ -215,9 +215,9 @@ fn inline(rig: &Rig) -> TestResult {
                 let wr = SendWr::new(op::SEND, 2, &[]).inline(&[&data[..length]]);
                 p.a.qp.post_send(&[wr]).at(&at)
             })?;
-            ok(&wait_one(&p.a.scq, &at)?, 2, wc::SEND)?;
+            expect_success(&wait_one(&p.a.scq, &at)?, 2, wc::SEND)?;
             let got = wait_one(&p.b.rcq, &at)?;
-            ok(&got, 2, wc::RECV)?;
+            expect_success(&got, 2, wc::RECV)?;
             ensure_eq!(got.byte_len as usize, length, "{at}: byte_len");
             pattern::compare(&at, &p.b.mr.buf.read(0, length), &data[..length])?;
         }
@@ -240,18 +240,18 @@ fn srq(rig: &Rig) -> TestResult {
         // All receives are waiting, so the limit is armed and not reached.
         srq.set_limit(size).at("a limit of all")?;
         ensure_eq!(srq.query()?.srq_limit, size, "the limit");
-        let told = srq.set_limit(size + 1);
-        ensure_eq!(told, Err(Errno::EINVAL), "a limit of more than all");
+        let answer = srq.set_limit(size + 1);
+        ensure_eq!(answer, Err(Errno::EINVAL), "a limit of more than all");
         ensure_eq!(srq.query()?.srq_limit, size, "the limit after a refusal");
         rig.expect_no_event(std::time::Duration::from_millis(20))?;
     }
-    let told = Srq::new(&rig.pd, most + 1, 1).err();
-    ensure_eq!(told, Some(Errno::EINVAL), "more receives than max_srq_wr");
+    let answer = Srq::new(&rig.pd, most + 1, 1).err();
+    ensure_eq!(answer, Some(Errno::EINVAL), "more receives than max_srq_wr");
     Ok(())
 }
 
 /// Returns the number of objects of a kind, as `rdma resource` shows it.
-fn there(rig: &Rig, kind: &str) -> Result<u64, Fail> {
+fn object_count(rig: &Rig, kind: &str) -> Result<u64, Fail> {
     let all = counts(rig)?;
     let of = all.iter().find(|(name, _)| name == kind);
     Ok(of.map_or(0, |(_, count)| *count))
@@ -280,13 +280,13 @@ fn fill<T>(
         );
     };
     ensure_eq!(last, Errno::ENOMEM, "one {kind} more");
-    ensure_eq!(there(rig, kind)?, most, "objects of kind {kind}");
+    ensure_eq!(object_count(rig, kind)?, most, "objects of kind {kind}");
     for _ in 0..3 {
         all.pop();
         all.push(make().at(&format!("a new {kind} after one was destroyed"))?);
         ensure_eq!(make().err(), Some(Errno::ENOMEM), "one {kind} more, again");
     }
-    ensure_eq!(there(rig, kind)?, most, "objects of kind {kind}");
+    ensure_eq!(object_count(rig, kind)?, most, "objects of kind {kind}");
     println!("{} of kind {kind}", all.len());
     Ok(())
 }

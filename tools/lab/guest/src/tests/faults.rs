@@ -5,38 +5,38 @@ use crate::ffi::context::EventType;
 use crate::ffi::cq::Cq;
 use crate::ffi::destroy::Destroy;
 use crate::ffi::qp::{op, state, RecvWr, SendWr, Srq};
-use crate::outcome::Context as _;
+use crate::outcome::ErrorContext as _;
 use crate::rig::*;
 use crate::tests::checked_exchange;
-use crate::{Fail, Test, TestResult};
+use crate::{Fail, GuestTest, TestResult};
 use std::path::PathBuf;
 use std::process::Command;
 
-pub static TESTS: &[Test] = &[
-    Test::new("3/bad-resp-err", |rig| send_fails(rig, BAD_RESP_ERR)),
-    Test::new("3/fatal-err", |rig| send_fails(rig, FATAL_ERR)),
-    Test::new("3/resp-timeout-err", |rig| {
+pub static TESTS: &[GuestTest] = &[
+    GuestTest::new("3/bad-resp-err", |rig| send_fails(rig, BAD_RESP_ERR)),
+    GuestTest::new("3/fatal-err", |rig| send_fails(rig, FATAL_ERR)),
+    GuestTest::new("3/resp-timeout-err", |rig| {
         send_fails(rig, RESP_TIMEOUT_ERR)
     }),
-    Test::new("3/general-err", |rig| send_fails(rig, GENERAL_ERR)),
-    Test::new("4/srq-err", srq_err),
-    Test::new("4/cq-err-unwritable", cq_unwritable),
-    Test::new("4/device-fatal", |rig| {
+    GuestTest::new("3/general-err", |rig| send_fails(rig, GENERAL_ERR)),
+    GuestTest::new("4/srq-err", srq_err),
+    GuestTest::new("4/cq-err-unwritable", cq_unwritable),
+    GuestTest::new("4/device-fatal", |rig| {
         device_fatal(rig, || inject("device"), || Ok(()))
     })
     .limit(90)
     .alone(),
-    Test::new("4/device-fatal-by-unbind", unbound)
+    GuestTest::new("4/device-fatal-by-unbind", unbound)
         .limit(90)
         .alone(),
-    Test::new("4/device-fatal-by-removal", removed)
+    GuestTest::new("4/device-fatal-by-removal", removed)
         .limit(90)
         .alone(),
-    Test::new("4/device-fatal-by-function-reset", function_reset)
+    GuestTest::new("4/device-fatal-by-function-reset", function_reset)
         .limit(90)
         .alone(),
-    Test::new("4/an-invalid-fault-is-refused", refused),
-    Test::new("4/hibernation-is-refused", no_hibernation).alone(),
+    GuestTest::new("4/an-invalid-fault-is-refused", refused),
+    GuestTest::new("4/hibernation-is-refused", no_hibernation).alone(),
 ];
 
 const BAD_RESP_ERR: u32 = 7;
@@ -71,7 +71,7 @@ pub(super) fn inject(what: &str) -> TestResult {
     std::fs::write(file()?, what).at(what)
 }
 
-fn write(end: &End, peer: &End, wr_id: u64) -> TestResult {
+fn write(end: &QpEndpoint, peer: &QpEndpoint, wr_id: u64) -> TestResult {
     let wr = SendWr::new(op::WRITE, wr_id, &[end.mr.sge(0, 8)]);
     let wr = wr.remote(peer.mr.at(0), peer.mr.rkey());
     end.qp.post_send(&[wr]).at("a post")
@@ -83,17 +83,17 @@ fn send_fails(rig: &Rig, want: u32) -> TestResult {
     let p = rig.pair(&PairOpts::default())?;
     p.a.recv(77, 0, 8)?;
     write(&p.a, &p.b, 1)?;
-    ok(&wait_one(&p.a.scq, "before the fault")?, 1, wc::RDMA_WRITE)?;
+    expect_success(&wait_one(&p.a.scq, "before the fault")?, 1, wc::RDMA_WRITE)?;
     inject(&format!("send {} {want}", p.a.qp.qpn()))?;
     for wr_id in 2..5 {
         write(&p.a, &p.b, wr_id)?;
     }
     let sends = wait(&p.a.scq, 3, "the fault and the flushes")?;
-    err(&sends[0], 2, want, &p.a.qp)?;
+    expect_error(&sends[0], 2, want, &p.a.qp)?;
     for (w, wr_id) in sends[1..].iter().zip(3..) {
-        err(w, wr_id, status::WR_FLUSH_ERR, &p.a.qp)?;
+        expect_error(w, wr_id, status::WR_FLUSH_ERR, &p.a.qp)?;
     }
-    err(
+    expect_error(
         &wait_one(&p.a.rcq, "the receive")?,
         77,
         status::WR_FLUSH_ERR,
@@ -109,7 +109,7 @@ fn send_fails(rig: &Rig, want: u32) -> TestResult {
     connect(&p.a.qp, rig.gid, p.b.qp.qpn(), &Conn::default())?;
     connect(&p.b.qp, rig.gid, p.a.qp.qpn(), &Conn::default())?;
     write(&p.a, &p.b, 9)?;
-    ok(
+    expect_success(
         &wait_one(&p.a.scq, "after the recovery")?,
         9,
         wc::RDMA_WRITE,
@@ -128,14 +128,14 @@ fn srq_err(rig: &Rig) -> TestResult {
         let (a, b) = (rig.end(&PairOpts::default())?, rig.end(&opts)?);
         connect(&a.qp, rig.gid, b.qp.qpn(), &Conn::default())?;
         connect(&b.qp, rig.gid, a.qp.qpn(), &Conn::default())?;
-        let p = Pair { a, b };
+        let p = QpPair { a, b };
         for wr_id in 0..4 {
             srq.post(&[RecvWr::new(wr_id, &[])]).at("a receive")?;
         }
         p.a.qp
             .post_send(&[SendWr::new(op::SEND, 1, &[])])
             .at("a SEND")?;
-        ok(&wait_one(&p.b.rcq, "before the fault")?, 0, wc::RECV)?;
+        expect_success(&wait_one(&p.b.rcq, "before the fault")?, 0, wc::RECV)?;
         wait_one(&p.a.scq, "before the fault")?;
         inject(&format!("srq {}", srq.number()))?;
         p.a.qp
@@ -208,7 +208,7 @@ fn cq_unwritable(rig: &Rig) -> TestResult {
     a.recv(77, 0, 8)?;
     dying.arm(false)?;
     write(&a, &b, 1)?;
-    let ms = patience().as_millis() as i32;
+    let ms = event_timeout().as_millis() as i32;
     ensure!(channel.event(ms).is_some(), "no completion event");
     inject(&format!("cq {cqn}"))?;
     write(&a, &b, 2)?;
@@ -225,14 +225,14 @@ fn cq_unwritable(rig: &Rig) -> TestResult {
     for kind in [EventType::CQ_ERR, EventType::QP_FATAL] {
         ensure!(kinds.contains(&kind), "{kinds:?}");
     }
-    ok(
+    expect_success(
         &wait_one(&dying, "the completion before the error")?,
         1,
         wc::RDMA_WRITE,
     )?;
     expect_quiet(&dying, QUIET, "an entry of a CQ in error")?;
     let flushed = wait_one(&a.rcq, "the receive")?;
-    err(&flushed, 77, status::WR_FLUSH_ERR, &a.qp)?;
+    expect_error(&flushed, 77, status::WR_FLUSH_ERR, &a.qp)?;
     rig.expect_no_event(QUIET)
 }
 
@@ -278,7 +278,7 @@ pub(super) fn device_fatal(
     drop(event);
     for (cq, first) in [(&p.b.scq, 0), (&p.b.rcq, 100)] {
         for (w, wr_id) in wait(cq, 4, "flushes of a dead device")?.iter().zip(first..) {
-            err(w, wr_id, status::WR_FLUSH_ERR, &p.b.qp)?;
+            expect_error(w, wr_id, status::WR_FLUSH_ERR, &p.b.qp)?;
         }
         expect_quiet(cq, QUIET, "flushed twice")?;
     }

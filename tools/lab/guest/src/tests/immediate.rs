@@ -4,24 +4,24 @@
 use crate::ffi::qp::{flag, op, state, PostError, RecvWr, SendWr, Srq};
 use crate::ffi::sys::Errno;
 use crate::ffi::Sge;
-use crate::outcome::Context as _;
+use crate::outcome::ErrorContext as _;
 use crate::rig::*;
-use crate::{Fail, Test, TestResult};
+use crate::{Fail, GuestTest, TestResult};
 
-pub static TESTS: &[Test] = &[
-    Test::new("2/unknown-opcode", unknown_opcode),
-    Test::new("2/too-many-send-sges", too_many_send_sges),
-    Test::new("2/too-many-recv-sges", too_many_recv_sges),
-    Test::new("2/inline-too-long", inline_too_long),
-    Test::new("2/inline-read-is-refused", inline_read),
-    Test::new("2/send-queue-full", send_queue_full),
-    Test::new("2/recv-queue-full", recv_queue_full),
-    Test::new("2/post-send-before-rts", post_send_before_rts),
-    Test::new("2/post-recv-in-reset", post_recv_in_reset),
-    Test::new("2/post-recv-on-a-qp-with-srq", post_recv_with_srq),
-    Test::new("2/bad-wr-in-the-middle-of-a-send-list", bad_send_in_list),
-    Test::new("2/bad-wr-in-the-middle-of-a-recv-list", bad_recv_in_list),
-    Test::new("2/full-in-the-middle-of-a-list", full_in_list),
+pub static TESTS: &[GuestTest] = &[
+    GuestTest::new("2/unknown-opcode", unknown_opcode),
+    GuestTest::new("2/too-many-send-sges", too_many_send_sges),
+    GuestTest::new("2/too-many-recv-sges", too_many_recv_sges),
+    GuestTest::new("2/inline-too-long", inline_too_long),
+    GuestTest::new("2/inline-read-is-refused", inline_read),
+    GuestTest::new("2/send-queue-full", send_queue_full),
+    GuestTest::new("2/recv-queue-full", recv_queue_full),
+    GuestTest::new("2/post-send-before-rts", post_send_before_rts),
+    GuestTest::new("2/post-recv-in-reset", post_recv_in_reset),
+    GuestTest::new("2/post-recv-on-a-qp-with-srq", post_recv_with_srq),
+    GuestTest::new("2/bad-wr-in-the-middle-of-a-send-list", bad_send_in_list),
+    GuestTest::new("2/bad-wr-in-the-middle-of-a-recv-list", bad_recv_in_list),
+    GuestTest::new("2/full-in-the-middle-of-a-list", full_in_list),
 ];
 
 fn refused(what: &str, got: Result<(), PostError>, errno: Errno, bad_wr: usize) -> TestResult {
@@ -38,13 +38,13 @@ fn refused(what: &str, got: Result<(), PostError>, errno: Errno, bad_wr: usize) 
 
 /// Checks that the QP works as if the refused request had not been posted, and that the request
 /// does not complete.
-fn still_works(p: &Pair) -> TestResult {
+fn still_works(p: &QpPair) -> TestResult {
     p.b.recv(901, 0, 64)?;
     p.a.qp
         .post_send(&[SendWr::new(op::SEND, 902, &[p.a.mr.sge(0, 8)])])
         .at("posting afterwards")?;
-    ok(&wait_one(&p.a.scq, "send afterwards")?, 902, wc::SEND)?;
-    ok(&wait_one(&p.b.rcq, "receive afterwards")?, 901, wc::RECV)?;
+    expect_success(&wait_one(&p.a.scq, "send afterwards")?, 902, wc::SEND)?;
+    expect_success(&wait_one(&p.b.rcq, "receive afterwards")?, 901, wc::RECV)?;
     expect_quiet(&p.a.scq, QUIET, "send CQ afterwards")?;
     expect_quiet(&p.b.rcq, QUIET, "receive CQ afterwards")
 }
@@ -138,12 +138,12 @@ fn send_queue_full(rig: &Rig) -> TestResult {
     for i in 0..=max {
         p.b.recv(1000 + i, 0, 64)?;
         let want = if i == max { 77 } else { i };
-        ok(
+        expect_success(
             &wait_one(&p.a.scq, "a send of the full queue")?,
             want,
             wc::SEND,
         )?;
-        ok(&wait_one(&p.b.rcq, "its receive")?, 1000 + i, wc::RECV)?;
+        expect_success(&wait_one(&p.b.rcq, "its receive")?, 1000 + i, wc::RECV)?;
         if i == 0 {
             p.a.qp
                 .post_send(std::slice::from_ref(&wr))
@@ -168,8 +168,8 @@ fn recv_queue_full(rig: &Rig) -> TestResult {
     for i in 0..max {
         p.a.qp
             .post_send(&[SendWr::new(op::SEND, 500 + i, &[p.a.mr.sge(0, 8)])])?;
-        ok(&wait_one(&p.a.scq, "send")?, 500 + i, wc::SEND)?;
-        ok(&wait_one(&p.b.rcq, "receive")?, i, wc::RECV)?;
+        expect_success(&wait_one(&p.a.scq, "send")?, 500 + i, wc::SEND)?;
+        expect_success(&wait_one(&p.b.rcq, "receive")?, i, wc::RECV)?;
     }
     expect_quiet(&p.b.rcq, QUIET, "after all receives")
 }
@@ -196,7 +196,7 @@ fn post_send_before_rts(rig: &Rig) -> TestResult {
     }
     move_to(&a.qp, state::RTS, rig.gid, b.qp.qpn(), &opts.conn_a)?;
     connect(&b.qp, rig.gid, a.qp.qpn(), &opts.conn_b)?;
-    still_works(&Pair { a, b })
+    still_works(&QpPair { a, b })
 }
 
 fn post_recv_in_reset(rig: &Rig) -> TestResult {
@@ -211,7 +211,7 @@ fn post_recv_in_reset(rig: &Rig) -> TestResult {
     move_to(&b.qp, state::RTS, rig.gid, a.qp.qpn(), &opts.conn_b)?;
     connect(&a.qp, rig.gid, b.qp.qpn(), &opts.conn_a)?;
     a.qp.post_send(&[SendWr::new(op::SEND, 6, &[a.mr.sge(0, 8)])])?;
-    ok(&wait_one(&b.rcq, "receive posted in INIT")?, 5, wc::RECV)
+    expect_success(&wait_one(&b.rcq, "receive posted in INIT")?, 5, wc::RECV)
 }
 
 fn post_recv_with_srq(rig: &Rig) -> TestResult {
@@ -257,14 +257,14 @@ fn bad_send_in_list(rig: &Rig) -> TestResult {
         .iter()
         .enumerate()
     {
-        ok(w, 1 + i as u64, wc::SEND)?;
+        expect_success(w, 1 + i as u64, wc::SEND)?;
     }
     wait(&p.b.rcq, 2, "receives")?;
     expect_quiet(&p.a.scq, QUIET, "after the requests before the bad one")?;
     expect_quiet(&p.b.rcq, QUIET, "after the requests before the bad one")?;
     // The queue continues after the last valid request.
     p.a.qp.post_send(&[good(5).flags(flag::SIGNALED)])?;
-    ok(&wait_one(&p.a.scq, "the next post")?, 5, wc::SEND)
+    expect_success(&wait_one(&p.a.scq, "the next post")?, 5, wc::SEND)
 }
 
 fn bad_recv_in_list(rig: &Rig) -> TestResult {
@@ -286,7 +286,7 @@ fn bad_recv_in_list(rig: &Rig) -> TestResult {
     for id in [1, 4] {
         p.a.qp
             .post_send(&[SendWr::new(op::SEND, id, &[p.a.mr.sge(0, 8)])])?;
-        ok(&wait_one(&p.b.rcq, "receive")?, id, wc::RECV)?;
+        expect_success(&wait_one(&p.b.rcq, "receive")?, id, wc::RECV)?;
     }
     expect_quiet(&p.b.rcq, QUIET, "after both")
 }
@@ -308,7 +308,7 @@ fn full_in_list(rig: &Rig) -> TestResult {
     )?;
     set_state(&p.b.qp, state::ERR)?;
     for (i, w) in wait(&p.b.rcq, max, "flushed receives")?.iter().enumerate() {
-        err(w, i as u64, status::WR_FLUSH_ERR, &p.b.qp)?;
+        expect_error(w, i as u64, status::WR_FLUSH_ERR, &p.b.qp)?;
     }
     expect_quiet(&p.b.rcq, QUIET, "after the flush")
 }

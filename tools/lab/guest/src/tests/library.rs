@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 //! Test of the provider's check of the libibverbs that loads it.
-use crate::outcome::Context as _;
+use crate::outcome::ErrorContext as _;
 use crate::rig::*;
-use crate::{Fail, Test, TestResult};
+use crate::{Fail, GuestTest, TestResult};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-pub static TESTS: &[Test] = &[Test::new("res/old-libibverbs-is-refused", old_library)];
+pub static TESTS: &[GuestTest] = &[GuestTest::new("res/old-libibverbs-is-refused", old_library)];
 
 /// Runs `ibv_devinfo` with the libibverbs of this directory. Returns true if it succeeded, and its
 /// standard error.

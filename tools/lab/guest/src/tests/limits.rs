@@ -4,10 +4,10 @@ use crate::ffi::context::Context;
 use crate::ffi::cq::Cq;
 use crate::ffi::qp::state;
 use crate::ffi::sys::Errno;
-use crate::outcome::Context as _;
-use crate::peer::{Parent, Peer, Role};
+use crate::outcome::ErrorContext as _;
+use crate::peer::{ParentProcess, PeerProcess, PeerRole};
 use crate::rig::*;
-use crate::{Fail, Test, TestResult};
+use crate::{Fail, GuestTest, TestResult};
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -16,30 +16,30 @@ use std::time::Duration;
 use verbena_abi::regs::NUM_UARS;
 use verbena_abi::ABI_VERSION;
 
-pub static TESTS: &[Test] = &[
-    Test::new("res/more-than-a-thousand-contexts", some_contexts)
+pub static TESTS: &[GuestTest] = &[
+    GuestTest::new("res/more-than-a-thousand-contexts", some_contexts)
         .alone()
         .limit(120),
-    Test::new("long/contexts-leave-areas-to-the-kernel", all_contexts)
+    GuestTest::new("long/contexts-leave-areas-to-the-kernel", all_contexts)
         .long()
         .alone()
         .limit(600),
-    Test::new("res/rings-are-charged-to-the-cgroup", charged)
+    GuestTest::new("res/rings-are-charged-to-the-cgroup", charged)
         .alone()
         .limit(120),
-    Test::new("res/refused-commands-silence-no-other-process", refusals)
+    GuestTest::new("res/refused-commands-silence-no-other-process", refusals)
         .alone()
         .limit(120),
-    Test::new("res/reserved-words-of-a-context-are-zero", reserved),
-    Test::new("res/version-is-the-negotiated-one", version),
+    GuestTest::new("res/reserved-words-of-a-context-are-zero", reserved),
+    GuestTest::new("res/version-is-the-negotiated-one", version),
 ];
 
-pub static ROLES: &[Role] = &[
-    Role {
+pub static ROLES: &[PeerRole] = &[
+    PeerRole {
         name: "hoarder",
         run: hoarder,
     },
-    Role {
+    PeerRole {
         name: "refused",
         run: refused,
     },
@@ -169,15 +169,15 @@ fn refused_contexts_hold_no_task(rig: &Rig) -> TestResult {
 /// Bytes of each ring of the hoarder.
 const RING: usize = 1 << 20;
 /// Memory limit of the hoarder's cgroup, in bytes.
-const GROUP: usize = 64 << 20;
+const CGROUP_LIMIT: usize = 64 << 20;
 
 /// Creates CQs until it gets no more, or until they have twice the limit of its cgroup.
-fn hoarder(rig: &Rig, parent: &mut Parent) -> TestResult {
-    parent.hear()?;
+fn hoarder(rig: &Rig, parent: &mut ParentProcess) -> TestResult {
+    parent.read_line()?;
     let entries = (RING / verbena_abi::cqe::CQE_SIZE) as i32;
     let mut cqs = Vec::new();
     let mut errno = 0;
-    while cqs.len() < 2 * GROUP / RING {
+    while cqs.len() < 2 * CGROUP_LIMIT / RING {
         match Cq::new(&rig.ctx, entries) {
             Ok(cq) => cqs.push(cq),
             Err(error) => {
@@ -186,16 +186,16 @@ fn hoarder(rig: &Rig, parent: &mut Parent) -> TestResult {
             }
         }
     }
-    parent.say(&format!("{} {errno}", cqs.len()))?;
-    parent.hear()?;
+    parent.send_line(&format!("{} {errno}", cqs.len()))?;
+    parent.read_line()?;
     Ok(())
 }
 
 /// A memory cgroup, which is removed when this value is dropped.
-struct Group(PathBuf);
+struct MemoryCgroup(PathBuf);
 
-impl Group {
-    fn new(limit: usize) -> Result<Group, Fail> {
+impl MemoryCgroup {
+    fn new(limit: usize) -> Result<MemoryCgroup, Fail> {
         let root = Path::new("/run/verbena-cgroup");
         if !root.join("cgroup.procs").exists() {
             fs::create_dir_all(root)?;
@@ -205,7 +205,7 @@ impl Group {
             )?;
         }
         fs::write(root.join("cgroup.subtree_control"), "+memory").at("+memory")?;
-        let group = Group(root.join("hoarder"));
+        let group = MemoryCgroup(root.join("hoarder"));
         fs::create_dir_all(&group.0)?;
         fs::write(group.0.join("memory.max"), limit.to_string()).at("memory.max")?;
         Ok(group)
@@ -216,23 +216,23 @@ impl Group {
     }
 }
 
-impl Drop for Group {
+impl Drop for MemoryCgroup {
     fn drop(&mut self) {
         let _ = fs::remove_dir(&self.0);
     }
 }
 
 fn charged(rig: &Rig) -> TestResult {
-    let group = Group::new(GROUP)?;
-    let mut peer = Peer::start("hoarder")?;
+    let group = MemoryCgroup::new(CGROUP_LIMIT)?;
+    let mut peer = PeerProcess::start("hoarder")?;
     group.add(peer.pid())?;
-    peer.say("go")?;
-    let numbers = peer.hear_numbers()?;
+    peer.send_line("go")?;
+    let numbers = peer.read_numbers()?;
     ensure!(numbers.len() == 2, "the peer's numbers are {numbers:?}");
     // The process has other memory too, but that is less than half of the limit.
     ensure!(
-        (GROUP / RING / 2..=GROUP / RING).contains(&(numbers[0] as usize)),
-        "{} rings of {RING} bytes in a group of {GROUP}",
+        (CGROUP_LIMIT / RING / 2..=CGROUP_LIMIT / RING).contains(&(numbers[0] as usize)),
+        "{} rings of {RING} bytes in a group of {CGROUP_LIMIT}",
         numbers[0]
     );
     ensure_eq!(numbers[1] as i32, Errno::ENOMEM.0, "errno");
@@ -243,7 +243,7 @@ fn charged(rig: &Rig) -> TestResult {
 }
 
 /// Makes the device refuse a command, by a P_Key index that does not exist.
-fn be_refused(rig: &Rig) -> TestResult {
+fn provoke_refusal(rig: &Rig) -> TestResult {
     let end = rig.end(&PairOpts::default())?;
     let mut attr = attrs(rig.gid, 0, &Conn::default());
     attr.qp_state = state::INIT;
@@ -256,15 +256,15 @@ fn be_refused(rig: &Rig) -> TestResult {
     Ok(())
 }
 
-fn refused(rig: &Rig, parent: &mut Parent) -> TestResult {
+fn refused(rig: &Rig, parent: &mut ParentProcess) -> TestResult {
     for _ in 0..50 {
-        be_refused(rig)?;
+        provoke_refusal(rig)?;
     }
-    parent.say("done")
+    parent.send_line("done")
 }
 
 /// Returns the number of messages about failed commands in the log.
-fn told() -> Result<usize, Fail> {
+fn count_refusal_messages() -> Result<usize, Fail> {
     let log = run("dmesg", &[])?;
     Ok(log
         .lines()
@@ -275,19 +275,19 @@ fn told() -> Result<usize, Fail> {
 }
 
 fn refusals(rig: &Rig) -> TestResult {
-    let before = told()?;
-    let mut peer = Peer::start("refused")?;
-    ensure_eq!(peer.hear()?, "done", "the peer's answer");
+    let before = count_refusal_messages()?;
+    let mut peer = PeerProcess::start("refused")?;
+    ensure_eq!(peer.read_line()?, "done", "the peer's answer");
     peer.finish()?;
-    let after_one = told()?;
+    let after_one = count_refusal_messages()?;
     ensure!(
         (before + 1..before + 20).contains(&after_one),
         "50 refused commands of a process: {} messages",
         after_one - before
     );
-    be_refused(rig)?;
+    provoke_refusal(rig)?;
     ensure_eq!(
-        told()?,
+        count_refusal_messages()?,
         after_one + 1,
         "messages after another process' one"
     );

@@ -7,18 +7,18 @@ use crate::ffi::context::EventType;
 use crate::ffi::mr::access;
 use crate::ffi::qp::{op, state, SendWr};
 use crate::ffi::Gid;
-use crate::outcome::Context as _;
-use crate::pattern::Rng;
+use crate::outcome::ErrorContext as _;
+use crate::pattern::PatternRng;
 use crate::rig::*;
-use crate::{Fail, Test, TestResult};
+use crate::{Fail, GuestTest, TestResult};
 
-pub static TESTS: &[Test] = &[
-    Test::new("4/net-device-changes-under-live-queue-pairs", |r| {
+pub static TESTS: &[GuestTest] = &[
+    GuestTest::new("4/net-device-changes-under-live-queue-pairs", |r| {
         changes(r, 24)
     })
     .limit(240)
     .alone(),
-    Test::new("long/net-device-changes-under-live-queue-pairs", |r| {
+    GuestTest::new("long/net-device-changes-under-live-queue-pairs", |r| {
         changes(r, 400)
     })
     .limit(1500)
@@ -54,14 +54,14 @@ fn index_of(rig: &Rig, gid: Gid) -> Option<u32> {
     those.next().map(|entry| entry.gid_index)
 }
 
-struct World<'r> {
+struct LinkFixture<'r> {
     rig: &'r Rig,
     netdev: String,
     /// A pair that exists during the whole test.
-    pair: Pair,
+    pair: QpPair,
     mtu: usize,
     up: bool,
-    there: [bool; ADDRESSES.len()],
+    has_address: [bool; ADDRESSES.len()],
     /// Numbers of PORT_ERR and PORT_ACTIVE events that have arrived, and in `expected` those that
     /// must arrive.
     ports: [u32; 2],
@@ -69,7 +69,7 @@ struct World<'r> {
     seed: u64,
 }
 
-impl World<'_> {
+impl LinkFixture<'_> {
     fn set_link(&mut self, up: bool) -> TestResult {
         if self.up != up {
             self.expected[usize::from(up)] += 1;
@@ -78,7 +78,7 @@ impl World<'_> {
         self.up = up;
         if !up {
             // The kernel removes IPv6 addresses when the link goes down, and does not restore them.
-            self.there[IPV6] = false;
+            self.has_address[IPV6] = false;
         }
         Ok(())
     }
@@ -86,7 +86,7 @@ impl World<'_> {
     fn set_mtu(&mut self, which: usize) -> TestResult {
         self.mtu = which;
         // The kernel also removes IPv6 addresses when the MTU is too small.
-        self.there[IPV6] &= MTUS[which].0 >= IPV6_MTU;
+        self.has_address[IPV6] &= MTUS[which].0 >= IPV6_MTU;
         ip(&[
             "link",
             "set",
@@ -96,8 +96,8 @@ impl World<'_> {
         ])
     }
 
-    fn set_address(&mut self, which: usize, there: bool) -> TestResult {
-        if self.there[which] == there {
+    fn set_address(&mut self, which: usize, has_address: bool) -> TestResult {
+        if self.has_address[which] == has_address {
             return Ok(());
         }
         let address = ADDRESSES[which];
@@ -105,14 +105,14 @@ impl World<'_> {
         // subnet with the first of them.
         let bits = if address.contains(':') { 64 } else { 32 };
         let address = format!("{address}/{bits}");
-        let verb = if there { "add" } else { "del" };
+        let verb = if has_address { "add" } else { "del" };
         let mut args = vec!["address", verb, &address, "dev", &self.netdev];
         // Without `nodad` an address is tentative for a second or more, and has no GID until then.
-        if there && bits == 64 {
+        if has_address && bits == 64 {
             args.push("nodad");
         }
         ip(&args)?;
-        self.there[which] = there;
+        self.has_address[which] = has_address;
         Ok(())
     }
 
@@ -123,11 +123,12 @@ impl World<'_> {
             let port = self.rig.ctx.query_port(1)?;
             Ok((port.state, port.active_mtu) == (state, mtu))
         })?;
-        for (address, there) in ADDRESSES.iter().zip(self.there) {
+        for (address, has_address) in ADDRESSES.iter().zip(self.has_address) {
             let gid = gid_of(address)?;
-            wait_for(&format!("whether {address} has a GID is {there}"), || {
-                Ok(index_of(self.rig, gid).is_some() == there)
-            })?;
+            wait_for(
+                &format!("whether {address} has a GID is {has_address}"),
+                || Ok(index_of(self.rig, gid).is_some() == has_address),
+            )?;
         }
         let (expected, ports) = (self.expected, &mut self.ports);
         wait_for(&format!("PORT_ERR and PORT_ACTIVE {expected:?}"), || {
@@ -159,7 +160,11 @@ impl World<'_> {
             .pair(&opts)
             .at("a new queue pair of the port's MTU")?;
         checked_exchange(&new, self.seed).at("a new queue pair")?;
-        for (address, _) in ADDRESSES.iter().zip(self.there).filter(|(_, there)| *there) {
+        for (address, _) in ADDRESSES
+            .iter()
+            .zip(self.has_address)
+            .filter(|(_, has_address)| *has_address)
+        {
             self.by(address).at(&format!("by {address}"))?;
         }
         Ok(())
@@ -185,7 +190,7 @@ impl World<'_> {
         a.mr.buf.write(0, &self.seed.to_le_bytes());
         let wr = SendWr::new(op::WRITE, 1, &[a.mr.sge(0, 2048)]);
         a.qp.post_send(&[wr.remote(b.mr.at(0), b.mr.rkey())])?;
-        ok(&wait_one(&a.scq, "a WRITE")?, 1, wc::RDMA_WRITE)?;
+        expect_success(&wait_one(&a.scq, "a WRITE")?, 1, wc::RDMA_WRITE)?;
         ensure_eq!(b.mr.buf.read(0, 8), self.seed.to_le_bytes(), "data");
         Ok(())
     }
@@ -194,19 +199,19 @@ impl World<'_> {
 fn changes(rig: &Rig, steps: u64) -> TestResult {
     let seed = std::env::var("VERBENA_SEED").ok();
     let seed = seed.and_then(|seed| seed.parse().ok()).unwrap_or(1);
-    let mut rng = Rng::new(seed);
+    let mut rng = PatternRng::new(seed);
     let opts = PairOpts {
         buf: 1 << 17,
         ..PairOpts::default()
     };
-    let mut world = World {
+    let mut fixture = LinkFixture {
         rig,
         netdev: netdev()?,
         // The pair's path MTU fits into each MTU of the net device.
         pair: rig.pair(&opts.conn(|c| c.mtu = 2))?,
         mtu: 0,
         up: true,
-        there: [false; ADDRESSES.len()],
+        has_address: [false; ADDRESSES.len()],
         ports: [0; 2],
         expected: [0; 2],
         seed,
@@ -217,29 +222,29 @@ fn changes(rig: &Rig, steps: u64) -> TestResult {
             let at = match which {
                 0 => {
                     let mtu = rng.below(MTUS.len() as u64) as usize;
-                    world.set_mtu(mtu)?;
+                    fixture.set_mtu(mtu)?;
                     format!("MTU {}", MTUS[mtu].0)
                 }
                 1 => {
-                    let up = !world.up;
-                    world.set_link(up)?;
+                    let up = !fixture.up;
+                    fixture.set_link(up)?;
                     format!("link up {up}")
                 }
                 _ => {
                     let n = rng.below(ADDRESSES.len() as u64) as usize;
                     // An IPv6 address that is added while the link is down takes effect only when
                     // the link is up.
-                    let takes = n != IPV6 || world.up && MTUS[world.mtu].0 >= IPV6_MTU;
-                    let there = !world.there[n] && takes;
-                    world.set_address(n, there)?;
-                    format!("address {} there {there}", ADDRESSES[n])
+                    let takes = n != IPV6 || fixture.up && MTUS[fixture.mtu].0 >= IPV6_MTU;
+                    let has_address = !fixture.has_address[n] && takes;
+                    fixture.set_address(n, has_address)?;
+                    format!("address {} there {has_address}", ADDRESSES[n])
                 }
             };
             let at = format!("seed {seed}, step {step}, {at}");
             // Some changes follow one another without a check in between.
             if rng.below(3) > 0 {
-                world.verify().at(&at)?;
-                world.exchange().at(&at)?;
+                fixture.verify().at(&at)?;
+                fixture.exchange().at(&at)?;
             }
         }
         Ok(())
@@ -247,13 +252,13 @@ fn changes(rig: &Rig, steps: u64) -> TestResult {
     let ran = run();
     // The initial state is restored whether the test passed or not.
     let mut end = || -> TestResult {
-        world.set_link(true)?;
-        world.set_mtu(0)?;
-        (0..ADDRESSES.len()).try_for_each(|n| world.set_address(n, false))
+        fixture.set_link(true)?;
+        fixture.set_mtu(0)?;
+        (0..ADDRESSES.len()).try_for_each(|n| fixture.set_address(n, false))
     };
     let ended = end();
     ran?;
     ended?;
-    world.verify().at("as it was")?;
-    world.exchange().at("as it was")
+    fixture.verify().at("as it was")?;
+    fixture.exchange().at("as it was")
 }

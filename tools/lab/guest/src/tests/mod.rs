@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 //! All tests, grouped by rule.
-use crate::peer::Role;
-use crate::Test;
+use crate::peer::PeerRole;
+use crate::GuestTest;
 
-mod again;
-mod announcements;
 mod arm;
 mod atomics;
 mod bits;
@@ -16,12 +14,14 @@ mod counters;
 mod domains;
 mod events;
 mod exact;
+mod failed_verbs;
 mod faults;
 mod immediate;
 mod library;
 mod limits;
 mod live_link;
 mod multicast;
+mod non_error_events;
 mod objects;
 mod operations;
 mod performance;
@@ -30,20 +30,20 @@ mod port;
 mod processes;
 mod recovery;
 mod regions;
+mod second_fault;
 mod shares;
 mod srq;
 mod states;
 mod statuses;
 mod stress;
 mod trace;
-mod unchanged;
 mod unreliable;
 mod windows;
 mod xrc;
 
 pub use events::checked_exchange;
 
-static GROUPS: &[&[Test]] = &[
+static GROUPS: &[&[GuestTest]] = &[
     completions::TESTS,
     crate::order::TESTS,
     arm::TESTS,
@@ -62,8 +62,8 @@ static GROUPS: &[&[Test]] = &[
     chains::TESTS,
     bits::TESTS,
     exact::TESTS,
-    unchanged::TESTS,
-    again::TESTS,
+    failed_verbs::TESTS,
+    second_fault::TESTS,
     live_link::TESTS,
     srq::TESTS,
     windows::TESTS,
@@ -78,15 +78,15 @@ static GROUPS: &[&[Test]] = &[
     faults::TESTS,
     port::TESTS,
     unreliable::TESTS,
-    announcements::TESTS,
+    non_error_events::TESTS,
     atomics::TESTS,
     regions::TESTS,
     stress::TESTS,
 ];
 
 /// The roles of this program as the second process of a test.
-pub static ROLES: &[&[Role]] = &[processes::ROLES, limits::ROLES, shares::ROLES];
+pub static ROLES: &[&[PeerRole]] = &[processes::ROLES, limits::ROLES, shares::ROLES];
 
-pub fn all() -> impl Iterator<Item = &'static Test> {
+pub fn all() -> impl Iterator<Item = &'static GuestTest> {
     GROUPS.iter().flat_map(|g| g.iter())
 }

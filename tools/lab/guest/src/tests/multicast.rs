@@ -2,19 +2,19 @@
 //! Tests of multicast groups: one datagram reaches all members.
 use super::limits::run;
 use super::unreliable::{datagram_end, GRH, QKEY};
-use crate::ffi::qp::{op, Ah, Destination, SendWr};
+use crate::ffi::qp::{op, Ah, SendWr, UdDestination};
 use crate::ffi::sys::Errno;
 use crate::ffi::{AhAttr, GlobalRoute};
-use crate::outcome::Context as _;
+use crate::outcome::ErrorContext as _;
 use crate::rig::*;
-use crate::{pattern, Fail, Test, TestResult};
+use crate::{pattern, Fail, GuestTest, TestResult};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-pub static TESTS: &[Test] = &[
-    Test::new("ops/multicast-reaches-all-members", all_members),
-    Test::new("ops/multicast-drops-affect-one-member", drops),
-    Test::new("ops/multicast-by-two-lids", two_lids),
+pub static TESTS: &[GuestTest] = &[
+    GuestTest::new("ops/multicast-reaches-all-members", all_members),
+    GuestTest::new("ops/multicast-drops-affect-one-member", drops),
+    GuestTest::new("ops/multicast-by-two-lids", two_lids),
 ];
 
 const LEN: usize = 500;
@@ -25,7 +25,7 @@ pub fn group(n: u8) -> [u8; 16] {
 }
 
 /// Returns the destination of a group.
-pub fn to_group(rig: &Rig, group: [u8; 16]) -> Result<Destination, Fail> {
+pub fn to_group(rig: &Rig, group: [u8; 16]) -> Result<UdDestination, Fail> {
     let attr = attrs(rig.gid, 0, &Conn::default()).ah_attr;
     let attr = AhAttr {
         grh: GlobalRoute {
@@ -34,7 +34,7 @@ pub fn to_group(rig: &Rig, group: [u8; 16]) -> Result<Destination, Fail> {
         },
         ..attr
     };
-    Ok(Destination {
+    Ok(UdDestination {
         ah: Arc::new(Ah::new(&rig.pd, &attr).at("the address of a group")?),
         qpn: 0xff_ffff,
         qkey: QKEY,
@@ -43,7 +43,13 @@ pub fn to_group(rig: &Rig, group: [u8; 16]) -> Result<Destination, Fail> {
 
 /// Sends from the first end until the given members have received the same datagram, each in its
 /// receive `wr_id`.
-fn reach(ends: &[End], to: &Destination, seed: u64, wr_id: u64, members: &[usize]) -> TestResult {
+fn expect_all_receive(
+    ends: &[QpEndpoint],
+    to: &UdDestination,
+    seed: u64,
+    wr_id: u64,
+    members: &[usize],
+) -> TestResult {
     let data = pattern::bytes(seed, LEN);
     let sender = &ends[0];
     sender.mr.buf.write(0, &data);
@@ -51,15 +57,15 @@ fn reach(ends: &[End], to: &Destination, seed: u64, wr_id: u64, members: &[usize
     let got = 'sent: loop {
         let wr = SendWr::new(op::SEND, 9, &[sender.mr.sge(0, LEN)]).to(to);
         sender.qp.post_send(&[wr]).at("a datagram")?;
-        ok(&wait_one(&sender.scq, "a datagram")?, 9, wc::SEND)?;
-        let until = Instant::now() + Duration::from_millis(if lossy() { 100 } else { 5000 });
+        expect_success(&wait_one(&sender.scq, "a datagram")?, 9, wc::SEND)?;
+        let until = Instant::now() + Duration::from_millis(if is_lossy() { 100 } else { 5000 });
         while Instant::now() < until {
             if let Some(one) = first.rcq.poll(1)?.first() {
                 break 'sent *one;
             }
             std::thread::yield_now();
         }
-        ensure!(lossy(), "member {} receives nothing", members[0]);
+        ensure!(is_lossy(), "member {} receives nothing", members[0]);
     };
     for &m in members {
         let end = &ends[m];
@@ -67,7 +73,7 @@ fn reach(ends: &[End], to: &Destination, seed: u64, wr_id: u64, members: &[usize
             true => got,
             false => wait_one(&end.rcq, &format!("member {m}"))?,
         };
-        ok(&got, wr_id, wc::RECV).at(&format!("member {m}"))?;
+        expect_success(&got, wr_id, wc::RECV).at(&format!("member {m}"))?;
         ensure_eq!(got.byte_len as usize, LEN + GRH, "length at member {m}");
         ensure_eq!(got.qp_num, end.qp.qpn(), "QPN of member {m}");
         ensure_eq!(got.src_qp, sender.qp.qpn(), "QPN of the sender");
@@ -90,11 +96,11 @@ fn place(wr_id: u64) -> usize {
     1000 * wr_id as usize
 }
 
-fn receive(end: &End, wr_id: u64) -> TestResult {
+fn receive(end: &QpEndpoint, wr_id: u64) -> TestResult {
     end.recv(wr_id, place(wr_id), LEN + GRH)
 }
 
-fn three(rig: &Rig) -> Result<[End; 3], Fail> {
+fn three(rig: &Rig) -> Result<[QpEndpoint; 3], Fail> {
     Ok([datagram_end(rig)?, datagram_end(rig)?, datagram_end(rig)?])
 }
 
@@ -109,11 +115,11 @@ fn all_members(rig: &Rig) -> TestResult {
         }
         end.qp.attach_mcast(group).at("attaching")?;
     }
-    reach(&ends, &to, 1, 1, &[0, 1, 2])?;
+    expect_all_receive(&ends, &to, 1, 1, &[0, 1, 2])?;
     ends[2].qp.attach_mcast(group).at("attaching again")?;
-    reach(&ends, &to, 2, 2, &[0, 1, 2])?;
+    expect_all_receive(&ends, &to, 2, 2, &[0, 1, 2])?;
     ends[1].qp.detach_mcast(group).at("detaching")?;
-    reach(&ends, &to, 3, 3, &[0, 2])?;
+    expect_all_receive(&ends, &to, 3, 3, &[0, 2])?;
     let again = ends[1].qp.detach_mcast(group);
     ensure_eq!(
         again,
@@ -122,7 +128,7 @@ fn all_members(rig: &Rig) -> TestResult {
     );
     // The sender is not a member any more either.
     ends[0].qp.detach_mcast(group).at("detaching the sender")?;
-    reach(&ends, &to, 4, 4, &[2])?;
+    expect_all_receive(&ends, &to, 4, 4, &[2])?;
     ends[2].qp.detach_mcast(group).at("detaching the last")?;
     rig.expect_no_event(QUIET)
 }
@@ -140,7 +146,7 @@ fn two_lids(rig: &Rig) -> TestResult {
             member.qp.attach_mcast_by(group, lid).at("attaching")?;
         }
         member.qp.detach_mcast_by(group, 1).at("detaching")?;
-        reach(&ends, &to, wr_id, wr_id, &[1])?;
+        expect_all_receive(&ends, &to, wr_id, wr_id, &[1])?;
         member.qp.detach_mcast_by(group, 2).at("the last")?;
     }
     let again = member.qp.detach_mcast_by(group, 2);
@@ -166,12 +172,12 @@ fn drops(rig: &Rig) -> TestResult {
     }
     receive(&ends[0], 1)?;
     receive(&ends[2], 1)?;
-    reach(&ends, &to, 5, 1, &[0, 2])?;
+    expect_all_receive(&ends, &to, 5, 1, &[0, 2])?;
     // That member receives the next datagram.
     for end in &ends {
         receive(end, 2)?;
     }
-    reach(&ends, &to, 6, 2, &[0, 1, 2])?;
+    expect_all_receive(&ends, &to, 6, 2, &[0, 1, 2])?;
     // The core does not destroy a QP that is a member.
     for end in &ends {
         end.qp.detach_mcast(group).at("detaching")?;

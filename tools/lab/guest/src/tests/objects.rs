@@ -6,34 +6,36 @@ use crate::ffi::mr::{access, Mr};
 use crate::ffi::qp::{op, Qp, QpInit, SendWr};
 use crate::ffi::sys::Errno;
 use crate::ffi::QpCap;
-use crate::outcome::Context as _;
+use crate::outcome::ErrorContext as _;
 use crate::rig::*;
-use crate::{Fail, Test, TestResult};
+use crate::{Fail, GuestTest, TestResult};
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
-pub static TESTS: &[Test] = &[
-    Test::new("res/query-device", query_device),
-    Test::new("res/query-port", query_port),
-    Test::new("res/query-gid-and-pkey", query_gid),
-    Test::new("res/qp-limits", qp_limits),
-    Test::new("res/cq-limits", cq_limits),
-    Test::new("res/mr-limits", mr_limits),
-    Test::new("res/create-destroy-pd-cq-mr", create_destroy)
+pub static TESTS: &[GuestTest] = &[
+    GuestTest::new("res/query-device", query_device),
+    GuestTest::new("res/query-port", query_port),
+    GuestTest::new("res/query-gid-and-pkey", query_gid),
+    GuestTest::new("res/qp-limits", qp_limits),
+    GuestTest::new("res/cq-limits", cq_limits),
+    GuestTest::new("res/mr-limits", mr_limits),
+    GuestTest::new("res/create-destroy-pd-cq-mr", create_destroy)
         .alone()
         .limit(120),
-    Test::new("res/create-destroy-connected-qps", create_destroy_qps)
+    GuestTest::new("res/create-destroy-connected-qps", create_destroy_qps)
         .alone()
         .limit(180),
-    Test::new("res/open-close", open_close).alone().limit(120),
-    Test::new("res/rdma-resource-shows-our-objects", resource_shows).alone(),
-    Test::new("res/rdma-resource-is-current", resource_is_fresh),
-    Test::new("res/rdma-resource-hides-keys", resource_hides_keys),
-    Test::new("res/many-connected-qps", many_qps).limit(120),
-    Test::new("res/threads-create-and-destroy", threads)
+    GuestTest::new("res/open-close", open_close)
         .alone()
         .limit(120),
-    Test::new("res/more-threads-than-command-slots", crowd)
+    GuestTest::new("res/rdma-resource-shows-our-objects", resource_shows).alone(),
+    GuestTest::new("res/rdma-resource-is-current", resource_is_fresh),
+    GuestTest::new("res/rdma-resource-hides-keys", resource_hides_keys),
+    GuestTest::new("res/many-connected-qps", many_qps).limit(120),
+    GuestTest::new("res/threads-create-and-destroy", threads)
+        .alone()
+        .limit(120),
+    GuestTest::new("res/more-threads-than-command-slots", crowd)
         .alone()
         .limit(120),
 ];
@@ -41,11 +43,11 @@ pub static TESTS: &[Test] = &[
 fn query_device(rig: &Rig) -> TestResult {
     let d = rig.ctx.query_device().at("query_device")?;
     ensure!(d.vendor_id != 0, "vendor_id is 0");
-    let told: Vec<u8> = d.fw_ver.iter().map(|c| *c as u8).collect();
-    let told = String::from_utf8_lossy(&told);
+    let fw_ver: Vec<u8> = d.fw_ver.iter().map(|c| *c as u8).collect();
+    let fw_ver = String::from_utf8_lossy(&fw_ver);
     let shown = format!("/sys/class/infiniband/{}/fw_ver", env().device);
     let shown = std::fs::read_to_string(shown)?;
-    ensure_eq!(told.trim_end_matches('\0'), shown.trim_end(), "fw_ver");
+    ensure_eq!(fw_ver.trim_end_matches('\0'), shown.trim_end(), "fw_ver");
     ensure!(d.node_guid != 0, "node_guid is 0");
     ensure!(d.sys_image_guid != 0, "sys_image_guid is 0");
     ensure_eq!(d.phys_port_cnt, 1, "phys_port_cnt");
@@ -412,8 +414,8 @@ fn resource_is_fresh(rig: &Rig) -> TestResult {
         p.b.recv(id, 0, 64)?;
         p.a.qp
             .post_send(&[SendWr::new(op::SEND, id, &[p.a.mr.sge(0, 64)])])?;
-        ok(&wait_one(&p.a.scq, "a send")?, id, wc::SEND)?;
-        ok(&wait_one(&p.b.rcq, "a receive")?, id, wc::RECV)?;
+        expect_success(&wait_one(&p.a.scq, "a send")?, id, wc::SEND)?;
+        expect_success(&wait_one(&p.b.rcq, "a receive")?, id, wc::RECV)?;
     }
     let me = std::process::id().to_string();
     for (kind, fields, queues) in [
@@ -468,7 +470,7 @@ fn many_qps(rig: &Rig) -> TestResult {
         cqe: 16,
         ..PairOpts::default()
     };
-    let pairs: Vec<Pair> = (0..50).map(|_| rig.pair(&opts)).collect::<Result<_, _>>()?;
+    let pairs: Vec<QpPair> = (0..50).map(|_| rig.pair(&opts)).collect::<Result<_, _>>()?;
     for round in 0..3u64 {
         for (i, p) in pairs.iter().enumerate() {
             checked_exchange(p, round * 1000 + i as u64).at(&format!("pair {i}"))?;

@@ -4,30 +4,30 @@
 use crate::ffi::mr::access;
 use crate::ffi::qp::{flag, op, RecvWr, SendWr};
 use crate::ffi::Sge;
-use crate::outcome::Context as _;
-use crate::pattern::{self, Rng};
+use crate::outcome::ErrorContext as _;
+use crate::pattern::{self, PatternRng};
 use crate::rig::*;
-use crate::{Test, TestResult};
+use crate::{GuestTest, TestResult};
 
-pub static TESTS: &[Test] = &[
-    Test::new("ops/send", |r| sweep(r, op::SEND, SIZES)).limit(120),
-    Test::new("ops/send-imm", |r| sweep(r, op::SEND_IMM, SIZES)).limit(120),
-    Test::new("ops/write", |r| sweep(r, op::WRITE, SIZES)).limit(120),
-    Test::new("ops/write-imm", |r| sweep(r, op::WRITE_IMM, SIZES)).limit(120),
-    Test::new("ops/read", |r| sweep(r, op::READ, SIZES)).limit(120),
-    Test::new("ops/large", large).limit(180),
-    Test::new("ops/odd-alignments", alignments).limit(120),
-    Test::new("ops/multi-sge", multi_sge),
-    Test::new("ops/inline", |rig| inline(rig, 64)),
-    Test::new("ops/inline-without-max-inline-data", |rig| inline(rig, 0)),
-    Test::new("ops/zero-length", zero_length),
-    Test::new("ops/fence", fence),
-    Test::new("ops/write-then-send-is-ordered", ordered),
-    Test::new("ops/unsignaled-ring-wraps", unsignaled_wrap),
-    Test::new("ops/lists-of-requests", lists),
-    Test::new("ops/qp-to-itself", itself),
-    Test::new("ops/both-directions-at-once", both_ways).limit(120),
-    Test::new("ops/relaxed-ordering-mr", relaxed),
+pub static TESTS: &[GuestTest] = &[
+    GuestTest::new("ops/send", |r| sweep(r, op::SEND, SIZES)).limit(120),
+    GuestTest::new("ops/send-imm", |r| sweep(r, op::SEND_IMM, SIZES)).limit(120),
+    GuestTest::new("ops/write", |r| sweep(r, op::WRITE, SIZES)).limit(120),
+    GuestTest::new("ops/write-imm", |r| sweep(r, op::WRITE_IMM, SIZES)).limit(120),
+    GuestTest::new("ops/read", |r| sweep(r, op::READ, SIZES)).limit(120),
+    GuestTest::new("ops/large", large).limit(180),
+    GuestTest::new("ops/odd-alignments", alignments).limit(120),
+    GuestTest::new("ops/multi-sge", multi_sge),
+    GuestTest::new("ops/inline", |rig| inline(rig, 64)),
+    GuestTest::new("ops/inline-without-max-inline-data", |rig| inline(rig, 0)),
+    GuestTest::new("ops/zero-length", zero_length),
+    GuestTest::new("ops/fence", fence),
+    GuestTest::new("ops/write-then-send-is-ordered", ordered),
+    GuestTest::new("ops/unsignaled-ring-wraps", unsignaled_wrap),
+    GuestTest::new("ops/lists-of-requests", lists),
+    GuestTest::new("ops/qp-to-itself", itself),
+    GuestTest::new("ops/both-directions-at-once", both_ways).limit(120),
+    GuestTest::new("ops/relaxed-ordering-mr", relaxed),
 ];
 
 /// Sizes around every boundary of a packet at path MTU 1024, and of a page.
@@ -41,7 +41,7 @@ const MARGIN: usize = 64;
 
 /// Executes an operation of `len` bytes between the given offsets, and compares source, target and
 /// margins.
-fn one(p: &Pair, opcode: u32, len: usize, from: usize, to: usize, seed: u64) -> TestResult {
+fn one(p: &QpPair, opcode: u32, len: usize, from: usize, to: usize, seed: u64) -> TestResult {
     let (a, b) = (&p.a, &p.b);
     let imm = (seed as u32).to_be();
     let data = pattern::bytes(seed, len);
@@ -64,21 +64,21 @@ fn one(p: &Pair, opcode: u32, len: usize, from: usize, to: usize, seed: u64) -> 
     } else {
         a.mr.sge(from, len)
     };
-    let there = if opcode == op::READ {
+    let remote_addr = if opcode == op::READ {
         b.mr.at(from)
     } else {
         b.mr.at(to)
     };
     let wr = SendWr::new(opcode, seed, &[sge])
         .imm(imm)
-        .remote(there, b.mr.rkey());
+        .remote(remote_addr, b.mr.rkey());
     a.qp.post_send(&[wr])?;
     let done = match opcode {
         op::READ => wc::RDMA_READ,
         op::WRITE | op::WRITE_IMM => wc::RDMA_WRITE,
         _ => wc::SEND,
     };
-    ok(&wait_one(&a.scq, "completion")?, seed, done)?;
+    expect_success(&wait_one(&a.scq, "completion")?, seed, done)?;
     if takes_recv {
         let w = wait_one(&b.rcq, "receive")?;
         let kind = if opcode == op::WRITE_IMM {
@@ -86,7 +86,7 @@ fn one(p: &Pair, opcode: u32, len: usize, from: usize, to: usize, seed: u64) -> 
         } else {
             wc::RECV
         };
-        ok(&w, seed, kind)?;
+        expect_success(&w, seed, kind)?;
         ensure_eq!(w.byte_len as usize, len, "byte_len");
         if opcode != op::SEND {
             ensure_eq!(w.imm_data, imm, "immediate");
@@ -137,7 +137,7 @@ fn alignments(rig: &Rig) -> TestResult {
         buf: 1 << 20,
         ..PairOpts::default()
     })?;
-    let mut rng = Rng::new(77);
+    let mut rng = PatternRng::new(77);
     for i in 0..250u64 {
         let opcode = [op::SEND, op::WRITE, op::READ, op::SEND_IMM, op::WRITE_IMM][i as usize % 5];
         let len = match i % 3 {
@@ -154,7 +154,7 @@ fn alignments(rig: &Rig) -> TestResult {
 }
 
 /// Cuts `len` bytes into at most `max` pieces of random lengths, some of which may be empty.
-fn pieces(rng: &mut Rng, len: usize, max: u64) -> Vec<usize> {
+fn pieces(rng: &mut PatternRng, len: usize, max: u64) -> Vec<usize> {
     let n = 1 + rng.below(max) as usize;
     let mut cuts: Vec<usize> = (1..n).map(|_| rng.below(len as u64 + 1) as usize).collect();
     cuts.extend([0, len]);
@@ -163,7 +163,7 @@ fn pieces(rng: &mut Rng, len: usize, max: u64) -> Vec<usize> {
 }
 
 /// Returns SGEs over separate pieces of a buffer, the last piece first, with their offsets.
-fn scattered(e: &End, lens: &[usize]) -> Vec<(usize, Sge)> {
+fn scattered(e: &QpEndpoint, lens: &[usize]) -> Vec<(usize, Sge)> {
     let mut off = 300_000;
     lens.iter()
         .map(|&len| {
@@ -173,7 +173,7 @@ fn scattered(e: &End, lens: &[usize]) -> Vec<(usize, Sge)> {
         .collect()
 }
 
-fn gather(e: &End, parts: &[(usize, Sge)]) -> Vec<u8> {
+fn gather(e: &QpEndpoint, parts: &[(usize, Sge)]) -> Vec<u8> {
     parts
         .iter()
         .flat_map(|(off, sge)| e.mr.buf.read(*off, sge.length as usize))
@@ -185,7 +185,7 @@ fn multi_sge(rig: &Rig) -> TestResult {
         buf: 1 << 20,
         ..PairOpts::default()
     })?;
-    let mut rng = Rng::new(9);
+    let mut rng = PatternRng::new(9);
     for i in 0..120u64 {
         let len = rng.below(20_000) as usize;
         let (al, bl) = (pieces(&mut rng, len, 4), pieces(&mut rng, len, 4));
@@ -203,21 +203,21 @@ fn multi_sge(rig: &Rig) -> TestResult {
         // Send from pieces into pieces.
         p.b.qp.post_recv(&[RecvWr::new(i, &bsges)])?;
         p.a.qp.post_send(&[SendWr::new(op::SEND, i, &asges)])?;
-        ok(&wait_one(&p.b.rcq, "receive")?, i, wc::RECV)?;
-        ok(&wait_one(&p.a.scq, "send")?, i, wc::SEND)?;
+        expect_success(&wait_one(&p.b.rcq, "receive")?, i, wc::RECV)?;
+        expect_success(&wait_one(&p.a.scq, "send")?, i, wc::SEND)?;
         pattern::compare("sent", &gather(&p.b, &bp), &data).at(&what)?;
         // Write from pieces, and read back into pieces.
-        let there = (p.b.mr.at(500_000), p.b.mr.rkey());
+        let remote = (p.b.mr.at(500_000), p.b.mr.rkey());
         p.a.qp
-            .post_send(&[SendWr::new(op::WRITE, i, &asges).remote(there.0, there.1)])?;
-        ok(&wait_one(&p.a.scq, "write")?, i, wc::RDMA_WRITE)?;
+            .post_send(&[SendWr::new(op::WRITE, i, &asges).remote(remote.0, remote.1)])?;
+        expect_success(&wait_one(&p.a.scq, "write")?, i, wc::RDMA_WRITE)?;
         pattern::compare("written", &p.b.mr.buf.read(500_000, len), &data).at(&what)?;
         for (off, sge) in &ap {
             p.a.mr.buf.fill(*off, sge.length as usize, 0);
         }
         p.a.qp
-            .post_send(&[SendWr::new(op::READ, i, &asges).remote(there.0, there.1)])?;
-        ok(&wait_one(&p.a.scq, "read")?, i, wc::RDMA_READ)?;
+            .post_send(&[SendWr::new(op::READ, i, &asges).remote(remote.0, remote.1)])?;
+        expect_success(&wait_one(&p.a.scq, "read")?, i, wc::RDMA_READ)?;
         pattern::compare("read", &gather(&p.a, &ap), &data).at(&what)?;
     }
     Ok(())
@@ -225,12 +225,12 @@ fn multi_sge(rig: &Rig) -> TestResult {
 
 /// The provider must grant the requested inline data. A program that requests none can still send
 /// as much as fits into the place of an SGE.
-fn inline(rig: &Rig, asked: u32) -> TestResult {
-    let p = rig.pair(&PairOpts::default().with(|o| o.cap.max_inline_data = asked))?;
+fn inline(rig: &Rig, requested: u32) -> TestResult {
+    let p = rig.pair(&PairOpts::default().with(|o| o.cap.max_inline_data = requested))?;
     let max = p.a.qp.cap.max_inline_data as usize;
     ensure!(
-        max >= asked.max(16) as usize,
-        "asked for {asked} bytes of inline data, got {max}"
+        max >= requested.max(16) as usize,
+        "asked for {requested} bytes of inline data, got {max}"
     );
     for len in 0..=max {
         let data = pattern::bytes(len as u64, len);
@@ -241,13 +241,13 @@ fn inline(rig: &Rig, asked: u32) -> TestResult {
         // call only.
         p.a.qp
             .post_send(&[SendWr::new(op::SEND, id, &[]).inline(&[x, y])])?;
-        ok(&wait_one(&p.b.rcq, "inline receive")?, id, wc::RECV)?;
-        ok(&wait_one(&p.a.scq, "inline send")?, id, wc::SEND)?;
+        expect_success(&wait_one(&p.b.rcq, "inline receive")?, id, wc::RECV)?;
+        expect_success(&wait_one(&p.a.scq, "inline send")?, id, wc::SEND)?;
         pattern::compare("inline send", &p.b.mr.buf.read(0, len), &data).at(&format!("{len}"))?;
         let wr = SendWr::new(op::WRITE, id, &[]).inline(&[&data]);
         p.a.qp
             .post_send(&[wr.remote(p.b.mr.at(4097), p.b.mr.rkey())])?;
-        ok(&wait_one(&p.a.scq, "inline write")?, id, wc::RDMA_WRITE)?;
+        expect_success(&wait_one(&p.a.scq, "inline write")?, id, wc::RDMA_WRITE)?;
         pattern::compare("inline write", &p.b.mr.buf.read(4097, len), &data)
             .at(&format!("{len}"))?;
     }
@@ -307,8 +307,8 @@ fn fence(rig: &Rig) -> TestResult {
                 .flags(0),
             SendWr::new(op::SEND, i, &[p.a.mr.sge(0, len)]).flags(flag::SIGNALED | flag::FENCE),
         ])?;
-        ok(&wait_one(&p.a.scq, "fenced send")?, i, wc::SEND)?;
-        ok(&wait_one(&p.b.rcq, "receive")?, i, wc::RECV)?;
+        expect_success(&wait_one(&p.a.scq, "fenced send")?, i, wc::SEND)?;
+        expect_success(&wait_one(&p.b.rcq, "receive")?, i, wc::RECV)?;
         pattern::compare("fenced", &p.b.mr.buf.read(500_000, len), &data)?;
     }
     Ok(())
@@ -331,9 +331,9 @@ fn ordered(rig: &Rig) -> TestResult {
             SendWr::new(op::SEND, i, &[p.a.mr.sge(0, 8)]).flags(flag::SIGNALED),
         ])?;
         // The receive completes only after the earlier WRITE is in memory.
-        ok(&wait_one(&p.b.rcq, "receive")?, i, wc::RECV)?;
+        expect_success(&wait_one(&p.b.rcq, "receive")?, i, wc::RECV)?;
         pattern::compare("write before a send", &p.b.mr.buf.read(0, len), &data)?;
-        ok(&wait_one(&p.a.scq, "send")?, i, wc::SEND)?;
+        expect_success(&wait_one(&p.a.scq, "send")?, i, wc::SEND)?;
     }
     Ok(())
 }
@@ -349,7 +349,7 @@ fn unsignaled_wrap(rig: &Rig) -> TestResult {
             .flags(if last { flag::SIGNALED } else { 0 });
         p.a.qp.post_send(&[wr]).at(&format!("write {i}"))?;
         if last {
-            ok(
+            expect_success(
                 &wait_one(&p.a.scq, "the last of a full queue")?,
                 i,
                 wc::RDMA_WRITE,
@@ -361,7 +361,7 @@ fn unsignaled_wrap(rig: &Rig) -> TestResult {
 
 fn lists(rig: &Rig) -> TestResult {
     let p = rig.pair(&PairOpts::default())?;
-    let mut rng = Rng::new(1);
+    let mut rng = PatternRng::new(1);
     let mut id = 0u64;
     for _ in 0..200 {
         let n = 1 + rng.below(16);
@@ -376,10 +376,10 @@ fn lists(rig: &Rig) -> TestResult {
         p.b.qp.post_recv(&recvs)?;
         p.a.qp.post_send(&sends)?;
         for (i, w) in wait(&p.a.scq, n as usize, "sends")?.iter().enumerate() {
-            ok(w, id + i as u64, wc::SEND)?;
+            expect_success(w, id + i as u64, wc::SEND)?;
         }
         for (i, w) in wait(&p.b.rcq, n as usize, "receives")?.iter().enumerate() {
-            ok(w, id + i as u64, wc::RECV)?;
+            expect_success(w, id + i as u64, wc::RECV)?;
         }
         pattern::compare("list", &p.b.mr.buf.read(0, data.len()), &data)?;
         id += n;
@@ -397,13 +397,13 @@ fn itself(rig: &Rig) -> TestResult {
         e.mr.buf.write(0, &data);
         e.recv(i, 32_768, len)?;
         e.qp.post_send(&[SendWr::new(op::SEND, 1000 + i, &[e.mr.sge(0, len)])])?;
-        ok(&wait_one(&e.rcq, "receive from itself")?, i, wc::RECV)?;
-        ok(&wait_one(&e.scq, "send to itself")?, 1000 + i, wc::SEND)?;
+        expect_success(&wait_one(&e.rcq, "receive from itself")?, i, wc::RECV)?;
+        expect_success(&wait_one(&e.scq, "send to itself")?, 1000 + i, wc::SEND)?;
         pattern::compare("to itself", &e.mr.buf.read(32_768, len), &data)?;
         let wr = SendWr::new(op::READ, 1, &[e.mr.sge(32_768, len)]);
         e.mr.buf.fill(32_768, len, 0);
         e.qp.post_send(&[wr.remote(e.mr.at(0), e.mr.rkey())])?;
-        ok(&wait_one(&e.scq, "read from itself")?, 1, wc::RDMA_READ)?;
+        expect_success(&wait_one(&e.scq, "read from itself")?, 1, wc::RDMA_READ)?;
         pattern::compare("read from itself", &e.mr.buf.read(32_768, len), &data)?;
     }
     Ok(())
@@ -416,7 +416,7 @@ fn both_ways(rig: &Rig) -> TestResult {
         buf: 1 << 20,
         ..PairOpts::default()
     })?;
-    let one_way = |from: &End, to: &End, seed: u64| -> TestResult {
+    let one_way = |from: &QpEndpoint, to: &QpEndpoint, seed: u64| -> TestResult {
         // Each direction has slots of its own in both buffers: up to 16 messages are in flight.
         let slot = |i: u64| (i % 8) as usize * 4096;
         let (mut sent, mut got, mut done) = (0, 0, 0);
@@ -432,18 +432,18 @@ fn both_ways(rig: &Rig) -> TestResult {
                 sent += 1;
             }
             for w in to.rcq.poll(4).at("poll_cq")? {
-                ok(&w, got, wc::RECV)?;
+                expect_success(&w, got, wc::RECV)?;
                 let data = to.mr.buf.read(slot(got), LEN);
                 pattern::compare("message", &data, &pattern::bytes(seed + got, LEN))?;
                 got += 1;
                 spins = 0;
             }
             for w in from.scq.poll(4).at("poll_cq")? {
-                ok(&w, done, wc::SEND)?;
+                expect_success(&w, done, wc::SEND)?;
                 done += 1;
                 spins = 0;
             }
-            relax(&mut spins);
+            yield_cpu(&mut spins);
             ensure!(
                 spins < 100_000,
                 "stuck: sent {sent}, received {got}, completed {done}"

@@ -7,17 +7,17 @@ use super::unreliable::{datagram_end, GRH};
 use crate::ffi::qp::{op, SendWr};
 use crate::ffi::umad::{Agent, MAD};
 use crate::ffi::GidEntry;
-use crate::outcome::Context as _;
+use crate::outcome::ErrorContext as _;
 use crate::rig::*;
-use crate::{Fail, Test, TestResult};
+use crate::{Fail, GuestTest, TestResult};
 
-pub static TESTS: &[Test] = &[
-    Test::new("ops/counters-of-performance-management", read).alone(),
-    Test::new("ops/counters-of-performance-management-cleared", clear).alone(),
-    Test::new("ops/counters-of-performance-management-by-bit", each_bit)
+pub static TESTS: &[GuestTest] = &[
+    GuestTest::new("ops/counters-of-performance-management", read).alone(),
+    GuestTest::new("ops/counters-of-performance-management-cleared", clear).alone(),
+    GuestTest::new("ops/counters-of-performance-management-by-bit", each_bit)
         .limit(120)
         .alone(),
-    Test::new("ops/counters-of-performance-management-refused", refused).alone(),
+    GuestTest::new("ops/counters-of-performance-management-refused", refused).alone(),
 ];
 
 const PERF_MGMT: u8 = 4;
@@ -33,7 +33,7 @@ const DATA: usize = 64;
 
 /// The fields of a request that differ between tests.
 #[derive(Clone, Copy)]
-struct Asked {
+struct MadRequest {
     method: u8,
     version: u8,
     attribute: u16,
@@ -41,7 +41,7 @@ struct Asked {
     select: u16,
 }
 
-const ASKED: Asked = Asked {
+const DEFAULT_REQUEST: MadRequest = MadRequest {
     method: GET,
     version: 1,
     attribute: PORT_COUNTERS_EXTENDED,
@@ -76,26 +76,26 @@ fn ipv6(rig: &Rig) -> Result<GidEntry, Fail> {
 }
 
 /// Sends a request and returns status and attribute of the response.
-fn ask(rig: &Rig, asked: Asked) -> Result<(u16, Vec<u8>), Fail> {
+fn send_request(rig: &Rig, request: MadRequest) -> Result<(u16, Vec<u8>), Fail> {
     let mut mad = [0; MAD];
-    (mad[0], mad[1], mad[2], mad[3]) = (1, PERF_MGMT, asked.version, asked.method);
-    mad[16..18].copy_from_slice(&asked.attribute.to_be_bytes());
-    mad[DATA + 1] = asked.port;
-    mad[DATA + 2..DATA + 4].copy_from_slice(&asked.select.to_be_bytes());
+    (mad[0], mad[1], mad[2], mad[3]) = (1, PERF_MGMT, request.version, request.method);
+    mad[16..18].copy_from_slice(&request.attribute.to_be_bytes());
+    mad[DATA + 1] = request.port;
+    mad[DATA + 2..DATA + 4].copy_from_slice(&request.select.to_be_bytes());
     let to = ipv6(rig)?;
     let before = sysfs("counters")?;
-    let answer = match agent()?.ask(to.gid, to.gid_index as u8, &mad) {
+    let answer = match agent()?.request(to.gid, to.gid_index as u8, &mad) {
         Ok(answer) => answer,
         Err(wrong) => {
             // The counters show whether the request or the response was lost.
             let after = sysfs("counters")?;
             let sent = added(&before, &after, "port_xmit_packets")?;
             let received = added(&before, &after, "port_rcv_packets")?;
-            let of = asked.attribute;
-            let told = format!(
+            let of = request.attribute;
+            let message = format!(
                 "attribute {of:#x} over {to:?}: {wrong}; {sent} packets sent, {received} received"
             );
-            return Err(told.into());
+            return Err(message.into());
         }
     };
     ensure_eq!(answer[3], GET_RESP, "method of the answer");
@@ -103,10 +103,10 @@ fn ask(rig: &Rig, asked: Asked) -> Result<(u16, Vec<u8>), Fail> {
     Ok((number(&answer, 4, 2) as u16, answer[DATA..].to_vec()))
 }
 
-fn told(rig: &Rig, asked: Asked) -> Result<Vec<u8>, Fail> {
-    let (status, attribute) = ask(rig, asked)?;
-    ensure_eq!(status, 0, "status of attribute {:#x}", asked.attribute);
-    ensure_eq!(attribute[1], asked.port, "PortSelect");
+fn query(rig: &Rig, request: MadRequest) -> Result<Vec<u8>, Fail> {
+    let (status, attribute) = send_request(rig, request)?;
+    ensure_eq!(status, 0, "status of attribute {:#x}", request.attribute);
+    ensure_eq!(attribute[1], request.port, "PortSelect");
     Ok(attribute)
 }
 
@@ -125,11 +125,11 @@ const FIELDS: [(&str, usize, Option<usize>); 8] = [
 
 /// Responses have the values of sysfs, and the datagrams themselves are counted.
 fn read(rig: &Rig) -> TestResult {
-    let (status, info) = ask(
+    let (status, info) = send_request(
         rig,
-        Asked {
+        MadRequest {
             attribute: CLASS_PORT_INFO,
-            ..ASKED
+            ..DEFAULT_REQUEST
         },
     )?;
     ensure_eq!(status, 0, "status of ClassPortInfo");
@@ -139,13 +139,19 @@ fn read(rig: &Rig) -> TestResult {
     send(&rig.pair(&PairOpts::default())?, 5)?;
     for port in [1, ALL_PORTS] {
         let before = sysfs("counters")?;
-        let extended = told(rig, Asked { port, ..ASKED })?;
-        let basic = Asked {
+        let extended = query(
+            rig,
+            MadRequest {
+                port,
+                ..DEFAULT_REQUEST
+            },
+        )?;
+        let basic = MadRequest {
             attribute: PORT_COUNTERS,
             port,
-            ..ASKED
+            ..DEFAULT_REQUEST
         };
-        let basic = told(rig, basic)?;
+        let basic = query(rig, basic)?;
         let after = sysfs("counters")?;
         for (name, at, short) in FIELDS {
             // The datagrams have 256 bytes in each direction.
@@ -177,12 +183,12 @@ fn read(rig: &Rig) -> TestResult {
 fn clear(rig: &Rig) -> TestResult {
     let own = sysfs("hw_counters")?;
     send(&rig.pair(&PairOpts::default())?, 20)?;
-    let set = Asked {
+    let set = MadRequest {
         method: SET,
         select: 1 << 2 | 1 << 5,
-        ..ASKED
+        ..DEFAULT_REQUEST
     };
-    let cleared = told(rig, set)?;
+    let cleared = query(rig, set)?;
     ensure_eq!(
         number(&cleared, 2, 2),
         u64::from(set.select),
@@ -201,16 +207,16 @@ fn clear(rig: &Rig) -> TestResult {
             few(name, of_sysfs.get(name).copied().unwrap_or(0), wanted)?;
         }
     }
-    let basic = Asked {
+    let basic = MadRequest {
         method: SET,
         attribute: PORT_COUNTERS,
         select: 1 << 15,
-        ..ASKED
+        ..DEFAULT_REQUEST
     };
-    let cleared = told(rig, basic)?;
+    let cleared = query(rig, basic)?;
     few("packets sent", number(&cleared, 32, 4), false)?;
     few("packets received", number(&cleared, 36, 4), true)?;
-    let extended = told(rig, ASKED)?;
+    let extended = query(rig, DEFAULT_REQUEST)?;
     few("packets received", number(&extended, 32, 8), false)?;
     // The device's own counters were not cleared.
     let sent = added(&own, &sysfs("hw_counters")?, "tx_packets")?;
@@ -246,21 +252,21 @@ fn each_bit(rig: &Rig) -> TestResult {
         let wr = SendWr::new(op::WRITE, 1, &[p.a.mr.sge(0, 64 << 10)]);
         let wr = wr.remote(p.b.mr.at(0), p.b.mr.rkey());
         p.a.qp.post_send(&[wr]).at("a WRITE")?;
-        ok(&wait_one(&p.a.scq, "a WRITE")?, 1, wc::RDMA_WRITE)?;
+        expect_success(&wait_one(&p.a.scq, "a WRITE")?, 1, wc::RDMA_WRITE)?;
         for wr_id in 0..40 {
             multicast[1].recv(wr_id, 0, 8 + GRH)?;
             let wr = SendWr::new(op::SEND, wr_id, &[multicast[0].mr.sge(0, 8)]);
             let wr = wr.to(&to);
             multicast[0].qp.post_send(&[wr]).at("a datagram")?;
-            ok(&wait_one(&multicast[0].scq, "a datagram")?, wr_id, wc::SEND)?;
-            ok(&wait_one(&multicast[1].rcq, "a member")?, wr_id, wc::RECV)?;
+            expect_success(&wait_one(&multicast[0].scq, "a datagram")?, wr_id, wc::SEND)?;
+            expect_success(&wait_one(&multicast[1].rcq, "a member")?, wr_id, wc::RECV)?;
         }
         Ok(())
     };
     count()?;
-    let all = |asked: Asked| -> Result<Vec<(&str, u64, u64)>, Fail> {
-        let attribute = told(rig, asked)?;
-        let extended = asked.attribute == PORT_COUNTERS_EXTENDED;
+    let all = |request: MadRequest| -> Result<Vec<(&str, u64, u64)>, Fail> {
+        let attribute = query(rig, request)?;
+        let extended = request.attribute == PORT_COUNTERS_EXTENDED;
         let fields = FIELDS.iter().filter_map(|&(name, long, short)| {
             let (at, len) = if extended { (long, 8) } else { (short?, 4) };
             Some((name, at as u64, number(&attribute, at, len)))
@@ -270,8 +276,11 @@ fn each_bit(rig: &Rig) -> TestResult {
     let extended = (0..8).map(|bit| (PORT_COUNTERS_EXTENDED, bit, FIELDS[usize::from(bit)].1));
     let basic = BASIC.into_iter().map(|(bit, at)| (PORT_COUNTERS, bit, at));
     for (attribute, bit, cleared) in extended.chain(basic) {
-        let get = Asked { attribute, ..ASKED };
-        let set = Asked {
+        let get = MadRequest {
+            attribute,
+            ..DEFAULT_REQUEST
+        };
+        let set = MadRequest {
             method: SET,
             select: 1 << bit,
             ..get
@@ -310,19 +319,19 @@ fn refused(rig: &Rig) -> TestResult {
         (SET, 1, PORT_COUNTERS, 2, VALUE),
         (GET, 1, PORT_COUNTERS_EXTENDED, 2, VALUE),
     ] {
-        let asked = Asked {
+        let request = MadRequest {
             method,
             version,
             attribute,
             port,
             select: 0xffff,
         };
-        let (status, _) = ask(rig, asked)?;
+        let (status, _) = send_request(rig, request)?;
         ensure_eq!(
             status,
             want,
             "method {method}, version {version}, attribute {attribute:#x}, port {port}"
         );
     }
-    told(rig, ASKED).map(drop)
+    query(rig, DEFAULT_REQUEST).map(drop)
 }

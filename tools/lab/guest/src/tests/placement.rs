@@ -5,14 +5,14 @@ use crate::ffi::context::EventType;
 use crate::ffi::mr::{access, Mr};
 use crate::ffi::qp::{op, state, SendWr};
 use crate::ffi::sys::Errno;
-use crate::outcome::Context as _;
+use crate::outcome::ErrorContext as _;
 use crate::rig::*;
-use crate::{Test, TestResult};
+use crate::{GuestTest, TestResult};
 
-pub static TESTS: &[Test] = &[
-    Test::new("1/atomic-write", atomic_write),
-    Test::new("3/atomic-write-errors", errors),
-    Test::new("7/flush-rights", flush_rights),
+pub static TESTS: &[GuestTest] = &[
+    GuestTest::new("1/atomic-write", atomic_write),
+    GuestTest::new("3/atomic-write-errors", errors),
+    GuestTest::new("7/flush-rights", flush_rights),
 ];
 
 /// The data is in memory or inline, which is possible for this operation on a QP without inline
@@ -31,7 +31,7 @@ fn atomic_write(rig: &Rig) -> TestResult {
         };
         let wr = wr.remote(to.buf.addr() + at as u64, to.rkey());
         pair.a.qp.post_send(&[wr]).at("an ATOMIC WRITE")?;
-        ok(&wait_one(&pair.a.scq, "it")?, round, wc::ATOMIC_WRITE)?;
+        expect_success(&wait_one(&pair.a.scq, "it")?, round, wc::ATOMIC_WRITE)?;
         ensure_eq!(to.buf.read(at, 8), value, "round {round}");
     }
     rig.expect_no_event(QUIET)

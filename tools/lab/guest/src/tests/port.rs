@@ -4,17 +4,23 @@ use super::events::checked_exchange;
 use crate::ffi::context::EventType;
 use crate::ffi::qp::state;
 use crate::ffi::qp::{op, SendWr};
-use crate::outcome::Context as _;
+use crate::outcome::ErrorContext as _;
 use crate::rig::*;
-use crate::{Fail, Test, TestResult};
+use crate::{Fail, GuestTest, TestResult};
 use std::process::Command;
 use std::time::Instant;
 
-pub static TESTS: &[Test] = &[
-    Test::new("4/port-err-and-active", link).limit(120).alone(),
-    Test::new("4/gid-change", address).limit(120).alone(),
-    Test::new("6/path-mtu-at-once", grown).limit(120).alone(),
-    Test::new("3.12/link-down", unreachable).limit(120).alone(),
+pub static TESTS: &[GuestTest] = &[
+    GuestTest::new("4/port-err-and-active", link)
+        .limit(120)
+        .alone(),
+    GuestTest::new("4/gid-change", address).limit(120).alone(),
+    GuestTest::new("6/path-mtu-at-once", grown)
+        .limit(120)
+        .alone(),
+    GuestTest::new("3.12/link-down", unreachable)
+        .limit(120)
+        .alone(),
 ];
 
 /// Returns the net device of port 1.
@@ -39,7 +45,7 @@ pub(super) fn ip(args: &[&str]) -> TestResult {
 
 /// Takes events until one of this kind arrives, and checks that no second one follows.
 pub(super) fn until(rig: &Rig, kind: EventType) -> TestResult {
-    let deadline = Instant::now() + patience();
+    let deadline = Instant::now() + event_timeout();
     let mut count = 0;
     while count == 0 {
         ensure!(Instant::now() < deadline, "no {kind:?}");
@@ -91,7 +97,7 @@ fn unreachable(rig: &Rig) -> TestResult {
         p.a.qp
             .post_send(&[wr.remote(p.b.mr.at(0), p.b.mr.rkey())])?;
         let one = wait_one(&p.a.scq, "a WRITE with the link down")?;
-        err(&one, 1, status::RETRY_EXC_ERR, &p.a.qp).map(drop)
+        expect_error(&one, 1, status::RETRY_EXC_ERR, &p.a.qp).map(drop)
     };
     ip(&["link", "set", &netdev, "down"])?;
     let ran = until(rig, EventType::PORT_ERR).and_then(|()| run());
@@ -144,7 +150,7 @@ fn grown(rig: &Rig) -> TestResult {
             let netdev = netdev.clone();
             move || set(&netdev, large)
         });
-        let deadline = Instant::now() + patience();
+        let deadline = Instant::now() + event_timeout();
         while conn.mtu <= before {
             ensure!(Instant::now() < deadline, "the port's MTU does not grow");
             conn.mtu = rig.ctx.query_port(1)?.active_mtu;

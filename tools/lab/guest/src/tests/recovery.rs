@@ -3,20 +3,20 @@
 use super::events::checked_exchange;
 use crate::ffi::cq::Cq;
 use crate::ffi::qp::{op, state, SendWr};
-use crate::outcome::Context as _;
+use crate::outcome::ErrorContext as _;
 use crate::rig::*;
-use crate::{Test, TestResult};
+use crate::{GuestTest, TestResult};
 
-pub static TESTS: &[Test] = &[
-    Test::new("5/reset-to-rts-without-a-stale-cqe", no_stale),
-    Test::new("5/reset-keeps-other-qps-cqes", keeps_others),
-    Test::new("5/error-to-rts-many-times", many_times).limit(120),
-    Test::new("5/reset-with-work-in-flight", in_flight).limit(120),
-    Test::new("5/destroy-removes-its-cqes", destroy_removes),
-    Test::new("5/posting-and-draining-in-err", drain),
+pub static TESTS: &[GuestTest] = &[
+    GuestTest::new("5/reset-to-rts-without-a-stale-cqe", no_stale),
+    GuestTest::new("5/reset-keeps-other-qps-cqes", keeps_others),
+    GuestTest::new("5/error-to-rts-many-times", many_times).limit(120),
+    GuestTest::new("5/reset-with-work-in-flight", in_flight).limit(120),
+    GuestTest::new("5/destroy-removes-its-cqes", destroy_removes),
+    GuestTest::new("5/posting-and-draining-in-err", drain),
 ];
 
-fn reconnect(rig: &Rig, p: &Pair) -> TestResult {
+fn reconnect(rig: &Rig, p: &QpPair) -> TestResult {
     let conn = Conn::default();
     for qp in [&p.a.qp, &p.b.qp] {
         set_state(qp, state::RESET).at("to RESET")?;
@@ -59,7 +59,7 @@ fn no_stale(rig: &Rig) -> TestResult {
 /// Waits until the completions of everything that A has posted are in the CQ, without polling it.
 /// The data of an unsignaled READ arrives with a response that acknowledges all earlier requests. A
 /// device that answers a query has processed everything before it.
-fn all_completed(p: &Pair, round: u64) -> TestResult {
+fn all_completed(p: &QpPair, round: u64) -> TestResult {
     const MARK: usize = 4096;
     let mark = !round;
     p.b.mr.buf.write(MARK, &mark.to_le_bytes());
@@ -100,12 +100,12 @@ fn keeps_others(rig: &Rig) -> TestResult {
             counts[(w.wr_id >> 32) as usize] += 1;
         }
         let stale = counts[1];
-        let deadline = std::time::Instant::now() + patience();
+        let deadline = std::time::Instant::now() + event_timeout();
         while counts[0] < 6 || counts[2] < 6 {
             for w in cq.poll(16).at("poll_cq")? {
                 let k = (w.wr_id >> 32) as usize;
                 ensure!(k < 3, "wr_id {:#x}", w.wr_id);
-                ok(&w, (k as u64) << 32 | counts[k], wc::RDMA_WRITE)?;
+                expect_success(&w, (k as u64) << 32 | counts[k], wc::RDMA_WRITE)?;
                 counts[k] += 1;
             }
             ensure!(
@@ -129,7 +129,7 @@ fn many_times(rig: &Rig) -> TestResult {
         let mut bad = p.a.mr.sge(0, 8);
         bad.lkey = !bad.lkey;
         p.a.qp.post_send(&[SendWr::new(op::SEND, 1, &[bad])])?;
-        err(
+        expect_error(
             &wait_one(&p.a.scq, "error")?,
             1,
             status::LOC_PROT_ERR,
@@ -200,7 +200,7 @@ fn destroy_removes(rig: &Rig) -> TestResult {
             p.a.qp
                 .post_send(&[wr.remote(p.b.mr.at(0), p.b.mr.rkey())])?;
         }
-        ok(&wait_one(&cq, "first")?, 0, wc::RDMA_WRITE)?;
+        expect_success(&wait_one(&cq, "first")?, 0, wc::RDMA_WRITE)?;
         drop(p);
         expect_quiet(
             &cq,
@@ -224,8 +224,8 @@ fn drain(rig: &Rig) -> TestResult {
     p.a.recv(100, 0, 0)?;
     p.a.qp.post_send(&[SendWr::new(op::WRITE, 101, &[])])?;
     let w = wait(&p.a.rcq, 6, "receives and their marker")?;
-    err(&w[5], 100, status::WR_FLUSH_ERR, &p.a.qp)?;
+    expect_error(&w[5], 100, status::WR_FLUSH_ERR, &p.a.qp)?;
     let w = wait(&p.a.scq, 6, "sends and their marker")?;
-    err(&w[5], 101, status::WR_FLUSH_ERR, &p.a.qp)?;
+    expect_error(&w[5], 101, status::WR_FLUSH_ERR, &p.a.qp)?;
     Ok(())
 }

@@ -2,21 +2,21 @@
 //! Tests of the kinds of memory regions.
 use crate::ffi::context::EventType;
 use crate::ffi::destroy::Destroy;
-use crate::ffi::mr::{access, register_unheard, Mr};
+use crate::ffi::mr::{access, register_with_bad_response, Mr};
 use crate::ffi::qp::{op, SendWr};
 use crate::ffi::sys::{Buf, Errno};
-use crate::outcome::Context as _;
+use crate::outcome::ErrorContext as _;
 use crate::rig::*;
-use crate::{Fail, Test, TestResult};
+use crate::{Fail, GuestTest, TestResult};
 use std::sync::Arc;
 
-pub static TESTS: &[Test] = &[
-    Test::new("7/zero-based", zero_based),
-    Test::new("7/regions-of-no-bytes", no_bytes),
-    Test::new("7/huge-pages", huge_pages).alone(),
-    Test::new("7/failed-registration-pins-nothing", pins_nothing),
-    Test::new("7/no-region-without-a-response", answered_first).alone(),
-    Test::new("7/deregistered-memory-stays-untouched", untouched),
+pub static TESTS: &[GuestTest] = &[
+    GuestTest::new("7/zero-based", zero_based),
+    GuestTest::new("7/regions-of-no-bytes", no_bytes),
+    GuestTest::new("7/huge-pages", huge_pages).alone(),
+    GuestTest::new("7/failed-registration-pins-nothing", pins_nothing),
+    GuestTest::new("7/no-region-without-a-response", answered_first).alone(),
+    GuestTest::new("7/deregistered-memory-stays-untouched", untouched),
 ];
 
 /// Returns the number of commands that the device has received.
@@ -32,7 +32,7 @@ fn commands() -> Result<u64, Fail> {
 fn answered_first(rig: &Rig) -> TestResult {
     let buf = Buf::new(4096)?;
     let before = commands()?;
-    let registered = register_unheard(&rig.pd, &buf);
+    let registered = register_with_bad_response(&rig.pd, &buf);
     ensure_eq!(
         registered,
         Err(Errno::EFAULT),
@@ -65,7 +65,7 @@ fn zero_based(rig: &Rig) -> TestResult {
     };
     let wr = SendWr::new(op::WRITE, 1, &[sge(0, len)]);
     p.a.qp.post_send(&[wr.remote(0, target.rkey())])?;
-    ok(&wait_one(&p.a.scq, "the whole region")?, 1, wc::RDMA_WRITE)?;
+    expect_success(&wait_one(&p.a.scq, "the whole region")?, 1, wc::RDMA_WRITE)?;
     ensure!(buf.read(200, len) == bytes, "the bytes of a WRITE");
     ensure!(buf.read(0, 200).iter().all(|b| *b == 0), "bytes before it");
     ensure!(
@@ -75,7 +75,7 @@ fn zero_based(rig: &Rig) -> TestResult {
     source.buf.write(0, &vec![0; len]);
     let wr = SendWr::new(op::READ, 2, &[sge(5000, 1000)]);
     p.a.qp.post_send(&[wr.remote(5000, target.rkey())])?;
-    ok(&wait_one(&p.a.scq, "a READ")?, 2, wc::RDMA_READ)?;
+    expect_success(&wait_one(&p.a.scq, "a READ")?, 2, wc::RDMA_READ)?;
     ensure!(
         source.buf.read(5000, 1000) == bytes[5000..6000],
         "the bytes of a READ"
@@ -85,13 +85,13 @@ fn zero_based(rig: &Rig) -> TestResult {
     p.a.qp
         .post_send(&[wr.remote(buf.addr() + 200, target.rkey())])?;
     let refused = wait_one(&p.a.scq, "by address")?;
-    err(&refused, 3, status::REM_ACCESS_ERR, &p.a.qp)?;
+    expect_error(&refused, 3, status::REM_ACCESS_ERR, &p.a.qp)?;
     drop(rig.expect_event(EventType::QP_ACCESS_ERR, p.b.qp.element())?);
     let q = rig.pair(&opts)?;
     let wr = SendWr::new(op::WRITE, 4, &[sge(0, 1)]);
     q.a.qp.post_send(&[wr.remote(len as u64, target.rkey())])?;
     let refused = wait_one(&q.a.scq, "one beyond the end")?;
-    err(&refused, 4, status::REM_ACCESS_ERR, &q.a.qp)?;
+    expect_error(&refused, 4, status::REM_ACCESS_ERR, &q.a.qp)?;
     drop(rig.expect_event(EventType::QP_ACCESS_ERR, q.b.qp.element())?);
     Ok(())
 }
@@ -106,17 +106,22 @@ fn no_bytes(rig: &Rig) -> TestResult {
         let at = buf.addr() + offset as u64;
         let mut sge = mr.sge(0, 0);
         sge.addr = at;
-        for (wr_id, opcode, told) in [(1, op::WRITE, wc::RDMA_WRITE), (2, op::READ, wc::RDMA_READ)]
+        for (wr_id, opcode, wc_opcode) in
+            [(1, op::WRITE, wc::RDMA_WRITE), (2, op::READ, wc::RDMA_READ)]
         {
             let wr = SendWr::new(opcode, wr_id, &[sge]);
             p.a.qp.post_send(&[wr.remote(at, mr.rkey())])?;
-            ok(&wait_one(&p.a.scq, "a message of no bytes")?, wr_id, told)?;
+            expect_success(
+                &wait_one(&p.a.scq, "a message of no bytes")?,
+                wr_id,
+                wc_opcode,
+            )?;
         }
         let source = Mr::new(&rig.pd, 8, access::ALL)?;
         let wr = SendWr::new(op::WRITE, 3, &[source.sge(0, 1)]);
         p.a.qp.post_send(&[wr.remote(at, mr.rkey())])?;
         let refused = wait_one(&p.a.scq, "a byte")?;
-        err(&refused, 3, status::REM_ACCESS_ERR, &p.a.qp)?;
+        expect_error(&refused, 3, status::REM_ACCESS_ERR, &p.a.qp)?;
         drop(rig.expect_event(EventType::QP_ACCESS_ERR, p.b.qp.element())?);
         let q = rig.pair(&opts)?;
         sge.length = 1;
@@ -124,7 +129,7 @@ fn no_bytes(rig: &Rig) -> TestResult {
         q.a.qp
             .post_send(&[wr.remote(source.buf.addr(), source.rkey())])?;
         let refused = wait_one(&q.a.scq, "a byte of a region without bytes")?;
-        err(&refused, 4, status::LOC_PROT_ERR, &q.a.qp)?;
+        expect_error(&refused, 4, status::LOC_PROT_ERR, &q.a.qp)?;
     }
     Ok(())
 }
@@ -211,7 +216,7 @@ fn huge_pages(rig: &Rig) -> TestResult {
                 let wr = SendWr::new(op::WRITE, at as u64, &[p.a.mr.sge(0, 30_000)]);
                 let wr = wr.remote(buf.addr() + at as u64, mr.rkey());
                 p.a.qp.post_send(&[wr])?;
-                ok(&wait_one(&p.a.scq, "a WRITE")?, at as u64, wc::RDMA_WRITE)?;
+                expect_success(&wait_one(&p.a.scq, "a WRITE")?, at as u64, wc::RDMA_WRITE)?;
                 ensure!(
                     buf.read(at, 30_000) == bytes,
                     "the bytes at {at}, flags {flags}"

@@ -8,34 +8,34 @@ use crate::ffi::cq::Cq;
 use crate::ffi::mw::{mw_type, Mw};
 use crate::ffi::qp::{Qp, QpInit};
 use crate::ffi::sys::Errno;
-use crate::outcome::Context as _;
-use crate::peer::{Parent, Peer, Role};
+use crate::outcome::ErrorContext as _;
+use crate::peer::{ParentProcess, PeerProcess, PeerRole};
 use crate::rig::*;
-use crate::{Fail, Test, TestResult};
+use crate::{Fail, GuestTest, TestResult};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use verbena_abi::cqe::CQE_SIZE;
 use verbena_abi::regs::NUM_UARS;
 
-pub static TESTS: &[Test] = &[
-    Test::new("res/queues-are-charged-to-their-process", one_process)
+pub static TESTS: &[GuestTest] = &[
+    GuestTest::new("res/queues-are-charged-to-their-process", one_process)
         .alone()
         .limit(120),
-    Test::new("res/hogs-leave-room-for-others", some_hogs)
+    GuestTest::new("res/hogs-leave-room-for-others", some_hogs)
         .alone()
         .limit(240),
-    Test::new("long/a-hundred-hogs", hundred_hogs)
+    GuestTest::new("long/a-hundred-hogs", hundred_hogs)
         .long()
         .alone()
         .limit(1200),
-    Test::new("long/thousands-of-contexts", thousands_of_contexts)
+    GuestTest::new("long/thousands-of-contexts", thousands_of_contexts)
         .long()
         .alone()
         .limit(600),
 ];
 
-pub static ROLES: &[Role] = &[Role {
+pub static ROLES: &[PeerRole] = &[PeerRole {
     name: "hog",
     run: hog,
 }];
@@ -55,7 +55,7 @@ const KINDS: &str = "mcqwpx";
 
 /// Takes the requested resources until there are no more, reports the numbers and the last errno,
 /// and holds the resources.
-fn hog(rig: &Rig, parent: &mut Parent) -> TestResult {
+fn hog(rig: &Rig, parent: &mut ParentProcess) -> TestResult {
     let (mut cqs, mut qps, mut windows, mut pds, mut contexts) =
         (vec![], vec![], vec![], vec![], vec![]);
     let mut errno = 0;
@@ -74,8 +74,8 @@ fn hog(rig: &Rig, parent: &mut Parent) -> TestResult {
         sq_sig_all: true,
         qp_type: 2,
     };
-    parent.say("ready")?;
-    let Some(kinds) = parent.hear()? else {
+    parent.send_line("ready")?;
+    let Some(kinds) = parent.read_line()? else {
         return Ok(());
     };
     for kind in kinds.chars() {
@@ -96,13 +96,13 @@ fn hog(rig: &Rig, parent: &mut Parent) -> TestResult {
                     }
                 }
             }
-            'c' => take(&mut cqs, &mut note, || Cq::new(&rig.ctx, 1)),
-            'q' => take(&mut qps, &mut note, || Qp::new(&rig.pd, &init)),
-            'w' => take(&mut windows, &mut note, || {
+            'c' => allocate_all(&mut cqs, &mut note, || Cq::new(&rig.ctx, 1)),
+            'q' => allocate_all(&mut qps, &mut note, || Qp::new(&rig.pd, &init)),
+            'w' => allocate_all(&mut windows, &mut note, || {
                 Mw::new(&rig.pd, mw_type::TYPE_1)
             }),
-            'p' => take(&mut pds, &mut note, || rig.ctx.alloc_pd()),
-            _ => take(&mut contexts, &mut note, || Context::open(&rig.ctx.name)),
+            'p' => allocate_all(&mut pds, &mut note, || rig.ctx.alloc_pd()),
+            _ => allocate_all(&mut contexts, &mut note, || Context::open(&rig.ctx.name)),
         }
     }
     let counts = [
@@ -114,12 +114,16 @@ fn hog(rig: &Rig, parent: &mut Parent) -> TestResult {
         contexts.len() as u64,
         errno as u64,
     ];
-    parent.say(&counts.map(|n| n.to_string()).join(" "))?;
-    parent.hear()?;
+    parent.send_line(&counts.map(|n| n.to_string()).join(" "))?;
+    parent.read_line()?;
     Ok(())
 }
 
-fn take<T>(list: &mut Vec<T>, note: &mut impl FnMut(Errno), make: impl Fn() -> Result<T, Errno>) {
+fn allocate_all<T>(
+    list: &mut Vec<T>,
+    note: &mut impl FnMut(Errno),
+    make: impl Fn() -> Result<T, Errno>,
+) {
     loop {
         match make() {
             Ok(one) => list.push(one),
@@ -130,7 +134,7 @@ fn take<T>(list: &mut Vec<T>, note: &mut impl FnMut(Errno), make: impl Fn() -> R
 
 /// The resources that a hog has taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Taken {
+struct HogUsage {
     bytes: u64,
     cqs: u64,
     qps: u64,
@@ -139,8 +143,8 @@ struct Taken {
     contexts: u64,
 }
 
-impl Taken {
-    fn add(&mut self, more: Taken) {
+impl HogUsage {
+    fn add(&mut self, more: HogUsage) {
         self.bytes += more.bytes;
         self.cqs += more.cqs;
         self.qps += more.qps;
@@ -149,9 +153,9 @@ impl Taken {
         self.contexts += more.contexts;
     }
 
-    fn show(&self, who: &str) {
+    fn show(&self, name: &str) {
         println!(
-            "figure: {who}: {} KiB of queues by size, {} CQs, {} QPs, {} memory windows, {} PDs, {} contexts",
+            "figure: {name}: {} KiB of queues by size, {} CQs, {} QPs, {} memory windows, {} PDs, {} contexts",
             self.bytes >> 10,
             self.cqs,
             self.qps,
@@ -163,14 +167,14 @@ impl Taken {
 }
 
 /// Starts a hog, which waits for the command with the resources to take.
-fn start(memlock: u64) -> Result<Peer, Fail> {
+fn start(memlock: u64) -> Result<PeerProcess, Fail> {
     start_as(HOG, memlock)
 }
 
 /// Starts a hog of another user.
-fn start_as(uid: u32, memlock: u64) -> Result<Peer, Fail> {
-    let mut peer = Peer::start_as("hog", Some(uid)).at("a hog")?;
-    ensure_eq!(peer.hear()?, "ready", "the hog's first message");
+fn start_as(uid: u32, memlock: u64) -> Result<PeerProcess, Fail> {
+    let mut peer = PeerProcess::start_as("hog", Some(uid)).at("a hog")?;
+    ensure_eq!(peer.read_line()?, "ready", "the hog's first message");
     let (pid, memlock) = (
         peer.pid().to_string(),
         format!("--memlock={memlock}:{memlock}"),
@@ -183,11 +187,11 @@ fn start_as(uid: u32, memlock: u64) -> Result<Peer, Fail> {
 }
 
 /// Returns the resources of a hog that gets no more. The last error must be ENOMEM.
-fn taken(peer: &mut Peer) -> Result<Taken, Fail> {
-    let n = peer.hear_numbers()?;
+fn read_usage(peer: &mut PeerProcess) -> Result<HogUsage, Fail> {
+    let n = peer.read_numbers()?;
     ensure_eq!(n.len(), 7, "numbers of a hog");
     ensure_eq!(n[6] as i32, Errno::ENOMEM.0, "errno of a hog");
-    Ok(Taken {
+    Ok(HogUsage {
         bytes: n[0],
         cqs: n[1],
         qps: n[2],
@@ -198,9 +202,9 @@ fn taken(peer: &mut Peer) -> Result<Taken, Fail> {
 }
 
 /// A child process that is killed when this value is dropped.
-struct Server(Child);
+struct KilledOnDrop(Child);
 
-impl Drop for Server {
+impl Drop for KilledOnDrop {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -226,7 +230,7 @@ fn pingpong(rig: &Rig, uid: u32, port: u16) -> TestResult {
         .stdout(Stdio::null())
         .spawn()
         .at("ibv_rc_pingpong")?;
-    let mut server = Server(server);
+    let mut server = KilledOnDrop(server);
     let begun = Instant::now();
     loop {
         let client = command().arg("localhost").output().at("its client")?;
@@ -235,7 +239,7 @@ fn pingpong(rig: &Rig, uid: u32, port: u16) -> TestResult {
         }
         let said = String::from_utf8_lossy(&client.stderr).into_owned();
         ensure!(
-            said.contains("Couldn't connect") && begun.elapsed() < patience(),
+            said.contains("Couldn't connect") && begun.elapsed() < event_timeout(),
             "ibv_rc_pingpong of user {uid}: {}",
             said.trim()
         );
@@ -253,8 +257,8 @@ fn pingpong(rig: &Rig, uid: u32, port: u16) -> TestResult {
 /// pinned memory.
 fn one_process(_rig: &Rig) -> TestResult {
     let mut poor = start(MEMLOCK)?;
-    poor.say("m")?;
-    let had = taken(&mut poor)?;
+    poor.send_line("m")?;
+    let had = read_usage(&mut poor)?;
     had.show("one process with RLIMIT_MEMLOCK 64 KiB");
     ensure!(
         (FREE..=FREE + MEMLOCK).contains(&had.bytes),
@@ -273,8 +277,8 @@ fn one_process(_rig: &Rig) -> TestResult {
     );
     // The user's next process has its own free bytes, and a larger limit allows as many more bytes.
     let mut rich = start(4 << 20)?;
-    rich.say("m")?;
-    let more = taken(&mut rich)?;
+    rich.send_line("m")?;
+    let more = read_usage(&mut rich)?;
     more.show("another with RLIMIT_MEMLOCK 4 MiB");
     ensure!(
         (FREE + (3 << 20)..=FREE + (4 << 20)).contains(&more.bytes),
@@ -288,10 +292,10 @@ fn one_process(_rig: &Rig) -> TestResult {
 /// Starts hogs of one user, of which the n-th takes the n-th of `kinds`, cyclically, checks that
 /// other users are not affected, and checks that everything is released at the end. Returns the sum
 /// of all that the hogs had.
-fn hogs(rig: &Rig, count: usize, kinds: &[&str]) -> Result<Taken, Fail> {
+fn hogs(rig: &Rig, count: usize, kinds: &[&str]) -> Result<HogUsage, Fail> {
     let before = objects::counts(rig)?;
     let mut port = 20_000;
-    let mut others = |when: &str| {
+    let mut start_others = |when: &str| {
         port += 2;
         pingpong(rig, 0, port).at(when)?;
         pingpong(rig, OTHER, port + 1).at(when)
@@ -304,19 +308,19 @@ fn hogs(rig: &Rig, count: usize, kinds: &[&str]) -> Result<Taken, Fail> {
         peers.push(start(if n % 2 == 0 { MEMLOCK } else { u32::MAX.into() })?);
     }
     for (n, (peer, kind)) in (0..).zip(peers.iter_mut().zip(kinds.iter().cycle())) {
-        peer.say(kind)?;
+        peer.send_line(kind)?;
         if n % 20 == 3 {
-            others("while the hogs start")?;
+            start_others("while the hogs start")?;
         }
     }
-    others("while the hogs allocate")?;
-    let mut all = Taken::default();
+    start_others("while the hogs allocate")?;
+    let mut all = HogUsage::default();
     for peer in &mut peers {
-        all.add(taken(peer)?);
+        all.add(read_usage(peer)?);
     }
     all.show(&format!("{count} processes of one user"));
     for _ in 0..3 {
-        others("after the hogs have reached their limits")?;
+        start_others("after the hogs have reached their limits")?;
     }
     for peer in &mut peers {
         peer.kill();
@@ -324,13 +328,13 @@ fn hogs(rig: &Rig, count: usize, kinds: &[&str]) -> Result<Taken, Fail> {
     drop(peers);
     objects::counts_return(rig, &before)?;
     // All resources are released: one process gets as much as only an unused share allows.
-    let mut again = start(u32::MAX.into())?;
-    again.say("m")?;
-    let had = taken(&mut again)?;
+    let mut next_hog = start(u32::MAX.into())?;
+    next_hog.send_line("m")?;
+    let had = read_usage(&mut next_hog)?;
     had.show("one process without RLIMIT_MEMLOCK, afterwards");
     ensure!(had.bytes >= 8 * FREE, "only {} bytes afterwards", had.bytes);
-    others("while the last hog runs")?;
-    again.finish()?;
+    start_others("while the last hog runs")?;
+    next_hog.finish()?;
     Ok(all)
 }
 
@@ -348,15 +352,15 @@ fn thousands_of_contexts(rig: &Rig) -> TestResult {
     let before = objects::counts(rig)?;
     let most = (NUM_UARS - KERNEL_AREAS) as u64 / 8 * 7;
     let mut peers = Vec::new();
-    let mut all = Taken::default();
+    let mut all = HogUsage::default();
     for uid in [HOG, OTHER, THIRD] {
-        let mut of_user = Taken::default();
+        let mut of_user = HogUsage::default();
         let mut processes = [start_as(uid, MEMLOCK)?, start_as(uid, MEMLOCK)?];
         for peer in &mut processes {
-            peer.say("x")?;
+            peer.send_line("x")?;
         }
         for peer in &mut processes {
-            of_user.add(taken(peer)?);
+            of_user.add(read_usage(peer)?);
         }
         peers.extend(processes);
         of_user.show(&format!("two processes of user {uid}"));

@@ -3,21 +3,21 @@
 use crate::ffi::context::EventType;
 use crate::ffi::qp::{op, RecvWr, SendWr, Srq};
 use crate::ffi::sys::Errno;
-use crate::outcome::Context as _;
+use crate::outcome::ErrorContext as _;
 use crate::rig::*;
-use crate::{Fail, Test, TestResult};
+use crate::{Fail, GuestTest, TestResult};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
-pub static TESTS: &[Test] = &[
-    Test::new("1/srq-resize-keeps-receives", keeps),
-    Test::new("1/srq-resize-refuses-too-few-entries", too_small),
-    Test::new("1/srq-resize-sets-the-limit-too", with_limit),
-    Test::new("1/srq-resize-under-traffic", under_traffic).limit(180),
+pub static TESTS: &[GuestTest] = &[
+    GuestTest::new("1/srq-resize-keeps-receives", resize_keeps_receives),
+    GuestTest::new("1/srq-resize-refuses-too-few-entries", too_small),
+    GuestTest::new("1/srq-resize-sets-the-limit-too", with_limit),
+    GuestTest::new("1/srq-resize-under-traffic", under_traffic).limit(180),
 ];
 
-fn pair_of(rig: &Rig, max_wr: u32) -> Result<(Pair, Arc<Srq>), Fail> {
+fn pair_of(rig: &Rig, max_wr: u32) -> Result<(QpPair, Arc<Srq>), Fail> {
     let srq = Srq::new(&rig.pd, max_wr, 1).at("an SRQ")?;
     let pair = rig.pair(&PairOpts {
         srq: Some(srq.clone()),
@@ -31,19 +31,19 @@ fn post(srq: &Srq, id: u64) -> Result<(), Errno> {
 }
 
 /// Sends `count` messages from A and checks that the receives of B complete in order.
-fn exchange(pair: &Pair, first: u64, count: u64) -> TestResult {
+fn exchange(pair: &QpPair, first: u64, count: u64) -> TestResult {
     for id in first..first + count {
         pair.a
             .qp
             .post_send(&[SendWr::new(op::SEND, id, &[])])
             .at("a SEND")?;
-        ok(&wait_one(&pair.a.scq, "a SEND")?, id, wc::SEND)?;
-        ok(&wait_one(&pair.b.rcq, "a receive")?, id, wc::RECV)?;
+        expect_success(&wait_one(&pair.a.scq, "a SEND")?, id, wc::SEND)?;
+        expect_success(&wait_one(&pair.b.rcq, "a receive")?, id, wc::RECV)?;
     }
     Ok(())
 }
 
-fn keeps(rig: &Rig) -> TestResult {
+fn resize_keeps_receives(rig: &Rig) -> TestResult {
     let (pair, srq) = pair_of(rig, 16)?;
     let (mut posted, mut done) = (0, 0);
     for (round, (waiting, size)) in [(10, 200), (150, 500), (3, 4), (4, 4), (2, 64)]

@@ -6,26 +6,26 @@ use crate::ffi::mr::access;
 use crate::ffi::qp::{mask, op, state, Qp, SendWr};
 use crate::ffi::sys::Errno;
 use crate::ffi::{Gid, QpAttr};
-use crate::outcome::Context as _;
+use crate::outcome::ErrorContext as _;
 use crate::rig::*;
-use crate::{Fail, Test, TestResult};
+use crate::{Fail, GuestTest, TestResult};
 
-pub static TESTS: &[Test] = &[
-    Test::new("6/illegal-transitions", illegal),
-    Test::new("6/missing-attributes", missing),
-    Test::new("6/surplus-attributes", surplus),
-    Test::new("6/wrong-values", wrong_values),
-    Test::new("6/wrong-cur-state", wrong_cur_state),
-    Test::new("6/any-state-to-reset-and-err", to_reset_and_err),
-    Test::new("6/query-returns-what-was-set", query),
-    Test::new("6/rtr-receives-before-rts", rtr_receives),
-    Test::new("6/rnr-waits-then-delivers", rnr_delivers),
-    Test::new("6/data-in-order", data_in_order),
-    Test::new("6/psn-wraps", psn_wraps),
-    Test::new("6/path-mtu", path_mtu),
-    Test::new("6/timeout-zero-waits-for-ever", timeout_zero),
-    Test::new("6/many-reads-beyond-max-rd-atomic", rd_atomic),
-    Test::new("6/rtr-to-rts-changes-access-flags", change_access),
+pub static TESTS: &[GuestTest] = &[
+    GuestTest::new("6/illegal-transitions", illegal),
+    GuestTest::new("6/missing-attributes", missing),
+    GuestTest::new("6/surplus-attributes", surplus),
+    GuestTest::new("6/wrong-values", wrong_values),
+    GuestTest::new("6/wrong-cur-state", wrong_cur_state),
+    GuestTest::new("6/any-state-to-reset-and-err", to_reset_and_err),
+    GuestTest::new("6/query-returns-what-was-set", query),
+    GuestTest::new("6/rtr-receives-before-rts", rtr_receives),
+    GuestTest::new("6/rnr-waits-then-delivers", rnr_delivers),
+    GuestTest::new("6/data-in-order", data_in_order),
+    GuestTest::new("6/psn-wraps", psn_wraps),
+    GuestTest::new("6/path-mtu", path_mtu),
+    GuestTest::new("6/timeout-zero-waits-for-ever", timeout_zero),
+    GuestTest::new("6/many-reads-beyond-max-rd-atomic", rd_atomic),
+    GuestTest::new("6/rtr-to-rts-changes-access-flags", change_access),
 ];
 
 /// No order is guaranteed for a whole message, although its last bytes arrive last
@@ -34,15 +34,15 @@ fn data_in_order(rig: &Rig) -> TestResult {
     let pair = rig.pair(&PairOpts::default())?;
     for opcode in [op::WRITE, op::SEND, op::READ] {
         for flags in [0, 1] {
-            let told = pair.a.qp.data_in_order(opcode, flags);
-            ensure_eq!(told, 0, "operation {opcode}, flags {flags}");
+            let answer = pair.a.qp.data_in_order(opcode, flags);
+            ensure_eq!(answer, 0, "operation {opcode}, flags {flags}");
         }
     }
     Ok(())
 }
 
 /// Creates a QP and moves it to a state.
-fn at_state(rig: &Rig, to: u32) -> Result<End, Fail> {
+fn at_state(rig: &Rig, to: u32) -> Result<QpEndpoint, Fail> {
     let opts = PairOpts::default();
     let e = rig.end(&opts)?;
     let path: &[u32] = match to {
@@ -61,7 +61,7 @@ fn at_state(rig: &Rig, to: u32) -> Result<End, Fail> {
     Ok(e)
 }
 
-fn full(rig: &Rig, e: &End, to: u32) -> QpAttr {
+fn full(rig: &Rig, e: &QpEndpoint, to: u32) -> QpAttr {
     QpAttr {
         qp_state: to,
         ..attrs(rig.gid, e.qp.qpn(), &Conn::default())
@@ -423,12 +423,12 @@ fn rtr_receives(rig: &Rig) -> TestResult {
     b.recv(1, 0, 64)?;
     move_to(&b.qp, state::RTR, rig.gid, a.qp.qpn(), &opts.conn_b)?;
     a.qp.post_send(&[SendWr::new(op::SEND, 2, &[a.mr.sge(0, 8)])])?;
-    ok(&wait_one(&b.rcq, "receive in RTR")?, 1, wc::RECV)?;
-    ok(&wait_one(&a.scq, "send to a peer in RTR")?, 2, wc::SEND)?;
+    expect_success(&wait_one(&b.rcq, "receive in RTR")?, 1, wc::RECV)?;
+    expect_success(&wait_one(&a.scq, "send to a peer in RTR")?, 2, wc::SEND)?;
     // COMM_EST arrives once.
     drop(rig.expect_event(crate::ffi::context::EventType::COMM_EST, b.qp.element())?);
     a.qp.post_send(&[SendWr::new(op::WRITE, 3, &[]).remote(0, 0)])?;
-    ok(&wait_one(&a.scq, "second")?, 3, wc::RDMA_WRITE)?;
+    expect_success(&wait_one(&a.scq, "second")?, 3, wc::RDMA_WRITE)?;
     rig.expect_no_event(QUIET)
 }
 
@@ -444,8 +444,8 @@ fn rnr_delivers(rig: &Rig) -> TestResult {
             p.b.recv(i, 0, 4096)?;
         }
         for i in 0..4 {
-            ok(&wait_one(&p.b.rcq, "late receive")?, i, wc::RECV)?;
-            ok(&wait_one(&p.a.scq, "waiting send")?, i, wc::SEND)?;
+            expect_success(&wait_one(&p.b.rcq, "late receive")?, i, wc::RECV)?;
+            expect_success(&wait_one(&p.a.scq, "waiting send")?, i, wc::SEND)?;
         }
     }
     Ok(())
@@ -493,7 +493,7 @@ fn timeout_zero(rig: &Rig) -> TestResult {
         "timeout 0 is no timeout",
     )?;
     set_state(&p.a.qp, state::ERR)?;
-    err(
+    expect_error(
         &wait_one(&p.a.scq, "flushed")?,
         1,
         status::WR_FLUSH_ERR,
@@ -512,7 +512,7 @@ fn rd_atomic(rig: &Rig) -> TestResult {
                 .post_send(&[wr.remote(p.b.mr.at(0), p.b.mr.rkey())])?;
         }
         for (i, w) in wait(&p.a.scq, 16, "reads")?.iter().enumerate() {
-            ok(w, i as u64, wc::RDMA_READ).at(&format!("max_rd_atomic {n}"))?;
+            expect_success(w, i as u64, wc::RDMA_READ).at(&format!("max_rd_atomic {n}"))?;
         }
     }
     Ok(())
@@ -531,7 +531,7 @@ fn change_access(rig: &Rig) -> TestResult {
     let wr = SendWr::new(op::WRITE, 1, &[p.a.mr.sge(0, 8)]);
     p.a.qp
         .post_send(&[wr.remote(p.b.mr.at(0), p.b.mr.rkey())])?;
-    ok(
+    expect_success(
         &wait_one(&p.a.scq, "write after it was enabled")?,
         1,
         wc::RDMA_WRITE,

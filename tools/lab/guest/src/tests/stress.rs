@@ -3,25 +3,27 @@
 use super::events::checked_exchange;
 use super::{changes, srq, windows, xrc};
 use crate::ffi::qp::{op, SendWr};
-use crate::outcome::Context as _;
-use crate::pattern::Rng;
+use crate::outcome::ErrorContext as _;
+use crate::pattern::PatternRng;
 use crate::rig::*;
-use crate::{Fail, Test, TestResult};
+use crate::{Fail, GuestTest, TestResult};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-pub static TESTS: &[Test] = &[
-    Test::new("1.7/single-posts-at-random-gaps-short", |r| {
+pub static TESTS: &[GuestTest] = &[
+    GuestTest::new("1.7/single-posts-at-random-gaps-short", |r| {
         single_posts(r, 3000)
     })
     .limit(120),
-    Test::new("long/single-posts-at-random-gaps", |r| {
+    GuestTest::new("long/single-posts-at-random-gaps", |r| {
         single_posts(r, 100_000)
     })
     .limit(900)
     .long(),
-    Test::new("long/byte-checked-load", load).limit(300).long(),
-    Test::new("long/changes-under-traffic", all_changes)
+    GuestTest::new("long/byte-checked-load", load)
+        .limit(300)
+        .long(),
+    GuestTest::new("long/changes-under-traffic", all_changes)
         .limit(1200)
         .long(),
 ];
@@ -41,14 +43,14 @@ fn single_posts(rig: &Rig, total: u64) -> TestResult {
                 s.spawn(move || -> TestResult {
                     let own = if t < 2 { None } else { Some(Rig::new()?) };
                     let p = own.as_ref().unwrap_or(rig).pair(&PairOpts::default())?;
-                    let mut rng = Rng::new(t);
+                    let mut rng = PatternRng::new(t);
                     for i in 0..total / THREADS {
                         let wr = SendWr::new(op::WRITE, i, &[p.a.mr.sge(0, 8)]);
                         let start = Instant::now();
                         p.a.qp
                             .post_send(&[wr.remote(p.b.mr.at(0), p.b.mr.rkey())])?;
                         let w = wait_one(&p.a.scq, "a single post").at(&format!("post {i}"))?;
-                        ok(&w, i, wc::RDMA_WRITE)?;
+                        expect_success(&w, i, wc::RDMA_WRITE)?;
                         longest.fetch_max(start.elapsed().as_micros() as u64, Ordering::Relaxed);
                         // The thread spins in half of the gaps and sleeps in the others, as
                         // programs do.

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 //! Test of the driver's tracepoints.
 use crate::ffi::qp::{op, state, SendWr};
-use crate::outcome::Context as _;
+use crate::outcome::ErrorContext as _;
 use crate::rig::*;
-use crate::{Fail, Test, TestResult};
+use crate::{Fail, GuestTest, TestResult};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-pub static TESTS: &[Test] = &[Test::new("ops/tracepoints", tracepoints).alone()];
+pub static TESTS: &[GuestTest] = &[GuestTest::new("ops/tracepoints", tracepoints).alone()];
 
 const TRACING: &str = "/sys/kernel/tracing";
 
 /// A tracing instance of the kernel in which only the driver's events are enabled.
-struct Tracing(PathBuf);
+struct TraceInstance(PathBuf);
 
-impl Tracing {
-    fn start() -> Result<Tracing, Fail> {
+impl TraceInstance {
+    fn start() -> Result<TraceInstance, Fail> {
         if !Path::new(TRACING).join("events").exists() {
             let mount = ["-t", "tracefs", "tracefs", TRACING];
             let _ = Command::new("mount").args(mount).status();
@@ -23,7 +23,7 @@ impl Tracing {
         if !Path::new(TRACING).join("events/verbena").exists() {
             return Err(Fail::Skipped("no tracepoints of this device".into()));
         }
-        let this = Tracing(Path::new(TRACING).join("instances/verbena-guest-tests"));
+        let this = TraceInstance(Path::new(TRACING).join("instances/verbena-guest-tests"));
         let _ = std::fs::remove_dir(&this.0);
         std::fs::create_dir(&this.0).at("an instance")?;
         this.enable("1")?;
@@ -43,7 +43,7 @@ impl Tracing {
     }
 }
 
-impl Drop for Tracing {
+impl Drop for TraceInstance {
     fn drop(&mut self) {
         let _ = self.enable("0");
         let _ = std::fs::remove_dir(&self.0);
@@ -61,13 +61,13 @@ fn value<'a>(line: &'a str, name: &str) -> &'a str {
 
 /// Checks that the trace has each command, each state change and each event, in order.
 fn tracepoints(rig: &Rig) -> TestResult {
-    let tracing = Tracing::start()?;
+    let tracing = TraceInstance::start()?;
     let p = rig.pair(&PairOpts::default())?;
     let wr = SendWr::new(op::WRITE, 1, &[p.a.mr.sge(0, 8)]);
     let wr = wr.remote(p.b.mr.at(0), !p.b.mr.rkey());
     p.a.qp.post_send(&[wr]).at("a WRITE")?;
     let failed = wait_one(&p.a.scq, "a wrong key")?;
-    err(&failed, 1, status::REM_ACCESS_ERR, &p.a.qp)?;
+    expect_error(&failed, 1, status::REM_ACCESS_ERR, &p.a.qp)?;
     rig.event("QP_ACCESS_ERR")?;
     set_state(&p.a.qp, state::RESET)?;
     let (a, b) = (p.a.qp.qpn().to_string(), p.b.qp.qpn().to_string());

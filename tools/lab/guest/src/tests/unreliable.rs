@@ -1,29 +1,29 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 //! Tests of UC and UD: which packets arrive, which are dropped silently, and how the send queues
 //! fail and recover.
-use crate::ffi::qp::{mask, op, state, Ah, Destination, Qp, QpInit, RecvWr, SendWr, Srq};
+use crate::ffi::qp::{mask, op, state, Ah, Qp, QpInit, RecvWr, SendWr, Srq, UdDestination};
 use crate::ffi::sys::Errno;
 use crate::ffi::{QpAttr, Wc};
-use crate::outcome::Context as _;
+use crate::outcome::ErrorContext as _;
 use crate::rig::*;
-use crate::{Fail, Test, TestResult};
+use crate::{Fail, GuestTest, TestResult};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-pub static TESTS: &[Test] = &[
-    Test::new("1.6/ud-header-address-and-immediate", ud_receive),
-    Test::new("3/ud-drops", ud_drops),
-    Test::new("3.1/ud-longer-than-the-mtu", ud_too_long),
-    Test::new("3.2/ud-has-no-write", |rig| op_err(rig, UD, op::WRITE)),
-    Test::new("3.2/uc-has-no-read", |rig| op_err(rig, UC, op::READ)),
-    Test::new("3.2/ud-address-handle-of-another-pd", foreign_ah),
-    Test::new("ops/uc", uc_operations),
-    Test::new("3/uc-drops", uc_drops),
-    Test::new("5/sqe-back-to-rts", sqe_recovery),
-    Test::new("3.16/uc-on-an-srq-abandoned-message", abandoned).limit(120),
-    Test::new("3/uc-receive-of-an-abandoned-message", used_again).limit(120),
-    Test::new("3/too-long-for-a-receive-of-an-srq", too_long_for_srq),
-    Test::new("6/illegal-transitions-from-sqe", illegal_from_sqe),
+pub static TESTS: &[GuestTest] = &[
+    GuestTest::new("1.6/ud-header-address-and-immediate", ud_receive),
+    GuestTest::new("3/ud-drops", ud_drops),
+    GuestTest::new("3.1/ud-longer-than-the-mtu", ud_too_long),
+    GuestTest::new("3.2/ud-has-no-write", |rig| op_err(rig, UD, op::WRITE)),
+    GuestTest::new("3.2/uc-has-no-read", |rig| op_err(rig, UC, op::READ)),
+    GuestTest::new("3.2/ud-address-handle-of-another-pd", foreign_ah),
+    GuestTest::new("ops/uc", uc_operations),
+    GuestTest::new("3/uc-drops", uc_drops),
+    GuestTest::new("5/sqe-back-to-rts", sqe_recovery),
+    GuestTest::new("3.16/uc-on-an-srq-abandoned-message", abandoned).limit(120),
+    GuestTest::new("3/uc-receive-of-an-abandoned-message", used_again).limit(120),
+    GuestTest::new("3/too-long-for-a-receive-of-an-srq", too_long_for_srq),
+    GuestTest::new("6/illegal-transitions-from-sqe", illegal_from_sqe),
 ];
 
 const UC: u32 = 3;
@@ -50,7 +50,7 @@ fn to_state(qp: &Qp, qp_type: u32, to: u32, gid: crate::ffi::Gid, dest: u32) -> 
 }
 
 /// Creates a UD end in RTS.
-pub(super) fn datagram_end(rig: &Rig) -> Result<End, Fail> {
+pub(super) fn datagram_end(rig: &Rig) -> Result<QpEndpoint, Fail> {
     let end = unreliable_end(rig, UD, &PairOpts::default(), None)?;
     for to in [state::INIT, state::RTR, state::RTS] {
         to_state(&end.qp, UD, to, rig.gid, 0)?;
@@ -63,7 +63,7 @@ fn unreliable_end(
     qp_type: u32,
     opts: &PairOpts,
     srq: Option<Arc<Srq>>,
-) -> Result<End, Fail> {
+) -> Result<QpEndpoint, Fail> {
     let end = rig.end(opts)?;
     let init = QpInit {
         qp_type,
@@ -71,11 +71,11 @@ fn unreliable_end(
         ..end.qp.init.clone()
     };
     let qp = Qp::new(&rig.pd, &init).at("a queue pair")?;
-    Ok(End { qp, ..end })
+    Ok(QpEndpoint { qp, ..end })
 }
 
 /// Creates two ends of a transport in RTS, and for UD the destination of the second end.
-pub(super) fn ends(rig: &Rig, qp_type: u32) -> Result<(Pair, Option<Destination>), Fail> {
+pub(super) fn ends(rig: &Rig, qp_type: u32) -> Result<(QpPair, Option<UdDestination>), Fail> {
     ends_of(rig, qp_type, &PairOpts::default(), None)
 }
 
@@ -85,7 +85,7 @@ fn ends_of(
     qp_type: u32,
     opts: &PairOpts,
     srq: Option<Arc<Srq>>,
-) -> Result<(Pair, Option<Destination>), Fail> {
+) -> Result<(QpPair, Option<UdDestination>), Fail> {
     let a = unreliable_end(rig, qp_type, opts, None)?;
     let b = unreliable_end(rig, qp_type, opts, srq)?;
     for (own, peer) in [(&a, &b), (&b, &a)] {
@@ -94,7 +94,7 @@ fn ends_of(
         }
     }
     let to = match qp_type {
-        UD => Some(Destination {
+        UD => Some(UdDestination {
             ah: Arc::new(Ah::new(
                 &rig.pd,
                 &attrs(rig.gid, 0, &Conn::default()).ah_attr,
@@ -104,10 +104,10 @@ fn ends_of(
         }),
         _ => None,
     };
-    Ok((Pair { a, b }, to))
+    Ok((QpPair { a, b }, to))
 }
 
-fn post(p: &Pair, to: &Option<Destination>, wr: SendWr) -> TestResult {
+fn post(p: &QpPair, to: &Option<UdDestination>, wr: SendWr) -> TestResult {
     let wr = match to {
         Some(to) => wr.to(to),
         None => wr,
@@ -117,12 +117,12 @@ fn post(p: &Pair, to: &Option<Destination>, wr: SendWr) -> TestResult {
 
 /// Sends until the peer has received a message, because packets may be lost. Each send must
 /// complete with success.
-fn arrives(p: &Pair, to: &Option<Destination>, wr: &SendWr) -> Result<Wc, Fail> {
+fn expect_arrival(p: &QpPair, to: &Option<UdDestination>, wr: &SendWr) -> Result<Wc, Fail> {
     for _ in 0..100 {
         post(p, to, wr.clone())?;
         let sent = wait_one(&p.a.scq, "a send")?;
         ensure_eq!(sent.status, status::SUCCESS, "status of a send");
-        let until = Instant::now() + Duration::from_millis(if lossy() { 100 } else { 5000 });
+        let until = Instant::now() + Duration::from_millis(if is_lossy() { 100 } else { 5000 });
         while Instant::now() < until {
             if let Some(one) = p.b.rcq.poll(1)?.first() {
                 return Ok(*one);
@@ -135,7 +135,7 @@ fn arrives(p: &Pair, to: &Option<Destination>, wr: &SendWr) -> Result<Wc, Fail> 
 
 /// Sends a few messages that succeed and do not arrive, and checks that the peer's receive does not
 /// complete.
-fn vanish(p: &Pair, to: &Option<Destination>, wr: &SendWr, what: &str) -> TestResult {
+fn expect_dropped(p: &QpPair, to: &Option<UdDestination>, wr: &SendWr, what: &str) -> TestResult {
     for _ in 0..3 {
         post(p, to, wr.clone())?;
         let sent = wait_one(&p.a.scq, what)?;
@@ -146,7 +146,7 @@ fn vanish(p: &Pair, to: &Option<Destination>, wr: &SendWr, what: &str) -> TestRe
     Ok(())
 }
 
-fn send(p: &Pair, wr_id: u64, len: usize) -> SendWr {
+fn send(p: &QpPair, wr_id: u64, len: usize) -> SendWr {
     SendWr::new(op::SEND, wr_id, &[p.a.mr.sge(0, len)])
 }
 
@@ -159,8 +159,8 @@ fn ud_receive(rig: &Rig) -> TestResult {
         opcode: op::SEND_IMM,
         ..send(&p, 9, 700).imm(0x0102_0304)
     };
-    let got = arrives(&p, &to, &wr)?;
-    ok(&got, 5, wc::RECV)?;
+    let got = expect_arrival(&p, &to, &wr)?;
+    expect_success(&got, 5, wc::RECV)?;
     ensure_eq!(got.byte_len as usize, 700 + GRH, "length");
     ensure_eq!(got.src_qp, p.a.qp.qpn(), "QPN of the sender");
     ensure_eq!(got.qp_num, p.b.qp.qpn(), "QPN");
@@ -192,22 +192,22 @@ fn ud_receive(rig: &Rig) -> TestResult {
 fn ud_drops(rig: &Rig) -> TestResult {
     let (p, to) = ends(rig, UD)?;
     let good = to.clone().ok_or("a destination")?;
-    vanish(&p, &to, &send(&p, 1, 8), "no receive is posted")?;
+    expect_dropped(&p, &to, &send(&p, 1, 8), "no receive is posted")?;
     p.b.recv(5, 0, GRH + 100)?;
-    let wrong = Some(Destination {
+    let wrong = Some(UdDestination {
         qkey: QKEY + 1,
         ..good.clone()
     });
-    vanish(&p, &wrong, &send(&p, 2, 8), "another Q_Key")?;
-    let nobody = Some(Destination {
+    expect_dropped(&p, &wrong, &send(&p, 2, 8), "another Q_Key")?;
+    let nobody = Some(UdDestination {
         qpn: 0xff_fff0,
         ..good
     });
-    vanish(&p, &nobody, &send(&p, 3, 8), "no such queue pair")?;
-    vanish(&p, &to, &send(&p, 4, 101), "longer than the receive")?;
+    expect_dropped(&p, &nobody, &send(&p, 3, 8), "no such queue pair")?;
+    expect_dropped(&p, &to, &send(&p, 4, 101), "longer than the receive")?;
     // The next datagram that fits takes the receive.
-    let got = arrives(&p, &to, &send(&p, 5, 100))?;
-    ok(&got, 5, wc::RECV)?;
+    let got = expect_arrival(&p, &to, &send(&p, 5, 100))?;
+    expect_success(&got, 5, wc::RECV)?;
     ensure_eq!(got.byte_len as usize, 100 + GRH, "length");
     rig.expect_no_event(QUIET)
 }
@@ -216,20 +216,20 @@ fn ud_drops(rig: &Rig) -> TestResult {
 fn ud_too_long(rig: &Rig) -> TestResult {
     let (p, to) = ends(rig, UD)?;
     p.b.recv(5, 0, 20_000)?;
-    vanish(&p, &to, &send(&p, 1, 9_000), "longer than a packet")?;
-    ok(&arrives(&p, &to, &send(&p, 2, 1000))?, 5, wc::RECV)
+    expect_dropped(&p, &to, &send(&p, 1, 9_000), "longer than a packet")?;
+    expect_success(&expect_arrival(&p, &to, &send(&p, 2, 1000))?, 5, wc::RECV)
 }
 
 /// Checks that the send completes in error, that the next send is flushed, and that the QP moves to
 /// SQE without an event.
-fn fails(rig: &Rig, p: &Pair, to: &Option<Destination>, bad: SendWr) -> TestResult {
+fn fails(rig: &Rig, p: &QpPair, to: &Option<UdDestination>, bad: SendWr) -> TestResult {
     let bad = SendWr { wr_id: 1, ..bad };
     p.a.qp.post_send(&[bad]).at("a post")?;
     // The send is flushed whether it is posted before or after the QP moves to SQE.
     post(p, to, send(p, 2, 8))?;
     let sends = wait(&p.a.scq, 2, "the error and the flush")?;
-    err(&sends[0], 1, status::LOC_QP_OP_ERR, &p.a.qp)?;
-    err(&sends[1], 2, status::WR_FLUSH_ERR, &p.a.qp)?;
+    expect_error(&sends[0], 1, status::LOC_QP_OP_ERR, &p.a.qp)?;
+    expect_error(&sends[1], 2, status::WR_FLUSH_ERR, &p.a.qp)?;
     wait_state(&p.a.qp, state::SQE)?;
     rig.expect_no_event(QUIET)
 }
@@ -245,14 +245,14 @@ fn foreign_ah(rig: &Rig) -> TestResult {
     let (p, to) = ends(rig, UD)?;
     let pd = rig.ctx.alloc_pd()?;
     let attr = attrs(rig.gid, 0, &Conn::default()).ah_attr;
-    let foreign = Destination {
+    let foreign = UdDestination {
         ah: Arc::new(Ah::new(&pd, &attr)?),
         ..to.clone().ok_or("a destination")?
     };
     let bad = send(&p, 1, 8).to(&foreign);
     p.a.qp.post_send(&[bad]).at("a post")?;
     let one = wait_one(&p.a.scq, "the error")?;
-    err(&one, 1, status::LOC_QP_OP_ERR, &p.a.qp)?;
+    expect_error(&one, 1, status::LOC_QP_OP_ERR, &p.a.qp)?;
     wait_state(&p.a.qp, state::SQE)
 }
 
@@ -262,15 +262,15 @@ fn uc_operations(rig: &Rig) -> TestResult {
     let bytes: Vec<u8> = (0..5000).map(|i| (i * 13 + 1) as u8).collect();
     p.a.mr.buf.write(0, &bytes);
     p.b.recv(5, 100, 6000)?;
-    let got = arrives(&p, &to, &send(&p, 1, 5000))?;
-    ok(&got, 5, wc::RECV)?;
+    let got = expect_arrival(&p, &to, &send(&p, 1, 5000))?;
+    expect_success(&got, 5, wc::RECV)?;
     ensure_eq!(got.byte_len, 5000, "length");
     ensure!(p.b.mr.buf.read(100, 5000) == bytes, "the bytes of a SEND");
     p.b.recv(6, 0, 0)?;
     let wr = SendWr::new(op::WRITE_IMM, 2, &[p.a.mr.sge(0, 5000)]).imm(7);
     let wr = wr.remote(p.b.mr.at(20_000), p.b.mr.rkey());
-    let got = arrives(&p, &to, &wr)?;
-    ok(&got, 6, wc::RECV_RDMA_WITH_IMM)?;
+    let got = expect_arrival(&p, &to, &wr)?;
+    expect_success(&got, 6, wc::RECV_RDMA_WITH_IMM)?;
     ensure_eq!(
         (got.byte_len, got.imm_data),
         (5000, 7),
@@ -285,7 +285,7 @@ fn uc_operations(rig: &Rig) -> TestResult {
 
 fn uc_drops(rig: &Rig) -> TestResult {
     let (p, to) = ends(rig, UC)?;
-    vanish(&p, &to, &send(&p, 1, 8), "no receive is posted")?;
+    expect_dropped(&p, &to, &send(&p, 1, 8), "no receive is posted")?;
     p.b.recv(5, 0, 3000)?;
     p.b.mr.buf.write(30_000, &[9; 8]);
     for (what, addr, rkey) in [
@@ -293,11 +293,11 @@ fn uc_drops(rig: &Rig) -> TestResult {
         ("out of its bounds", p.b.mr.at(64 * 1024 - 4), p.b.mr.rkey()),
     ] {
         let wr = SendWr::new(op::WRITE_IMM, 2, &[p.a.mr.sge(0, 8)]).imm(1);
-        vanish(&p, &to, &wr.remote(addr, rkey), what)?;
+        expect_dropped(&p, &to, &wr.remote(addr, rkey), what)?;
     }
     ensure_eq!(p.b.mr.buf.read(30_000, 8), [9; 8], "the unchanged memory");
-    vanish(&p, &to, &send(&p, 3, 3001), "longer than the receive")?;
-    ok(&arrives(&p, &to, &send(&p, 4, 3000))?, 5, wc::RECV)?;
+    expect_dropped(&p, &to, &send(&p, 3, 3001), "longer than the receive")?;
+    expect_success(&expect_arrival(&p, &to, &send(&p, 4, 3000))?, 5, wc::RECV)?;
     rig.expect_no_event(QUIET)
 }
 
@@ -321,7 +321,7 @@ fn sqe_recovery(rig: &Rig) -> TestResult {
                 .modify(&attr, mask::STATE | mask::CUR_STATE)
                 .at("SQE to RTS")?;
             p.b.recv(50, 0, 2000)?;
-            ok(&arrives(&p, &to, &send(&p, 3, 500))?, 50, wc::RECV)?;
+            expect_success(&expect_arrival(&p, &to, &send(&p, 3, 500))?, 50, wc::RECV)?;
         }
     }
     Ok(())
@@ -337,15 +337,15 @@ fn abandoned(rig: &Rig) -> TestResult {
             // If enough receives are left from the previous round, the SRQ has no room for more.
             let _ = srq.post(&[RecvWr::new(wr_id, &[p.b.mr.sge(0, LONG)])]);
         }
-        give_up(rig, &p, round)?;
-        let small = arrives(&p, &None, &send(&p, 9, 8))?;
+        reset_while_sending(rig, &p, round)?;
+        let small = expect_arrival(&p, &None, &send(&p, 9, 8))?;
         ensure_eq!(p.b.qp.state()?, state::RTS, "state of the receiver");
         if small.status == status::REM_ABORT_ERR {
             ensure!(small.vendor_err != 0, "no vendor_err");
             // If packets are lost, a lost packet of the long message may have aborted it, and the
             // small message may be lost, too.
-            let next = match lossy() {
-                true => arrives(&p, &None, &send(&p, 9, 8))?,
+            let next = match is_lossy() {
+                true => expect_arrival(&p, &None, &send(&p, 9, 8))?,
                 false => wait_one(&p.b.rcq, "the message after it")?,
             };
             ensure_eq!(
@@ -376,7 +376,7 @@ fn long_buffers() -> PairOpts {
 }
 
 /// Begins a long message at A and resets A after a delay that differs by round.
-fn give_up(rig: &Rig, p: &Pair, round: u64) -> TestResult {
+fn reset_while_sending(rig: &Rig, p: &QpPair, round: u64) -> TestResult {
     let long = SendWr::new(op::SEND, round, &[p.a.mr.sge(0, LONG)]);
     p.a.qp.post_send(&[long]).at("a long SEND")?;
     std::thread::sleep(Duration::from_micros(round % 20 * 50));
@@ -397,13 +397,13 @@ fn used_again(rig: &Rig) -> TestResult {
     for round in 0..ROUNDS {
         p.b.mr.buf.fill(0, 1024, 0);
         p.b.recv(1, 0, LONG)?;
-        give_up(rig, &p, round)?;
+        reset_while_sending(rig, &p, round)?;
         let first = match p.b.rcq.poll(1)?.first() {
             // The long message had arrived before the reset.
             Some(one) => *one,
-            None => arrives(&p, &None, &send(&p, 9, 8))?,
+            None => expect_arrival(&p, &None, &send(&p, 9, 8))?,
         };
-        ok(&first, 1, wc::RECV).at(&format!("round {round}"))?;
+        expect_success(&first, 1, wc::RECV).at(&format!("round {round}"))?;
         if first.byte_len == 8 && p.b.mr.buf.read(BEHIND, 1) == [0x5a] {
             ensure!(p.b.mr.buf.read(0, 8) == [0x5a; 8], "the small message");
             return Ok(());
@@ -421,11 +421,11 @@ fn too_long_for_srq(rig: &Rig) -> TestResult {
             let room = p.b.mr.sge(0, head + 100);
             srq.post(&[RecvWr::new(wr_id, &[room])]).at("a receive")?;
         }
-        let long = arrives(&p, &to, &send(&p, 1, 101))?;
-        err(&long, 5, status::LOC_LEN_ERR, &p.b.qp)?;
+        let long = expect_arrival(&p, &to, &send(&p, 1, 101))?;
+        expect_error(&long, 5, status::LOC_LEN_ERR, &p.b.qp)?;
         ensure_eq!(p.b.qp.state()?, state::RTS, "state of the receiver");
-        let good = arrives(&p, &to, &send(&p, 2, 100))?;
-        ok(&good, 6, wc::RECV).at("the next")?;
+        let good = expect_arrival(&p, &to, &send(&p, 2, 100))?;
+        expect_success(&good, 6, wc::RECV).at("the next")?;
         ensure_eq!(good.byte_len as usize, head + 100, "its length");
     }
     rig.expect_no_event(QUIET)

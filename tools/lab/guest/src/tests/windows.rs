@@ -3,21 +3,21 @@
 use crate::ffi::context::EventType;
 use crate::ffi::destroy::Destroy;
 use crate::ffi::mr::{access, Mr};
-use crate::ffi::mw::{mw_type, Bind, Mw};
+use crate::ffi::mw::{mw_type, Mw, MwBind};
 use crate::ffi::qp::{op, state, SendWr};
 use crate::ffi::sys::Errno;
-use crate::outcome::Context as _;
+use crate::outcome::ErrorContext as _;
 use crate::rig::*;
-use crate::{Fail, Test, TestResult};
+use crate::{Fail, GuestTest, TestResult};
 
-pub static TESTS: &[Test] = &[
-    Test::new("7/windows-of-type-1", type_1),
-    Test::new("7/windows-of-type-2", type_2),
-    Test::new("3/mw-bind-err", bind_errors),
-    Test::new("3.6/failed-remote-invalidate", remote_invalidate),
-    Test::new("7/region-with-windows-is-busy", busy),
-    Test::new("7/windows-churn", churn).limit(180),
-    Test::new("long/a-window-never-gets-the-key-of-another", not_again)
+pub static TESTS: &[GuestTest] = &[
+    GuestTest::new("7/windows-of-type-1", type_1),
+    GuestTest::new("7/windows-of-type-2", type_2),
+    GuestTest::new("3/mw-bind-err", bind_errors),
+    GuestTest::new("3.6/failed-remote-invalidate", remote_invalidate),
+    GuestTest::new("7/region-with-windows-is-busy", busy),
+    GuestTest::new("7/windows-churn", churn).limit(180),
+    GuestTest::new("long/a-window-never-gets-the-key-of-another", not_again)
         .limit(300)
         .long(),
 ];
@@ -26,14 +26,14 @@ const MW_BIND_ERR: u32 = 6;
 const WRITE: u32 = access::LOCAL_WRITE | access::REMOTE_WRITE;
 
 /// Creates a pair, and a region of B that windows can be bound to and that grants the peer nothing.
-fn rig_of(rig: &Rig) -> Result<(Pair, Mr), Fail> {
+fn rig_of(rig: &Rig) -> Result<(QpPair, Mr), Fail> {
     let pair = rig.pair(&PairOpts::default())?;
     let mr = Mr::new(&rig.pd, 8192, access::LOCAL_WRITE | access::MW_BIND)?;
     Ok((pair, mr))
 }
 
-fn whole(mr: &Mr, access: u32) -> Bind<'_> {
-    Bind {
+fn whole(mr: &Mr, access: u32) -> MwBind<'_> {
+    MwBind {
         mr: Some(mr),
         addr: mr.buf.addr(),
         length: mr.buf.len() as u64,
@@ -43,19 +43,19 @@ fn whole(mr: &Mr, access: u32) -> Bind<'_> {
 
 /// Returns the status of a WRITE of one byte by A. After an error, takes B's event and connects the
 /// pair again.
-fn write(rig: &Rig, pair: &Pair, addr: u64, rkey: u32) -> Result<u32, Fail> {
+fn write(rig: &Rig, pair: &QpPair, addr: u64, rkey: u32) -> Result<u32, Fail> {
     let wr = SendWr::new(op::WRITE, 1, &[pair.a.mr.sge(0, 1)]);
     pair.a.qp.post_send(&[wr.remote(addr, rkey)])?;
     let status = wait_one(&pair.a.scq, "a WRITE")?.status;
     if status != status::SUCCESS {
         drop(rig.expect_event(EventType::QP_ACCESS_ERR, pair.b.qp.element())?);
-        again(rig, pair)?;
+        reset_and_connect(rig, pair)?;
     }
     Ok(status)
 }
 
 /// Moves both QPs to RESET and back to RTS.
-fn again(rig: &Rig, pair: &Pair) -> TestResult {
+fn reset_and_connect(rig: &Rig, pair: &QpPair) -> TestResult {
     for qp in [&pair.a.qp, &pair.b.qp] {
         set_state(qp, state::RESET)?;
     }
@@ -64,7 +64,7 @@ fn again(rig: &Rig, pair: &Pair) -> TestResult {
 }
 
 /// Binds by a work request of B and returns the status of its completion.
-fn bind(pair: &Pair, mw: &Mw, key: u32, to: Bind<'_>) -> Result<u32, Fail> {
+fn bind(pair: &QpPair, mw: &Mw, key: u32, to: MwBind<'_>) -> Result<u32, Fail> {
     pair.b.qp.bind(9, mw, key, to).at("posting a bind")?;
     let done = wait_one(&pair.b.scq, "a bind")?;
     if done.status == status::SUCCESS {
@@ -84,13 +84,13 @@ fn type_1(rig: &Rig) -> TestResult {
     );
     let mut keys = Vec::new();
     for round in 0..3 {
-        let to = Bind {
+        let to = MwBind {
             addr: at + 16 * round,
             length: 16,
             ..whole(&mr, WRITE)
         };
         pair.b.qp.bind_1(9, &mw, to).at("ibv_bind_mw")?;
-        ok(&wait_one(&pair.b.scq, "a bind")?, 9, wc::BIND_MW)?;
+        expect_success(&wait_one(&pair.b.scq, "a bind")?, 9, wc::BIND_MW)?;
         ensure!(!keys.contains(&mw.rkey()), "the key stays {:#x}", mw.rkey());
         let last = to.addr + 15;
         ensure_eq!(
@@ -110,21 +110,21 @@ fn type_1(rig: &Rig) -> TestResult {
         }
         keys.push(mw.rkey());
     }
-    let nothing = Bind {
+    let nothing = MwBind {
         mr: None,
         addr: 0,
         length: 0,
         access: 0,
     };
     pair.b.qp.bind_1(9, &mw, nothing).at("to nothing")?;
-    ok(&wait_one(&pair.b.scq, "a bind")?, 9, wc::BIND_MW)?;
+    expect_success(&wait_one(&pair.b.scq, "a bind")?, 9, wc::BIND_MW)?;
     ensure_eq!(
         write(rig, &pair, at + 32, mw.rkey())?,
         status::REM_ACCESS_ERR,
         "bound to nothing"
     );
     // These binds are invalid in themselves.
-    let wrong = Bind {
+    let wrong = MwBind {
         mr: None,
         addr: at,
         length: 8,
@@ -154,7 +154,7 @@ fn type_1(rig: &Rig) -> TestResult {
     rig.expect_no_event(QUIET)
 }
 
-fn invalidate(pair: &Pair, key: u32) -> Result<u32, Fail> {
+fn invalidate(pair: &QpPair, key: u32) -> Result<u32, Fail> {
     let wr = SendWr::new(op::LOCAL_INV, 7, &[]).imm(key);
     pair.b.qp.post_send(&[wr]).at("a local invalidate")?;
     Ok(wait_one(&pair.b.scq, "a local invalidate")?.status)
@@ -205,9 +205,9 @@ fn type_2(rig: &Rig) -> TestResult {
     pair.b.recv(5, 0, 64)?;
     let wr = SendWr::new(op::SEND_INV, 6, &[]).imm(next);
     pair.a.qp.post_send(&[wr]).at("a SEND with invalidate")?;
-    ok(&wait_one(&pair.a.scq, "the SEND")?, 6, wc::SEND)?;
+    expect_success(&wait_one(&pair.a.scq, "the SEND")?, 6, wc::SEND)?;
     let received = wait_one(&pair.b.rcq, "the receive")?;
-    ok(&received, 5, wc::RECV)?;
+    expect_success(&received, 5, wc::RECV)?;
     ensure!(
         received.wc_flags & wc::WITH_INV != 0,
         "flags {:#x}",
@@ -243,7 +243,7 @@ fn bind_errors(rig: &Rig) -> TestResult {
     let foreign = Mr::new(&pd, 4096, access::LOCAL_WRITE | access::MW_BIND)?;
     let mw = Mw::new(&rig.pd, mw_type::TYPE_2)?;
     let foreign_mw = Mw::new(&pd, mw_type::TYPE_2)?;
-    let beyond = Bind {
+    let beyond = MwBind {
         length: 8193,
         ..whole(&mr, WRITE)
     };
@@ -263,7 +263,7 @@ fn bind_errors(rig: &Rig) -> TestResult {
             causes.push(done.vendor_err);
         }
         wait_state(&pair.b.qp, state::ERR).at(what)?;
-        again(rig, &pair).at(what)?;
+        reset_and_connect(rig, &pair).at(what)?;
     }
     ensure_eq!(causes.len(), 4, "distinct causes");
     for (what, key) in [("an unbound window", mw.rkey()), ("a region", mr.rkey())] {
@@ -273,7 +273,7 @@ fn bind_errors(rig: &Rig) -> TestResult {
             "IBV_WC_MW_BIND_ERR",
             "{what} invalidated"
         );
-        again(rig, &pair).at(what)?;
+        reset_and_connect(rig, &pair).at(what)?;
     }
     ensure_eq!(
         bind(&pair, &mw, mw.rkey() + 1, whole(&mr, WRITE))?,
@@ -292,18 +292,18 @@ fn remote_invalidate(rig: &Rig) -> TestResult {
         let wr = SendWr::new(op::SEND_INV, 6, &[]).imm(key);
         pair.a.qp.post_send(&[wr]).at(what)?;
         let received = wait_one(&pair.b.rcq, what)?;
-        err(&received, 5, MW_BIND_ERR, &pair.b.qp).at(what)?;
+        expect_error(&received, 5, MW_BIND_ERR, &pair.b.qp).at(what)?;
         wait_state(&pair.b.qp, state::ERR).at(what)?;
         // If the acknowledgement is lost, the responder in ERR does not repeat it.
-        if !lossy() {
-            ok(&wait_one(&pair.a.scq, what)?, 6, wc::SEND).at(what)?;
+        if !is_lossy() {
+            expect_success(&wait_one(&pair.a.scq, what)?, 6, wc::SEND).at(what)?;
             ensure_eq!(
                 pair.a.qp.state()?,
                 state::RTS,
                 "{what}: state of the sender"
             );
         }
-        again(rig, &pair).at(what)?;
+        reset_and_connect(rig, &pair).at(what)?;
     }
     rig.expect_no_event(QUIET)
 }
@@ -372,7 +372,7 @@ pub(super) fn churn(rig: &Rig) -> TestResult {
                 let mr = &mr;
                 s.spawn(move || -> TestResult {
                     let pair = rig.pair(&PairOpts::default())?;
-                    let to = Bind {
+                    let to = MwBind {
                         addr: mr.buf.addr() + 4096 * t,
                         length: 4096,
                         ..whole(mr, WRITE)

@@ -7,30 +7,30 @@ use crate::ffi::destroy::Destroy;
 use crate::ffi::mr::{access, Mr};
 use crate::ffi::qp::{mask, op, state, Qp, QpInit, RecvWr, SendWr, Srq};
 use crate::ffi::sys::Errno;
-use crate::ffi::xrc::{Target, Xrcd};
+use crate::ffi::xrc::{XrcTarget, Xrcd};
 use crate::ffi::{QpAttr, QpCap};
-use crate::outcome::Context as _;
+use crate::outcome::ErrorContext as _;
 use crate::rig::*;
-use crate::{Fail, Test, TestResult};
+use crate::{Fail, GuestTest, TestResult};
 use std::sync::Arc;
 
-pub static TESTS: &[Test] = &[
-    Test::new("8/xrc-to-two-queues", two_queues),
-    Test::new("8/xrc-target-of-two-openers", two_openers),
-    Test::new("3/xrc-no-such-queue", no_such_queue),
-    Test::new("3/xrc-post-to-a-target", post_to_target),
-    Test::new("3/xrc-modify-without-a-state", move_nowhere),
-    Test::new("8/xrc-churn", churn).limit(180),
+pub static TESTS: &[GuestTest] = &[
+    GuestTest::new("8/xrc-to-two-queues", two_queues),
+    GuestTest::new("8/xrc-target-of-two-openers", two_openers),
+    GuestTest::new("3/xrc-no-such-queue", no_such_queue),
+    GuestTest::new("3/xrc-post-to-a-target", post_to_target),
+    GuestTest::new("3/xrc-modify-without-a-state", move_nowhere),
+    GuestTest::new("8/xrc-churn", churn).limit(180),
 ];
 
 const ACCESS: u32 = access::ALL | access::REMOTE_ATOMIC;
 /// Type of initiators, `IBV_QPT_XRC_SEND`.
 const INITIATOR: u32 = 9;
 
-struct Xrc {
+struct XrcFixture {
     xrcd: Arc<Xrcd>,
     ini: Qp,
-    tgt: Target,
+    tgt: XrcTarget,
     scq: Arc<Cq>,
     mr: Mr,
 }
@@ -42,7 +42,7 @@ fn queue(rig: &Rig, xrcd: &Arc<Xrcd>) -> Result<(Arc<Srq>, Arc<Cq>), Fail> {
     Ok((srq, cq))
 }
 
-fn up(
+fn connect_xrc(
     rig: &Rig,
     modify: &dyn Fn(&QpAttr, u32) -> Result<(), Errno>,
     peer: u32,
@@ -88,15 +88,15 @@ fn initiator(rig: &Rig, scq: &Arc<Cq>) -> Result<Qp, Fail> {
     Ok(qp)
 }
 
-fn set_up(rig: &Rig) -> Result<Xrc, Fail> {
+fn set_up(rig: &Rig) -> Result<XrcFixture, Fail> {
     let xrcd = Xrcd::open(&rig.ctx, None).at("a domain")?;
     let scq = Cq::new(&rig.ctx, 64)?;
     let ini = initiator(rig, &scq)?;
     let tgt = xrcd.target().at("a target")?;
-    up(rig, &|a, m| ini.modify(a, m), tgt.qpn(), false).at("the initiator")?;
-    up(rig, &|a, m| tgt.modify(a, m), ini.qpn(), true).at("the target")?;
+    connect_xrc(rig, &|a, m| ini.modify(a, m), tgt.qpn(), false).at("the initiator")?;
+    connect_xrc(rig, &|a, m| tgt.modify(a, m), ini.qpn(), true).at("the target")?;
     let mr = Mr::new(&rig.pd, 8192, ACCESS)?;
-    Ok(Xrc {
+    Ok(XrcFixture {
         xrcd,
         ini,
         tgt,
@@ -116,9 +116,9 @@ fn two_queues(rig: &Rig) -> TestResult {
                 .map_err(|e| e.errno)?;
             let wr = SendWr::new(op::SEND_IMM, 1000 + id, &[mr.sge(0, 64)]).imm(7);
             x.ini.post_send(&[wr.to_srq(srq)]).map_err(|e| e.errno)?;
-            ok(&wait_one(&x.scq, "a SEND")?, 1000 + id, wc::SEND)?;
+            expect_success(&wait_one(&x.scq, "a SEND")?, 1000 + id, wc::SEND)?;
             let done = wait_one(cq, "a receive")?;
-            ok(&done, id, wc::RECV)?;
+            expect_success(&done, id, wc::RECV)?;
             ensure_eq!(done.qp_num, x.tgt.qpn(), "QPN of the completion");
             ensure_eq!(done.byte_len, 64, "bytes");
         }
@@ -137,7 +137,7 @@ fn two_queues(rig: &Rig) -> TestResult {
     for (id, done) in (2..5).zip(wait(&x.scq, 3, "RDMA")?) {
         ensure_eq!((done.wr_id, done.status), (id, status::SUCCESS), "RDMA");
     }
-    ok(
+    expect_success(
         &wait_one(cq, "a WRITE with immediate")?,
         1,
         wc::RECV_RDMA_WITH_IMM,
@@ -156,8 +156,8 @@ fn two_openers(rig: &Rig) -> TestResult {
     ensure_eq!(again.qpn(), tgt.qpn(), "its number");
     let scq = Cq::new(&rig.ctx, 64)?;
     let ini = initiator(rig, &scq)?;
-    up(rig, &|a, m| ini.modify(a, m), tgt.qpn(), false).at("the initiator")?;
-    up(rig, &|a, m| tgt.modify(a, m), ini.qpn(), true).at("the target")?;
+    connect_xrc(rig, &|a, m| ini.modify(a, m), tgt.qpn(), false).at("the initiator")?;
+    connect_xrc(rig, &|a, m| tgt.modify(a, m), ini.qpn(), true).at("the target")?;
     // The creator of the target closes it and everything else that it has.
     drop((tgt, first, one));
     let (srq, cq) = queue(&two, &second)?;
@@ -166,8 +166,8 @@ fn two_openers(rig: &Rig) -> TestResult {
         .map_err(|e| e.errno)?;
     let wr = SendWr::new(op::SEND, 2, &[]);
     ini.post_send(&[wr.to_srq(&srq)]).map_err(|e| e.errno)?;
-    ok(&wait_one(&scq, "a SEND")?, 2, wc::SEND)?;
-    ok(&wait_one(&cq, "a receive")?, 1, wc::RECV)
+    expect_success(&wait_one(&scq, "a SEND")?, 2, wc::SEND)?;
+    expect_success(&wait_one(&cq, "a receive")?, 1, wc::RECV)
 }
 
 fn no_such_queue(rig: &Rig) -> TestResult {
@@ -197,8 +197,8 @@ fn no_such_queue(rig: &Rig) -> TestResult {
         };
         x.ini.modify(&reset, mask::STATE).at("RESET")?;
         x.tgt.modify(&reset, mask::STATE).at("RESET")?;
-        up(rig, &|a, m| x.ini.modify(a, m), x.tgt.qpn(), false)?;
-        up(rig, &|a, m| x.tgt.modify(a, m), x.ini.qpn(), true)?;
+        connect_xrc(rig, &|a, m| x.ini.modify(a, m), x.tgt.qpn(), false)?;
+        connect_xrc(rig, &|a, m| x.tgt.modify(a, m), x.ini.qpn(), true)?;
     }
     Ok(())
 }
@@ -237,7 +237,7 @@ fn move_nowhere(rig: &Rig) -> TestResult {
     srq.post(&[RecvWr::new(1, &[])]).map_err(|e| e.errno)?;
     let wr = SendWr::new(op::SEND, 2, &[]).to_srq(&srq);
     x.ini.post_send(&[wr]).map_err(|e| e.errno)?;
-    ok(&wait_one(&cq, "a receive")?, 1, wc::RECV)
+    expect_success(&wait_one(&cq, "a receive")?, 1, wc::RECV)
 }
 
 /// Creates and destroys all objects repeatedly, in either order.
@@ -248,7 +248,7 @@ pub(super) fn churn(rig: &Rig) -> TestResult {
         srq.post(&[RecvWr::new(1, &[])]).map_err(|e| e.errno)?;
         let wr = SendWr::new(op::SEND, 2, &[]).to_srq(&srq);
         x.ini.post_send(&[wr]).map_err(|e| e.errno)?;
-        let Xrc { xrcd, ini, tgt, .. } = x;
+        let XrcFixture { xrcd, ini, tgt, .. } = x;
         if round % 2 == 0 {
             drop((srq, cq, tgt, ini));
         } else {

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 //! Steps of chains that modify QPs.
-use super::{World, EVERYTHING};
+use super::{ChainFixture, EVERYTHING};
 use crate::ffi::mr::access;
 use crate::ffi::qp::{mask, state};
 use crate::ffi::sys::Errno;
 use crate::ffi::QpAttr;
-use crate::outcome::Context as _;
+use crate::outcome::ErrorContext as _;
 use crate::rig::*;
 use crate::TestResult;
 
-impl World<'_> {
+impl ChainFixture<'_> {
     pub(super) fn draw_conn(&mut self, which: usize) -> Conn {
         let before = self.conns[which].clone();
         Conn {
@@ -31,7 +31,7 @@ impl World<'_> {
         }
     }
 
-    pub(super) fn end(&self, which: usize) -> &End {
+    pub(super) fn end(&self, which: usize) -> &QpEndpoint {
         [&self.a, &self.b][which]
     }
 
@@ -56,16 +56,16 @@ impl World<'_> {
             mask::MAX_QP_RD_ATOMIC,
         ]);
         let (rights, timer) = (self.chance(), self.chance());
-        let mut asked = mask::STATE | surplus;
-        asked |= if rights { mask::ACCESS_FLAGS } else { 0 };
-        asked |= if timer { mask::MIN_RNR_TIMER } else { 0 };
-        let result = self.end(which).qp.modify(&attr, asked);
+        let mut mask_bits = mask::STATE | surplus;
+        mask_bits |= if rights { mask::ACCESS_FLAGS } else { 0 };
+        mask_bits |= if timer { mask::MIN_RNR_TIMER } else { 0 };
+        let result = self.end(which).qp.modify(&attr, mask_bits);
         let want = if surplus == 0 {
             Ok(())
         } else {
             Err(Errno::EINVAL)
         };
-        ensure_eq!(result, want, "mask {asked:#x}");
+        ensure_eq!(result, want, "mask {mask_bits:#x}");
         let conn = &mut self.conns[which];
         if rights && surplus == 0 {
             conn.access = drawn.access;
@@ -82,7 +82,7 @@ impl World<'_> {
         let drawn = self.draw_conn(which);
         let sqd = self.attr(which, &drawn, state::SQD);
         self.end(which).qp.modify(&sqd, mask::STATE).at("SQD")?;
-        let mut asked = mask::STATE | mask::AV;
+        let mut mask_bits = mask::STATE | mask::AV;
         let rest = [
             mask::TIMEOUT,
             mask::RETRY_CNT,
@@ -93,14 +93,14 @@ impl World<'_> {
             mask::MAX_DEST_RD_ATOMIC,
         ];
         for one in rest {
-            asked |= if self.chance() { one } else { 0 };
+            mask_bits |= if self.chance() { one } else { 0 };
         }
         if self.chance() {
-            let refused = self.end(which).qp.modify(&sqd, asked | mask::SQ_PSN);
+            let refused = self.end(which).qp.modify(&sqd, mask_bits | mask::SQ_PSN);
             ensure_eq!(refused, Err(Errno::EINVAL), "a PSN in SQD");
         } else {
-            self.end(which).qp.modify(&sqd, asked).at("in SQD")?;
-            let set = |one| asked & one == one;
+            self.end(which).qp.modify(&sqd, mask_bits).at("in SQD")?;
+            let set = |one| mask_bits & one == one;
             let conn = &mut self.conns[which];
             for (one, to, from) in [
                 (mask::TIMEOUT, &mut conn.timeout, drawn.timeout),

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 //! Steps of chains that modify and use CQs and SRQs.
-use super::{World, DEPTH, EVERYTHING, MARK, MESSAGES};
+use super::{ChainFixture, DEPTH, EVERYTHING, MARK, MESSAGES};
 use crate::ffi::context::EventType;
 use crate::ffi::mr::access;
 use crate::ffi::qp::{op, RecvWr, SendWr};
 use crate::ffi::sys::Errno;
-use crate::outcome::Context as _;
+use crate::outcome::ErrorContext as _;
 use crate::rig::*;
 use crate::{Fail, TestResult};
 
-impl World<'_> {
+impl ChainFixture<'_> {
     pub(super) fn resize(&mut self) -> TestResult {
         let least = self.completed.len() as i32;
         let most = self.rig.ctx.query_device()?.max_cqe;
@@ -63,8 +63,8 @@ impl World<'_> {
         if !self.write_some(1)? {
             return self.unarm();
         }
-        let patience = patience().as_millis() as i32;
-        let event = self.channel.event(patience);
+        let event_timeout = event_timeout().as_millis() as i32;
+        let event = self.channel.event(event_timeout);
         ensure!(event == Some(self.cq.element()), "no completion event");
         ensure!(self.channel.event(0).is_none(), "two completion events");
         self.poll_all()
@@ -76,8 +76,8 @@ impl World<'_> {
         self.conns[1].access = EVERYTHING;
         self.connect()?;
         ensure!(self.write_some(1)?, "B grants all");
-        let patience = patience().as_millis() as i32;
-        ensure!(self.channel.event(patience).is_some(), "no event");
+        let event_timeout = event_timeout().as_millis() as i32;
+        ensure!(self.channel.event(event_timeout).is_some(), "no event");
         self.poll_all()
     }
 
@@ -89,11 +89,11 @@ impl World<'_> {
             return Ok(false);
         }
         self.fresh = false;
-        let there = (self.b.mr.at(0), self.b.mr.rkey());
+        let remote = (self.b.mr.at(0), self.b.mr.rkey());
         for _ in 0..count {
             let id = self.id();
             let wr = SendWr::new(op::WRITE, id, &[self.a.mr.sge(0, 8)]);
-            self.a.qp.post_send(&[wr.remote(there.0, there.1)])?;
+            self.a.qp.post_send(&[wr.remote(remote.0, remote.1)])?;
             self.completed.push_back(id);
         }
         // The response to a READ after the WRITEs shows that all of them have completed.
@@ -102,7 +102,7 @@ impl World<'_> {
         let wr = SendWr::new(op::READ, mark, &[self.a.mr.sge(MARK, 8)]).flags(0);
         self.a
             .qp
-            .post_send(&[wr.remote(self.b.mr.at(MARK), there.1)])?;
+            .post_send(&[wr.remote(self.b.mr.at(MARK), remote.1)])?;
         wait_for("the data of the READ", || {
             Ok(self.a.mr.buf.read(MARK, 8) == mark.to_le_bytes())
         })?;
@@ -235,7 +235,7 @@ impl World<'_> {
             ensure_eq!(status::name(sent), "IBV_WC_SUCCESS", "a SEND");
             let receive = self.waiting.pop_front().ok_or("the model is empty")?;
             let one = wait_one(&self.b.rcq, "a receive")?;
-            ok(&one, receive, wc::RECV)?;
+            expect_success(&one, receive, wc::RECV)?;
             let at = MESSAGES + 8 * (receive as usize % 1024);
             ensure_eq!(
                 self.b.mr.buf.read(at, 8),

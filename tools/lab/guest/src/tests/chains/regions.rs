@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 //! Steps of chains that register a region again and use it.
-use super::{is_possible, World, GONE, RIGHTS, SIZES};
+use super::{is_possible, ChainFixture, RIGHTS, SIZES, UNREGISTRABLE};
 use crate::ffi::mr::access;
 use crate::ffi::qp::{op, SendWr};
 use crate::rig::*;
 use crate::TestResult;
 
-impl World<'_> {
+impl ChainFixture<'_> {
     pub(super) fn rereg(&mut self) -> TestResult {
         let parts = 1 + self.rng.below(7);
         let (buf, pd) = (
@@ -23,7 +23,7 @@ impl World<'_> {
             pd.map(|at| &self.pds[at]),
             rights,
         );
-        let possible = buf != Some(GONE) && rights.is_none_or(is_possible);
+        let possible = buf != Some(UNREGISTRABLE) && rights.is_none_or(is_possible);
         ensure_eq!(
             result.is_ok(),
             possible,
@@ -45,7 +45,7 @@ impl World<'_> {
     /// region.
     pub(super) fn place(&mut self) -> (usize, usize, bool) {
         let buf = if self.rng.below(4) == 0 {
-            self.rng.below(GONE as u64) as usize
+            self.rng.below(UNREGISTRABLE as u64) as usize
         } else {
             self.region.0
         };
@@ -75,23 +75,23 @@ impl World<'_> {
         } else {
             status::REM_ACCESS_ERR
         };
-        let (id, there) = (self.id(), self.bufs[buf].clone());
+        let (id, remote) = (self.id(), self.bufs[buf].clone());
         let at_most = (SIZES[buf] - at).min(8);
         let before = if at_most == 8 {
-            there.read(at, 8)
+            remote.read(at, 8)
         } else {
             vec![0; 8]
         };
         self.a.mr.buf.write(0, &id.to_le_bytes());
         let mut wr = SendWr::new(opcode, id, &[self.a.mr.sge(0, 8)]);
         wr.compare_add = id;
-        let wr = wr.remote(there.addr() + at as u64, self.mr.rkey());
+        let wr = wr.remote(remote.addr() + at as u64, self.mr.rkey());
         let got = self.alone(wr)?;
         let what = format!(
             "opcode {opcode} at {at} of buffer {buf}, region {:x?}, B {:x}",
             self.region, self.conns[1].access
         );
-        self.judge(&what, got, want)?;
+        self.check_status(&what, got, want)?;
         if at_most == 8 {
             let old = u64::from_le_bytes(before.clone().try_into().unwrap_or_default());
             let expected = match (want, opcode) {
@@ -100,7 +100,7 @@ impl World<'_> {
                 _ => old,
             };
             ensure_eq!(
-                there.read(at, 8),
+                remote.read(at, 8),
                 expected.to_le_bytes(),
                 "memory after {what}"
             );
@@ -126,9 +126,9 @@ impl World<'_> {
         }
         let granted = inside && pd == 0 && (!reads || rights & access::LOCAL_WRITE != 0);
         let id = self.id();
-        let (here, there) = (self.bufs[buf].clone(), self.b.mr.buf.clone());
+        let (here, remote) = (self.bufs[buf].clone(), self.b.mr.buf.clone());
         if granted {
-            let from = if reads { (&there, 0) } else { (&here, at) };
+            let from = if reads { (&remote, 0) } else { (&here, at) };
             from.0.write(from.1, &id.to_le_bytes());
         }
         let mut sge = self.a.mr.sge(0, 8);
@@ -145,12 +145,12 @@ impl World<'_> {
             "opcode {opcode} with memory at {at} of buffer {buf}, region {:x?}",
             self.region
         );
-        self.judge(&what, got, want)?;
+        self.check_status(&what, got, want)?;
         if granted {
             let now = if reads {
                 here.read(at, 8)
             } else {
-                there.read(0, 8)
+                remote.read(0, 8)
             };
             ensure_eq!(now, id.to_le_bytes(), "bytes of {what}");
         }

@@ -20,10 +20,10 @@ pub(super) fn flush_both(rig: &Rig) -> TestResult {
     set_state(&p.a.qp, state::ERR)?;
     // Each outstanding request is flushed exactly once and in order, signaled or not.
     for (i, w) in wait(&p.a.scq, 10, "flushed sends")?.iter().enumerate() {
-        err(w, i as u64, status::WR_FLUSH_ERR, &p.a.qp)?;
+        expect_error(w, i as u64, status::WR_FLUSH_ERR, &p.a.qp)?;
     }
     for (i, w) in wait(&p.a.rcq, 10, "flushed receives")?.iter().enumerate() {
-        err(w, 100 + i as u64, status::WR_FLUSH_ERR, &p.a.qp)?;
+        expect_error(w, 100 + i as u64, status::WR_FLUSH_ERR, &p.a.qp)?;
     }
     expect_quiet(&p.a.scq, QUIET, "send CQ")?;
     expect_quiet(&p.a.rcq, QUIET, "receive CQ")?;
@@ -37,7 +37,7 @@ pub(super) fn flush_later(rig: &Rig) -> TestResult {
     // More requests are posted than the queues hold, one by one and in lists.
     for i in 0..60u64 {
         p.a.recv(i, 0, 64)?;
-        err(
+        expect_error(
             &wait_one(&p.a.rcq, "late receive")?,
             i,
             status::WR_FLUSH_ERR,
@@ -45,7 +45,7 @@ pub(super) fn flush_later(rig: &Rig) -> TestResult {
         )?;
         p.a.qp
             .post_send(&[SendWr::new(op::SEND, i, &[p.a.mr.sge(0, 8)]).flags(0)])?;
-        err(
+        expect_error(
             &wait_one(&p.a.scq, "late send")?,
             i,
             status::WR_FLUSH_ERR,
@@ -57,7 +57,7 @@ pub(super) fn flush_later(rig: &Rig) -> TestResult {
         .collect();
     p.a.qp.post_send(&list)?;
     for (i, w) in wait(&p.a.scq, 16, "a late list")?.iter().enumerate() {
-        err(w, i as u64, status::WR_FLUSH_ERR, &p.a.qp)?;
+        expect_error(w, i as u64, status::WR_FLUSH_ERR, &p.a.qp)?;
     }
     expect_quiet(&p.a.scq, QUIET, "send CQ")?;
     expect_quiet(&p.a.rcq, QUIET, "receive CQ")
@@ -66,11 +66,11 @@ pub(super) fn flush_later(rig: &Rig) -> TestResult {
 pub(super) fn flush_behind(rig: &Rig) -> TestResult {
     // The list has valid requests, an invalid one, and more valid ones, all but one unsignaled.
     let p = rig.pair(&PairOpts::default())?;
-    let there = (p.b.mr.at(0), p.b.mr.rkey());
+    let remote = (p.b.mr.at(0), p.b.mr.rkey());
     let mut list: Vec<SendWr> = (0..12)
         .map(|i| {
             SendWr::new(op::WRITE, i, &[p.a.mr.sge(0, 64)])
-                .remote(there.0, there.1)
+                .remote(remote.0, remote.1)
                 .flags(0)
         })
         .collect();
@@ -78,10 +78,10 @@ pub(super) fn flush_behind(rig: &Rig) -> TestResult {
     list[1].flags = crate::ffi::qp::flag::SIGNALED;
     p.a.qp.post_send(&list)?;
     let w = wait(&p.a.scq, 1 + 8, "one success, one error and seven flushed")?;
-    ok(&w[0], 1, wc::RDMA_WRITE)?;
-    err(&w[1], 4, status::LOC_PROT_ERR, &p.a.qp)?;
+    expect_success(&w[0], 1, wc::RDMA_WRITE)?;
+    expect_error(&w[1], 4, status::LOC_PROT_ERR, &p.a.qp)?;
     for (i, w) in w[2..].iter().enumerate() {
-        err(w, 5 + i as u64, status::WR_FLUSH_ERR, &p.a.qp)?;
+        expect_error(w, 5 + i as u64, status::WR_FLUSH_ERR, &p.a.qp)?;
     }
     expect_quiet(&p.a.scq, QUIET, "send CQ")
 }
@@ -94,7 +94,7 @@ pub(super) fn flush_from_init(rig: &Rig) -> TestResult {
     a.recv(2, 0, 64)?;
     set_state(&a.qp, state::ERR)?;
     let w = wait(&a.rcq, 2, "receives of INIT")?;
-    err(&w[0], 1, status::WR_FLUSH_ERR, &a.qp)?;
-    err(&w[1], 2, status::WR_FLUSH_ERR, &a.qp)?;
+    expect_error(&w[0], 1, status::WR_FLUSH_ERR, &a.qp)?;
+    expect_error(&w[1], 2, status::WR_FLUSH_ERR, &a.qp)?;
     Ok(())
 }

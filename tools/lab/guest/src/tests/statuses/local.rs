@@ -4,7 +4,7 @@ use super::{distinct, fails, foreign, loaded};
 use crate::ffi::mr::{access, Mr};
 use crate::ffi::qp::{op, state, RecvWr, SendWr};
 use crate::ffi::Sge;
-use crate::outcome::Context as _;
+use crate::outcome::ErrorContext as _;
 use crate::rig::*;
 use crate::{Fail, TestResult};
 
@@ -17,8 +17,8 @@ pub(super) fn recv_too_small(rig: &Rig) -> TestResult {
         let wr = SendWr::new(op::SEND, 3, &[p.a.mr.sge(0, message)]);
         fails(&p, wr, status::REM_INV_REQ_ERR).at(&format!("SEND of {message} into {buffer}"))?;
         let w = wait(&p.b.rcq, 2, "receives")?;
-        err(&w[0], 1, status::LOC_LEN_ERR, &p.b.qp)?;
-        err(&w[1], 2, status::WR_FLUSH_ERR, &p.b.qp)?;
+        expect_error(&w[0], 1, status::LOC_LEN_ERR, &p.b.qp)?;
+        expect_error(&w[1], 2, status::WR_FLUSH_ERR, &p.b.qp)?;
         wait_state(&p.b.qp, state::ERR)?;
         let beyond = p.b.mr.buf.read(buffer, 20_000 - buffer);
         ensure!(
@@ -47,7 +47,10 @@ pub(super) fn over_max_msg_sz(rig: &Rig) -> TestResult {
     Ok(())
 }
 
-pub(super) fn local(rig: &Rig, sge: impl FnOnce(&Pair) -> Result<Sge, Fail>) -> Result<u32, Fail> {
+pub(super) fn local(
+    rig: &Rig,
+    sge: impl FnOnce(&QpPair) -> Result<Sge, Fail>,
+) -> Result<u32, Fail> {
     let p = loaded(rig, &PairOpts::default())?;
     let bad = sge(&p)?;
     let wr = SendWr::new(op::WRITE, 1, &[bad]).remote(p.b.mr.at(0), p.b.mr.rkey());
@@ -139,7 +142,7 @@ pub(super) fn lkey_stale(rig: &Rig) -> TestResult {
 /// REM_OP_ERR. Returns both `vendor_err`.
 pub(super) fn bad_recv(
     rig: &Rig,
-    sge: impl FnOnce(&Pair) -> Result<Sge, Fail>,
+    sge: impl FnOnce(&QpPair) -> Result<Sge, Fail>,
 ) -> Result<(u32, u32), Fail> {
     let p = loaded(rig, &PairOpts::default())?;
     let bad = sge(&p)?;
@@ -151,8 +154,8 @@ pub(super) fn bad_recv(
         status::REM_OP_ERR,
     )?;
     let w = wait(&p.b.rcq, 2, "receives")?;
-    let local = err(&w[0], 1, status::LOC_PROT_ERR, &p.b.qp)?;
-    err(&w[1], 2, status::WR_FLUSH_ERR, &p.b.qp)?;
+    let local = expect_error(&w[0], 1, status::LOC_PROT_ERR, &p.b.qp)?;
+    expect_error(&w[1], 2, status::WR_FLUSH_ERR, &p.b.qp)?;
     wait_state(&p.b.qp, state::ERR)?;
     rig.expect_no_event(QUIET)?;
     Ok((local, remote))

@@ -10,10 +10,10 @@ use crate::{pattern, Fail, TestResult};
 
 /// Checks that the responder has refused a request: its QP is in ERR, its receives are flushed, and
 /// there was one event.
-fn responder_error(rig: &Rig, p: &Pair, kind: EventType) -> TestResult {
+fn responder_error(rig: &Rig, p: &QpPair, kind: EventType) -> TestResult {
     drop(rig.expect_event(kind, p.b.qp.element())?);
     wait_state(&p.b.qp, state::ERR)?;
-    err(
+    expect_error(
         &wait_one(&p.b.rcq, "receive of the responder")?,
         2,
         status::WR_FLUSH_ERR,
@@ -68,14 +68,14 @@ pub(super) fn imm_refused(rig: &Rig) -> TestResult {
     let wr = wr.remote(p.b.mr.at(0), !p.b.mr.rkey());
     fails(&p, wr, status::REM_ACCESS_ERR)?;
     let w = wait(&p.b.rcq, 2, "receives")?;
-    err(&w[0], 1, status::LOC_ACCESS_ERR, &p.b.qp)?;
-    err(&w[1], 2, status::WR_FLUSH_ERR, &p.b.qp)?;
+    expect_error(&w[0], 1, status::LOC_ACCESS_ERR, &p.b.qp)?;
+    expect_error(&w[1], 2, status::WR_FLUSH_ERR, &p.b.qp)?;
     wait_state(&p.b.qp, state::ERR)?;
     rig.expect_no_event(QUIET)
 }
 
 #[derive(Clone, Copy)]
-pub(super) enum Cause {
+pub(super) enum KeyViolation {
     Unknown,
     Foreign,
     Bounds,
@@ -85,18 +85,22 @@ pub(super) enum Cause {
 }
 
 /// Posts a WRITE or READ that the responder's memory protection refuses. Returns `vendor_err`.
-pub(super) fn rem(rig: &Rig, opcode: u32, cause: Cause) -> Result<u32, Fail> {
+pub(super) fn expect_remote_error(
+    rig: &Rig,
+    opcode: u32,
+    cause: KeyViolation,
+) -> Result<u32, Fail> {
     let p = loaded(rig, &PairOpts::default())?;
     p.b.recv(2, 0, 64)?;
     let other = match cause {
-        Cause::Foreign => Some(foreign(rig)?),
+        KeyViolation::Foreign => Some(foreign(rig)?),
         // The region has the other permission, so that exactly the required one is missing.
-        Cause::Permission if opcode == op::READ => Some(Mr::new(
+        KeyViolation::Permission if opcode == op::READ => Some(Mr::new(
             &rig.pd,
             4096,
             access::LOCAL_WRITE | access::REMOTE_WRITE,
         )?),
-        Cause::Permission => Some(Mr::new(
+        KeyViolation::Permission => Some(Mr::new(
             &rig.pd,
             4096,
             access::LOCAL_WRITE | access::REMOTE_READ,
@@ -104,10 +108,10 @@ pub(super) fn rem(rig: &Rig, opcode: u32, cause: Cause) -> Result<u32, Fail> {
         _ => None,
     };
     let (addr, rkey) = match (cause, &other) {
-        (Cause::Unknown, _) => (p.b.mr.at(0), !p.b.mr.rkey()),
-        (Cause::Bounds, _) => (p.b.mr.at(PairOpts::default().buf - 4), p.b.mr.rkey()),
-        (Cause::Wrap, _) => (u64::MAX - 3, p.b.mr.rkey()),
-        (Cause::Stale, _) => {
+        (KeyViolation::Unknown, _) => (p.b.mr.at(0), !p.b.mr.rkey()),
+        (KeyViolation::Bounds, _) => (p.b.mr.at(PairOpts::default().buf - 4), p.b.mr.rkey()),
+        (KeyViolation::Wrap, _) => (u64::MAX - 3, p.b.mr.rkey()),
+        (KeyViolation::Stale, _) => {
             let mr = Mr::new(&rig.pd, 4096, access::ALL)?;
             (mr.at(0), mr.rkey())
         }

@@ -2,11 +2,11 @@
 //! Tests of a peer that does not answer, or never posts a receive.
 use super::{fails, loaded};
 use crate::ffi::qp::{op, state, SendWr};
-use crate::outcome::Context as _;
+use crate::outcome::ErrorContext as _;
 use crate::rig::*;
 use crate::{Fail, TestResult};
 
-pub(super) fn short_retries(rig: &Rig) -> Result<Pair, Fail> {
+pub(super) fn short_retries(rig: &Rig) -> Result<QpPair, Fail> {
     loaded(
         rig,
         &PairOpts::default().with(|o| (o.conn_a.timeout, o.conn_a.retry_cnt) = (14, 2)),
@@ -14,15 +14,15 @@ pub(super) fn short_retries(rig: &Rig) -> Result<Pair, Fail> {
 }
 
 pub(super) fn peer_destroyed(rig: &Rig) -> TestResult {
-    let Pair { a, b } = short_retries(rig)?;
+    let QpPair { a, b } = short_retries(rig)?;
     let mr = b.mr.clone();
     drop(b);
     // `fails` needs a pair, so an unconnected QP takes the place of B.
-    let b = End {
+    let b = QpEndpoint {
         mr,
         ..rig.end(&PairOpts::default())?
     };
-    let p = Pair { a, b };
+    let p = QpPair { a, b };
     let wr = SendWr::new(op::WRITE, 1, &[p.a.mr.sge(0, 8)]).remote(p.b.mr.at(0), p.b.mr.rkey());
     fails(&p, wr, status::RETRY_EXC_ERR)?;
     Ok(())
@@ -35,7 +35,7 @@ pub(super) fn wrong_qpn(rig: &Rig) -> TestResult {
     for i in 0..3 {
         a.recv(500 + i, 0, 64)?;
     }
-    let p = Pair { a, b };
+    let p = QpPair { a, b };
     fails(
         &p,
         SendWr::new(op::SEND, 1, &[p.a.mr.sge(0, 8)]),

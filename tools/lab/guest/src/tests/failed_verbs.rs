@@ -10,67 +10,67 @@ use crate::ffi::mr::{access, Mr};
 use crate::ffi::qp::{mask, op, state, Ah, Qp, QpInit, RecvWr, SendWr, Srq};
 use crate::ffi::sys::{Buf, Errno};
 use crate::ffi::{AhAttr, GlobalRoute, QpAttr};
-use crate::outcome::Context as _;
-use crate::pattern::Rng;
+use crate::outcome::ErrorContext as _;
+use crate::pattern::PatternRng;
 use crate::rig::*;
-use crate::{Test, TestResult};
+use crate::{GuestTest, TestResult};
 use std::sync::Arc;
 
-pub static TESTS: &[Test] = &[
-    Test::new("res/verbs-that-fail-change-nothing", verbs)
+pub static TESTS: &[GuestTest] = &[
+    GuestTest::new("res/verbs-that-fail-change-nothing", verbs)
         .limit(120)
         .alone(),
-    Test::new("5/posts-to-a-dead-device-are-flushed", dead)
+    GuestTest::new("5/posts-to-a-dead-device-are-flushed", dead)
         .limit(90)
         .alone(),
 ];
 
 /// The objects on which the failing verbs are called.
-struct Live<'r> {
+struct VerbFixture<'r> {
     rig: &'r Rig,
-    p: Pair,
+    p: QpPair,
     srq: Arc<Srq>,
     cq: Arc<Cq>,
     /// Memory that cannot be pinned.
-    gone: Arc<Buf>,
-    most: crate::ffi::DeviceAttr,
+    unpinnable: Arc<Buf>,
+    limits: crate::ffi::DeviceAttr,
 }
 
-type Verb = (&'static str, fn(&Live<'_>) -> Result<(), Errno>);
+type FailingVerb = (&'static str, fn(&VerbFixture<'_>) -> Result<(), Errno>);
 
-fn qp(live: &Live<'_>, change: impl FnOnce(&mut QpInit)) -> Result<(), Errno> {
-    let mut init = live.p.a.qp.init.clone();
+fn qp(fixture: &VerbFixture<'_>, change: impl FnOnce(&mut QpInit)) -> Result<(), Errno> {
+    let mut init = fixture.p.a.qp.init.clone();
     change(&mut init);
-    Qp::new(&live.rig.pd, &init).map(drop)
+    Qp::new(&fixture.rig.pd, &init).map(drop)
 }
 
 fn modify(
-    live: &Live<'_>,
+    fixture: &VerbFixture<'_>,
     to: u32,
     wanted: u32,
     change: impl FnOnce(&mut QpAttr),
 ) -> Result<(), Errno> {
     let mut attr = QpAttr {
         qp_state: to,
-        ..attrs(live.rig.gid, live.p.b.qp.qpn(), &Conn::default())
+        ..attrs(fixture.rig.gid, fixture.p.b.qp.qpn(), &Conn::default())
     };
     change(&mut attr);
-    live.p.a.qp.modify(&attr, wanted)
+    fixture.p.a.qp.modify(&attr, wanted)
 }
 
-fn address(live: &Live<'_>, change: impl FnOnce(&mut AhAttr)) -> Result<(), Errno> {
-    let mut attr = attrs(live.rig.gid, 0, &Conn::default()).ah_attr;
+fn address(fixture: &VerbFixture<'_>, change: impl FnOnce(&mut AhAttr)) -> Result<(), Errno> {
+    let mut attr = attrs(fixture.rig.gid, 0, &Conn::default()).ah_attr;
     change(&mut attr);
-    Ah::new(&live.rig.pd, &attr).map(drop)
+    Ah::new(&fixture.rig.pd, &attr).map(drop)
 }
 
 const GROUP: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 1, 2, 99];
 
 /// Calls that must fail.
-const VERBS: &[Verb] = &[
+const VERBS: &[FailingVerb] = &[
     ("create_cq of 0", |l| Cq::new(&l.rig.ctx, 0).map(drop)),
     ("create_cq of too many", |l| {
-        Cq::new(&l.rig.ctx, l.most.max_cqe + 1).map(drop)
+        Cq::new(&l.rig.ctx, l.limits.max_cqe + 1).map(drop)
     }),
     ("create_cq with an invalid vector", |l| {
         let channel = Channel::new(&l.rig.ctx)?;
@@ -80,15 +80,17 @@ const VERBS: &[Verb] = &[
     ("resize_cq to fewer entries than completions", |l| {
         l.cq.resize(2)
     }),
-    ("resize_cq to too many", |l| l.cq.resize(l.most.max_cqe + 1)),
+    ("resize_cq to too many", |l| {
+        l.cq.resize(l.limits.max_cqe + 1)
+    }),
     ("create_qp of too many sends", |l| {
-        qp(l, |i| i.cap.max_send_wr = l.most.max_qp_wr as u32 + 1)
+        qp(l, |i| i.cap.max_send_wr = l.limits.max_qp_wr as u32 + 1)
     }),
     ("create_qp of too many receives", |l| {
-        qp(l, |i| i.cap.max_recv_wr = l.most.max_qp_wr as u32 + 1)
+        qp(l, |i| i.cap.max_recv_wr = l.limits.max_qp_wr as u32 + 1)
     }),
     ("create_qp of too many elements", |l| {
-        qp(l, |i| i.cap.max_send_sge = l.most.max_sge as u32 + 1)
+        qp(l, |i| i.cap.max_send_sge = l.limits.max_sge as u32 + 1)
     }),
     ("create_qp of too much inline data", |l| {
         qp(l, |i| i.cap.max_inline_data = 1 << 20)
@@ -98,10 +100,10 @@ const VERBS: &[Verb] = &[
     }),
     ("create_srq of 0", |l| Srq::new(&l.rig.pd, 0, 1).map(drop)),
     ("create_srq of too many", |l| {
-        Srq::new(&l.rig.pd, l.most.max_srq_wr as u32 + 1, 1).map(drop)
+        Srq::new(&l.rig.pd, l.limits.max_srq_wr as u32 + 1, 1).map(drop)
     }),
     ("create_srq of too many elements", |l| {
-        Srq::new(&l.rig.pd, 8, l.most.max_srq_sge as u32 + 1).map(drop)
+        Srq::new(&l.rig.pd, 8, l.limits.max_srq_sge as u32 + 1).map(drop)
     }),
     ("modify_srq to fewer entries than receives", |l| {
         l.srq.resize(4)
@@ -116,13 +118,13 @@ const VERBS: &[Verb] = &[
         l.srq.modify(Some(4), Some(3))
     }),
     ("reg_mr of unmapped memory", |l| {
-        Mr::of(&l.rig.pd, &l.gone, 0, 4096, access::ALL).map(drop)
+        Mr::of(&l.rig.pd, &l.unpinnable, 0, 4096, access::ALL).map(drop)
     }),
     ("reg_mr with remote write alone", |l| {
         Mr::new(&l.rig.pd, 4096, access::REMOTE_WRITE).map(drop)
     }),
     ("rereg_mr to unmapped memory", |l| {
-        l.p.b.mr.change(Some(&l.gone), None, None)
+        l.p.b.mr.change(Some(&l.unpinnable), None, None)
     }),
     ("rereg_mr of all, with remote write alone", |l| {
         let pd = l.rig.ctx.alloc_pd()?;
@@ -197,9 +199,9 @@ const VERBS: &[Verb] = &[
 ];
 
 /// Returns all that queries report, as text.
-fn told(live: &Live<'_>) -> Result<String, crate::Fail> {
-    let mut all = format!("{:?}\n", counts(live.rig)?);
-    for end in [&live.p.a, &live.p.b] {
+fn snapshot(fixture: &VerbFixture<'_>) -> Result<String, crate::Fail> {
+    let mut all = format!("{:?}\n", counts(fixture.rig)?);
+    for end in [&fixture.p.a, &fixture.p.b] {
         let (q, cap) = end.qp.query()?;
         all += &format!(
             "state {} access {:x} MTU {} timers {} {} {} {} reads {} {} PSNs {:x} {:x} Q_Key {:x} port {} cap {} {} {} {} {}\n",
@@ -208,13 +210,13 @@ fn told(live: &Live<'_>) -> Result<String, crate::Fail> {
             cap.max_send_wr, cap.max_recv_wr, cap.max_send_sge, cap.max_recv_sge, cap.max_inline_data,
         );
     }
-    let srq = live.srq.query()?;
+    let srq = fixture.srq.query()?;
     all += &format!("SRQ {} {} {}\n", srq.max_wr, srq.max_sge, srq.srq_limit);
     all += &format!(
         "CQ {} keys {:x} {:x}",
-        live.cq.cqe(),
-        live.p.b.mr.lkey(),
-        live.p.b.mr.rkey()
+        fixture.cq.cqe(),
+        fixture.p.b.mr.lkey(),
+        fixture.p.b.mr.rkey()
     );
     Ok(all)
 }
@@ -225,7 +227,7 @@ fn verbs(rig: &Rig) -> TestResult {
     const WAITING: u64 = 20;
     let seed = std::env::var("VERBENA_SEED").ok();
     let seed = seed.and_then(|seed| seed.parse().ok()).unwrap_or(1);
-    let mut rng = Rng::new(seed);
+    let mut rng = PatternRng::new(seed);
     let srq = Srq::new(&rig.pd, 32, 1)?;
     let cq = Cq::new(&rig.ctx, 64)?;
     let opts = PairOpts::default().with(|o| {
@@ -241,55 +243,57 @@ fn verbs(rig: &Rig) -> TestResult {
         srq: Some(srq.clone()),
         ..PairOpts::default()
     })?;
-    let gone = Arc::new(Buf::new(8192)?);
-    gone.forbid();
-    let live = Live {
+    let unpinnable = Arc::new(Buf::new(8192)?);
+    unpinnable.forbid();
+    let fixture = VerbFixture {
         rig,
-        p: Pair { a, b },
+        p: QpPair { a, b },
         srq,
         cq,
-        gone,
-        most: rig.ctx.query_device()?,
+        unpinnable,
+        limits: rig.ctx.query_device()?,
     };
     for id in 0..WAITING {
-        live.srq.post(&[RecvWr::new(id, &[])]).at("a receive")?;
-        let wr = SendWr::new(op::WRITE, id, &[]).remote(live.p.b.mr.at(0), live.p.b.mr.rkey());
-        live.p.a.qp.post_send(&[wr]).at("a WRITE")?;
+        fixture.srq.post(&[RecvWr::new(id, &[])]).at("a receive")?;
+        let wr =
+            SendWr::new(op::WRITE, id, &[]).remote(fixture.p.b.mr.at(0), fixture.p.b.mr.rkey());
+        fixture.p.a.qp.post_send(&[wr]).at("a WRITE")?;
     }
-    let read = SendWr::new(op::READ, 99, &[live.p.a.mr.sge(0, 8)]).flags(0);
-    live.p.b.mr.buf.write(0, &[7; 8]);
-    live.p
+    let read = SendWr::new(op::READ, 99, &[fixture.p.a.mr.sge(0, 8)]).flags(0);
+    fixture.p.b.mr.buf.write(0, &[7; 8]);
+    fixture
+        .p
         .a
         .qp
-        .post_send(&[read.remote(live.p.b.mr.at(0), live.p.b.mr.rkey())])?;
+        .post_send(&[read.remote(fixture.p.b.mr.at(0), fixture.p.b.mr.rkey())])?;
     wait_for("the data of the READ", || {
-        Ok(live.p.a.mr.buf.read(0, 8) == [7; 8])
+        Ok(fixture.p.a.mr.buf.read(0, 8) == [7; 8])
     })?;
-    let before = told(&live)?;
+    let before = snapshot(&fixture)?;
     for round in 0..2 {
-        let mut order: Vec<&Verb> = VERBS.iter().collect();
+        let mut order: Vec<&FailingVerb> = VERBS.iter().collect();
         while !order.is_empty() {
             let (name, verb) = order.swap_remove(rng.below(order.len() as u64) as usize);
             let at = format!("seed {seed}, round {round}, {name}");
-            ensure!(verb(&live).is_err(), "{at}: the verb has not failed");
-            let now = told(&live).at(&at)?;
+            ensure!(verb(&fixture).is_err(), "{at}: the verb has not failed");
+            let now = snapshot(&fixture).at(&at)?;
             ensure_eq!(now, before, "{at}: results of the queries");
         }
         rig.expect_no_event(QUIET)?;
     }
     // The completions and receives are still there, in order, and work.
-    for (one, id) in wait(&live.cq, WAITING as usize, "completions")?
+    for (one, id) in wait(&fixture.cq, WAITING as usize, "completions")?
         .iter()
         .zip(0..)
     {
-        ok(one, id, wc::RDMA_WRITE)?;
+        expect_success(one, id, wc::RDMA_WRITE)?;
     }
     for id in 0..WAITING {
         taker.a.qp.post_send(&[SendWr::new(op::SEND, id, &[])])?;
-        ok(&wait_one(&taker.a.scq, "a SEND")?, id, wc::SEND)?;
-        ok(&wait_one(&taker.b.rcq, "a receive")?, id, wc::RECV)?;
+        expect_success(&wait_one(&taker.a.scq, "a SEND")?, id, wc::SEND)?;
+        expect_success(&wait_one(&taker.b.rcq, "a receive")?, id, wc::RECV)?;
     }
-    checked_exchange(&live.p, seed).at("after all verbs")
+    checked_exchange(&fixture.p, seed).at("after all verbs")
 }
 
 /// Sends of every kind and receives, single and in lists, must be accepted and flushed in order; an
@@ -306,7 +310,7 @@ fn dead(rig: &Rig) -> TestResult {
     connect(&other.qp, rig.gid, p.b.qp.qpn(), &Conn::default())?;
     super::faults::inject("device")?;
     rig.expect_device_fatal()?;
-    let there = (p.b.mr.at(0), p.b.mr.rkey());
+    let remote = (p.b.mr.at(0), p.b.mr.rkey());
     for round in 0..3u64 {
         let at = format!("round {round}");
         let kinds = [
@@ -324,7 +328,7 @@ fn dead(rig: &Rig) -> TestResult {
                 let wr = SendWr::new(opcode, 100 * round + n, &[p.a.mr.sge(0, 8)]);
                 // Unsignaled requests are flushed with a completion, too.
                 let wr = wr.flags(if n % 2 == 0 { 1 << 1 } else { 0 });
-                wr.remote(there.0, there.1)
+                wr.remote(remote.0, remote.1)
             })
             .collect();
         let last = 100 * round + list.len() as u64;
@@ -335,12 +339,12 @@ fn dead(rig: &Rig) -> TestResult {
             .iter()
             .zip(100 * round..)
         {
-            err(one, wr_id, status::WR_FLUSH_ERR, &p.a.qp).at(&at)?;
+            expect_error(one, wr_id, status::WR_FLUSH_ERR, &p.a.qp).at(&at)?;
         }
         let receives: Vec<_> = (0..5).map(|n| RecvWr::new(n, &[])).collect();
         p.a.qp.post_recv(&receives).at(&at)?;
         for (one, wr_id) in wait(&p.a.rcq, 5, &at)?.iter().zip(0..) {
-            err(one, wr_id, status::WR_FLUSH_ERR, &p.a.qp).at(&at)?;
+            expect_error(one, wr_id, status::WR_FLUSH_ERR, &p.a.qp).at(&at)?;
         }
         // The same requests are polled by the extended interface.
         other.qp.post_send(&list).at(&at)?;
@@ -351,8 +355,8 @@ fn dead(rig: &Rig) -> TestResult {
         })?;
         ensure_eq!(flushed.len(), list.len(), "{at}: flushes");
         for (one, wr_id) in flushed.iter().zip(100 * round..) {
-            let told = (one.wr_id, one.status);
-            ensure_eq!(told, (wr_id, status::WR_FLUSH_ERR), "{at}: a flush");
+            let reported = (one.wr_id, one.status);
+            ensure_eq!(reported, (wr_id, status::WR_FLUSH_ERR), "{at}: a flush");
         }
     }
     for id in 0..8 {

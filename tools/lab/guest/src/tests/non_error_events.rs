@@ -3,19 +3,19 @@
 use crate::ffi::context::EventType;
 use crate::ffi::qp::{mask, op, state, RecvWr, SendWr, Srq};
 use crate::ffi::QpAttr;
-use crate::outcome::Context as _;
+use crate::outcome::ErrorContext as _;
 use crate::rig::*;
-use crate::{Fail, Test, TestResult};
+use crate::{Fail, GuestTest, TestResult};
 use std::sync::Arc;
 
-pub static TESTS: &[Test] = &[
-    Test::new("4/comm-est", comm_est),
-    Test::new("4/sq-drained", sq_drained),
-    Test::new("4/srq-limit-reached", srq_limit),
-    Test::new("4/qp-last-wqe-reached", last_wqe),
+pub static TESTS: &[GuestTest] = &[
+    GuestTest::new("4/comm-est", comm_est),
+    GuestTest::new("4/sq-drained", sq_drained),
+    GuestTest::new("4/srq-limit-reached", srq_limit),
+    GuestTest::new("4/qp-last-wqe-reached", last_wqe),
 ];
 
-fn send(end: &End, wr_id: u64) -> TestResult {
+fn send(end: &QpEndpoint, wr_id: u64) -> TestResult {
     let wr = SendWr::new(op::SEND, wr_id, &[end.mr.sge(0, 8)]);
     end.qp.post_send(&[wr]).at("a SEND")
 }
@@ -34,8 +34,8 @@ fn comm_est(rig: &Rig) -> TestResult {
     for wr_id in 0..3 {
         b.recv(10 + wr_id, 0, 8)?;
         send(&a, wr_id)?;
-        ok(&wait_one(&a.scq, "a SEND")?, wr_id, wc::SEND)?;
-        ok(&wait_one(&b.rcq, "a receive")?, 10 + wr_id, wc::RECV)?;
+        expect_success(&wait_one(&a.scq, "a SEND")?, wr_id, wc::SEND)?;
+        expect_success(&wait_one(&b.rcq, "a receive")?, 10 + wr_id, wc::RECV)?;
         if wr_id == 0 {
             drop(rig.expect_event(EventType::COMM_EST, b.qp.element())?);
         }
@@ -44,7 +44,7 @@ fn comm_est(rig: &Rig) -> TestResult {
     move_to(&b.qp, state::RTS, rig.gid, a.qp.qpn(), &conn)?;
     b.recv(20, 0, 8)?;
     send(&a, 9)?;
-    ok(&wait_one(&b.rcq, "a receive in RTS")?, 20, wc::RECV)?;
+    expect_success(&wait_one(&b.rcq, "a receive in RTS")?, 20, wc::RECV)?;
     rig.expect_no_event(QUIET)
 }
 
@@ -70,7 +70,7 @@ fn sq_drained(rig: &Rig) -> TestResult {
         // Requests that had begun are complete; all others wait, like those that are posted now.
         let done = p.a.scq.poll(16)?;
         for (one, wr_id) in done.iter().zip(0..) {
-            ok(one, wr_id, wc::RDMA_WRITE)?;
+            expect_success(one, wr_id, wc::RDMA_WRITE)?;
         }
         let wr = SendWr::new(op::WRITE, 4, &[p.a.mr.sge(0, 8)]);
         p.a.qp
@@ -85,7 +85,7 @@ fn sq_drained(rig: &Rig) -> TestResult {
         let left = 5 - done.len();
         let rest = wait(&p.a.scq, left, "the sends that waited")?;
         for (one, wr_id) in rest.iter().zip(done.len() as u64..) {
-            ok(one, wr_id, wc::RDMA_WRITE)?;
+            expect_success(one, wr_id, wc::RDMA_WRITE)?;
         }
         rig.expect_no_event(QUIET).at(&format!("round {round}"))?;
     }
@@ -93,7 +93,7 @@ fn sq_drained(rig: &Rig) -> TestResult {
 }
 
 /// Creates a pair in which B takes its receives from an SRQ.
-fn on_srq(rig: &Rig) -> Result<(Pair, Arc<Srq>), Fail> {
+fn on_srq(rig: &Rig) -> Result<(QpPair, Arc<Srq>), Fail> {
     let srq = Srq::new(&rig.pd, 16, 1).at("an SRQ")?;
     let opts = PairOpts {
         srq: Some(srq.clone()),
@@ -102,7 +102,7 @@ fn on_srq(rig: &Rig) -> Result<(Pair, Arc<Srq>), Fail> {
     let (a, b) = (rig.end(&PairOpts::default())?, rig.end(&opts)?);
     connect(&a.qp, rig.gid, b.qp.qpn(), &Conn::default())?;
     connect(&b.qp, rig.gid, a.qp.qpn(), &Conn::default())?;
-    Ok((Pair { a, b }, srq))
+    Ok((QpPair { a, b }, srq))
 }
 
 fn srq_limit(rig: &Rig) -> TestResult {
@@ -122,7 +122,7 @@ fn srq_limit(rig: &Rig) -> TestResult {
     ensure_eq!(srq.query()?.srq_limit, 5, "limit");
     let take = |wr_id| -> TestResult {
         send(&p.a, wr_id)?;
-        ok(&wait_one(&p.b.rcq, "a receive")?, wr_id, wc::RECV)
+        expect_success(&wait_one(&p.b.rcq, "a receive")?, wr_id, wc::RECV)
     };
     // Five receives are left, which is not below the limit.
     (0..3).try_for_each(take)?;
@@ -164,7 +164,7 @@ fn last_wqe(rig: &Rig) -> TestResult {
         connect(&p.b.qp, rig.gid, p.a.qp.qpn(), &Conn::default())?;
     }
     send(&p.a, 5)?;
-    ok(&wait_one(&p.b.rcq, "a receive")?, 1, wc::RECV)?;
+    expect_success(&wait_one(&p.b.rcq, "a receive")?, 1, wc::RECV)?;
     set_state(&p.b.qp, state::ERR)?;
     drop(rig.expect_event(EventType::QP_LAST_WQE_REACHED, p.b.qp.element())?);
     rig.expect_no_event(QUIET)

@@ -5,16 +5,16 @@ use super::events::checked_exchange;
 use super::faults::{device_fatal, function_reset, inject};
 use crate::ffi::context::EventType;
 use crate::ffi::qp::{op, state, SendWr};
-use crate::outcome::Context as _;
-use crate::pattern::Rng;
+use crate::outcome::ErrorContext as _;
+use crate::pattern::PatternRng;
 use crate::rig::*;
-use crate::{Test, TestResult};
+use crate::{GuestTest, TestResult};
 
-pub static TESTS: &[Test] = &[
-    Test::new("4/device-fatal-again-and-again", device)
+pub static TESTS: &[GuestTest] = &[
+    GuestTest::new("4/device-fatal-again-and-again", device)
         .limit(240)
         .alone(),
-    Test::new("3/faults-one-after-the-other", sends).limit(120),
+    GuestTest::new("3/faults-one-after-the-other", sends).limit(120),
 ];
 
 /// The device fails by a fault of the driver, then by a reset from outside, then by a fault of the
@@ -34,7 +34,7 @@ fn device(_rig: &Rig) -> TestResult {
 
 /// The cause of a connection's error, and its effects at both ends.
 #[derive(Clone, Copy)]
-struct Fault {
+struct FaultCase {
     name: &'static str,
     status: u32,
     event: Option<EventType>,
@@ -42,8 +42,8 @@ struct Fault {
     injected: bool,
 }
 
-const fn fault(name: &'static str, status: u32, event: Option<EventType>) -> Fault {
-    Fault {
+const fn fault_case(name: &'static str, status: u32, event: Option<EventType>) -> FaultCase {
+    FaultCase {
         name,
         status,
         event,
@@ -51,27 +51,27 @@ const fn fault(name: &'static str, status: u32, event: Option<EventType>) -> Fau
     }
 }
 
-const FAULTS: &[Fault] = &[
-    fault(
+const FAULTS: &[FaultCase] = &[
+    fault_case(
         "another key",
         status::REM_ACCESS_ERR,
         Some(EventType::QP_ACCESS_ERR),
     ),
-    fault(
+    fault_case(
         "an atomic that is not aligned",
         status::REM_INV_REQ_ERR,
         Some(EventType::QP_REQ_ERR),
     ),
-    fault("no memory of its own", status::LOC_PROT_ERR, None),
-    fault("no receive", status::RNR_RETRY_EXC_ERR, None),
-    fault("a peer in ERR", status::RETRY_EXC_ERR, None),
-    Fault {
+    fault_case("no memory of its own", status::LOC_PROT_ERR, None),
+    fault_case("no receive", status::RNR_RETRY_EXC_ERR, None),
+    fault_case("a peer in ERR", status::RETRY_EXC_ERR, None),
+    FaultCase {
         injected: true,
-        ..fault("a bad response", 7, None)
+        ..fault_case("a bad response", 7, None)
     },
-    Fault {
+    FaultCase {
         injected: true,
-        ..fault("a general error", 21, None)
+        ..fault_case("a general error", 21, None)
     },
 ];
 
@@ -79,7 +79,7 @@ const FAULTS: &[Fault] = &[
 fn sends(rig: &Rig) -> TestResult {
     let seed = std::env::var("VERBENA_SEED").ok();
     let seed = seed.and_then(|seed| seed.parse().ok()).unwrap_or(1);
-    let mut rng = Rng::new(seed);
+    let mut rng = PatternRng::new(seed);
     let opts = PairOpts {
         buf: 1 << 17,
         ..PairOpts::default()
@@ -90,7 +90,7 @@ fn sends(rig: &Rig) -> TestResult {
         c.min_rnr_timer = 1;
     });
     // A link that loses packets on purpose needs more retries than this test has.
-    if lossy() {
+    if is_lossy() {
         return Err(crate::Fail::Skipped(
             "with one retry each loss counts".into(),
         ));
@@ -120,10 +120,10 @@ fn sends(rig: &Rig) -> TestResult {
         p.a.qp.post_send(&[wr]).at(&at)?;
         p.a.qp.post_send(&[next]).at(&at)?;
         let sends = wait(&p.a.scq, 2, &at)?;
-        err(&sends[0], 1, fault.status, &p.a.qp).at(&at)?;
-        err(&sends[1], 2, status::WR_FLUSH_ERR, &p.a.qp).at(&at)?;
+        expect_error(&sends[0], 1, fault.status, &p.a.qp).at(&at)?;
+        expect_error(&sends[1], 2, status::WR_FLUSH_ERR, &p.a.qp).at(&at)?;
         let receive = wait_one(&p.a.rcq, "the receive").at(&at)?;
-        err(&receive, 50, status::WR_FLUSH_ERR, &p.a.qp).at(&at)?;
+        expect_error(&receive, 50, status::WR_FLUSH_ERR, &p.a.qp).at(&at)?;
         if let Some(kind) = fault.event {
             drop(rig.expect_event(kind, p.b.qp.element()).at(&at)?);
         }
