@@ -40,7 +40,7 @@ static bool write_halves(struct device *device, bool look)
 	int i;
 
 	ends_create(&from, &to, device, IBV_QPT_RC);
-	connect_ends(&from, &to, PATIENT);
+	connect_ends(&from, &to, MAX_RETRIES);
 	for (i = PIECES / 2; i < PIECES; i++)
 		work.done[i] = true;
 	if (write_rest(&from, &to, &work))
@@ -51,7 +51,7 @@ static bool write_halves(struct device *device, bool look)
 	 * There is one event for the removed address and one for the new one. Between them there
 	 * may be no GID.
 	 */
-	while (look && event_came(device, IBV_EVENT_GID_CHANGE, change ? 5000 : 0))
+	while (look && wait_for_event(device, IBV_EVENT_GID_CHANGE, change ? 5000 : 0))
 		if (find_gid(device)) {
 			printf("IBV_EVENT_GID_CHANGE: connections use GID %d now\n", device->gid_index);
 			break;
@@ -59,8 +59,8 @@ static bool write_halves(struct device *device, bool look)
 	work = (struct work){ 0 };
 	for (i = 0; i < PIECES / 2; i++)
 		work.done[i] = true;
-	connect_ends(&from, &to, (struct patience){ .timeout = 14, .retry_cnt = 3, .rnr_retry = 7 });
-	return write_rest(&from, &to, &work) == 0 && arrived(&from, &to) == PIECES;
+	connect_ends(&from, &to, (struct retry_limits){ .timeout = 14, .retry_cnt = 3, .rnr_retry = 7 });
+	return write_rest(&from, &to, &work) == 0 && count_arrived(&from, &to) == PIECES;
 }
 
 /* Uses the GID of the beginning for all connections. */

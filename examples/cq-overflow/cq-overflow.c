@@ -14,10 +14,10 @@ static bool careless(struct device *device)
 	struct end from, to;
 
 	ends_create(&from, &to, device, IBV_QPT_RC);
-	connect_ends(&from, &to, PATIENT);
+	connect_ends(&from, &to, MAX_RETRIES);
 	if (write_rest(&from, &to, &work) < 0)
 		puts("no completion for five seconds");
-	return arrived(&from, &to) == PIECES && work.done[PIECES - 1];
+	return count_arrived(&from, &to) == PIECES && work.done[PIECES - 1];
 }
 
 /*
@@ -34,11 +34,11 @@ static bool careful(struct device *device)
 	end_create(&to, device, IBV_QPT_RC, PIECES, NULL);
 	prepare(&from, &to);
 	for (;;) {
-		connect_ends(&from, &to, PATIENT);
+		connect_ends(&from, &to, MAX_RETRIES);
 		status = write_rest(&from, &to, &work);
 		if (status == 0)
-			return arrived(&from, &to) == PIECES;
-		if (!event_came(device, IBV_EVENT_CQ_ERR, 0) || cqe > 4 * PIECES)
+			return count_arrived(&from, &to) == PIECES;
+		if (!wait_for_event(device, IBV_EVENT_CQ_ERR, 0) || cqe > 4 * PIECES)
 			return false;
 		cqe *= 2;
 		printf("IBV_EVENT_CQ_ERR: the new CQ has %d entries\n", cqe);

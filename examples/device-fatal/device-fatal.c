@@ -10,7 +10,7 @@ static int write_once(struct device *device, struct end *from, struct end *to)
 	struct work work = { 0 };
 
 	ends_create(from, to, device, IBV_QPT_RC);
-	connect_ends(from, to, PATIENT);
+	connect_ends(from, to, MAX_RETRIES);
 	return write_rest(from, to, &work);
 }
 
@@ -23,10 +23,10 @@ static bool careless(struct device *device)
 
 	if (status > 0) {
 		puts("flushed: both ends reconnect");
-		connect_ends(&from, &to, PATIENT);
+		connect_ends(&from, &to, MAX_RETRIES);
 		status = write_rest(&from, &to, &work);
 	}
-	return status == 0 && arrived(&from, &to) == PIECES;
+	return status == 0 && count_arrived(&from, &to) == PIECES;
 }
 
 /*
@@ -39,8 +39,8 @@ static bool careful(struct device *device)
 	int i;
 
 	if (write_once(device, &from, &to) == 0)
-		return arrived(&from, &to) == PIECES;
-	if (!event_came(device, IBV_EVENT_DEVICE_FATAL, 5000))
+		return count_arrived(&from, &to) == PIECES;
+	if (!wait_for_event(device, IBV_EVENT_DEVICE_FATAL, 5000))
 		return false;
 	puts("IBV_EVENT_DEVICE_FATAL: the device is opened again");
 	end_destroy(&from);
@@ -51,7 +51,7 @@ static bool careful(struct device *device)
 			die("the device cannot be opened again within 30 s");
 		usleep(100000);
 	}
-	return write_once(device, &from, &to) == 0 && arrived(&from, &to) == PIECES;
+	return write_once(device, &from, &to) == 0 && count_arrived(&from, &to) == PIECES;
 }
 
 int main(int argc, char **argv)

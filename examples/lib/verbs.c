@@ -115,7 +115,7 @@ static void modify(struct end *end, struct ibv_qp_attr *attr, enum ibv_qp_state 
 		die("the queue pair cannot go to state %d: %s", state, strerror(error));
 }
 
-void connect_ends(struct end *one, struct end *other, struct patience patience)
+void connect_ends(struct end *one, struct end *other, struct retry_limits limits)
 {
 	struct end *ends[] = { one, other };
 	bool reliable = one->qp->qp_type == IBV_QPT_RC;
@@ -146,9 +146,9 @@ void connect_ends(struct end *one, struct end *other, struct patience patience)
 	}
 	for (i = 0; i < 2; i++) {
 		struct ibv_qp_attr attr = {
-			.timeout = patience.timeout,
-			.retry_cnt = patience.retry_cnt,
-			.rnr_retry = patience.rnr_retry,
+			.timeout = limits.timeout,
+			.retry_cnt = limits.retry_cnt,
+			.rnr_retry = limits.rnr_retry,
 			.max_rd_atomic = 4,
 		};
 
@@ -200,7 +200,7 @@ bool next(struct ibv_cq *cq, struct ibv_wc *wc, int milliseconds)
 	return found;
 }
 
-bool event_came(struct device *device, enum ibv_event_type type, int milliseconds)
+bool wait_for_event(struct device *device, enum ibv_event_type type, int milliseconds)
 {
 	struct pollfd fd = { .fd = device->context->async_fd, .events = POLLIN };
 	int64_t end = now_ms() + milliseconds, left;
@@ -251,7 +251,7 @@ void prepare(struct end *from, struct end *to)
 		from->memory[i] = (char)(1 + i / PIECE + i % 13);
 }
 
-int arrived(const struct end *from, const struct end *to)
+int count_arrived(const struct end *from, const struct end *to)
 {
 	int there = 0, i;
 
@@ -260,7 +260,7 @@ int arrived(const struct end *from, const struct end *to)
 	return there;
 }
 
-bool write_all(struct device *device, struct patience patience, int most)
+bool write_all(struct device *device, struct retry_limits limits, int most)
 {
 	struct work work = { 0 };
 	struct end from, to;
@@ -268,12 +268,12 @@ bool write_all(struct device *device, struct patience patience, int most)
 
 	ends_create(&from, &to, device, IBV_QPT_RC);
 	do {
-		connect_ends(&from, &to, patience);
+		connect_ends(&from, &to, limits);
 		status = write_rest(&from, &to, &work);
 		if (status > 0)
 			puts(ibv_wc_status_str(status));
 	} while (status > 0 && --most > 0);
-	return status == 0 && arrived(&from, &to) == PIECES;
+	return status == 0 && count_arrived(&from, &to) == PIECES;
 }
 
 int scenario(int argc, char **argv, bool (*careless)(struct device *), bool (*careful)(struct device *))

@@ -37,10 +37,10 @@ struct end {
 };
 
 /* Retry limits of a queue pair, in the encoding of ibv_modify_qp(3). */
-struct patience {
+struct retry_limits {
 	uint8_t timeout, retry_cnt, rnr_retry;
 };
-#define PATIENT ((struct patience){ .timeout = 16, .retry_cnt = 7, .rnr_retry = 7 })
+#define MAX_RETRIES ((struct retry_limits){ .timeout = 16, .retry_cnt = 7, .rnr_retry = 7 })
 
 /* The work of most scenarios: PIECES pieces of PIECE bytes go from one end to the other. */
 #define PIECES 64
@@ -67,7 +67,7 @@ void end_destroy(struct end *end);
 /* Creates both ends, with a CQ of PIECES entries each, and prepares their memory. */
 void ends_create(struct end *from, struct end *to, struct device *device, enum ibv_qp_type type);
 /* Moves both ends from any state through RESET to RTS. */
-void connect_ends(struct end *one, struct end *other, struct patience patience);
+void connect_ends(struct end *one, struct end *other, struct retry_limits limits);
 
 /*
  * Posts a piece of the work as a WRITE or a SEND, or a receive for a piece. The wr_id is the number
@@ -83,7 +83,7 @@ bool next(struct ibv_cq *cq, struct ibv_wc *wc, int milliseconds);
  * Waits for an asynchronous event of a type for at most @milliseconds. Returns false if there was
  * none. Acknowledges all events, and ignores those of other types.
  */
-bool event_came(struct device *device, enum ibv_event_type type, int milliseconds);
+bool wait_for_event(struct device *device, enum ibv_event_type type, int milliseconds);
 
 /*
  * Writes the pieces that are not done, waits until all of these WRITEs have completed with any
@@ -96,12 +96,12 @@ int write_rest(struct end *from, struct end *to, struct work *work);
  * Does all of the work. After each failure it prints the status and reconnects both ends. It
  * connects at most @most times. Returns true if all pieces have arrived.
  */
-bool write_all(struct device *device, struct patience patience, int most);
+bool write_all(struct device *device, struct retry_limits limits, int most);
 
 /* Fills the memory of one end, and clears that of the other. */
 void prepare(struct end *from, struct end *to);
 /* Returns the number of pieces that have arrived completely. */
-int arrived(const struct end *from, const struct end *to);
+int count_arrived(const struct end *from, const struct end *to);
 
 /* Prints a line on standard error and ends the program with status 2. */
 void die(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)));

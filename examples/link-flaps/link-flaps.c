@@ -5,7 +5,7 @@
 /* Waits twice for 4 ms, because the network is fast. */
 static bool careless(struct device *device)
 {
-	return write_all(device, (struct patience){ .timeout = 10, .retry_cnt = 1, .rnr_retry = 7 }, 1);
+	return write_all(device, (struct retry_limits){ .timeout = 10, .retry_cnt = 1, .rnr_retry = 7 }, 1);
 }
 
 /*
@@ -14,7 +14,7 @@ static bool careless(struct device *device)
  */
 static bool careful(struct device *device)
 {
-	return write_all(device, PATIENT, 10);
+	return write_all(device, MAX_RETRIES, 10);
 }
 
 int main(int argc, char **argv)

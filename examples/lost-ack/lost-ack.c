@@ -9,7 +9,7 @@
 #include <string.h>
 
 #define ADDS 10
-static const struct patience patience = { .timeout = 14, .retry_cnt = 3, .rnr_retry = 7 };
+static const struct retry_limits limits = { .timeout = 14, .retry_cnt = 3, .rnr_retry = 7 };
 
 /*
  * Executes one operation on the counter of the other end, and returns its status. The fetched value
@@ -48,7 +48,7 @@ static bool add(struct device *device, bool ask)
 	int i, lives = 0;
 
 	ends_create(&from, &to, device, IBV_QPT_RC);
-	connect_ends(&from, &to, patience);
+	connect_ends(&from, &to, limits);
 	for (i = 0; i < ADDS && lives < 20;) {
 		int status = operate(&from, &to, IBV_WR_ATOMIC_FETCH_AND_ADD);
 
@@ -58,7 +58,7 @@ static bool add(struct device *device, bool ask)
 		}
 		lives++;
 		printf("%s at addition %d\n", ibv_wc_status_str(status), i);
-		connect_ends(&from, &to, patience);
+		connect_ends(&from, &to, limits);
 		/*
 		 * The value shows whether the add was executed, because no other program adds to
 		 * this counter. If several programs add, use a word for each of them, or CmpSwap to

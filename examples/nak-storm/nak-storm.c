@@ -4,7 +4,7 @@
 
 static bool write_by(struct device *device, int retry_cnt, int most)
 {
-	return write_all(device, (struct patience){ .timeout = 16, .retry_cnt = retry_cnt, .rnr_retry = 7 }, most);
+	return write_all(device, (struct retry_limits){ .timeout = 16, .retry_cnt = retry_cnt, .rnr_retry = 7 }, most);
 }
 
 /*

@@ -7,7 +7,7 @@
 
 #include <stdio.h>
 
-static const struct patience patience = { .timeout = 14, .retry_cnt = 3, .rnr_retry = 7 };
+static const struct retry_limits limits = { .timeout = 14, .retry_cnt = 3, .rnr_retry = 7 };
 
 /* Counts completions, and does not check their statuses. */
 static bool careless(struct device *device)
@@ -17,15 +17,15 @@ static bool careless(struct device *device)
 	int i;
 
 	ends_create(&from, &to, device, IBV_QPT_RC);
-	connect_ends(&from, &to, patience);
+	connect_ends(&from, &to, limits);
 	for (i = 0; i < PIECES; i++)
 		if (post_write(&from, &to, i))
 			return false;
 	for (i = 0; i < PIECES; i++)
 		if (!next(from.cq, &wc, 5000))
 			return false;
-	printf("%d completions, %d of %d pieces have arrived\n", PIECES, arrived(&from, &to), PIECES);
-	return arrived(&from, &to) == PIECES;
+	printf("%d completions, %d of %d pieces have arrived\n", PIECES, count_arrived(&from, &to), PIECES);
+	return count_arrived(&from, &to) == PIECES;
 }
 
 /*
@@ -41,12 +41,12 @@ static bool careful(struct device *device)
 
 	ends_create(&from, &to, device, IBV_QPT_RC);
 	do {
-		connect_ends(&from, &to, patience);
+		connect_ends(&from, &to, limits);
 		status = write_rest(&from, &to, &work);
 		if (status > 0)
-			printf("%s at piece %d: both ends reconnect\n", ibv_wc_status_str(status), arrived(&from, &to));
+			printf("%s at piece %d: both ends reconnect\n", ibv_wc_status_str(status), count_arrived(&from, &to));
 	} while (status > 0 && ++lives < 10);
-	return status == 0 && arrived(&from, &to) == PIECES;
+	return status == 0 && count_arrived(&from, &to) == PIECES;
 }
 
 int main(int argc, char **argv)

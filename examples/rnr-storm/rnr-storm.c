@@ -6,13 +6,13 @@
 
 static bool send_all(struct device *device, int rnr_retry)
 {
-	struct patience patience = { .timeout = 16, .retry_cnt = 7, .rnr_retry = rnr_retry };
+	struct retry_limits limits = { .timeout = 16, .retry_cnt = 7, .rnr_retry = rnr_retry };
 	struct end from, to;
 	struct ibv_wc wc;
 	int i;
 
 	ends_create(&from, &to, device, IBV_QPT_RC);
-	connect_ends(&from, &to, patience);
+	connect_ends(&from, &to, limits);
 	for (i = 0; i < PIECES; i++)
 		if (post_recv(&to, i) || post_send(&from, i))
 			return false;
@@ -24,7 +24,7 @@ static bool send_all(struct device *device, int rnr_retry)
 			return false;
 		}
 	}
-	return arrived(&from, &to) == PIECES;
+	return count_arrived(&from, &to) == PIECES;
 }
 
 /* Allows two retries, because it posts receives in time. */

@@ -5,13 +5,13 @@
 /* Waits twice for 4 ms, because no receiver has ever needed more. */
 static bool careless(struct device *device)
 {
-	return write_all(device, (struct patience){ .timeout = 10, .retry_cnt = 1, .rnr_retry = 7 }, 1);
+	return write_all(device, (struct retry_limits){ .timeout = 10, .retry_cnt = 1, .rnr_retry = 7 }, 1);
 }
 
 /* Waits for more than two seconds, and reconnects both ends after that. */
 static bool careful(struct device *device)
 {
-	return write_all(device, PATIENT, 10);
+	return write_all(device, MAX_RETRIES, 10);
 }
 
 int main(int argc, char **argv)

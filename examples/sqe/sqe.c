@@ -14,7 +14,7 @@ static bool write_unreliably(struct device *device, bool recover)
 	int status, turns = 0;
 
 	ends_create(&from, &to, device, IBV_QPT_UC);
-	connect_ends(&from, &to, PATIENT);
+	connect_ends(&from, &to, MAX_RETRIES);
 	do {
 		status = write_rest(&from, &to, &work);
 		if (status > 0)

@@ -10,7 +10,7 @@ static bool receive(struct device *device, bool refill)
 {
 	struct ibv_srq_init_attr init = { .attr = { .max_wr = PIECES, .max_sge = 1 } };
 	struct ibv_srq_attr low = { .srq_limit = AT_ONCE / 2 };
-	struct patience patience = { .timeout = 16, .retry_cnt = 7, .rnr_retry = refill ? 7 : 2 };
+	struct retry_limits limits = { .timeout = 16, .retry_cnt = 7, .rnr_retry = refill ? 7 : 2 };
 	struct ibv_srq *srq = ibv_create_srq(device->pd, &init);
 	struct end from, to;
 	struct ibv_wc wc;
@@ -21,7 +21,7 @@ static bool receive(struct device *device, bool refill)
 	end_create(&from, device, IBV_QPT_RC, PIECES, NULL);
 	end_create(&to, device, IBV_QPT_RC, PIECES, srq);
 	prepare(&from, &to);
-	connect_ends(&from, &to, patience);
+	connect_ends(&from, &to, limits);
 	for (posted = 0; posted < AT_ONCE; posted++)
 		post_recv(&to, posted);
 	/*
@@ -34,7 +34,7 @@ static bool receive(struct device *device, bool refill)
 		if (post_send(&from, i))
 			return false;
 	while (sent < PIECES) {
-		if (refill && event_came(device, IBV_EVENT_SRQ_LIMIT_REACHED, 0)) {
+		if (refill && wait_for_event(device, IBV_EVENT_SRQ_LIMIT_REACHED, 0)) {
 			for (int i = 0; i < AT_ONCE / 2 && posted < PIECES; i++)
 				post_recv(&to, posted++);
 			if (posted < PIECES && ibv_modify_srq(srq, &low, IBV_SRQ_LIMIT))
@@ -51,7 +51,7 @@ static bool receive(struct device *device, bool refill)
 		}
 		sent++;
 	}
-	return arrived(&from, &to) == PIECES;
+	return count_arrived(&from, &to) == PIECES;
 }
 
 /* Posts no receives while it waits for the completions of its sends. */

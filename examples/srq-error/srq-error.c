@@ -47,11 +47,11 @@ static bool run(struct device *device, bool whole)
 	end_create(&from, device, IBV_QPT_RC, PIECES, NULL);
 	end_create(&to, device, IBV_QPT_RC, PIECES, srq);
 	prepare(&from, &to);
-	connect_ends(&from, &to, (struct patience){ .timeout = 14, .retry_cnt = 3, .rnr_retry = 7 });
+	connect_ends(&from, &to, (struct retry_limits){ .timeout = 14, .retry_cnt = 3, .rnr_retry = 7 });
 	status = send_all(&from, &to);
 	if (status > 0) {
 		puts(ibv_wc_status_str(status));
-		if (whole && event_came(device, IBV_EVENT_SRQ_ERR, 1000)) {
+		if (whole && wait_for_event(device, IBV_EVENT_SRQ_ERR, 1000)) {
 			puts("IBV_EVENT_SRQ_ERR: queue pair and SRQ are created again");
 			end_destroy(&to);
 			if (ibv_destroy_srq(srq))
@@ -60,10 +60,10 @@ static bool run(struct device *device, bool whole)
 			end_create(&to, device, IBV_QPT_RC, PIECES, srq);
 			prepare(&from, &to);
 		}
-		connect_ends(&from, &to, (struct patience){ .timeout = 14, .retry_cnt = 3, .rnr_retry = 2 });
+		connect_ends(&from, &to, (struct retry_limits){ .timeout = 14, .retry_cnt = 3, .rnr_retry = 2 });
 		status = send_all(&from, &to);
 	}
-	return status == 0 && arrived(&from, &to) == PIECES;
+	return status == 0 && count_arrived(&from, &to) == PIECES;
 }
 
 /* Handles the failure as that of a queue pair. */

@@ -22,39 +22,39 @@ pub const UC: u32 = 3;
 pub type Result<T> = std::result::Result<T, String>;
 
 /// Adds the operation that was attempted to the error of a verb.
-pub trait Refused<T> {
-    fn to(self, what: &str) -> Result<T>;
+pub trait VerbError<T> {
+    fn or_refused(self, what: &str) -> Result<T>;
 }
 
-impl<T, E: Debug> Refused<T> for std::result::Result<T, E> {
-    fn to(self, what: &str) -> Result<T> {
+impl<T, E: Debug> VerbError<T> for std::result::Result<T, E> {
+    fn or_refused(self, what: &str) -> Result<T> {
         self.map_err(|errno| format!("cannot {what}: {errno:?}"))
     }
 }
 
 /// A device (`$DEVICE`, or the first one), and the GID of connections (the first valid GID from
 /// index `$GID`, or from index 0).
-pub struct Device {
+pub struct OpenDevice {
     pub context: Arc<Context>,
     pub pd: Arc<Pd>,
     gid: Gid,
     gid_index: u32,
 }
 
-impl Device {
+impl OpenDevice {
     /// Opens the device. This fails while a device that had a fatal error is not back yet.
-    pub fn open() -> Result<Device> {
+    pub fn open() -> Result<OpenDevice> {
         let name = std::env::var("DEVICE").ok();
         let name = name.or_else(|| device_names().into_iter().next());
-        let context = Context::open(&name.unwrap_or_default()).to("open the device")?;
+        let context = Context::open(&name.unwrap_or_default()).or_refused("open the device")?;
         let first = std::env::var("GID").ok().and_then(|gid| gid.parse().ok());
-        let known = |index| context.query_gid(1, index).ok().map(|found| found.gid);
+        let gid_at = |index| context.query_gid(1, index).ok().map(|found| found.gid);
         let is_set = |&(_, gid): &(u32, Gid)| gid != Gid::default();
-        let mut gids = (first.unwrap_or(0)..256).filter_map(|n| Some((n, known(n)?)));
+        let mut gids = (first.unwrap_or(0)..256).filter_map(|n| Some((n, gid_at(n)?)));
         let (gid_index, gid) = gids.find(is_set).ok_or("the device has no GID")?;
         drop(gids);
-        let pd = context.alloc_pd().to("allocate a PD")?;
-        Ok(Device {
+        let pd = context.alloc_pd().or_refused("allocate a PD")?;
+        Ok(OpenDevice {
             context,
             pd,
             gid,
@@ -62,10 +62,10 @@ impl Device {
         })
     }
 
-    /// Waits for an asynchronous event of this kind for at most `patience`. Returns true if it
+    /// Waits for an asynchronous event of this kind for at most `limits`. Returns true if it
     /// came. Acknowledges all events that come in the meantime, and ignores those of other kinds.
-    pub fn event_came(&self, kind: EventType, patience: Duration) -> bool {
-        let end = Instant::now() + patience;
+    pub fn wait_for_event(&self, kind: EventType, timeout: Duration) -> bool {
+        let end = Instant::now() + timeout;
         loop {
             let left = end.saturating_duration_since(Instant::now());
             match self.context.async_event(left.as_millis() as i32) {
@@ -79,7 +79,7 @@ impl Device {
 
 /// A queue pair with its own CQ and memory, whose receives may come from an SRQ. The queue pair is
 /// the first field, so that it is destroyed first.
-pub struct End {
+pub struct Endpoint {
     pub qp: Qp,
     pub cq: Arc<Cq>,
     mr: Mr,
@@ -87,23 +87,28 @@ pub struct End {
 
 /// Retry limits of a queue pair, in the encoding of `ibv_modify_qp`.
 #[derive(Clone, Copy)]
-pub struct Patience {
+pub struct RetryLimits {
     pub timeout: u8,
     pub retry_cnt: u8,
     pub rnr_retry: u8,
 }
 
-pub const PATIENT: Patience = Patience {
+pub const MAX_RETRIES: RetryLimits = RetryLimits {
     timeout: 16,
     retry_cnt: 7,
     rnr_retry: 7,
 };
 
-impl End {
-    pub fn new(device: &Device, kind: u32, cqe: usize, srq: Option<&Arc<Srq>>) -> Result<End> {
+impl Endpoint {
+    pub fn new(
+        device: &OpenDevice,
+        kind: u32,
+        cqe: usize,
+        srq: Option<&Arc<Srq>>,
+    ) -> Result<Endpoint> {
         let all = access::ALL | access::REMOTE_ATOMIC;
-        let cq = Cq::new(&device.context, cqe as i32).to("create a CQ")?;
-        let mr = Mr::new(&device.pd, PIECES * PIECE, all).to("register memory")?;
+        let cq = Cq::new(&device.context, cqe as i32).or_refused("create a CQ")?;
+        let mr = Mr::new(&device.pd, PIECES * PIECE, all).or_refused("register memory")?;
         let init = QpInit {
             send_cq: cq.clone(),
             recv_cq: cq.clone(),
@@ -118,8 +123,8 @@ impl End {
             sq_sig_all: true,
             qp_type: kind,
         };
-        let qp = Qp::new(&device.pd, &init).to("create a queue pair")?;
-        Ok(End { qp, cq, mr })
+        let qp = Qp::new(&device.pd, &init).or_refused("create a queue pair")?;
+        Ok(Endpoint { qp, cq, mr })
     }
 
     /// Moves the queue pair to a state, with the attributes that the mask names.
@@ -129,22 +134,22 @@ impl End {
             ..attr
         };
         let what = format!("go to {}", state::NAMES[to as usize]);
-        self.qp.modify(&attr, mask::STATE | mask).to(&what)
+        self.qp.modify(&attr, mask::STATE | mask).or_refused(&what)
     }
 
     /// Posts a piece of the work as an RDMA WRITE to the peer's memory.
-    pub fn write(&self, piece: usize, to: &End) -> Result<()> {
+    pub fn write(&self, piece: usize, to: &Endpoint) -> Result<()> {
         let at = piece * PIECE;
         let wr = SendWr::new(op::WRITE, piece as u64, &[self.mr.sge(at, PIECE)])
             .remote(to.mr.at(at), to.mr.rkey());
-        self.qp.post_send(&[wr]).to("post a WRITE")
+        self.qp.post_send(&[wr]).or_refused("post a WRITE")
     }
 
     /// Posts a piece of the work as a SEND.
     pub fn send(&self, piece: usize) -> Result<()> {
         let sge = self.mr.sge(piece * PIECE, PIECE);
         let wr = SendWr::new(op::SEND, piece as u64, &[sge]);
-        self.qp.post_send(&[wr]).to("post a SEND")
+        self.qp.post_send(&[wr]).or_refused("post a SEND")
     }
 
     /// Returns a receive request for a piece.
@@ -156,7 +161,7 @@ impl End {
     pub fn completion(&self) -> Result<Option<Wc>> {
         let end = Instant::now() + Duration::from_secs(5);
         loop {
-            let found = self.cq.poll(1).to("poll the CQ")?;
+            let found = self.cq.poll(1).or_refused("poll the CQ")?;
             if found.len() == 1 || Instant::now() > end {
                 return Ok(found.first().copied());
             }
@@ -166,7 +171,7 @@ impl End {
 }
 
 /// Moves both ends from any state through RESET to RTS.
-pub fn connect(device: &Device, ends: [&End; 2], patience: Patience) -> Result<()> {
+pub fn connect(device: &OpenDevice, ends: [&Endpoint; 2], limits: RetryLimits) -> Result<()> {
     let is_reliable = ends[0].qp.init.qp_type == RC;
     let more = |mask| if is_reliable { mask } else { 0 };
     for end in ends {
@@ -204,9 +209,9 @@ pub fn connect(device: &Device, ends: [&End; 2], patience: Patience) -> Result<(
     }
     for end in ends {
         let attr = QpAttr {
-            timeout: patience.timeout,
-            retry_cnt: patience.retry_cnt,
-            rnr_retry: patience.rnr_retry,
+            timeout: limits.timeout,
+            retry_cnt: limits.retry_cnt,
+            rnr_retry: limits.rnr_retry,
             max_rd_atomic: 4,
             ..QpAttr::default()
         };
@@ -217,21 +222,21 @@ pub fn connect(device: &Device, ends: [&End; 2], patience: Patience) -> Result<(
 }
 
 /// Fills the memory of one end, and clears that of the other.
-pub fn prepare(from: &End, to: &End) {
+pub fn prepare(from: &Endpoint, to: &Endpoint) {
     let bytes = (0..PIECES * PIECE).map(|i| (1 + i / PIECE + i % 13) as u8);
     from.mr.buf.write(0, &bytes.collect::<Vec<u8>>());
     to.mr.buf.fill(0, PIECES * PIECE, 0);
 }
 
 /// Returns the number of pieces that have arrived completely.
-pub fn arrived(from: &End, to: &End) -> usize {
+pub fn count_arrived(from: &Endpoint, to: &Endpoint) -> usize {
     let same = |n: &usize| from.mr.buf.read(n * PIECE, PIECE) == to.mr.buf.read(n * PIECE, PIECE);
     (0..PIECES).filter(same).count()
 }
 
 /// Outcome of a round of work.
 #[derive(PartialEq, Eq, Debug)]
-pub enum Round {
+pub enum TransferStatus {
     /// Each work request completed with success.
     Done,
     /// Each work request completed; the value is the status of the first one that failed.
@@ -242,32 +247,32 @@ pub enum Round {
 
 /// Pieces that have completed with success.
 #[derive(Default)]
-pub struct Work {
+pub struct Transfer {
     done: Vec<usize>,
 }
 
-impl Work {
+impl Transfer {
     /// Waits until `posted` work requests have completed with any status, and records those that
     /// succeeded. Prints the first failure.
-    pub fn wait(&mut self, end: &End, posted: usize) -> Result<Round> {
-        let mut round = Round::Done;
+    pub fn wait(&mut self, end: &Endpoint, posted: usize) -> Result<TransferStatus> {
+        let mut round = TransferStatus::Done;
         for _ in 0..posted {
             let Some(wc) = end.completion()? else {
                 println!("no completion for five seconds");
-                return Ok(Round::Silent);
+                return Ok(TransferStatus::Silent);
             };
             if wc.status == status::SUCCESS {
                 self.done.push(wc.wr_id as usize);
-            } else if round == Round::Done {
+            } else if round == TransferStatus::Done {
                 println!("{} at piece {}", status::name(wc.status), wc.wr_id);
-                round = Round::Failed(wc.status);
+                round = TransferStatus::Failed(wc.status);
             }
         }
         Ok(round)
     }
 
     /// Posts the pieces that have not completed with success, and waits for them.
-    pub fn write_rest(&mut self, from: &End, to: &End) -> Result<Round> {
+    pub fn write_rest(&mut self, from: &Endpoint, to: &Endpoint) -> Result<TransferStatus> {
         let rest = (0..PIECES).filter(|piece| !self.done.contains(piece));
         let rest: Vec<usize> = rest.collect();
         for &piece in &rest {

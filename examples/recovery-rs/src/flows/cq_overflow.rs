@@ -3,27 +3,28 @@
 //! and their further completions are lost. The flow creates the queue pair and the CQ again, with a
 //! larger CQ.
 use crate::verbs::{
-    arrived, connect, prepare, Device, End, Result, Round, Work, PATIENT, PIECES, RC,
+    connect, count_arrived, prepare, Endpoint, OpenDevice, Result, Transfer, TransferStatus,
+    MAX_RETRIES, PIECES, RC,
 };
 use std::time::Duration;
 use verbena_lab_guest::ffi::context::EventType;
 
 pub fn run(recovers: bool) -> Result<bool> {
-    let device = Device::open()?;
+    let device = OpenDevice::open()?;
     let mut cqe = PIECES;
-    let mut from = End::new(&device, RC, cqe, None)?;
-    let to = End::new(&device, RC, PIECES, None)?;
+    let mut from = Endpoint::new(&device, RC, cqe, None)?;
+    let to = Endpoint::new(&device, RC, PIECES, None)?;
     loop {
         prepare(&from, &to);
-        connect(&device, [&from, &to], PATIENT)?;
+        connect(&device, [&from, &to], MAX_RETRIES)?;
         // After the CQ error, the program cannot know which work was done, so it does all of it
         // again.
-        if Work::default().write_rest(&from, &to)? == Round::Done {
-            return Ok(arrived(&from, &to) == PIECES);
+        if Transfer::default().write_rest(&from, &to)? == TransferStatus::Done {
+            return Ok(count_arrived(&from, &to) == PIECES);
         }
-        // `event_came` acknowledges the event. A CQ with an unacknowledged event cannot be
+        // `wait_for_event` acknowledges the event. A CQ with an unacknowledged event cannot be
         // destroyed.
-        let is_dead = device.event_came(EventType::CQ_ERR, Duration::ZERO);
+        let is_dead = device.wait_for_event(EventType::CQ_ERR, Duration::ZERO);
         if !recovers || !is_dead || cqe > 4 * PIECES {
             return Ok(false);
         }
@@ -31,6 +32,6 @@ pub fn run(recovers: bool) -> Result<bool> {
         println!("IBV_EVENT_CQ_ERR: the new CQ has {cqe} entries");
         // The queue pair is destroyed first, and then its CQ.
         drop(from);
-        from = End::new(&device, RC, cqe, None)?;
+        from = Endpoint::new(&device, RC, cqe, None)?;
     }
 }

@@ -2,7 +2,8 @@
 //! Recovery from a fatal device error: all posted requests are flushed, and objects can only be
 //! destroyed. The flow closes the device, and opens it again when its driver has recovered it.
 use crate::verbs::{
-    arrived, connect, prepare, Device, End, Result, Round, Work, PATIENT, PIECES, RC,
+    connect, count_arrived, prepare, Endpoint, OpenDevice, Result, Transfer, TransferStatus,
+    MAX_RETRIES, PIECES, RC,
 };
 use std::thread::sleep;
 use std::time::Duration;
@@ -11,9 +12,9 @@ use verbena_lab_guest::ffi::context::EventType;
 /// Number of attempts to open the device. The driver needs some seconds to recover it.
 const TRIES: usize = 300;
 
-fn again() -> Result<Device> {
+fn reopen() -> Result<OpenDevice> {
     for _ in 0..TRIES {
-        if let Ok(device) = Device::open() {
+        if let Ok(device) = OpenDevice::open() {
             return Ok(device);
         }
         sleep(Duration::from_millis(100));
@@ -22,29 +23,29 @@ fn again() -> Result<Device> {
 }
 
 pub fn run(recovers: bool) -> Result<bool> {
-    let mut device = Device::open()?;
+    let mut device = OpenDevice::open()?;
     for life in 0.. {
-        let from = End::new(&device, RC, PIECES, None)?;
-        let to = End::new(&device, RC, PIECES, None)?;
+        let from = Endpoint::new(&device, RC, PIECES, None)?;
+        let to = Endpoint::new(&device, RC, PIECES, None)?;
         prepare(&from, &to);
-        connect(&device, [&from, &to], PATIENT)?;
-        let mut round = Work::default().write_rest(&from, &to)?;
-        if round == Round::Done {
-            return Ok(arrived(&from, &to) == PIECES);
+        connect(&device, [&from, &to], MAX_RETRIES)?;
+        let mut round = Transfer::default().write_rest(&from, &to)?;
+        if round == TransferStatus::Done {
+            return Ok(count_arrived(&from, &to) == PIECES);
         }
         if !recovers {
             println!("flushed: both ends reconnect");
-            connect(&device, [&from, &to], PATIENT)?;
-            round = Work::default().write_rest(&from, &to)?;
-            return Ok(round == Round::Done && arrived(&from, &to) == PIECES);
+            connect(&device, [&from, &to], MAX_RETRIES)?;
+            round = Transfer::default().write_rest(&from, &to)?;
+            return Ok(round == TransferStatus::Done && count_arrived(&from, &to) == PIECES);
         }
-        if life > 0 || !device.event_came(EventType::DEVICE_FATAL, Duration::from_secs(5)) {
+        if life > 0 || !device.wait_for_event(EventType::DEVICE_FATAL, Duration::from_secs(5)) {
             return Ok(false);
         }
         println!("IBV_EVENT_DEVICE_FATAL: the device is opened again");
         // All objects of the device are destroyed before the device is opened again.
         drop((from, to, device));
-        device = again()?;
+        device = reopen()?;
     }
     Ok(false)
 }
