@@ -7,7 +7,8 @@ use super::{
     super::{
         cq,
         wq::WorkQueue,
-        Verbena, //
+        Verbena,
+        VerbsDevice, //
     },
     QpData,
     Qpn,
@@ -17,7 +18,8 @@ use crate::{
     abi::{
         cmd::{
             self,
-            CreateQp, //
+            CreateQp,
+            DeviceCaps, //
         },
         uverbs::CreateQpResp,
         wqe,
@@ -29,7 +31,10 @@ use crate::{
         lent::Lent,
         Lender, //
     },
-    doorbell::SlotKind,
+    doorbell::{
+        DoorbellSlot,
+        SlotKind, //
+    },
     ring::{
         entries,
         DmaRing, //
@@ -81,85 +86,118 @@ fn effective_cap(cap: QpCap, has_sends: bool, has_rq: bool) -> QpCap {
     }
 }
 
-impl QpData {
-    pub(super) fn new(
-        home: &Home<'_, Verbena>,
-        attr: &QpInitAttr<'_, Verbena>,
-        caller: &Caller<'_, Verbena>,
-    ) -> Result<impl PinInit<Self, Error>> {
-        let vdev = home.device().vdev.clone();
-        let caps = &vdev.info()?.caps;
-        let qp_type = attr.qp_type()?;
-        let device_type = match qp_type {
-            QpType::Gsi if caller.is_kernel() => cmd::QpType::Gsi,
-            QpType::Rc => cmd::QpType::Rc,
-            QpType::Uc if vdev.has(cmd::FEATURE_UC) => cmd::QpType::Uc,
-            QpType::Ud if vdev.has(cmd::FEATURE_UD) => cmd::QpType::Ud,
-            // The driver matches completions of kernel users by queue pair, and so does not offer
-            // them XRC.
-            QpType::XrcIni if vdev.has(cmd::FEATURE_XRC) && !caller.is_kernel() => {
-                cmd::QpType::XrcIni
-            }
-            // The core creates the target for all processes that open it, so the target belongs to
-            // the kernel.
-            QpType::XrcTgt if vdev.has(cmd::FEATURE_XRC) => cmd::QpType::XrcTgt,
-            _ => return Err(eopnotsupp()),
-        };
-        if attr.create_flags() != 0 {
-            return Err(eopnotsupp());
-        }
-        let datagram = matches!(qp_type, QpType::Gsi | QpType::Ud);
-        // An XRC target has no queues, and an XRC initiator has no receive queue.
-        let has_sends = device_type != cmd::QpType::XrcTgt;
-        let has_recvs = !matches!(qp_type, QpType::XrcIni | QpType::XrcTgt);
-        let srq = attr.srq().filter(|_| has_recvs);
-        // With an SRQ the sizes for receives are ignored (ibv_create_qp(3)).
-        let has_rq = has_recvs && srq.is_none();
-        let mut wanted = effective_cap(attr.cap(), has_sends, has_rq);
-        if wanted.max_send_sge > caps.max_send_sge.get()
-            || wanted.max_recv_sge > caps.max_recv_sge.get()
-            || wanted.max_inline_data > caps.max_inline_data.get()
+/// Returns the device's type for a queue pair of `qp_type`. Returns `EOPNOTSUPP` if the device or the
+/// driver does not offer the type to this caller.
+fn device_type(
+    vdev: &VerbsDevice,
+    qp_type: QpType,
+    caller: &Caller<'_, Verbena>,
+) -> Result<cmd::QpType> {
+    Ok(match qp_type {
+        QpType::Gsi if caller.is_kernel() => cmd::QpType::Gsi,
+        QpType::Rc => cmd::QpType::Rc,
+        QpType::Uc if vdev.has(cmd::FEATURE_UC) => cmd::QpType::Uc,
+        QpType::Ud if vdev.has(cmd::FEATURE_UD) => cmd::QpType::Ud,
+        // The driver matches completions of kernel users by queue pair, and so does not offer them
+        // XRC.
+        QpType::XrcIni if vdev.has(cmd::FEATURE_XRC) && !caller.is_kernel() => cmd::QpType::XrcIni,
+        // The core creates the target for all processes that open it, so the target belongs to the
+        // kernel.
+        QpType::XrcTgt if vdev.has(cmd::FEATURE_XRC) => cmd::QpType::XrcTgt,
+        _ => return Err(eopnotsupp()),
+    })
+}
+
+/// Queues that a queue pair has, and whether their WQEs carry the address of a datagram.
+#[derive(Clone, Copy)]
+struct QueueKinds {
+    datagram: bool,
+    /// True if the queue pair has a send queue. An XRC target has none.
+    has_sends: bool,
+    /// True if the queue pair has a receive queue of its own. Queue pairs with an SRQ and those of
+    /// XRC have none.
+    has_rq: bool,
+}
+
+/// Sizes of the queues of a queue pair.
+struct QueueSizes {
+    /// Capacities that the user gets, which are at least the requested ones.
+    cap: QpCap,
+    log_sq_size: u8,
+    log_sq_stride: u8,
+    log_rq_size: u8,
+    log_rq_stride: u8,
+}
+
+impl QueueSizes {
+    /// Returns `EINVAL` if a requested capacity is above the limit of the device.
+    fn new(caps: &DeviceCaps, requested: QpCap, kinds: QueueKinds) -> Result<Self> {
+        let QueueKinds {
+            datagram,
+            has_sends,
+            has_rq,
+        } = kinds;
+        let mut cap = effective_cap(requested, has_sends, has_rq);
+        if cap.max_send_sge > caps.max_send_sge.get()
+            || cap.max_recv_sge > caps.max_recv_sge.get()
+            || cap.max_inline_data > caps.max_inline_data.get()
         {
             return Err(EINVAL);
         }
         let most = caps.max_qp_wr.get();
-        let (log_sq_size, log_sq_stride) = if has_sends {
-            (
-                log_size(wanted.max_send_wr, most)?,
-                wqe::log_sq_stride(datagram, wanted.max_send_sge, wanted.max_inline_data),
-            )
-        } else {
-            (0, 0)
-        };
-        let (log_rq_size, log_rq_stride) = if has_rq {
-            (
-                log_size(wanted.max_recv_wr, most)?,
-                wqe::log_rq_stride(wanted.max_recv_sge),
-            )
-        } else {
-            (0, 0)
-        };
+        let (mut log_sq_size, mut log_sq_stride) = (0, 0);
+        if has_sends {
+            log_sq_size = log_size(cap.max_send_wr, most)?;
+            log_sq_stride = wqe::log_sq_stride(datagram, cap.max_send_sge, cap.max_inline_data);
+            cap.max_send_wr = 1 << log_sq_size;
+        }
+        let (mut log_rq_size, mut log_rq_stride) = (0, 0);
+        if has_rq {
+            log_rq_size = log_size(cap.max_recv_wr, most)?;
+            log_rq_stride = wqe::log_rq_stride(cap.max_recv_sge);
+            cap.max_recv_wr = 1 << log_rq_size;
+        }
         if log_sq_stride > wqe::LOG_SQ_STRIDE.1 || log_rq_stride > wqe::LOG_RQ_STRIDE.1 {
             return Err(EINVAL);
         }
         if has_sends {
             let room = wqe::inline_room(datagram, log_sq_stride);
-            wanted.max_inline_data = room.min(caps.max_inline_data.get());
+            cap.max_inline_data = room.min(caps.max_inline_data.get());
         }
+        Ok(Self {
+            cap,
+            log_sq_size,
+            log_sq_stride,
+            log_rq_size,
+            log_rq_stride,
+        })
+    }
+}
 
-        let number = Qpn::new(&vdev, qp_type, caller.payer())?;
-        let ring = |log| {
+/// Memory of a queue pair: its rings, its doorbell slot, and their mappings into a process.
+struct QpMemory {
+    sq: Option<Lent<DmaRing>>,
+    rq: Option<Lent<DmaRing>>,
+    slot: DoorbellSlot,
+    mappings: Option<RingMappings>,
+}
+
+impl QpMemory {
+    fn new(
+        vdev: &VerbsDevice,
+        sizes: &QueueSizes,
+        kinds: QueueKinds,
+        caller: &Caller<'_, Verbena>,
+    ) -> Result<Self> {
+        let ring = |exists: bool, log: u8| {
+            if !exists {
+                return Ok(None);
+            }
             let ring = DmaRing::new(&vdev.dma, caller.payer(), 1usize << log)?;
-            Ok::<_, Error>(Lent::new(ring, &vdev.health))
+            Ok::<_, Error>(Some(Lent::new(ring, &vdev.health)))
         };
-        let sq = match has_sends {
-            true => Some(ring(log_sq_size + log_sq_stride)?),
-            false => None,
-        };
-        let rq = match has_rq {
-            true => Some(ring(log_rq_size + log_rq_stride)?),
-            false => None,
-        };
+        let sq = ring(kinds.has_sends, sizes.log_sq_size + sizes.log_sq_stride)?;
+        let rq = ring(kinds.has_rq, sizes.log_rq_size + sizes.log_rq_stride)?;
         let (slot, mappings) = match (caller, &sq) {
             // An XRC target may outlive the process that created it, and nothing is posted to it.
             (Caller::Kernel, _) | (_, None) => {
@@ -181,6 +219,47 @@ impl QpData {
             }
         };
         slot.clear();
+        Ok(Self {
+            sq,
+            rq,
+            slot,
+            mappings,
+        })
+    }
+}
+
+impl QpData {
+    pub(super) fn new(
+        home: &Home<'_, Verbena>,
+        attr: &QpInitAttr<'_, Verbena>,
+        caller: &Caller<'_, Verbena>,
+    ) -> Result<impl PinInit<Self, Error>> {
+        let vdev = home.device().vdev.clone();
+        let caps = &vdev.info()?.caps;
+        let qp_type = attr.qp_type()?;
+        let device_type = device_type(&vdev, qp_type, caller)?;
+        if attr.create_flags() != 0 {
+            return Err(eopnotsupp());
+        }
+        let datagram = matches!(qp_type, QpType::Gsi | QpType::Ud);
+        // An XRC target has no queues, and an XRC initiator has no receive queue.
+        let has_sends = device_type != cmd::QpType::XrcTgt;
+        let has_recvs = !matches!(qp_type, QpType::XrcIni | QpType::XrcTgt);
+        let srq = attr.srq().filter(|_| has_recvs);
+        let kinds = QueueKinds {
+            datagram,
+            has_sends,
+            // With an SRQ the sizes for receives are ignored (ibv_create_qp(3)).
+            has_rq: has_recvs && srq.is_none(),
+        };
+        let sizes = QueueSizes::new(caps, attr.cap(), kinds)?;
+        let number = Qpn::new(&vdev, qp_type, caller.payer())?;
+        let QpMemory {
+            sq,
+            rq,
+            slot,
+            mappings,
+        } = QpMemory::new(&vdev, &sizes, kinds, caller)?;
 
         let mut flags = 0;
         // An XRC target is not privileged, because it acts for the processes that post the
@@ -199,6 +278,7 @@ impl QpData {
             Home::Xrcd(xrcd) => (0, xrcd.xrcdn),
         };
         let cqn = |has, cq| if has { cq::number(cq) } else { Ok(0) };
+        let cap = sizes.cap;
         let request = CreateQp {
             qpn: Le32::new(number.qpn),
             pdn: Le32::new(pdn),
@@ -211,27 +291,19 @@ impl QpData {
             qp_type: device_type.to_raw(),
             flags,
             port: u8::from(device_type == cmd::QpType::Gsi),
-            log_sq_size,
-            log_sq_stride,
-            log_rq_size,
-            log_rq_stride,
+            log_sq_size: sizes.log_sq_size,
+            log_sq_stride: sizes.log_sq_stride,
+            log_rq_size: sizes.log_rq_size,
+            log_rq_stride: sizes.log_rq_stride,
             // CAST: The numbers are not above the device's limits, which are below 256 and 65536.
-            max_send_sge: wanted.max_send_sge as u8,
-            max_recv_sge: wanted.max_recv_sge as u8,
-            max_inline: Le16::new(wanted.max_inline_data as u16),
+            max_send_sge: cap.max_send_sge as u8,
+            max_recv_sge: cap.max_recv_sge as u8,
+            max_inline: Le16::new(cap.max_inline_data as u16),
             ..Default::default()
         };
-        let cap = QpCap {
-            max_send_wr: if has_sends { 1 << log_sq_size } else { 0 },
-            max_recv_wr: if rq.is_some() { 1 << log_rq_size } else { 0 },
-            max_send_sge: wanted.max_send_sge,
-            max_recv_sge: wanted.max_recv_sge,
-            max_inline_data: wanted.max_inline_data,
-            max_rdma_ctxs: 0,
-        };
         let sig_type = attr.sig_type();
-        let send = WorkQueue::new(caller.is_kernel(), log_sq_size)?;
-        let recv = WorkQueue::new(caller.is_kernel() && rq.is_some(), log_rq_size)?;
+        let send = WorkQueue::new(caller.is_kernel(), sizes.log_sq_size)?;
+        let recv = WorkQueue::new(caller.is_kernel() && rq.is_some(), sizes.log_rq_size)?;
         Ok(try_pin_init!(Self {
             vdev,
             number,
