@@ -19,19 +19,22 @@ use crate::{
         wqe::{
             self,
             AtomicSegment,
+            FastRegSegment,
             SendWqe,
             Sge,
             WqeOpcode, //
         },
         Le32,
         Le64, //
-    }, //
+    },
+    ring::DmaRing, //
 };
 use kernel::{
     prelude::*,
     sync::atomic::Relaxed, //
 };
 use rdma::{
+    base::dma::Chunk,
     enums::{
         QpState,
         SendFlags,
@@ -113,123 +116,87 @@ impl QpData {
     fn write_send(&self, offset: usize, place: u32, wr: &SendWr<'_, Verbena>) -> Result<WcOpcode> {
         let sq = self.sq.as_ref().ok_or(EINVAL)?;
         let (chunk, at) = sq.at(offset)?;
+        let operands = SendOperands::new(wr.op()?)?;
         let mut flags = wr.flags();
+        if !operands.has_data {
+            flags = flags.without(SendFlags::INLINE);
+        }
         let mut header = SendWqe {
             wr_id: Le64::new(place.into()),
+            imm: operands.imm,
+            opcode: operands.opcode.to_raw(),
+            // CAST: Only the bits that the device knows remain.
+            flags: flags.as_raw() as u8 & wqe::send_flags::ALL,
             ..Default::default()
         };
-        let mut remote = None;
-        let mut atomic = None;
-        let mut fast_reg = None;
-        let mut has_data = true;
-        let opcode = match wr.op()? {
-            SendOp::Send => WqeOpcode::Send,
-            SendOp::SendWithImm(imm) => {
-                header.imm = imm;
-                WqeOpcode::SendImm
-            }
-            SendOp::SendWithInv(key) => {
-                header.imm = key.to_le_bytes();
-                WqeOpcode::SendInv
-            }
-            SendOp::RdmaWrite(to) => {
-                remote = Some(to);
-                WqeOpcode::RdmaWrite
-            }
-            SendOp::RdmaWriteWithImm(to, imm) => {
-                remote = Some(to);
-                header.imm = imm;
-                WqeOpcode::RdmaWriteImm
-            }
-            SendOp::RdmaRead {
-                from,
-                invalidate: false,
-            } => {
-                remote = Some(from);
-                WqeOpcode::RdmaRead
-            }
-            SendOp::RdmaRead { .. } => return Err(EINVAL),
-            SendOp::AtomicCmpAndSwp { at, compare, swap } => {
-                remote = Some(at);
-                atomic = Some(AtomicSegment {
-                    compare_add: Le64::new(compare),
-                    swap: Le64::new(swap),
-                    ..Default::default()
-                });
-                WqeOpcode::CompareSwap
-            }
-            SendOp::AtomicFetchAndAdd { at, add } => {
-                remote = Some(at);
-                atomic = Some(AtomicSegment {
-                    compare_add: Le64::new(add),
-                    ..Default::default()
-                });
-                WqeOpcode::FetchAdd
-            }
-            SendOp::LocalInv(key) => {
-                header.imm = key.to_le_bytes();
-                has_data = false;
-                WqeOpcode::LocalInv
-            }
-            SendOp::RegMr { mr, key, access } => {
-                fast_reg = Some(MrData::segment(mr, key, access)?);
-                has_data = false;
-                WqeOpcode::FastReg
-            }
-        };
-        if let Some(Remote { addr, rkey }) = remote {
+        if let Some(Remote { addr, rkey }) = operands.remote {
             header.remote_addr = Le64::new(addr);
             header.rkey = Le32::new(rkey);
         }
-        if !has_data {
-            flags = flags.without(SendFlags::INLINE);
-        }
-        header.opcode = opcode.to_raw();
-        // CAST: Only the bits that the device knows remain.
-        header.flags = flags.as_raw() as u8 & wqe::send_flags::ALL;
-
-        let data_offset = wqe::data_offset(self.datagram, atomic.is_some());
-        let data = at + data_offset;
-        // The segment of an atomic operation leaves less room for data.
-        let data_room = (1usize << self.request.log_sq_stride).saturating_sub(data_offset);
-        if let Some(atomic) = &atomic {
+        if let Some(atomic) = &operands.atomic {
             chunk.write(at + wqe::DATA_OFFSET, atomic)?;
         }
-        if let Some(segment) = &fast_reg {
+        if let Some(segment) = &operands.fast_reg {
             chunk.write(at + wqe::FAST_REG_OFFSET, segment)?;
         }
         if self.datagram {
-            let to = wr.datagram().ok_or(EINVAL)?;
-            let mut av = to.ah.av;
-            av.dest_qpn = Le32::new(to.remote_qpn);
-            // A Q_Key with the top bit set stands for the queue pair's own Q_Key (IBTA 10.2.5).
-            av.qkey = Le32::new(if to.remote_qkey & 1 << 31 != 0 {
-                self.qkey.load(Relaxed)
-            } else {
-                to.remote_qkey
-            });
-            chunk.write(at + wqe::DATA_OFFSET, &av)?;
+            self.write_address(chunk, at, wr)?;
         }
-        if has_data && flags.contains(SendFlags::INLINE) {
+        if operands.has_data {
+            let data_offset = wqe::data_offset(self.datagram, operands.atomic.is_some());
+            self.write_data(sq, (chunk, at), offset, data_offset, &mut header, wr)?;
+        }
+        chunk.write(at, &header)?;
+        Ok(completes_as(operands.opcode))
+    }
+
+    /// Writes the address vector of a datagram into the WQE at `at`.
+    #[inline(always)]
+    fn write_address(&self, chunk: &Chunk, at: usize, wr: &SendWr<'_, Verbena>) -> Result {
+        let to = wr.datagram().ok_or(EINVAL)?;
+        let mut av = to.ah.av;
+        av.dest_qpn = Le32::new(to.remote_qpn);
+        // A Q_Key with the top bit set stands for the queue pair's own Q_Key (IBTA 10.2.5).
+        av.qkey = Le32::new(if to.remote_qkey & 1 << 31 != 0 {
+            self.qkey.load(Relaxed)
+        } else {
+            to.remote_qkey
+        });
+        chunk.write(at + wqe::DATA_OFFSET, &av)
+    }
+
+    /// Writes the inline data or the scatter/gather list of the WQE at `offset` of the ring, which is
+    /// at `at` of its chunk, and the length of either into the header. The data begins `data_offset`
+    /// bytes after the beginning of the WQE.
+    #[inline(always)]
+    fn write_data(
+        &self,
+        sq: &DmaRing,
+        (chunk, at): (&Chunk, usize),
+        offset: usize,
+        data_offset: usize,
+        header: &mut SendWqe,
+        wr: &SendWr<'_, Verbena>,
+    ) -> Result {
+        // The segment of an atomic operation leaves less room for data.
+        let data_room = (1usize << self.request.log_sq_stride).saturating_sub(data_offset);
+        if wr.flags().contains(SendFlags::INLINE) {
             let mut bytes = [0u8; wqe::MAX_INLINE as usize];
             let room = bytes
                 .get_mut(..data_room.min(self.cap.max_inline_data as usize))
                 .ok_or(EINVAL)?;
             let len = wr.copy_inline(room)?;
             header.inline_length = Le32::new(u32::try_from(len)?);
-            chunk.write_bytes(data, bytes.get(..len).ok_or(EINVAL)?)?;
-        } else if has_data {
-            let sges = wr.sges();
-            let max_sge = data_room / size_of::<Sge>();
-            if sges.len() > max_sge.min(self.cap.max_send_sge as usize) {
-                return Err(EINVAL);
-            }
-            // CAST: The number is at most `max_send_sge`.
-            header.num_sge = sges.len() as u8;
-            wq::write_sges(sq, offset + (data - at), sges)?;
+            return chunk.write_bytes(at + data_offset, bytes.get(..len).ok_or(EINVAL)?);
         }
-        chunk.write(at, &header)?;
-        Ok(completes_as(opcode))
+        let sges = wr.sges();
+        let max_sge = data_room / size_of::<Sge>();
+        if sges.len() > max_sge.min(self.cap.max_send_sge as usize) {
+            return Err(EINVAL);
+        }
+        // CAST: The number is at most `max_send_sge`.
+        header.num_sge = sges.len() as u8;
+        wq::write_sges(sq, offset + data_offset, sges)
     }
 
     /// Writes at `offset` the WQE of a send that will be flushed, whatever its opcode is.
@@ -243,6 +210,88 @@ impl QpData {
         };
         chunk.write(at, &header)?;
         Ok(WcOpcode::Send)
+    }
+}
+
+/// Operands of a send, by its opcode.
+struct SendOperands {
+    opcode: WqeOpcode,
+    /// Immediate data, or a key to invalidate.
+    imm: [u8; 4],
+    remote: Option<Remote>,
+    atomic: Option<AtomicSegment>,
+    fast_reg: Option<FastRegSegment>,
+    /// True if the request has a scatter/gather list or inline data.
+    has_data: bool,
+}
+
+impl SendOperands {
+    #[inline(always)]
+    fn new(op: SendOp<'_, Verbena>) -> Result<Self> {
+        let mut operands = Self {
+            opcode: WqeOpcode::Send,
+            imm: [0; 4],
+            remote: None,
+            atomic: None,
+            fast_reg: None,
+            has_data: true,
+        };
+        operands.opcode = match op {
+            SendOp::Send => WqeOpcode::Send,
+            SendOp::SendWithImm(imm) => {
+                operands.imm = imm;
+                WqeOpcode::SendImm
+            }
+            SendOp::SendWithInv(key) => {
+                operands.imm = key.to_le_bytes();
+                WqeOpcode::SendInv
+            }
+            SendOp::RdmaWrite(to) => {
+                operands.remote = Some(to);
+                WqeOpcode::RdmaWrite
+            }
+            SendOp::RdmaWriteWithImm(to, imm) => {
+                operands.remote = Some(to);
+                operands.imm = imm;
+                WqeOpcode::RdmaWriteImm
+            }
+            SendOp::RdmaRead {
+                from,
+                invalidate: false,
+            } => {
+                operands.remote = Some(from);
+                WqeOpcode::RdmaRead
+            }
+            SendOp::RdmaRead { .. } => return Err(EINVAL),
+            SendOp::AtomicCmpAndSwp { at, compare, swap } => {
+                operands.remote = Some(at);
+                operands.atomic = Some(AtomicSegment {
+                    compare_add: Le64::new(compare),
+                    swap: Le64::new(swap),
+                    ..Default::default()
+                });
+                WqeOpcode::CompareSwap
+            }
+            SendOp::AtomicFetchAndAdd { at, add } => {
+                operands.remote = Some(at);
+                operands.atomic = Some(AtomicSegment {
+                    compare_add: Le64::new(add),
+                    ..Default::default()
+                });
+                WqeOpcode::FetchAdd
+            }
+            SendOp::LocalInv(key) => {
+                operands.imm = key.to_le_bytes();
+                operands.has_data = false;
+                WqeOpcode::LocalInv
+            }
+            SendOp::RegMr { mr, key, access } => {
+                operands.fast_reg = Some(MrData::segment(mr, key, access)?);
+                operands.has_data = false;
+                WqeOpcode::FastReg
+            }
+        };
+        Ok(operands)
     }
 }
 
