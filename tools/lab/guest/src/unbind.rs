@@ -11,7 +11,7 @@
 use crate::ffi::context::EventType;
 use crate::ffi::qp::{op, SendWr};
 use crate::outcome::ErrorContext as _;
-use crate::rig::{self, PairOpts, Rig};
+use crate::rig::{self, PairOpts, QpPair, Rig};
 use crate::tests::checked_exchange;
 use crate::{runner, Fail, TestResult};
 use std::fs;
@@ -20,6 +20,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 const SLAB_LIMIT_KB: u64 = 1024;
+
+/// Number of sends, and of receives, that are pending when the driver is unbound.
+const PENDING: u64 = 6;
 
 /// Runs the program `verbena-guest-unbind`.
 pub fn main() -> ExitCode {
@@ -92,7 +95,7 @@ fn cycle(driver: &Path, address: &str, i: u64) -> TestResult {
     })?;
     checked_exchange(&p, i).at("before the unbind")?;
     // This work cannot finish: the sends have no receive, and the receives have no send.
-    for w in 0..6 {
+    for w in 0..PENDING {
         p.b.qp
             .post_send(&[SendWr::new(op::SEND, w, &[p.b.mr.sge(0, 64)]).flags(0)])?;
         p.b.recv(100 + w, 0, 64)?;
@@ -116,40 +119,7 @@ fn cycle(driver: &Path, address: &str, i: u64) -> TestResult {
         "first event after the unbind"
     );
     ensure_eq!(second, None, "second event after the unbind");
-    for (n, w) in rig::wait(&p.b.scq, 6, "sends of a dead device")?
-        .iter()
-        .enumerate()
-    {
-        rig::expect_error(w, n as u64, rig::status::WR_FLUSH_ERR, &p.b.qp)?;
-    }
-    for (n, w) in rig::wait(&p.b.rcq, 6, "receives of a dead device")?
-        .iter()
-        .enumerate()
-    {
-        rig::expect_error(w, 100 + n as u64, rig::status::WR_FLUSH_ERR, &p.b.qp)?;
-    }
-    // Posting, arming and polling access rings and doorbells that the device no longer uses.
-    for w in 0..40 {
-        p.a.recv(w, 0, 64).at("posting to a dead device")?;
-        rig::expect_error(
-            &rig::wait_one(&p.a.rcq, "a late receive")?,
-            w,
-            rig::status::WR_FLUSH_ERR,
-            &p.a.qp,
-        )?;
-        p.a.qp
-            .post_send(&[SendWr::new(op::SEND, w, &[p.a.mr.sge(0, 8)])])?;
-        rig::expect_error(
-            &rig::wait_one(&p.a.scq, "a late send")?,
-            w,
-            rig::status::WR_FLUSH_ERR,
-            &p.a.qp,
-        )?;
-        p.a.scq.arm(false).at("arming on a dead device")?;
-    }
-    for cq in [&p.a.scq, &p.a.rcq, &p.b.scq, &p.b.rcq] {
-        rig::expect_quiet(cq, Duration::from_millis(20), "everything was flushed once")?;
-    }
+    expect_flushed(&p)?;
 
     // The driver is bound again at once while the old context is still open; in every third cycle
     // the context is closed first.
@@ -160,13 +130,7 @@ fn cycle(driver: &Path, address: &str, i: u64) -> TestResult {
     } else {
         Some((p, rig))
     };
-    fs::write(driver.join("bind"), address)
-        .map_err(Fail::from)
-        .at("bind")?;
-    rig::wait_for("the device is back", || {
-        let device = PathBuf::from("/sys/class/infiniband").join(&rig::env().device);
-        Ok(device.exists() && Rig::new().is_ok_and(|r| r.gid.raw != [0; 16]))
-    })?;
+    bind(driver, address)?;
     let new = Rig::new()?;
     let q = new.pair(&PairOpts {
         buf: 1 << 17,
@@ -180,6 +144,45 @@ fn cycle(driver: &Path, address: &str, i: u64) -> TestResult {
         0 => Ok(()),
         n => Err(format!("{n} objects could not be destroyed").into()),
     }
+}
+
+/// Checks that the requests pending at end B are flushed once, and that a dead device accepts and
+/// flushes further requests.
+fn expect_flushed(p: &QpPair) -> TestResult {
+    for (cq, first, what) in [
+        (&p.b.scq, 0, "sends of a dead device"),
+        (&p.b.rcq, 100, "receives of a dead device"),
+    ] {
+        for (w, id) in rig::wait(cq, PENDING as usize, what)?.iter().zip(first..) {
+            rig::expect_error(w, id, rig::status::WR_FLUSH_ERR, &p.b.qp)?;
+        }
+    }
+    // Posting, arming and polling access rings and doorbells that the device no longer uses.
+    for w in 0..40 {
+        p.a.recv(w, 0, 64).at("posting to a dead device")?;
+        let receive = rig::wait_one(&p.a.rcq, "a late receive")?;
+        rig::expect_error(&receive, w, rig::status::WR_FLUSH_ERR, &p.a.qp)?;
+        p.a.qp
+            .post_send(&[SendWr::new(op::SEND, w, &[p.a.mr.sge(0, 8)])])?;
+        let send = rig::wait_one(&p.a.scq, "a late send")?;
+        rig::expect_error(&send, w, rig::status::WR_FLUSH_ERR, &p.a.qp)?;
+        p.a.scq.arm(false).at("arming on a dead device")?;
+    }
+    for cq in [&p.a.scq, &p.a.rcq, &p.b.scq, &p.b.rcq] {
+        rig::expect_quiet(cq, Duration::from_millis(20), "everything was flushed once")?;
+    }
+    Ok(())
+}
+
+/// Binds the driver, and waits until the device has a GID.
+fn bind(driver: &Path, address: &str) -> TestResult {
+    fs::write(driver.join("bind"), address)
+        .map_err(Fail::from)
+        .at("bind")?;
+    rig::wait_for("the device is back", || {
+        let device = PathBuf::from("/sys/class/infiniband").join(&rig::env().device);
+        Ok(device.exists() && Rig::new().is_ok_and(|r| r.gid.raw != [0; 16]))
+    })
 }
 
 /// Returns the enable count of the PCI device, which is at most one for each driver that is bound.

@@ -8,7 +8,7 @@ use crate::ffi::qp::{op, RecvWr, SendWr};
 use crate::ffi::sys::DeviceMapping;
 use crate::outcome::ErrorContext as _;
 use crate::pattern::PatternRng;
-use crate::rig::{self, PairOpts, Rig};
+use crate::rig::{self, PairOpts, QpEndpoint, Rig};
 use crate::Fail;
 use std::mem::offset_of;
 use std::sync::atomic::{fence, Ordering};
@@ -144,6 +144,141 @@ fn count_syndromes(maps: &[DeviceMapping], counts: &mut SyndromeCounts) -> bool 
     any
 }
 
+/// The queues of a QP, as the process finds them without the provider.
+struct ForgedQueues {
+    sq: ForgedRing,
+    rq: ForgedRing,
+    /// Slots of the queues in the doorbell area.
+    send_slot: usize,
+    recv_slot: usize,
+}
+
+impl ForgedQueues {
+    /// Finds the queues of `a` among `maps`. Two valid requests in each queue, whose ids begin at
+    /// `tag`, reveal the addresses of the queues.
+    fn find(
+        area: &AreaMapping,
+        maps: &[DeviceMapping],
+        a: &QpEndpoint,
+        b: &QpEndpoint,
+        tag: u64,
+    ) -> Result<Self, Fail> {
+        let recvs = area.producers(db::rq_producer);
+        let sge = a.mr.sge(0, 4096);
+        a.qp.post_recv(&[RecvWr::new(tag, &[sge]), RecvWr::new(tag + 1, &[sge])])?;
+        let recv_slot = changed_slot(&recvs, &area.producers(db::rq_producer));
+        let sends = area.producers(db::sq_producer);
+        let write = SendWr::new(op::WRITE, tag, &[a.mr.sge(0, 8)]).remote(b.mr.at(0), b.mr.rkey());
+        a.qp.post_send(&[
+            write.clone(),
+            SendWr {
+                wr_id: tag + 1,
+                ..write
+            },
+        ])?;
+        let send_slot = changed_slot(&sends, &area.producers(db::sq_producer));
+        let (Some(send_slot), Some(recv_slot)) = (send_slot, recv_slot) else {
+            return Err("no producer index moved in the doorbell area".into());
+        };
+        let sq = ForgedRing::find(maps, tag, offset_of!(SendWqe, wr_id), a.qp.cap.max_send_wr);
+        let rq = ForgedRing::find(maps, tag, offset_of!(RecvWqe, wr_id), a.qp.cap.max_recv_wr);
+        let (Some(sq), Some(rq)) = (sq, rq) else {
+            return Err(format!("the rings are not among the mappings: {maps:?}").into());
+        };
+        Ok(Self {
+            sq,
+            rq,
+            send_slot,
+            recv_slot,
+        })
+    }
+
+    /// Forges receives. Returns their number.
+    fn forge_receives(
+        &mut self,
+        area: &AreaMapping,
+        rng: &mut PatternRng,
+        targets: &forge::ForgeTargets<'_>,
+        tag: u64,
+    ) -> u64 {
+        for i in 0..4 {
+            let wqe = forge::recv(rng, self.rq.stride, targets, tag + 100 + i);
+            self.rq.put(&wqe);
+        }
+        let slot = self.recv_slot;
+        area.publish(db::rq_producer(slot), slot, self.rq.next);
+        4
+    }
+
+    /// Forges sends, sometimes with a wrong producer index. Returns their number.
+    fn forge_sends(
+        &mut self,
+        area: &AreaMapping,
+        rng: &mut PatternRng,
+        targets: &forge::ForgeTargets<'_>,
+        tag: u64,
+    ) -> u64 {
+        let count = 1 + rng.below(6);
+        for i in 0..count {
+            let wqe = forge::send(rng, self.sq.stride, targets, tag + 200 + i);
+            self.sq.put(&wqe);
+        }
+        let index = match rng.below(16) {
+            0 => self.sq.next.wrapping_add(rng.next_u64() as u32),
+            1 => self.sq.next.wrapping_sub(3),
+            _ => self.sq.next,
+        };
+        area.publish(db::sq_producer(self.send_slot), self.send_slot, index);
+        count
+    }
+}
+
+/// Posts receives to the peer, some of them too small or with an unknown key. In one third of the
+/// episodes the peer has no receives.
+fn post_receives_of_peer(b: &QpEndpoint, rng: &mut PatternRng) -> Result<(), Fail> {
+    if rng.below(3) == 0 {
+        return Ok(());
+    }
+    let small = if rng.below(4) == 0 { 8 } else { 4096 };
+    let bad = crate::ffi::Sge {
+        lkey: 0xdead_beef,
+        ..b.mr.sge(0, 64)
+    };
+    let sge = if rng.below(5) == 0 {
+        bad
+    } else {
+        b.mr.sge(8192, small)
+    };
+    b.qp.post_recv(&vec![RecvWr::new(1, &[sge]); 8])?;
+    Ok(())
+}
+
+/// Waits for a moment and counts the syndromes in the CQs of both ends.
+fn collect_syndromes(
+    cq_maps: &[DeviceMapping],
+    b: &QpEndpoint,
+    counts: &mut SyndromeCounts,
+) -> Result<(), Fail> {
+    // Give the device time: an error is likely, but some forged entries are harmless.
+    let until = Instant::now() + Duration::from_millis(40);
+    while Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(1));
+        let mut probe = SyndromeCounts::new();
+        if count_syndromes(cq_maps, &mut probe) {
+            break;
+        }
+    }
+    count_syndromes(cq_maps, counts);
+    for cq in [&b.scq, &b.rcq] {
+        for w in cq.poll(64).at("polling the peer's CQ")? {
+            if w.vendor_err != 0 {
+                *counts.entry(w.vendor_err).or_default() += 1;
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Creates a connected pair of QPs, forges entries and words for one of them, and counts the
 /// syndromes. Returns the number of forged entries.
 pub fn episode(
@@ -166,31 +301,8 @@ pub fn episode(
     let b = rig.end(&opts)?;
     rig::connect(&a.qp, rig.gid, b.qp.qpn(), &opts.conn_a).at("connecting")?;
     rig::connect(&b.qp, rig.gid, a.qp.qpn(), &opts.conn_b).at("connecting")?;
-
-    // Two valid requests in each queue reveal the addresses of the queues.
     let tag = 0x7e57_0000_0000_0000 | rng.below(1 << 40) << 4;
-    let recvs = area.producers(db::rq_producer);
-    let sge = a.mr.sge(0, 4096);
-    a.qp.post_recv(&[RecvWr::new(tag, &[sge]), RecvWr::new(tag + 1, &[sge])])?;
-    let recv_slot = changed_slot(&recvs, &area.producers(db::rq_producer));
-    let sends = area.producers(db::sq_producer);
-    let write = SendWr::new(op::WRITE, tag, &[a.mr.sge(0, 8)]).remote(b.mr.at(0), b.mr.rkey());
-    a.qp.post_send(&[
-        write.clone(),
-        SendWr {
-            wr_id: tag + 1,
-            ..write
-        },
-    ])?;
-    let send_slot = changed_slot(&sends, &area.producers(db::sq_producer));
-    let (Some(send_slot), Some(recv_slot)) = (send_slot, recv_slot) else {
-        return Err("no producer index moved in the doorbell area".into());
-    };
-    let sq = ForgedRing::find(&maps, tag, offset_of!(SendWqe, wr_id), a.qp.cap.max_send_wr);
-    let rq = ForgedRing::find(&maps, tag, offset_of!(RecvWqe, wr_id), a.qp.cap.max_recv_wr);
-    let (Some(mut sq), Some(mut rq)) = (sq, rq) else {
-        return Err(format!("the rings are not among the mappings: {maps:?}").into());
-    };
+    let mut queues = ForgedQueues::find(area, &maps, &a, &b, tag)?;
 
     let other_pd = rig.ctx.alloc_pd()?;
     let read_only = Mr::new(&rig.pd, 4096, access::NONE)?;
@@ -201,66 +313,22 @@ pub fn episode(
         read_only: &read_only,
         foreign: &foreign,
     };
-    let mut forged = 0;
-
-    // Forge receives first, so that the peer's SENDs arrive in forged entries. In one third of the
-    // episodes the peer has no receives.
-    for i in 0..4 {
-        rq.put(&forge::recv(rng, rq.stride, &targets, tag + 100 + i));
-        forged += 1;
-    }
-    area.publish(db::rq_producer(recv_slot), recv_slot, rq.next);
-    if rng.below(3) != 0 {
-        let small = if rng.below(4) == 0 { 8 } else { 4096 };
-        let bad = crate::ffi::Sge {
-            lkey: 0xdead_beef,
-            ..b.mr.sge(0, 64)
-        };
-        let sges = if rng.below(5) == 0 {
-            bad
-        } else {
-            b.mr.sge(8192, small)
-        };
-        b.qp.post_recv(&vec![RecvWr::new(1, &[sges]); 8])?;
-    }
+    // Receives are forged first, so that the peer's SENDs arrive in forged entries.
+    let mut forged = queues.forge_receives(area, rng, &targets, tag);
+    post_receives_of_peer(&b, rng)?;
     let by_recv = rng.below(3) == 0;
     if by_recv {
         for _ in 0..4 {
-            let _ =
-                b.qp.post_send(&[SendWr::new(op::SEND, 2, &[b.mr.sge(0, 64)])]);
+            let wr = SendWr::new(op::SEND, 2, &[b.mr.sge(0, 64)]);
+            let _ = b.qp.post_send(&[wr]);
         }
     } else {
-        for i in 0..1 + rng.below(6) {
-            sq.put(&forge::send(rng, sq.stride, &targets, tag + 200 + i));
-            forged += 1;
-        }
-        let index = match rng.below(16) {
-            0 => sq.next.wrapping_add(rng.next_u64() as u32),
-            1 => sq.next.wrapping_sub(3),
-            _ => sq.next,
-        };
-        area.publish(db::sq_producer(send_slot), send_slot, index);
+        forged += queues.forge_sends(area, rng, &targets, tag);
     }
     if rng.below(4) == 0 {
         corrupt_words(area, rng);
     }
-    // Give the device time: an error is likely, but some forged entries are harmless.
-    let until = Instant::now() + Duration::from_millis(40);
-    while Instant::now() < until {
-        std::thread::sleep(Duration::from_millis(1));
-        let mut probe = SyndromeCounts::new();
-        if count_syndromes(&cq_maps, &mut probe) {
-            break;
-        }
-    }
-    count_syndromes(&cq_maps, counts);
-    for cq in [&b.scq, &b.rcq] {
-        for w in cq.poll(64).at("polling the peer's CQ")? {
-            if w.vendor_err != 0 {
-                *counts.entry(w.vendor_err).or_default() += 1;
-            }
-        }
-    }
+    collect_syndromes(&cq_maps, &b, counts)?;
     Ok(forged)
 }
 

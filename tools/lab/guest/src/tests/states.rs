@@ -176,150 +176,66 @@ fn surplus(rig: &Rig) -> TestResult {
     Ok(())
 }
 
+/// A description of an invalid value, and the function that puts it into valid attributes.
+type WrongValue = (&'static str, fn(&mut QpAttr));
+
+const WRONG_TO_INIT: &[WrongValue] = &[
+    ("port 0", |attr| attr.port_num = 0),
+    ("port 9", |attr| attr.port_num = 9),
+    ("P_Key index 9999", |attr| attr.pkey_index = 9999),
+];
+const WRONG_TO_RTR: &[WrongValue] = &[
+    ("path MTU 0", |attr| attr.path_mtu = 0),
+    ("path MTU 6", |attr| attr.path_mtu = 6),
+    ("max_dest_rd_atomic 255", |attr| {
+        attr.max_dest_rd_atomic = 255
+    }),
+    ("min_rnr_timer 32", |attr| attr.min_rnr_timer = 32),
+    ("RoCE without a GRH", |attr| attr.ah_attr.is_global = 0),
+];
+const WRONG_TO_RTS: &[WrongValue] = &[
+    ("retry_cnt 8", |attr| attr.retry_cnt = 8),
+    ("rnr_retry 8", |attr| attr.rnr_retry = 8),
+    ("timeout 32", |attr| attr.timeout = 32),
+    ("max_rd_atomic 255", |attr| attr.max_rd_atomic = 255),
+];
+
 fn wrong_values(rig: &Rig) -> TestResult {
     let e = at_state(rig, state::RESET)?;
-    let good = full(rig, &e, state::INIT);
-    let m = mask_to(state::INIT);
-    refused(
-        &e.qp,
-        &QpAttr {
-            port_num: 0,
-            ..good
-        },
-        m,
-        state::RESET,
-        "port 0",
-    )?;
-    refused(
-        &e.qp,
-        &QpAttr {
-            port_num: 9,
-            ..good
-        },
-        m,
-        state::RESET,
-        "port 9",
-    )?;
-    refused(
-        &e.qp,
-        &QpAttr {
-            pkey_index: 9999,
-            ..good
-        },
-        m,
-        state::RESET,
-        "P_Key index 9999",
-    )?;
-    e.qp.modify(&good, m).at("INIT")?;
+    for ((from, to), wrong) in STEPS
+        .into_iter()
+        .zip([WRONG_TO_INIT, WRONG_TO_RTR, WRONG_TO_RTS])
+    {
+        let (good, m) = (full(rig, &e, to), mask_to(to));
+        for (what, spoil) in wrong {
+            let mut attr = good;
+            spoil(&mut attr);
+            refused(&e.qp, &attr, m, from, what)?;
+        }
+        if to == state::RTR {
+            wrong_path(rig, &e, &good)?;
+        }
+        e.qp.modify(&good, m).at(state::NAMES[to as usize])?;
+    }
+    Ok(())
+}
 
-    let good = full(rig, &e, state::RTR);
+/// Tries values of the path to RTR that are invalid for this port.
+fn wrong_path(rig: &Rig, e: &QpEndpoint, good: &QpAttr) -> TestResult {
     let m = mask_to(state::RTR);
-    refused(
-        &e.qp,
-        &QpAttr {
-            path_mtu: 0,
-            ..good
-        },
-        m,
-        state::INIT,
-        "path MTU 0",
-    )?;
-    refused(
-        &e.qp,
-        &QpAttr {
-            path_mtu: 6,
-            ..good
-        },
-        m,
-        state::INIT,
-        "path MTU 6",
-    )?;
     let active = rig.ctx.query_port(1)?.active_mtu;
     if active < 5 {
-        refused(
-            &e.qp,
-            &QpAttr {
-                path_mtu: active + 1,
-                ..good
-            },
-            m,
-            state::INIT,
-            "a path MTU over the port's",
-        )?;
+        let attr = QpAttr {
+            path_mtu: active + 1,
+            ..*good
+        };
+        refused(&e.qp, &attr, m, state::INIT, "a path MTU over the port's")?;
     }
-    refused(
-        &e.qp,
-        &QpAttr {
-            max_dest_rd_atomic: 255,
-            ..good
-        },
-        m,
-        state::INIT,
-        "max_dest_rd_atomic 255",
-    )?;
-    refused(
-        &e.qp,
-        &QpAttr {
-            min_rnr_timer: 32,
-            ..good
-        },
-        m,
-        state::INIT,
-        "min_rnr_timer 32",
-    )?;
-    let mut no_grh = good;
-    no_grh.ah_attr.is_global = 0;
-    refused(&e.qp, &no_grh, m, state::INIT, "RoCE without a GRH")?;
     // The core chooses the errno for an empty GID entry.
-    let mut gid = good;
+    let mut gid = *good;
     gid.ah_attr.grh.sgid_index = 250;
     ensure!(e.qp.modify(&gid, m).is_err(), "sgid_index 250 was taken");
     ensure_eq!(e.qp.state()?, state::INIT, "state after sgid_index 250");
-    e.qp.modify(&good, m).at("RTR")?;
-
-    let good = full(rig, &e, state::RTS);
-    let m = mask_to(state::RTS);
-    refused(
-        &e.qp,
-        &QpAttr {
-            retry_cnt: 8,
-            ..good
-        },
-        m,
-        state::RTR,
-        "retry_cnt 8",
-    )?;
-    refused(
-        &e.qp,
-        &QpAttr {
-            rnr_retry: 8,
-            ..good
-        },
-        m,
-        state::RTR,
-        "rnr_retry 8",
-    )?;
-    refused(
-        &e.qp,
-        &QpAttr {
-            timeout: 32,
-            ..good
-        },
-        m,
-        state::RTR,
-        "timeout 32",
-    )?;
-    refused(
-        &e.qp,
-        &QpAttr {
-            max_rd_atomic: 255,
-            ..good
-        },
-        m,
-        state::RTR,
-        "max_rd_atomic 255",
-    )?;
-    e.qp.modify(&good, m).at("RTS")?;
     Ok(())
 }
 
