@@ -29,12 +29,12 @@ use crate::{
     },
     ring::DmaRing, //
 };
+use base::dma::Chunk;
 use kernel::{
     prelude::*,
     sync::atomic::Relaxed, //
 };
 use rdma::{
-    base::dma::Chunk,
     enums::{
         QpState,
         SendFlags,
