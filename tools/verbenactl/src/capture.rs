@@ -3,7 +3,7 @@
 //! `verbenactl capture`: captures the frames that the NIC sends and receives, for Wireshark,
 //! which can show them while the capture goes on.
 //!
-//! The NIC sends records (`verbena_protocol::Record`). This module turns them into pcapng packets,
+//! The NIC sends records (`verbena_protocol::CaptureRecord`). This module turns them into pcapng packets,
 //! each with a comment that names the guest and the QPs. After an interrupt the NIC ends the
 //! capture; the number of dropped frames is then reported, also in the file.
 
@@ -17,7 +17,7 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use verbena_capture::{Capture, Direction};
-use verbena_protocol::{Record, ToldCapture, Way};
+use verbena_protocol::{CaptureRecord, CaptureReply, FrameDirection};
 use verbena_recorder::Facts;
 
 /// The end of a capture.
@@ -45,7 +45,7 @@ pub fn run(socket: &Path, file: &Path) -> Result<String, String> {
         ));
     }
     let signals = signals()?;
-    let (told, from): (ToldCapture, _) = client::open(socket)?;
+    let (told, from): (CaptureReply, _) = client::open(socket)?;
     let failed = |e| format!("cannot write {}: {e}", file.display());
     let to: Box<dyn Write> = if to_stdout {
         Box::new(io::stdout())
@@ -175,9 +175,9 @@ fn packets<W: Write>(mut from: BufReader<impl io::Read>, to: W, guest: &str) -> 
             from.fill_buf().ok();
         }
         // A connection that breaks within a record is treated like one that ends between records.
-        match Record::read(&mut from) {
-            Ok(Some(Record::Frame {
-                way,
+        match CaptureRecord::read(&mut from) {
+            Ok(Some(CaptureRecord::Frame {
+                direction,
                 src_qpn,
                 dst_qpn,
                 time_ns,
@@ -185,14 +185,19 @@ fn packets<W: Write>(mut from: BufReader<impl io::Read>, to: W, guest: &str) -> 
                 note,
             })) => {
                 now = time_ns;
-                let mut comment = comment(guest, way, src_qpn, dst_qpn);
+                let mut comment = comment(guest, direction, src_qpn, dst_qpn);
                 if let Some(note) = note {
                     comment.push_str(", ");
                     comment.push_str(&note);
                 }
-                capture.write_going(time_ns, &frame, Some(&comment), direction(way))?;
+                capture.write_going(
+                    time_ns,
+                    &frame,
+                    Some(&comment),
+                    interface_direction(direction),
+                )?;
             }
-            Ok(Some(Record::End { seen, dropped })) => {
+            Ok(Some(CaptureRecord::End { seen, dropped })) => {
                 capture.statistics(now, seen, dropped)?;
                 break End::Told { seen, dropped };
             }
@@ -205,22 +210,27 @@ fn packets<W: Write>(mut from: BufReader<impl io::Read>, to: W, guest: &str) -> 
 }
 
 /// Returns the direction of a frame. A frame that stays in the device has none.
-fn direction(way: Way) -> Option<Direction> {
-    match way {
-        Way::Local | Way::Lost => None,
-        Way::Sent => Some(Direction::Outbound),
-        Way::Received => Some(Direction::Inbound),
+fn interface_direction(direction: FrameDirection) -> Option<Direction> {
+    match direction {
+        FrameDirection::Local | FrameDirection::Lost => None,
+        FrameDirection::Sent => Some(Direction::Outbound),
+        FrameDirection::Received => Some(Direction::Inbound),
     }
 }
 
 /// Returns the comment of a packet, for example `guest 52:54:00:12:34:56, QP 0x10 -> 0x11, local`.
-fn comment(guest: &str, way: Way, src_qpn: Option<u32>, dst_qpn: Option<u32>) -> String {
+fn comment(
+    guest: &str,
+    direction: FrameDirection,
+    src_qpn: Option<u32>,
+    dst_qpn: Option<u32>,
+) -> String {
     let qp = |qpn: Option<u32>| qpn.map_or_else(|| String::from("?"), |qpn| format!("{qpn:#x}"));
-    let how = match way {
-        Way::Local => "local",
-        Way::Lost => "local, lost on purpose",
-        Way::Sent => "sent",
-        Way::Received => "received",
+    let how = match direction {
+        FrameDirection::Local => "local",
+        FrameDirection::Lost => "local, lost on purpose",
+        FrameDirection::Sent => "sent",
+        FrameDirection::Received => "received",
     };
     format!(
         "guest {guest}, QP {} -> {}, {how}",

@@ -10,14 +10,14 @@ use serde::de::DeserializeOwned;
 use std::io::{self, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use verbena_protocol::{Question, Reply, Request};
+use verbena_protocol::{ControlRequest, QueryReply, ReplyEnvelope};
 
 /// Sends the request of `Q` to the NIC at `socket` and returns the answer.
 ///
 /// # Errors
 ///
 /// There is no NIC, or the NIC refuses and gives the reason.
-pub fn ask<Q: Question>(socket: &Path) -> Result<Q, String> {
+pub fn ask<Q: QueryReply>(socket: &Path) -> Result<Q, String> {
     ask_for(socket, Q::REQUEST)
 }
 
@@ -26,7 +26,7 @@ pub fn ask<Q: Question>(socket: &Path) -> Result<Q, String> {
 /// # Errors
 ///
 /// The same as those of [`ask`].
-pub fn ask_for<T: DeserializeOwned>(socket: &Path, request: Request) -> Result<T, String> {
+pub fn ask_for<T: DeserializeOwned>(socket: &Path, request: ControlRequest) -> Result<T, String> {
     let door = Door::open(socket).map_err(|e| failed(socket, &e))?;
     read(socket, &mut BufReader::new(door), request)
 }
@@ -46,16 +46,16 @@ fn failed(socket: &Path, e: &io::Error) -> String {
 fn read<T: DeserializeOwned>(
     socket: &Path,
     way: &mut BufReader<impl Read + Write>,
-    request: Request,
+    request: ControlRequest,
 ) -> Result<T, String> {
-    let line = request.ask(way).map_err(|e| failed(socket, &e))?;
+    let line = request.exchange(way).map_err(|e| failed(socket, &e))?;
     if !line.ends_with('\n') {
         return Err(format!(
             "the NIC at {} closed the connection before it answered: its log may name the reason",
             socket.display()
         ));
     }
-    Reply::read(&line)
+    ReplyEnvelope::read(&line)
 }
 
 /// Sends the request of `Q` and keeps the connection for the stream that follows the answer. Reads
@@ -65,7 +65,7 @@ fn read<T: DeserializeOwned>(
 ///
 /// The same as those of [`ask`], and `socket` is a port of a guest. Such a port stays open when its
 /// user is gone, so it cannot carry a stream.
-pub fn open<Q: Question>(socket: &Path) -> Result<(Q, BufReader<UnixStream>), String> {
+pub fn open<Q: QueryReply>(socket: &Path) -> Result<(Q, BufReader<UnixStream>), String> {
     open_for(socket, Q::REQUEST)
 }
 
@@ -76,7 +76,7 @@ pub fn open<Q: Question>(socket: &Path) -> Result<(Q, BufReader<UnixStream>), St
 /// The same as those of [`open`].
 pub fn open_for<T: DeserializeOwned>(
     socket: &Path,
-    request: Request,
+    request: ControlRequest,
 ) -> Result<(T, BufReader<UnixStream>), String> {
     let failed = |e: io::Error| failed(socket, &e);
     let Door::Socket(stream) = Door::open(socket).map_err(failed)? else {

@@ -10,11 +10,11 @@ use std::fmt::Write as _;
 use std::io::{self, BufRead, Read};
 use std::path::{Path, PathBuf};
 use verbena_faults::RuleSet;
-use verbena_protocol::{read_rules, Request, ToldRules, MAX_REQUEST};
+use verbena_protocol::{read_rules, ControlRequest, RulesReply, MAX_REQUEST_BYTES};
 
-/// Largest file of rules, in bytes. The request with the rules is limited by [`MAX_REQUEST`], but
+/// Largest file of rules, in bytes. The request with the rules is limited by [`MAX_REQUEST_BYTES`], but
 /// it does not contain the comments of the file.
-const MAX_FILE: u64 = 16 * MAX_REQUEST;
+const MAX_FILE: u64 = 16 * MAX_REQUEST_BYTES;
 
 /// A command about rules.
 #[derive(Subcommand, Debug)]
@@ -78,14 +78,14 @@ pub fn run(
     socket: &Path,
     fault: &Fault,
     json: bool,
-    show: impl Fn(&ToldRules) -> Result<String, String>,
+    show: impl Fn(&RulesReply) -> Result<String, String>,
 ) -> Result<String, String> {
     let request = match fault {
         Fault::Add {
             file,
             while_connected,
         } => {
-            let request = Request::FaultAdd {
+            let request = ControlRequest::FaultAdd {
                 set: read(file)?,
                 while_connected: *while_connected,
             };
@@ -94,14 +94,14 @@ pub fn run(
             }
             request
         }
-        Fault::List | Fault::Check | Fault::Summary => Request::Faults,
-        Fault::Remove { name } => Request::FaultRemove { name: name.clone() },
-        Fault::Clear => Request::FaultClear,
+        Fault::List | Fault::Check | Fault::Summary => ControlRequest::Faults,
+        Fault::Remove { name } => ControlRequest::FaultRemove { name: name.clone() },
+        Fault::Clear => ControlRequest::FaultClear,
         Fault::Why { number } => {
             return why::of_one(&why::known(Some(socket), None)?, *number, json);
         }
     };
-    let told: ToldRules = client::ask_for(socket, request)?;
+    let told: RulesReply = client::ask_for(socket, request)?;
     let text = show(&told)?;
     if matches!(fault, Fault::Check) {
         if told.rules.is_empty() {
@@ -122,10 +122,10 @@ pub fn run(
 /// earlier ends this process.
 fn hold(
     socket: &Path,
-    request: Request,
-    show: impl Fn(&ToldRules) -> Result<String, String>,
+    request: ControlRequest,
+    show: impl Fn(&RulesReply) -> Result<String, String>,
 ) -> Result<String, String> {
-    let (told, mut reader) = client::open_for::<ToldRules>(socket, request)?;
+    let (told, mut reader) = client::open_for::<RulesReply>(socket, request)?;
     crate::say(&show(&told)?)?;
     let mut line = String::new();
     while reader.read_line(&mut line).is_ok_and(|length| length > 0) {}
@@ -163,7 +163,7 @@ pub fn words(asked: &Fault) -> fn(&Value) -> String {
 /// Formats the result of a run, and the commands that add its rules again. The rules of each seed
 /// are a file of their own.
 fn summary(told: &Value) -> String {
-    let told: ToldRules = match serde_json::from_value(told.clone()) {
+    let told: RulesReply = match serde_json::from_value(told.clone()) {
         Ok(told) => told,
         Err(e) => return format!("{e}\n"),
     };

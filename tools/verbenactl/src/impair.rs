@@ -3,7 +3,7 @@
 //! `verbenactl impair`: impairments of the frames that leave by the uplinks.
 
 use clap::Args;
-use verbena_protocol::{Impairment, Request, MILLION};
+use verbena_protocol::{ControlRequest, Impairment, MILLION};
 
 /// Options of the command. Without options the command prints the impairments.
 #[derive(Args, Debug)]
@@ -55,7 +55,7 @@ impl Impair {
     /// # Errors
     ///
     /// The options contradict each other.
-    pub fn request(&self) -> Result<Request, String> {
+    pub fn request(&self) -> Result<ControlRequest, String> {
         let uplink = self.uplink;
         let asked = [
             self.loss.is_some(),
@@ -67,11 +67,11 @@ impl Impair {
             self.rate.is_some(),
         ];
         if self.off.is_some() {
-            return Ok(Request::Impair { uplink, with: None });
+            return Ok(ControlRequest::Impair { uplink, with: None });
         }
         if !asked.contains(&true) {
             return match (uplink, self.seed) {
-                (None, None) => Ok(Request::Impairments),
+                (None, None) => Ok(ControlRequest::Impairments),
                 (Some(_), _) => Err(String::from(
                     "--uplink needs an impairment of that uplink, such as --loss 1, or off",
                 )),
@@ -91,7 +91,7 @@ impl Impair {
             seed: self.seed.unwrap_or(1),
         };
         with.check()?;
-        Ok(Request::Impair {
+        Ok(ControlRequest::Impair {
             uplink,
             with: Some(with),
         })
@@ -148,7 +148,7 @@ mod tests {
         impair: Impair,
     }
 
-    fn request(words: &str) -> Result<Request, String> {
+    fn request(words: &str) -> Result<ControlRequest, String> {
         let words = std::iter::once("impair").chain(words.split_whitespace());
         let line = Line::try_parse_from(words).map_err(|e| e.to_string())?;
         line.impair.request()
@@ -181,8 +181,8 @@ mod tests {
 
     #[test]
     fn options_give_a_request_or_an_error() {
-        assert_eq!(request(""), Ok(Request::Impairments));
-        let off = |uplink| Ok(Request::Impair { uplink, with: None });
+        assert_eq!(request(""), Ok(ControlRequest::Impairments));
+        let off = |uplink| Ok(ControlRequest::Impair { uplink, with: None });
         assert_eq!(
             (request("off"), request("off --uplink 1")),
             (off(None), off(Some(1)))
@@ -196,7 +196,7 @@ mod tests {
         };
         assert_eq!(
             request("--uplink 2 --loss 1 --delay 5ms --reorder 2% --seed 9"),
-            Ok(Request::Impair {
+            Ok(ControlRequest::Impair {
                 uplink: Some(2),
                 with: Some(with)
             })

@@ -27,7 +27,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 use verbena_protocol::{
-    Contexts, Fields, Request, Status, Told, ToldImpairments, ToldPeers, ToldPort, ToldQp,
+    ContextFields, ContextsReply, ControlRequest, ImpairmentsReply, PeersReply, PortReply, QpReply,
+    StatsReply, StatusReply,
 };
 
 /// Query and control a running Verbena NIC, or explain its error codes.
@@ -56,7 +57,7 @@ enum Command {
     /// Print the existing queue pairs, completion queues, shared receive queues, memory regions and event queues
     Contexts {
         /// Only objects of this kind
-        #[arg(long, value_parser = Fields::KINDS)]
+        #[arg(long, value_parser = ContextFields::KINDS)]
         kind: Option<String>,
         /// Only objects with this number, in decimal or 0x...
         #[arg(long, value_name = "N", value_parser = number)]
@@ -267,19 +268,19 @@ fn run(args: &Args) -> Result<String, String> {
     }
     match &args.command {
         Command::Stats { often } => often.tell(|| {
-            show(args, &client::ask::<Told>(socket)?, |told| {
+            show(args, &client::ask::<StatsReply>(socket)?, |told| {
                 table::counters(&told["stats"], often.nonzero)
             })
         }),
         Command::Contexts { kind, number } => {
-            let mut contexts: Contexts = client::ask(socket)?;
+            let mut contexts: ContextsReply = client::ask(socket)?;
             keep(&mut contexts, kind.as_deref(), *number);
             show(args, &contexts, |told| table::contexts(&told["contexts"]))
         }
-        Command::Port => show(args, &client::ask::<ToldPort>(socket)?, table::port),
-        Command::Peers => show(args, &client::ask::<ToldPeers>(socket)?, table::peers),
+        Command::Port => show(args, &client::ask::<PortReply>(socket)?, table::port),
+        Command::Peers => show(args, &client::ask::<PeersReply>(socket)?, table::peers),
         Command::Impair(asked) => {
-            let told: ToldImpairments = client::ask_for(socket, asked.request()?)?;
+            let told: ImpairmentsReply = client::ask_for(socket, asked.request()?)?;
             show(args, &told, table::impairments)
         }
         Command::Fault(asked) => {
@@ -290,12 +291,12 @@ fn run(args: &Args) -> Result<String, String> {
             record::run(socket, asked, |told| show(args, told, record::table))
         }
         Command::Qp { number, often } => often.tell(|| {
-            let told: ToldQp = client::ask_for(socket, Request::Qp { number: *number })?;
+            let told: QpReply = client::ask_for(socket, ControlRequest::Qp { number: *number })?;
             show(args, &told, |told| {
                 table::queue_pair(&told["qp"], often.nonzero)
             })
         }),
-        _ => show(args, &client::ask::<Status>(socket)?, table::pairs),
+        _ => show(args, &client::ask::<StatusReply>(socket)?, table::pairs),
     }
 }
 
@@ -314,7 +315,7 @@ fn show(
 }
 
 /// Drops the contexts that were not requested.
-fn keep(answer: &mut Contexts, kind: Option<&str>, number: Option<u32>) {
+fn keep(answer: &mut ContextsReply, kind: Option<&str>, number: Option<u32>) {
     answer.contexts.retain(|c| {
         kind.is_none_or(|kind| c.fields.kind() == kind) && number.is_none_or(|n| c.number == n)
     });
@@ -324,7 +325,7 @@ fn keep(answer: &mut Contexts, kind: Option<&str>, number: Option<u32>) {
 mod tests {
     use super::*;
     use clap::CommandFactory;
-    use verbena_protocol::{Context, Cq, Qp};
+    use verbena_protocol::{Cq, ObjectContext, Qp};
 
     #[test]
     fn the_command_line_is_consistent() {
@@ -374,13 +375,16 @@ mod tests {
             assert!(error.starts_with("--json"), "{line}: {error}");
         }
         let all = [
-            Fields::Qp(Default::default()),
-            Fields::Cq(Default::default()),
-            Fields::Srq(Default::default()),
-            Fields::Mr(Default::default()),
-            Fields::Eq(Default::default()),
+            ContextFields::Qp(Default::default()),
+            ContextFields::Cq(Default::default()),
+            ContextFields::Srq(Default::default()),
+            ContextFields::Mr(Default::default()),
+            ContextFields::Eq(Default::default()),
         ];
-        assert_eq!(all.each_ref().map(Fields::kind), Fields::KINDS);
+        assert_eq!(
+            all.each_ref().map(ContextFields::kind),
+            ContextFields::KINDS
+        );
     }
 
     #[test]
@@ -400,15 +404,15 @@ mod tests {
 
     #[test]
     fn contexts_are_selected_by_kind_and_number() {
-        let qp = |number| Context {
+        let qp = |number| ObjectContext {
             number,
-            fields: Fields::Qp(Qp::default()),
+            fields: ContextFields::Qp(Qp::default()),
         };
-        let cq = Context {
+        let cq = ObjectContext {
             number: 2,
-            fields: Fields::Cq(Cq::default()),
+            fields: ContextFields::Cq(Cq::default()),
         };
-        let all = Contexts {
+        let all = ContextsReply {
             contexts: vec![qp(2), qp(3), cq],
         };
         let mut answer = all.clone();

@@ -6,7 +6,7 @@ use crate::client;
 use clap::Subcommand;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use verbena_protocol::{Request, ToldRecorder, ToldRecording};
+use verbena_protocol::{ControlRequest, RecorderReply, RecordingReply};
 use verbena_recorder::{Recording, DEFAULT_ENTRIES};
 
 /// A command about the flight recorder.
@@ -70,14 +70,14 @@ impl Record {
 pub fn run(
     socket: &Path,
     record: &Record,
-    show: impl Fn(&ToldRecorder) -> Result<String, String>,
+    show: impl Fn(&RecorderReply) -> Result<String, String>,
 ) -> Result<String, String> {
     let request = match record {
-        Record::On { entries } => Request::Record { entries: *entries },
-        Record::Off => Request::Record { entries: 0 },
+        Record::On { entries } => ControlRequest::Record { entries: *entries },
+        Record::Off => ControlRequest::Record { entries: 0 },
         // Export and finish need no NIC, and a full recording needs a connection of its own.
         Record::Status | Record::Export { .. } | Record::Finish { .. } | Record::Full { .. } => {
-            Request::Recorder
+            ControlRequest::Recorder
         }
         Record::Dump { file } => {
             let bytes = taken(socket)?;
@@ -96,7 +96,7 @@ pub fn run(
 ///
 /// There is no NIC, or its recorder is off.
 pub fn taken(socket: &Path) -> Result<Vec<u8>, String> {
-    client::ask_for::<ToldRecording>(socket, Request::Recording)?.file()
+    client::ask_for::<RecordingReply>(socket, ControlRequest::Recording)?.file()
 }
 
 fn parse(bytes: &[u8], name: &str) -> Result<Recording, String> {

@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::{self, BufRead, Write};
 use std::path::Path;
 use verbena_device::{Replayed, Stopped};
-use verbena_protocol::ToldFull;
+use verbena_protocol::RecordFullReply;
 use verbena_recorder::full::{Item, Reader, ASKED};
 use verbena_recorder::{Entry, Recording};
 
@@ -20,7 +20,7 @@ use verbena_recorder::{Entry, Recording};
 pub fn record(socket: &Path, file: &Path) -> Result<String, String> {
     let failed = |e: io::Error| format!("cannot write {}: {e}", file.display());
     let signals = capture::signals()?;
-    let (told, mut from) = client::open::<ToldFull>(socket)?;
+    let (told, mut from) = client::open::<RecordFullReply>(socket)?;
     let mut to = File::create(file).map_err(failed)?;
     capture::end_by_signal(signals, from.get_ref())?;
     match told.waiting {
@@ -137,7 +137,7 @@ mod tests {
     use std::thread;
     use verbena_device::mock::Driver;
     use verbena_device::{Config, Wish};
-    use verbena_protocol::Reply;
+    use verbena_protocol::ReplyEnvelope;
 
     /// Returns a recording of a device that is brought up. The recording ends with this reason.
     fn recorded(end: &str) -> Vec<u8> {
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn a_recording_that_ends_without_a_request_is_an_error() {
-        let yes = Reply::from(Ok(ToldFull { waiting: true })).line();
+        let yes = ReplyEnvelope::from(Ok(RecordFullReply { waiting: true })).line();
         let with = |bytes: &[u8]| told_by(&[yes.as_bytes(), bytes].concat());
         assert!(with(&recorded(ASKED)).unwrap().contains(ASKED));
         let error = with(&recorded("too fast")).unwrap_err();

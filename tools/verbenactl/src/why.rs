@@ -9,7 +9,7 @@ use std::path::Path;
 use verbena_abi::ctx::QpState;
 use verbena_abi::syndrome::Syndrome;
 use verbena_faults::Rule;
-use verbena_protocol::{Contexts, Fields, Request};
+use verbena_protocol::{ContextFields, ContextsReply, ControlRequest};
 use verbena_recorder::{Facts, QpNow, Recording};
 
 /// Parses the rules of a recording; None for a rule that cannot be parsed.
@@ -28,10 +28,10 @@ fn cause(raw: u32) -> Option<Syndrome> {
 }
 
 /// Adds the present state of the objects.
-fn add_contexts(facts: &mut Facts, contexts: &Contexts) {
+fn add_contexts(facts: &mut Facts, contexts: &ContextsReply) {
     for context in &contexts.contexts {
         match &context.fields {
-            Fields::Qp(qp) => {
+            ContextFields::Qp(qp) => {
                 let state = QpState::ALL.iter().find(|state| state.name() == qp.state);
                 facts.qps.extend(state.map(|&state| QpNow {
                     qpn: context.number,
@@ -43,7 +43,7 @@ fn add_contexts(facts: &mut Facts, contexts: &Contexts) {
                     psns: [qp.next_psn, qp.una_psn, qp.expected_psn],
                 }));
             }
-            Fields::Cq(cq) if cq.syndrome != 0 => {
+            ContextFields::Cq(cq) if cq.syndrome != 0 => {
                 facts.cqs.push((context.number, cause(cq.syndrome)));
             }
             _ => {}
@@ -63,10 +63,10 @@ pub fn known(socket: Option<&Path>, file: Option<&Path>) -> Result<Facts, String
     let socket = socket
         .ok_or("no control socket: name that of the NIC by --socket PATH or VERBENA_CONTROL")?;
     // If the recorder is off, the state of the QPs is all that is known.
-    let recorder = client::ask_for(socket, Request::Recorder)?;
+    let recorder = client::ask_for(socket, ControlRequest::Recorder)?;
     let is_on = matches!(
         recorder,
-        verbena_protocol::ToldRecorder { entries: 1.., .. }
+        verbena_protocol::RecorderReply { entries: 1.., .. }
     );
     let recording = match is_on {
         true => record::live(socket)?,
@@ -138,13 +138,13 @@ pub fn report(file: &Path, output: &Path) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use verbena_protocol::{Context, Cq, Qp};
+    use verbena_protocol::{Cq, ObjectContext, Qp};
 
     #[test]
     fn contexts_name_the_cause_without_a_recording() {
-        let qp = Context {
+        let qp = ObjectContext {
             number: 17,
-            fields: Fields::Qp(Qp {
+            fields: ContextFields::Qp(Qp {
                 state: String::from("Err"),
                 syndrome: Syndrome::CqDied.to_raw().into(),
                 send_cqn: 3,
@@ -152,16 +152,16 @@ mod tests {
                 ..Qp::default()
             }),
         };
-        let cq = Context {
+        let cq = ObjectContext {
             number: 3,
-            fields: Fields::Cq(Cq {
+            fields: ContextFields::Cq(Cq {
                 syndrome: Syndrome::CqOverflow.to_raw().into(),
                 ..Cq::default()
             }),
         };
         let contexts = vec![qp, cq];
         let mut facts = facts(Recording::default());
-        add_contexts(&mut facts, &Contexts { contexts });
+        add_contexts(&mut facts, &ContextsReply { contexts });
         let told = verbena_recorder::why(&facts, 17).unwrap().join("\n");
         assert!(told.contains("CQ 3, where it completes, died"), "{told}");
         assert!(told.contains("Nothing was recorded"), "{told}");

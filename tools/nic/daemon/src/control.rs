@@ -28,8 +28,8 @@ use verbena_abi::syndrome::Syndrome;
 use verbena_abi::{regs, ABI_VERSION};
 use verbena_device::{Cursor, Snapshot};
 use verbena_protocol::{
-    self as said, Context, Contexts, Fields, Impairment, Reply, Request, Stats, Status, Told,
-    ToldImpairments,
+    self as said, ContextFields, ContextsReply, ControlRequest, Impairment, ImpairmentsReply,
+    NicStats, ObjectContext, ReplyEnvelope, StatsReply, StatusReply,
 };
 
 /// Longest time that the engine may take for an answer.
@@ -73,7 +73,7 @@ fn admit(stream: UnixStream, seats: &Arc<()>, shared: &Arc<Shared>) -> io::Resul
         })?;
         return Ok(());
     };
-    let refused = Reply::<Status>::from(Err(refusal));
+    let refused = ReplyEnvelope::<StatusReply>::from(Err(refusal));
     (&stream).write_all(refused.line().as_bytes())
 }
 
@@ -87,7 +87,7 @@ fn converse(stream: &UnixStream, shared: &Shared, idle: Duration) -> io::Result<
     loop {
         line.clear();
         let length = (&mut reader)
-            .take(said::MAX_REQUEST)
+            .take(said::MAX_REQUEST_BYTES)
             .read_until(b'\n', &mut line)?;
         if length == 0 {
             return Ok(());
@@ -96,57 +96,68 @@ fn converse(stream: &UnixStream, shared: &Shared, idle: Duration) -> io::Result<
         if line.last() != Some(&b'\n') {
             let cut = format!(
                 "the request was cut off or is too long: a request is a line of at most {} bytes",
-                said::MAX_REQUEST
+                said::MAX_REQUEST_BYTES
             );
-            let refused = Reply::<Status>::from(Err(cut));
+            let refused = ReplyEnvelope::<StatusReply>::from(Err(cut));
             return (&mut &*stream).write_all(refused.line().as_bytes());
         }
-        let request = Request::read(&line);
-        if matches!(request, Ok(Request::Capture | Request::RecordFull)) {
+        let request = ControlRequest::read(&line);
+        if matches!(
+            request,
+            Ok(ControlRequest::Capture | ControlRequest::RecordFull)
+        ) {
             // A user who reads the output page by page takes longer.
             stream.set_write_timeout(Some(PAUSES * idle))?;
         }
         let told = match request {
-            Ok(Request::Capture) => return capture::capture(stream, shared),
-            Ok(Request::RecordFull) => return recording::full(stream, shared),
+            Ok(ControlRequest::Capture) => return capture::capture(stream, shared),
+            Ok(ControlRequest::RecordFull) => return recording::full(stream, shared),
             Ok(request) => {
                 let of_connection = kept.answer(&request, shared);
                 let of_connection = of_connection.or_else(|| rules.answer(&request));
                 of_connection.unwrap_or_else(|| answer(request, shared))
             }
-            Err(error) => Reply::<Status>::from(Err(error)).line(),
+            Err(error) => ReplyEnvelope::<StatusReply>::from(Err(error)).line(),
         };
         (&mut &*stream).write_all(told.as_bytes())?;
     }
 }
 
 /// Returns the answer to a request that does not occupy its connection.
-fn answer(request: Request, shared: &Shared) -> String {
+fn answer(request: ControlRequest, shared: &Shared) -> String {
     match request {
-        Request::Stats => Reply::from(stats(shared)).line(),
-        Request::Contexts => Reply::from(contexts(shared)).line(),
-        Request::Status => Reply::from(Ok(status(shared))).line(),
-        Request::Port => Reply::from(port::port(shared)).line(),
-        Request::Peers => Reply::from(peers::peers(shared)).line(),
+        ControlRequest::Stats => ReplyEnvelope::from(stats(shared)).line(),
+        ControlRequest::Contexts => ReplyEnvelope::from(contexts(shared)).line(),
+        ControlRequest::Status => ReplyEnvelope::from(Ok(status(shared))).line(),
+        ControlRequest::Port => ReplyEnvelope::from(port::port(shared)).line(),
+        ControlRequest::Peers => ReplyEnvelope::from(peers::peers(shared)).line(),
         // `Kept::answer` and `converse` handle these requests before.
-        Request::Capture | Request::CaptureBegin | Request::CaptureEnd => {
-            Reply::<Status>::from(Err(String::from("a capture needs a connection"))).line()
+        ControlRequest::Capture | ControlRequest::CaptureBegin | ControlRequest::CaptureEnd => {
+            ReplyEnvelope::<StatusReply>::from(Err(String::from("a capture needs a connection")))
+                .line()
         }
-        Request::RecordFull => {
-            Reply::<Status>::from(Err(String::from("a full recording needs a connection"))).line()
+        ControlRequest::RecordFull => ReplyEnvelope::<StatusReply>::from(Err(String::from(
+            "a full recording needs a connection",
+        )))
+        .line(),
+        ControlRequest::Impairments => {
+            ReplyEnvelope::from(Ok(shared.common.impairments.told())).line()
         }
-        Request::Impairments => Reply::from(Ok(shared.common.impairments.told())).line(),
-        Request::Impair { uplink, with } => Reply::from(impair(shared, uplink, with)).line(),
-        Request::Qp { number } => Reply::from(port::qp(shared, number)).line(),
-        Request::Recorder => Reply::from(recording::switch(shared, None)).line(),
-        Request::Record { entries } => Reply::from(recording::switch(shared, Some(entries))).line(),
-        Request::Recording => Reply::from(recording::taken(shared)).line(),
+        ControlRequest::Impair { uplink, with } => {
+            ReplyEnvelope::from(impair(shared, uplink, with)).line()
+        }
+        ControlRequest::Qp { number } => ReplyEnvelope::from(port::qp(shared, number)).line(),
+        ControlRequest::Recorder => ReplyEnvelope::from(recording::switch(shared, None)).line(),
+        ControlRequest::Record { entries } => {
+            ReplyEnvelope::from(recording::switch(shared, Some(entries))).line()
+        }
+        ControlRequest::Recording => ReplyEnvelope::from(recording::taken(shared)).line(),
         // `Rules::answer` handles these requests before (`faults.rs`).
-        Request::Faults
-        | Request::FaultAdd { .. }
-        | Request::FaultRemove { .. }
-        | Request::FaultClear => {
-            Reply::<Status>::from(Err(String::from("rules need a connection"))).line()
+        ControlRequest::Faults
+        | ControlRequest::FaultAdd { .. }
+        | ControlRequest::FaultRemove { .. }
+        | ControlRequest::FaultClear => {
+            ReplyEnvelope::<StatusReply>::from(Err(String::from("rules need a connection"))).line()
         }
     }
 }
@@ -171,13 +182,13 @@ fn name(counter: Counter) -> &'static str {
     text.split_once(':').map_or(text, |(name, _)| name)
 }
 
-fn stats(shared: &Shared) -> Result<Told, String> {
+fn stats(shared: &Shared) -> Result<StatsReply, String> {
     let port = ask(shared, Question::Stats)?;
     let names = Counter::ALL.iter().map(|&counter| name(counter).into());
     let (counts, all) = (&shared.counts, &shared.common.tallies);
     let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
-    let stats = Stats {
-        engine: said::Engine {
+    let stats = NicStats {
+        engine: said::EngineCounters {
             ethernet_frames: load(&counts.ethernet_frames),
             ethernet_dropped: load(&counts.ethernet_dropped),
             uplink_sent: load(&all.uplink_sent),
@@ -193,14 +204,14 @@ fn stats(shared: &Shared) -> Result<Told, String> {
         },
         port: names.zip(port).collect(),
     };
-    Ok(Told { stats })
+    Ok(StatsReply { stats })
 }
 
 fn impair(
     shared: &Shared,
     uplink: Option<u8>,
     with: Option<Impairment>,
-) -> Result<ToldImpairments, String> {
+) -> Result<ImpairmentsReply, String> {
     shared.common.impairments.set(uplink, with)?;
     // A frame that was delayed may be due now.
     shared.common.waker.wake();
@@ -214,8 +225,8 @@ fn impair(
 
 /// Collects all contexts. The engine returns a portion at a time, with the state at that time, and
 /// works for the guest in between.
-fn contexts(shared: &Shared) -> Result<Contexts, String> {
-    let mut list = Contexts::default();
+fn contexts(shared: &Shared) -> Result<ContextsReply, String> {
+    let mut list = ContextsReply::default();
     let mut next = Some(Cursor::default());
     while let Some(from) = next {
         let portion = ask(shared, |to| Question::Contexts(from, to))?;
@@ -226,9 +237,9 @@ fn contexts(shared: &Shared) -> Result<Contexts, String> {
 }
 
 /// Returns the reply's entry for an object.
-fn context(snapshot: &Snapshot) -> Context {
+fn context(snapshot: &Snapshot) -> ObjectContext {
     let fields = match snapshot {
-        Snapshot::Qp(c) => Fields::Qp(said::Qp {
+        Snapshot::Qp(c) => ContextFields::Qp(said::Qp {
             state: QpState::from_raw(c.attr.qp_state)
                 .map_or("?", QpState::name)
                 .into(),
@@ -246,7 +257,7 @@ fn context(snapshot: &Snapshot) -> Context {
             una_psn: c.una_psn.get(),
             expected_psn: c.expected_psn.get(),
         }),
-        Snapshot::Cq(c) => Fields::Cq(said::Cq {
+        Snapshot::Cq(c) => ContextFields::Cq(said::Cq {
             state: c.state,
             entries: 1 << c.log_size.min(63),
             producer_index: c.producer_index.get(),
@@ -255,12 +266,12 @@ fn context(snapshot: &Snapshot) -> Context {
             eqn: c.eqn.get(),
             users: c.users.get(),
         }),
-        Snapshot::Srq(c) => Fields::Srq(said::Srq {
+        Snapshot::Srq(c) => ContextFields::Srq(said::Srq {
             state: c.state,
             consumer_index: c.consumer_index.get(),
             limit: c.limit.get(),
         }),
-        Snapshot::Mr(c) => Fields::Mr(said::Mr {
+        Snapshot::Mr(c) => ContextFields::Mr(said::Mr {
             key: c.key.get(),
             state: MrState::from_raw(c.state).map_or("?", MrState::name).into(),
             pdn: c.pdn.get(),
@@ -268,24 +279,24 @@ fn context(snapshot: &Snapshot) -> Context {
             iova: c.iova.get(),
             length: c.length.get(),
         }),
-        Snapshot::Eq(c) => Fields::Eq(said::Eq {
+        Snapshot::Eq(c) => ContextFields::Eq(said::Eq {
             vector: c.vector.get(),
             producer_index: c.producer_index.get(),
             consumer_index: c.consumer_index.get(),
             waiting: c.waiting.get(),
         }),
     };
-    Context {
+    ObjectContext {
         number: snapshot.number(),
         fields,
     }
 }
 
-fn status(shared: &Shared) -> Status {
+fn status(shared: &Shared) -> StatusReply {
     let status = shared.regs.read(regs::STATUS);
     let fatal = shared.regs.read(regs::FATAL_SYNDROME);
     let cause = u16::try_from(fatal).ok().and_then(Syndrome::from_raw);
-    Status {
+    StatusReply {
         version: env!("CARGO_PKG_VERSION").into(),
         abi_version: ABI_VERSION.into(),
         ready: status & regs::STATUS_READY != 0,
@@ -435,7 +446,7 @@ mod tests {
                 std::thread::yield_now();
             }
         });
-        let reply = answer(Request::Stats, &shared);
+        let reply = answer(ControlRequest::Stats, &shared);
         let reply: Value = serde_json::from_str(&reply).unwrap();
         assert_eq!(reply["stats"]["rx_packets"], 1);
         assert_eq!(reply["stats"]["posts"], Counter::Posts as u8);
@@ -464,6 +475,9 @@ mod tests {
         );
         assert_eq!(value["fields"]["state"], "Rts");
         assert_eq!(value["fields"]["syndrome"], 0x401);
-        assert_eq!(serde_json::from_value::<Context>(value).unwrap(), told);
+        assert_eq!(
+            serde_json::from_value::<ObjectContext>(value).unwrap(),
+            told
+        );
     }
 }

@@ -13,7 +13,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use verbena_faults::{Action, Effect, Match, On, Rule, RuleSet, Table, Told, VERSION};
-use verbena_protocol::{Impaired, Impairment, ToldImpairments};
+use verbena_protocol::{Impaired, Impairment, ImpairmentsReply};
 
 /// An uplink with rules.
 #[derive(Debug)]
@@ -270,7 +270,7 @@ impl Impairments {
     }
 
     /// Returns the impairments of all uplinks.
-    pub fn told(&self) -> ToldImpairments {
+    pub fn told(&self) -> ImpairmentsReply {
         let state = self.state();
         let uplinks = (0u8..).zip(state.slots.iter()).map(|(uplink, slot)| {
             let faults = slot.as_ref().filter(|slot| slot.rule.is_some());
@@ -281,7 +281,7 @@ impl Impairments {
                 toll: faults.map(Faults::toll),
             }
         });
-        ToldImpairments {
+        ImpairmentsReply {
             uplinks: uplinks.collect(),
         }
     }

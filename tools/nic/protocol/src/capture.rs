@@ -2,58 +2,59 @@
 
 //! The protocol of captures over the control socket.
 //!
-//! The answer to [`Request::Capture`] is a line, [`ToldCapture`], and then [`Record`]s in bytes,
-//! until the client closes its sending half or the connection. The last record is [`Record::End`].
+//! The answer to [`ControlRequest::Capture`] is a line, [`CaptureReply`], and then
+//! [`CaptureRecord`]s in bytes, until the client closes its sending half or the connection. The
+//! last record is [`CaptureRecord::End`].
 //!
-//! With [`Request::CaptureBegin`] the NIC keeps the records, and the answer to
-//! [`Request::CaptureEnd`] has all of them in hexadecimal. This also works over a port of a guest,
-//! which stays open when its user is gone. Numbers are little-endian:
+//! With [`ControlRequest::CaptureBegin`] the NIC keeps the records, and the answer to
+//! [`ControlRequest::CaptureEnd`] has all of them in hexadecimal. This also works over a port of a
+//! guest, which stays open when its user is gone. Numbers are little-endian:
 //!
 //! | record | bytes |
 //! | --- | --- |
-//! | frame | 1, way (1), sender's QPN (4), receiver's QPN (4), length (4), time (8), the frame |
+//! | frame | 1, direction (1), sender's QPN (4), receiver's QPN (4), length (4), time (8), the frame |
 //! | frame with a note | 3, the same, then length of the note (2) and the note in UTF-8 |
 //! | end | 2, frames seen (8), frames dropped (8) |
 
-use crate::{hex, Question, Request};
+use crate::{hex, ControlRequest, QueryReply};
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read};
 
 /// Length of the longest frame, in bytes.
-pub const MAX_FRAME: usize = 68 << 10;
+pub const MAX_FRAME_BYTES: usize = 68 << 10;
 
 /// Value that stands for an unknown QPN.
 const NO_QPN: u32 = u32::MAX;
 const FRAME: u8 = 1;
-const END: u8 = 2;
-const NOTED: u8 = 3;
-const FRAME_REST: usize = 21;
+const END_OF_CAPTURE: u8 = 2;
+const FRAME_WITH_NOTE: u8 = 3;
+const FRAME_HEADER_BYTES: usize = 21;
 
-/// The answer to [`Request::Capture`], before the records.
+/// The answer to [`ControlRequest::Capture`], before the records.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ToldCapture {
+pub struct CaptureReply {
     /// MAC address of the guest to which the NIC belongs.
     pub guest: String,
 }
 
-impl Question for ToldCapture {
-    const REQUEST: Request = Request::Capture;
+impl QueryReply for CaptureReply {
+    const REQUEST: ControlRequest = ControlRequest::Capture;
 }
 
-/// The answer to [`Request::CaptureEnd`].
+/// The answer to [`ControlRequest::CaptureEnd`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ToldKept {
+pub struct CaptureEndReply {
     /// MAC address of the guest to which the NIC belongs.
     pub guest: String,
-    /// The records in hexadecimal, up to [`Record::End`].
+    /// The records in hexadecimal, up to [`CaptureRecord::End`].
     pub records: String,
 }
 
-impl Question for ToldKept {
-    const REQUEST: Request = Request::CaptureEnd;
+impl QueryReply for CaptureEndReply {
+    const REQUEST: ControlRequest = ControlRequest::CaptureEnd;
 }
 
-impl ToldKept {
+impl CaptureEndReply {
     /// Creates the answer with these records.
     pub fn new(guest: String, records: &[u8]) -> Self {
         Self {
@@ -76,9 +77,9 @@ impl ToldKept {
     }
 }
 
-/// The path of a frame.
+/// The direction of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum FrameDirection {
     /// The frame went from one QP of the device to another.
     Local,
     /// The frame went between QPs of the device and was dropped on purpose.
@@ -89,15 +90,20 @@ pub enum Way {
     Received,
 }
 
-const WAYS: [Way; 4] = [Way::Local, Way::Lost, Way::Sent, Way::Received];
+const FRAME_DIRECTIONS: [FrameDirection; 4] = [
+    FrameDirection::Local,
+    FrameDirection::Lost,
+    FrameDirection::Sent,
+    FrameDirection::Received,
+];
 
 /// A record of a capture.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Record {
+pub enum CaptureRecord {
     /// A frame that the NIC saw.
     Frame {
-        /// Path of the frame.
-        way: Way,
+        /// Direction of the frame.
+        direction: FrameDirection,
         /// QPN of the sender, if it is known.
         src_qpn: Option<u32>,
         /// QPN of the receiver, if it is known.
@@ -118,7 +124,7 @@ pub enum Record {
     },
 }
 
-fn bad(what: &str) -> io::Error {
+fn invalid_data(what: &str) -> io::Error {
     io::Error::new(
         io::ErrorKind::InvalidData,
         format!("{what}: is the NIC of another version?"),
@@ -126,7 +132,7 @@ fn bad(what: &str) -> io::Error {
 }
 
 /// Returns `N` bytes from an offset that lies within a header.
-fn at<const N: usize>(bytes: &[u8], from: usize) -> [u8; N] {
+fn array_at<const N: usize>(bytes: &[u8], from: usize) -> [u8; N] {
     let mut out = [0; N];
     if let Some(part) = bytes.get(from..from + N) {
         out.copy_from_slice(part);
@@ -134,21 +140,26 @@ fn at<const N: usize>(bytes: &[u8], from: usize) -> [u8; N] {
     out
 }
 
-impl Record {
-    /// Appends the bytes of the record. A frame that is longer than [`MAX_FRAME`] is cut there.
+impl CaptureRecord {
+    /// Appends the bytes of the record. A frame that is longer than [`MAX_FRAME_BYTES`] is cut
+    /// there.
     pub fn put(&self, to: &mut Vec<u8>) {
         match self {
             Self::Frame {
-                way,
+                direction,
                 src_qpn,
                 dst_qpn,
                 time_ns,
                 frame,
                 note,
             } => {
-                let frame = frame.get(..MAX_FRAME).unwrap_or(frame);
-                let kind = if note.is_some() { NOTED } else { FRAME };
-                to.extend_from_slice(&[kind, *way as u8]);
+                let frame = frame.get(..MAX_FRAME_BYTES).unwrap_or(frame);
+                let kind = if note.is_some() {
+                    FRAME_WITH_NOTE
+                } else {
+                    FRAME
+                };
+                to.extend_from_slice(&[kind, *direction as u8]);
                 to.extend_from_slice(&src_qpn.unwrap_or(NO_QPN).to_le_bytes());
                 to.extend_from_slice(&dst_qpn.unwrap_or(NO_QPN).to_le_bytes());
                 to.extend_from_slice(&(frame.len() as u32).to_le_bytes());
@@ -161,7 +172,7 @@ impl Record {
                 }
             }
             Self::End { seen, dropped } => {
-                to.push(END);
+                to.push(END_OF_CAPTURE);
                 to.extend_from_slice(&seen.to_le_bytes());
                 to.extend_from_slice(&dropped.to_le_bytes());
             }
@@ -179,45 +190,47 @@ impl Record {
             return Ok(None);
         }
         match kind[0] {
-            kind @ (FRAME | NOTED) => {
-                let mut head = [0; FRAME_REST];
+            kind @ (FRAME | FRAME_WITH_NOTE) => {
+                let mut head = [0; FRAME_HEADER_BYTES];
                 from.read_exact(&mut head)?;
-                let way = WAYS.get(usize::from(head[0]));
-                let way = *way.ok_or_else(|| bad("a frame has an unknown path"))?;
-                let length = u32::from_le_bytes(at(&head, 9)) as usize;
-                if length > MAX_FRAME {
-                    return Err(bad("a frame is too long"));
+                let direction = FRAME_DIRECTIONS.get(usize::from(head[0]));
+                let direction =
+                    *direction.ok_or_else(|| invalid_data("a frame has an unknown path"))?;
+                let length = u32::from_le_bytes(array_at(&head, 9)) as usize;
+                if length > MAX_FRAME_BYTES {
+                    return Err(invalid_data("a frame is too long"));
                 }
                 let mut frame = vec![0; length];
                 from.read_exact(&mut frame)?;
                 let mut note = None;
-                if kind == NOTED {
+                if kind == FRAME_WITH_NOTE {
                     let mut length = [0; 2];
                     from.read_exact(&mut length)?;
                     let mut text = vec![0; u16::from_le_bytes(length).into()];
                     from.read_exact(&mut text)?;
                     note = Some(String::from_utf8_lossy(&text).into_owned());
                 }
-                let qpn =
-                    |place| Some(u32::from_le_bytes(at(&head, place))).filter(|q| *q != NO_QPN);
+                let qpn = |place| {
+                    Some(u32::from_le_bytes(array_at(&head, place))).filter(|q| *q != NO_QPN)
+                };
                 Ok(Some(Self::Frame {
-                    way,
+                    direction,
                     src_qpn: qpn(1),
                     dst_qpn: qpn(5),
-                    time_ns: u64::from_le_bytes(at(&head, 13)),
+                    time_ns: u64::from_le_bytes(array_at(&head, 13)),
                     frame,
                     note,
                 }))
             }
-            END => {
+            END_OF_CAPTURE => {
                 let mut rest = [0; 16];
                 from.read_exact(&mut rest)?;
                 Ok(Some(Self::End {
-                    seen: u64::from_le_bytes(at(&rest, 0)),
-                    dropped: u64::from_le_bytes(at(&rest, 8)),
+                    seen: u64::from_le_bytes(array_at(&rest, 0)),
+                    dropped: u64::from_le_bytes(array_at(&rest, 8)),
                 }))
             }
-            _ => Err(bad("this is not a record of a capture")),
+            _ => Err(invalid_data("this is not a record of a capture")),
         }
     }
 }
@@ -226,9 +239,9 @@ impl Record {
 mod tests {
     use super::*;
 
-    fn records() -> Vec<Record> {
-        let frame = |way, src_qpn, dst_qpn, length| Record::Frame {
-            way,
+    fn records() -> Vec<CaptureRecord> {
+        let frame = |direction, src_qpn, dst_qpn, length| CaptureRecord::Frame {
+            direction,
             src_qpn,
             dst_qpn,
             time_ns: 0x0123_4567_89ab_cdef,
@@ -236,11 +249,16 @@ mod tests {
             note: (length == 70).then(|| String::from("rule \"ä\": drop")),
         };
         vec![
-            frame(Way::Local, Some(16), Some(17), 70),
-            frame(Way::Lost, Some(16), Some(17), 70),
-            frame(Way::Sent, Some(0), Some(0xff_ffff), MAX_FRAME),
-            frame(Way::Received, None, None, 0),
-            Record::End {
+            frame(FrameDirection::Local, Some(16), Some(17), 70),
+            frame(FrameDirection::Lost, Some(16), Some(17), 70),
+            frame(
+                FrameDirection::Sent,
+                Some(0),
+                Some(0xff_ffff),
+                MAX_FRAME_BYTES,
+            ),
+            frame(FrameDirection::Received, None, None, 0),
+            CaptureRecord::End {
                 seen: u64::MAX,
                 dropped: 5,
             },
@@ -248,25 +266,25 @@ mod tests {
     }
 
     #[test]
-    fn records_survive_the_wire() {
+    fn records_are_read_back_unchanged() {
         let mut bytes = vec![];
         records().iter().for_each(|record| record.put(&mut bytes));
         let mut rest = &bytes[..];
         for record in records() {
-            assert_eq!(Record::read(&mut rest).unwrap(), Some(record));
+            assert_eq!(CaptureRecord::read(&mut rest).unwrap(), Some(record));
         }
-        assert_eq!(Record::read(&mut rest).unwrap(), None);
+        assert_eq!(CaptureRecord::read(&mut rest).unwrap(), None);
     }
 
     #[test]
-    fn kept_records_survive_the_wire() {
+    fn records_of_a_capture_end_reply_are_read_back_unchanged() {
         let mut bytes = vec![];
         records().iter().for_each(|record| record.put(&mut bytes));
-        let told = ToldKept::new(String::from("52:54:00:12:34:56"), &bytes);
-        assert_eq!(told.bytes(), Ok(bytes));
+        let reply = CaptureEndReply::new(String::from("52:54:00:12:34:56"), &bytes);
+        assert_eq!(reply.bytes(), Ok(bytes));
         let records = String::from("0");
         let guest = String::new();
-        assert!(ToldKept { guest, records }.bytes().is_err());
+        assert!(CaptureEndReply { guest, records }.bytes().is_err());
     }
 
     #[test]
@@ -276,13 +294,15 @@ mod tests {
             ([vec![1, 4], vec![0; 20]].concat(), "unknown path"),
             ([vec![1, 0], vec![0xff; 20]].concat(), "too long"),
         ] {
-            let error = Record::read(&mut &bytes[..]).unwrap_err().to_string();
+            let error = CaptureRecord::read(&mut &bytes[..])
+                .unwrap_err()
+                .to_string();
             assert!(error.contains(what), "{error}");
         }
         let mut bytes = vec![];
         records()[0].put(&mut bytes);
         for end in 1..bytes.len() {
-            let error = Record::read(&mut &bytes[..end]).unwrap_err();
+            let error = CaptureRecord::read(&mut &bytes[..end]).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof, "{end}");
         }
     }

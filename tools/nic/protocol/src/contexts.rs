@@ -2,22 +2,34 @@
 
 //! The objects of the device: the contents of their contexts (`include/abi/ctx.rs`), as plain data.
 
+use crate::{ControlRequest, QueryReply};
 use serde::{Deserialize, Serialize};
+
+/// The objects that exist.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContextsReply {
+    /// The objects, each as it was when the engine read it.
+    pub contexts: Vec<ObjectContext>,
+}
+
+impl QueryReply for ContextsReply {
+    const REQUEST: ControlRequest = ControlRequest::Contexts;
+}
 
 /// One object of the device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Context {
+pub struct ObjectContext {
     /// Number of the object, such as QPN or CQN; for a memory region the index of its key.
     pub number: u32,
     /// Kind of the object, and its fields.
     #[serde(flatten)]
-    pub fields: Fields,
+    pub fields: ContextFields,
 }
 
 /// The fields of an object, by its kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", content = "fields", rename_all = "lowercase")]
-pub enum Fields {
+pub enum ContextFields {
     /// A queue pair of the device.
     Qp(Qp),
     /// A completion queue of the device.
@@ -30,8 +42,8 @@ pub enum Fields {
     Eq(Eq),
 }
 
-impl Fields {
-    /// All possible values of [`Fields::kind`].
+impl ContextFields {
+    /// All possible values of [`ContextFields::kind`].
     pub const KINDS: [&'static str; 5] = ["qp", "cq", "srq", "mr", "eq"];
 
     /// Returns the name of the kind.

@@ -16,12 +16,12 @@
 //!     "#,
 //! )?;
 //! // Here the program under test does an RDMA WRITE.
-//! let told = fault.end()?;
-//! assert_eq!(told[0].fired, 1);
+//! let rules = fault.end()?;
+//! assert_eq!(rules[0].fired, 1);
 //! # Ok::<(), String>(())
 //! ```
 
-use crate::{read_toml, Reply, Request, ToldRules};
+use crate::{read_toml, ControlRequest, ReplyEnvelope, RulesReply};
 use serde::de::DeserializeOwned;
 use std::io::{self, BufReader};
 use std::net::Shutdown;
@@ -31,7 +31,7 @@ use std::time::Duration;
 use verbena_faults::{RuleSet, Told};
 
 /// Time to wait for an answer. A NIC that is stopped never answers.
-const PATIENCE: Duration = Duration::from_secs(10);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A NIC at its control socket. (A guest has a port instead of the socket, and rules cannot be tied
 /// to a port.)
@@ -42,18 +42,18 @@ pub struct Nic {
 
 /// A connection to a NIC.
 #[derive(Debug)]
-struct Line(BufReader<UnixStream>);
+struct ControlConnection(BufReader<UnixStream>);
 
-impl Line {
-    fn ask<T: DeserializeOwned>(&mut self, request: &Request) -> Result<T, String> {
+impl ControlConnection {
+    fn request<T: DeserializeOwned>(&mut self, request: &ControlRequest) -> Result<T, String> {
         let failed = |e: io::Error| format!("the NIC does not answer: {e}");
-        let line = request.ask(&mut self.0).map_err(failed)?;
+        let line = request.exchange(&mut self.0).map_err(failed)?;
         if !line.ends_with('\n') {
             return Err(String::from(
                 "the NIC closed the connection before it answered",
             ));
         }
-        Reply::read(&line)
+        ReplyEnvelope::read(&line)
     }
 }
 
@@ -63,11 +63,11 @@ impl Nic {
         Self { path: path.into() }
     }
 
-    fn line(&self) -> Result<Line, String> {
+    fn connect(&self) -> Result<ControlConnection, String> {
         let open = || {
             let stream = UnixStream::connect(&self.path)?;
-            stream.set_read_timeout(Some(PATIENCE))?;
-            Ok(Line(BufReader::new(stream)))
+            stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
+            Ok(ControlConnection(BufReader::new(stream)))
         };
         open().map_err(|e: io::Error| format!("the NIC at {}: {e}", self.path.display()))
     }
@@ -77,17 +77,18 @@ impl Nic {
     /// # Errors
     ///
     /// There is no NIC, or the NIC refuses and gives the reason.
-    pub fn ask<T: DeserializeOwned>(&self, request: &Request) -> Result<T, String> {
-        self.line()?.ask(request)
+    pub fn request<T: DeserializeOwned>(&self, request: &ControlRequest) -> Result<T, String> {
+        self.connect()?.request(request)
     }
 
     /// Returns the rules of the NIC.
     ///
     /// # Errors
     ///
-    /// The same as those of [`Nic::ask`].
+    /// The same as those of [`Nic::request`].
     pub fn rules(&self) -> Result<Vec<Told>, String> {
-        self.ask(&Request::Faults).map(|told: ToldRules| told.rules)
+        self.request(&ControlRequest::Faults)
+            .map(|reply: RulesReply| reply.rules)
     }
 
     /// Adds the rules of a file in TOML, for the lifetime of the returned handle.
@@ -95,7 +96,7 @@ impl Nic {
     /// # Errors
     ///
     /// The file is wrong, or the NIC refuses the rules and adds none of them.
-    pub fn fault(&self, file: &str) -> Result<Fault, String> {
+    pub fn fault(&self, file: &str) -> Result<FaultHandle, String> {
         self.fault_of(read_toml(file)?)
     }
 
@@ -104,15 +105,15 @@ impl Nic {
     /// # Errors
     ///
     /// The same as those of [`Nic::fault`].
-    pub fn fault_of(&self, set: RuleSet) -> Result<Fault, String> {
+    pub fn fault_of(&self, set: RuleSet) -> Result<FaultHandle, String> {
         let names = set.rule.iter().map(|rule| rule.name.clone()).collect();
-        let mut line = self.line()?;
-        let request = Request::FaultAdd {
+        let mut connection = self.connect()?;
+        let request = ControlRequest::FaultAdd {
             set,
             while_connected: true,
         };
-        let _: ToldRules = line.ask(&request)?;
-        Ok(Fault { line, names })
+        let _: RulesReply = connection.request(&request)?;
+        Ok(FaultHandle { connection, names })
     }
 }
 
@@ -120,30 +121,30 @@ impl Nic {
 /// however the program ends.
 #[derive(Debug)]
 #[must_use = "the rules are removed when their handle is dropped"]
-pub struct Fault {
-    line: Line,
+pub struct FaultHandle {
+    connection: ControlConnection,
     names: Vec<String>,
 }
 
-impl Fault {
+impl FaultHandle {
     /// Returns the rules of this handle, with how often each has matched and fired.
     ///
     /// # Errors
     ///
     /// The NIC has closed the connection.
-    pub fn told(&mut self) -> Result<Vec<Told>, String> {
-        let told: ToldRules = self.line.ask(&Request::Faults)?;
-        let own = |told: &Told| self.names.contains(&told.rule.name);
-        Ok(told.rules.into_iter().filter(own).collect())
+    pub fn rules(&mut self) -> Result<Vec<Told>, String> {
+        let reply: RulesReply = self.connection.request(&ControlRequest::Faults)?;
+        let own = |status: &Told| self.names.contains(&status.rule.name);
+        Ok(reply.rules.into_iter().filter(own).collect())
     }
 
     /// Returns how often the rules have fired in total.
     ///
     /// # Errors
     ///
-    /// The same as those of [`Fault::told`].
+    /// The same as those of [`FaultHandle::rules`].
     pub fn fired(&mut self) -> Result<u64, String> {
-        Ok(self.told()?.iter().map(|told| told.fired).sum())
+        Ok(self.rules()?.iter().map(|status| status.fired).sum())
     }
 
     /// Removes the rules and returns their final counts.
@@ -151,28 +152,28 @@ impl Fault {
     /// # Errors
     ///
     /// A rule that is not optional has never fired, so the test did not test its subject; also the
-    /// errors of [`Fault::told`].
+    /// errors of [`FaultHandle::rules`].
     pub fn end(mut self) -> Result<Vec<Told>, String> {
-        let told = self.told()?;
-        let is_idle = |told: &&Told| told.fired == 0 && !told.rule.optional;
-        let names: Vec<&str> = told
+        let rules = self.rules()?;
+        let is_idle = |status: &&Told| status.fired == 0 && !status.rule.optional;
+        let names: Vec<&str> = rules
             .iter()
             .filter(is_idle)
-            .map(|told| &*told.rule.name)
+            .map(|status| &*status.rule.name)
             .collect();
         if !names.is_empty() {
             return Err(format!("never fired: {}", names.join(", ")));
         }
-        Ok(told)
+        Ok(rules)
     }
 }
 
-impl Drop for Fault {
+impl Drop for FaultHandle {
     fn drop(&mut self) {
         // The NIC closes the connection after it has removed the rules. A NIC that has ended has no
         // rules.
-        let _ = self.line.0.get_ref().shutdown(Shutdown::Write);
-        let _ = io::copy(&mut self.line.0, &mut io::sink());
+        let _ = self.connection.0.get_ref().shutdown(Shutdown::Write);
+        let _ = io::copy(&mut self.connection.0, &mut io::sink());
     }
 }
 
@@ -186,7 +187,7 @@ mod tests {
     const FILE: &str = "version = 1\n[[rule]]\nname = \"x\"\naction = \"drop\"\n";
 
     /// Starts a NIC that answers one client with these lines. Its thread returns the requests.
-    fn nic(name: &str, says: &'static [&'static str]) -> (Nic, thread::JoinHandle<Vec<String>>) {
+    fn nic(name: &str, replies: &'static [&'static str]) -> (Nic, thread::JoinHandle<Vec<String>>) {
         let name = format!("verbena-handle-{name}.{}", std::process::id());
         let path = std::env::temp_dir().join(name);
         let listener = UnixListener::bind(&path).unwrap();
@@ -195,14 +196,14 @@ mod tests {
             move || {
                 let stream = listener.accept().unwrap().0;
                 std::fs::remove_file(path).unwrap();
-                let mut says = says.iter();
+                let mut replies = replies.iter();
                 let lines = BufReader::new(&stream).lines();
-                let heard = lines.map(|line| {
-                    let answer = says.next().map_or("", |line| *line);
+                let requests = lines.map(|line| {
+                    let answer = replies.next().map_or("", |line| *line);
                     let _ = writeln!(&stream, "{answer}");
                     line.unwrap()
                 });
-                heard.collect()
+                requests.collect()
             }
         });
         (Nic::at(path), thread)
@@ -215,15 +216,15 @@ mod tests {
     fn a_handle_reports_only_its_own_rules() {
         let (nic, thread) = nic("tied", &[ADDED, IDLE, IDLE]);
         let mut fault = nic.fault(FILE).unwrap();
-        let told = fault.told().unwrap();
-        assert_eq!((told.len(), told[0].matched), (1, 2));
+        let rules = fault.rules().unwrap();
+        assert_eq!((rules.len(), rules[0].matched), (1, 2));
         assert_eq!(fault.end().unwrap_err(), "never fired: x");
-        let heard = thread.join().unwrap();
-        assert_eq!(heard.len(), 3);
+        let requests = thread.join().unwrap();
+        assert_eq!(requests.len(), 3);
         assert!(
-            heard[0].contains("\"while_connected\":true"),
+            requests[0].contains("\"while_connected\":true"),
             "{}",
-            heard[0]
+            requests[0]
         );
     }
 

@@ -2,7 +2,7 @@
 
 //! Impairments of uplinks: faults of the frames that leave by an uplink.
 
-use crate::{Question, Request};
+use crate::{ControlRequest, QueryReply};
 use serde::{Deserialize, Serialize};
 use verbena_faults::Impair;
 
@@ -69,7 +69,7 @@ impl Impairment {
 
 /// Counts of the effects of an impairment since it was set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Toll {
+pub struct ImpairmentCounters {
     /// Frames that were to be sent.
     pub frames: u64,
     /// Frames that were lost.
@@ -95,19 +95,19 @@ pub struct Impaired {
     /// Impairment of the uplink, if there is one.
     pub impairment: Option<Impairment>,
     /// Effects of the impairment since it was set.
-    pub toll: Option<Toll>,
+    pub toll: Option<ImpairmentCounters>,
 }
 
-/// The answer to [`Request::Impair`] and [`Request::Impairments`]: all uplinks as they are
-/// afterwards.
+/// The answer to [`ControlRequest::Impair`] and [`ControlRequest::Impairments`]: all uplinks as
+/// they are afterwards.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ToldImpairments {
+pub struct ImpairmentsReply {
     /// All uplinks of the NIC.
     pub uplinks: Vec<Impaired>,
 }
 
-impl Question for ToldImpairments {
-    const REQUEST: Request = Request::Impairments;
+impl QueryReply for ImpairmentsReply {
+    const REQUEST: ControlRequest = ControlRequest::Impairments;
 }
 
 #[cfg(test)]

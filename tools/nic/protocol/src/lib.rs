@@ -2,41 +2,45 @@
 
 //! The protocol of the control socket of the NIC, for both of its ends.
 //!
-//! Each message is one line with a JSON object. A [`Request`] is answered by a [`Reply`], which is
-//! `"ok": true` with the answer, or `"ok": false` with an `"error"`. [`Question`] ties each request
+//! Each message is one line with a JSON object. A [`ControlRequest`] is answered by a
+//! [`ReplyEnvelope`], which is
+//! `"ok": true` with the answer, or `"ok": false` with an `"error"`. [`QueryReply`] ties each request
 //! without parameters to the type of its answer.
 
 mod capture;
 mod contexts;
 mod faults;
-mod figures;
 mod handle;
 mod hex;
 mod impair;
 mod peers;
 mod port;
-mod recording;
+mod recorder;
 mod rules;
+mod status;
 mod strict;
 
-pub use capture::{Record, ToldCapture, ToldKept, Way, MAX_FRAME};
-pub use contexts::{Context, Cq, Eq, Fields, Mr, Qp, Srq};
-pub use faults::ToldRules;
-pub use figures::{Contexts, Engine, Stats, Status, Told};
-pub use handle::{Fault, Nic};
-pub use impair::{Impaired, Impairment, ToldImpairments, Toll};
-pub use peers::{Peer, ToldPeers, MAX_PEERS};
-pub use port::{Gid, Group, Port, QueuePair, Refused, ToldPort, ToldQp, UnreachableRam};
-pub use recording::{ToldFull, ToldRecorder, ToldRecording};
+pub use capture::{CaptureEndReply, CaptureRecord, CaptureReply, FrameDirection, MAX_FRAME_BYTES};
+pub use contexts::{ContextFields, ContextsReply, Cq, Eq, Mr, ObjectContext, Qp, Srq};
+pub use faults::RulesReply;
+pub use handle::{FaultHandle, Nic};
+pub use impair::{Impaired, Impairment, ImpairmentCounters, ImpairmentsReply};
+pub use peers::{PeerSummary, PeersReply, MAX_PEERS};
+pub use port::{
+    GidTableEntry, MulticastGroup, PortReply, PortStatus, QpDetails, QpReply, RefusedGid,
+    UnreachableRam,
+};
+pub use recorder::{RecordFullReply, RecorderReply, RecordingReply};
 pub use rules::{read_json, read_rules, read_toml};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+pub use status::{EngineCounters, NicStats, StatsReply, StatusReply};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use verbena_faults::RuleSet;
 pub use verbena_faults::{MAX_DELAY, MILLION, MIN_RATE};
 
 /// Longest request, in bytes.
-pub const MAX_REQUEST: u64 = 64 << 10;
+pub const MAX_REQUEST_BYTES: u64 = 64 << 10;
 
 /// Names of all requests.
 const COMMANDS: [&str; 19] = [
@@ -64,27 +68,27 @@ const COMMANDS: [&str; 19] = [
 /// A request to the NIC.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "lowercase")]
-pub enum Request {
-    /// Asks for the counters. The answer is [`Stats`].
+pub enum ControlRequest {
+    /// Asks for the counters. The answer is [`StatsReply`].
     Stats,
-    /// Asks for the existing objects. The answer is [`Contexts`].
+    /// Asks for the existing objects. The answer is [`ContextsReply`].
     Contexts,
-    /// Asks for the state of the device. The answer is [`Status`].
+    /// Asks for the state of the device. The answer is [`StatusReply`].
     Status,
-    /// Asks for the port. The answer is [`ToldPort`].
+    /// Asks for the port. The answer is [`PortReply`].
     Port,
-    /// Asks for the peers of all QPs. The answer is [`ToldPeers`].
+    /// Asks for the peers of all QPs. The answer is [`PeersReply`].
     Peers,
-    /// Starts a capture. The answer is [`ToldCapture`] and then [`Record`]s.
+    /// Starts a capture. The answer is [`CaptureReply`] and then [`CaptureRecord`]s.
     Capture,
     /// Starts a capture whose records the NIC keeps, for as long as this connection exists. The
-    /// answer is [`ToldCapture`].
+    /// answer is [`CaptureReply`].
     #[serde(rename = "capture-begin")]
     CaptureBegin,
-    /// Ends such a capture. The answer is [`ToldKept`] with the kept records.
+    /// Ends such a capture. The answer is [`CaptureEndReply`] with the kept records.
     #[serde(rename = "capture-end")]
     CaptureEnd,
-    /// Asks for the impairments of uplinks. The answer is [`ToldImpairments`].
+    /// Asks for the impairments of uplinks. The answer is [`ImpairmentsReply`].
     Impairments,
     /// Sets the impairment of uplinks. The answer has the impairments afterwards.
     Impair {
@@ -93,12 +97,12 @@ pub enum Request {
         /// The impairment; None removes it.
         with: Option<Impairment>,
     },
-    /// Asks for one QP. The answer is [`ToldQp`].
+    /// Asks for one QP. The answer is [`QpReply`].
     Qp {
         /// Number of the QP.
         number: u32,
     },
-    /// Asks for the fault rules. The answer is [`ToldRules`].
+    /// Asks for the fault rules. The answer is [`RulesReply`].
     Faults,
     /// Adds rules, all or none. The answer has the rules afterwards.
     #[serde(rename = "fault-add")]
@@ -118,30 +122,30 @@ pub enum Request {
     /// Removes all rules.
     #[serde(rename = "fault-clear")]
     FaultClear,
-    /// Asks for the state of the flight recorder. The answer is [`ToldRecorder`].
+    /// Asks for the state of the flight recorder. The answer is [`RecorderReply`].
     Recorder,
     /// Switches the flight recorder on or off. The answer has the state afterwards.
     Record {
         /// Number of entries to keep; 0 switches the recorder off.
         entries: u64,
     },
-    /// Asks for the recording. The answer is [`ToldRecording`].
+    /// Asks for the recording. The answer is [`RecordingReply`].
     Recording,
-    /// Starts a full recording of the device model. The answer is [`ToldFull`] and then the bytes
-    /// of a file.
+    /// Starts a full recording of the device model. The answer is [`RecordFullReply`] and then the
+    /// bytes of a file.
     #[serde(rename = "record-full")]
     RecordFull,
 }
 
 /// The answer to a request without parameters.
-pub trait Question: Serialize + DeserializeOwned {
+pub trait QueryReply: Serialize + DeserializeOwned {
     /// The request that this type answers.
-    const REQUEST: Request;
+    const REQUEST: ControlRequest;
 }
 
 /// The reply to a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Reply<T> {
+pub struct ReplyEnvelope<T> {
     /// True if the request succeeded.
     pub ok: bool,
     /// The error, if the request failed.
@@ -149,21 +153,21 @@ pub struct Reply<T> {
     pub error: Option<String>,
     /// The answer, if the request succeeded.
     #[serde(flatten)]
-    pub told: Option<T>,
+    pub answer: Option<T>,
 }
 
-impl<T> From<Result<T, String>> for Reply<T> {
+impl<T> From<Result<T, String>> for ReplyEnvelope<T> {
     fn from(result: Result<T, String>) -> Self {
         let ok = result.is_ok();
-        let (told, error) = match result {
-            Ok(told) => (Some(told), None),
+        let (answer, error) = match result {
+            Ok(answer) => (Some(answer), None),
             Err(error) => (None, Some(error)),
         };
-        Self { ok, error, told }
+        Self { ok, error, answer }
     }
 }
 
-impl<T: Serialize> Reply<T> {
+impl<T: Serialize> ReplyEnvelope<T> {
     /// Returns the line with this reply.
     pub fn line(&self) -> String {
         let mut line = serde_json::to_string(self)
@@ -173,14 +177,14 @@ impl<T: Serialize> Reply<T> {
     }
 }
 
-impl<T: DeserializeOwned> Reply<T> {
+impl<T: DeserializeOwned> ReplyEnvelope<T> {
     /// Parses the line of a reply. Fails with the error of the NIC, or if the line is no such
     /// reply.
     pub fn read(line: &str) -> Result<T, String> {
         let reply: Self =
             serde_json::from_str(line).map_err(|e| format!("the answer is not JSON: {e}"))?;
-        match (reply.ok, reply.told) {
-            (true, Some(told)) => Ok(told),
+        match (reply.ok, reply.answer) {
+            (true, Some(answer)) => Ok(answer),
             (true, None) => Err(String::from(
                 "the answer is of another kind: is the NIC of another version?",
             )),
@@ -191,7 +195,7 @@ impl<T: DeserializeOwned> Reply<T> {
     }
 }
 
-impl Request {
+impl ControlRequest {
     /// Returns the line with this request.
     pub fn line(&self) -> String {
         let mut line = serde_json::to_string(self).unwrap_or_default();
@@ -205,7 +209,7 @@ impl Request {
     /// # Errors
     ///
     /// The connection fails.
-    pub fn ask<C: Read + Write>(&self, over: &mut BufReader<C>) -> io::Result<String> {
+    pub fn exchange<C: Read + Write>(&self, over: &mut BufReader<C>) -> io::Result<String> {
         over.get_mut().write_all(self.line().as_bytes())?;
         let mut line = String::new();
         over.read_line(&mut line)?;
@@ -214,7 +218,7 @@ impl Request {
 
     /// Parses the line of a request. The error names the fault of the line.
     pub fn read(line: &[u8]) -> Result<Self, String> {
-        let strict::Strict(value) =
+        let strict::StrictJson(value) =
             serde_json::from_slice(line).map_err(|e| format!("not JSON: {e}"))?;
         let name = value["command"].as_str().unwrap_or_default();
         if !COMMANDS.contains(&name) {
@@ -229,8 +233,8 @@ impl Request {
 mod tests {
     use super::*;
 
-    fn status() -> Status {
-        Status {
+    fn status() -> StatusReply {
+        StatusReply {
             version: String::from("0.1.0"),
             abi_version: 4,
             ready: true,
@@ -243,68 +247,73 @@ mod tests {
     }
 
     #[test]
-    fn requests_survive_the_wire() {
+    fn requests_are_read_back_unchanged() {
         let all = [
-            Request::Stats,
-            Request::Contexts,
-            Request::Status,
-            Request::Port,
-            Request::Peers,
-            Request::Capture,
-            Request::CaptureBegin,
-            Request::CaptureEnd,
-            Request::Impairments,
-            Request::Impair {
+            ControlRequest::Stats,
+            ControlRequest::Contexts,
+            ControlRequest::Status,
+            ControlRequest::Port,
+            ControlRequest::Peers,
+            ControlRequest::Capture,
+            ControlRequest::CaptureBegin,
+            ControlRequest::CaptureEnd,
+            ControlRequest::Impairments,
+            ControlRequest::Impair {
                 uplink: Some(1),
                 with: Some(Impairment {
                     delay_ns: 7,
                     ..Impairment::default()
                 }),
             },
-            Request::Qp { number: 17 },
-            Request::Faults,
-            Request::FaultAdd {
+            ControlRequest::Qp { number: 17 },
+            ControlRequest::Faults,
+            ControlRequest::FaultAdd {
                 set: read_toml("version = 1\n[[rule]]\nname = \"x\"\naction = \"drop\"\n").unwrap(),
                 while_connected: true,
             },
-            Request::FaultRemove {
+            ControlRequest::FaultRemove {
                 name: String::from("x"),
             },
-            Request::FaultClear,
-            Request::Recorder,
-            Request::Record { entries: 4096 },
-            Request::Recording,
-            Request::RecordFull,
+            ControlRequest::FaultClear,
+            ControlRequest::Recorder,
+            ControlRequest::Record { entries: 4096 },
+            ControlRequest::Recording,
+            ControlRequest::RecordFull,
         ];
         assert_eq!(all.len(), COMMANDS.len());
         for (request, name) in all.into_iter().zip(COMMANDS) {
             assert!(request.line().contains(name));
-            assert_eq!(Request::read(request.line().as_bytes()), Ok(request));
+            assert_eq!(ControlRequest::read(request.line().as_bytes()), Ok(request));
         }
-        let off = Request::Impair {
+        let off = ControlRequest::Impair {
             uplink: None,
             with: None,
         };
-        assert_eq!(Request::read(b"{\"command\":\"impair\"}"), Ok(off));
+        assert_eq!(ControlRequest::read(b"{\"command\":\"impair\"}"), Ok(off));
         let misspelt = b"{\"command\":\"impair\",\"with\":{\"los_ppm\":1}}";
-        assert!(Request::read(misspelt).unwrap_err().contains("los_ppm"));
-        let error = Request::read(b"{\"command\":\"qp\"}").unwrap_err();
+        assert!(ControlRequest::read(misspelt)
+            .unwrap_err()
+            .contains("los_ppm"));
+        let error = ControlRequest::read(b"{\"command\":\"qp\"}").unwrap_err();
         assert!(error.contains("number"), "{error}");
-        assert_eq!(Request::Stats.line(), "{\"command\":\"stats\"}\n");
-        assert!(Request::read(b"nonsense")
+        assert_eq!(ControlRequest::Stats.line(), "{\"command\":\"stats\"}\n");
+        assert!(ControlRequest::read(b"nonsense")
             .unwrap_err()
             .starts_with("not JSON"));
-        assert!(Request::read(b"{\"command\":1}")
+        assert!(ControlRequest::read(b"{\"command\":1}")
             .unwrap_err()
             .contains("must be"));
-        assert!(Request::read(b"{}").unwrap_err().contains("must be"));
+        assert!(ControlRequest::read(b"{}").unwrap_err().contains("must be"));
     }
 
     #[test]
-    fn answers_survive_the_wire() {
-        let told = Reply::from(Ok(status()));
-        assert_eq!(Reply::<Status>::read(&told.line()), Ok(status()));
-        let refused = Reply::<Status>::from(Err(String::from(
+    fn replies_are_read_back_unchanged() {
+        let reply = ReplyEnvelope::from(Ok(status()));
+        assert_eq!(
+            ReplyEnvelope::<StatusReply>::read(&reply.line()),
+            Ok(status())
+        );
+        let refused = ReplyEnvelope::<StatusReply>::from(Err(String::from(
             "too many requests are waiting: try again",
         )));
         assert_eq!(
@@ -312,38 +321,43 @@ mod tests {
             "{\"ok\":false,\"error\":\"too many requests are waiting: try again\"}\n"
         );
         assert_eq!(
-            Reply::<Status>::read(&refused.line()),
+            ReplyEnvelope::<StatusReply>::read(&refused.line()),
             Err(String::from("too many requests are waiting: try again"))
         );
     }
 
     #[test]
-    fn an_answer_of_another_kind_is_an_error() {
-        let told = Reply::from(Ok(status())).line();
-        assert!(Reply::<Contexts>::read(&told)
+    fn a_reply_of_another_kind_is_an_error() {
+        let reply = ReplyEnvelope::from(Ok(status())).line();
+        assert!(ReplyEnvelope::<ContextsReply>::read(&reply)
             .unwrap_err()
             .contains("another kind"));
-        assert!(Reply::<Status>::read("{\"ok\":false}")
+        assert!(ReplyEnvelope::<StatusReply>::read("{\"ok\":false}")
             .unwrap_err()
             .contains("no reason"));
-        assert!(Reply::<Status>::read("").unwrap_err().contains("not JSON"));
+        assert!(ReplyEnvelope::<StatusReply>::read("")
+            .unwrap_err()
+            .contains("not JSON"));
     }
 
     #[test]
     fn counters_of_port_and_process_are_one_object() {
-        let stats = Stats {
+        let stats = NicStats {
             port: [(String::from("rx_packets"), 5)].into(),
-            engine: Engine {
+            engine: EngineCounters {
                 engine_slices: 7,
-                ..Engine::default()
+                ..EngineCounters::default()
             },
         };
-        let line = Reply::from(Ok(Contexts { contexts: vec![] })).line();
+        let line = ReplyEnvelope::from(Ok(ContextsReply { contexts: vec![] })).line();
         assert_eq!(line, "{\"ok\":true,\"contexts\":[]}\n");
-        let told = Reply::from(Ok(Told { stats }));
-        let value: serde_json::Value = serde_json::from_str(&told.line()).unwrap();
+        let reply = ReplyEnvelope::from(Ok(StatsReply { stats }));
+        let value: serde_json::Value = serde_json::from_str(&reply.line()).unwrap();
         assert_eq!(value["stats"]["rx_packets"], 5);
         assert_eq!(value["stats"]["engine_slices"], 7);
-        assert_eq!(Reply::read(&told.line()), Ok(told.told.unwrap()));
+        assert_eq!(
+            ReplyEnvelope::read(&reply.line()),
+            Ok(reply.answer.unwrap())
+        );
     }
 }

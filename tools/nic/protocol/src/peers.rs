@@ -2,7 +2,7 @@
 
 //! The peers of all QPs, and the quality of the connections to them.
 
-use crate::{Question, Request};
+use crate::{ControlRequest, QueryReply};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ pub const MAX_PEERS: usize = 1024;
 
 /// A peer: all QPs that are connected to one GID.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Peer {
+pub struct PeerSummary {
     /// GID of the peer. None for QPs without a peer, which send datagrams or are not connected yet.
     pub gid: Option<String>,
     /// True if the GID belongs to this device.
@@ -30,15 +30,15 @@ pub struct Peer {
     pub counters: BTreeMap<String, u64>,
 }
 
-/// The answer to [`Request::Peers`].
+/// The answer to [`ControlRequest::Peers`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ToldPeers {
+pub struct PeersReply {
     /// Up to [`MAX_PEERS`] peers, sorted by GID.
-    pub peers: Vec<Peer>,
+    pub peers: Vec<PeerSummary>,
     /// Number of QPs whose peers are not in the list.
     pub left_out: u32,
 }
 
-impl Question for ToldPeers {
-    const REQUEST: Request = Request::Peers;
+impl QueryReply for PeersReply {
+    const REQUEST: ControlRequest = ControlRequest::Peers;
 }

@@ -2,13 +2,13 @@
 
 //! The port, and single QPs.
 
-use crate::{Question, Request};
+use crate::{ControlRequest, QueryReply};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// The present state of the port.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Port {
+pub struct PortStatus {
     /// True if the driver has enabled the port, so that frames are sent and received.
     pub link_up: bool,
     /// Largest path MTU, in bytes of payload.
@@ -16,7 +16,7 @@ pub struct Port {
     /// MAC address of the port.
     pub mac: String,
     /// Entries of the GID table that are set.
-    pub gids: Vec<Gid>,
+    pub gids: Vec<GidTableEntry>,
     /// Writable guest memory that the NIC cannot reach and that is large enough to be RAM. A VM
     /// that is set up correctly has none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -24,16 +24,16 @@ pub struct Port {
     /// GIDs that the driver requested and did not get since the last reset of the device: up to 64,
     /// the newest ones.
     #[serde(default)]
-    pub refused: Vec<Refused>,
+    pub refused: Vec<RefusedGid>,
     /// Multicast groups that have members.
-    pub groups: Vec<Group>,
+    pub groups: Vec<MulticastGroup>,
     /// Counters since the last reset of the device, by their ABI names (`stats.rs`).
     pub counters: BTreeMap<String, u64>,
 }
 
 /// An entry of the GID table.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Gid {
+pub struct GidTableEntry {
     /// Index of the entry.
     pub index: u16,
     /// GID in the notation of IPv6.
@@ -57,7 +57,7 @@ pub struct UnreachableRam {
 
 /// A GID that the driver requested and did not get.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Refused {
+pub struct RefusedGid {
     /// GID in the notation of IPv6.
     pub gid: String,
     /// MAC address of the net device of this GID.
@@ -74,7 +74,7 @@ pub struct Refused {
 
 /// A multicast group with members.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Group {
+pub struct MulticastGroup {
     /// GID of the group in the notation of IPv6.
     pub gid: String,
     /// Number of QPs that are members.
@@ -83,20 +83,20 @@ pub struct Group {
     pub first: Vec<u32>,
 }
 
-/// The answer to [`Request::Port`].
+/// The answer to [`ControlRequest::Port`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ToldPort {
+pub struct PortReply {
     /// Present state of the port.
-    pub port: Port,
+    pub port: PortStatus,
 }
 
-impl Question for ToldPort {
-    const REQUEST: Request = Request::Port;
+impl QueryReply for PortReply {
+    const REQUEST: ControlRequest = ControlRequest::Port;
 }
 
 /// A QP with its peer and its counters.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct QueuePair {
+pub struct QpDetails {
     /// Number of this QP.
     pub number: u32,
     /// Type of the QP: Rc, Uc, ...
@@ -128,9 +128,9 @@ pub struct QueuePair {
     pub counters: BTreeMap<String, u64>,
 }
 
-/// The answer to [`Request::Qp`].
+/// The answer to [`ControlRequest::Qp`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ToldQp {
+pub struct QpReply {
     /// The QP that was asked for.
-    pub qp: QueuePair,
+    pub qp: QpDetails,
 }

@@ -2,15 +2,15 @@
 
 //! Reads files of rules. An error names the line, the field and the reason.
 
-use crate::strict::Strict;
+use crate::strict::StrictJson;
 use serde::de::DeserializeOwned;
 use serde_json::{json, Value};
 use verbena_faults::{nearest, not_available, Action, Match, Rule, RuleSet};
 
 /// Largest number of brackets, braces and dots that a rule in a file can have.
-const NESTING: usize = 200;
+const MAX_NESTING: usize = 200;
 /// Length of the longest error, in characters, because an error may quote a long text.
-const ERROR: usize = 1000;
+const MAX_ERROR_CHARS: usize = 1000;
 
 /// Reads rules from a file in TOML, or in JSON if it begins with a brace.
 ///
@@ -36,13 +36,13 @@ pub fn read_rules(file: &[u8]) -> Result<RuleSet, String> {
 ///
 /// The text names a line and the error there.
 pub fn read_toml(text: &str) -> Result<RuleSet, String> {
-    let value = nesting(text).and_then(|()| {
+    let value = check_nesting(text).and_then(|()| {
         let value = basic_toml::from_str(text);
-        value.map_err(|e: basic_toml::Error| place_first(&e.to_string()))
+        value.map_err(|e: basic_toml::Error| line_first(&e.to_string()))
     });
     value
-        .and_then(|value| read(value, &Places::new(text, "[[rule]]")))
-        .map_err(|error| cut(ask(error)))
+        .and_then(|value| parse_rules(value, &RuleLines::new(text, "[[rule]]")))
+        .map_err(|error| shortened(suggest_name(error)))
 }
 
 /// Reads rules in JSON.
@@ -52,15 +52,15 @@ pub fn read_toml(text: &str) -> Result<RuleSet, String> {
 /// The text names a line and the error there.
 pub fn read_json(text: &str) -> Result<RuleSet, String> {
     let value = serde_json::from_str(text);
-    let value = value.map_err(|e: serde_json::Error| place_first(&e.to_string()));
+    let value = value.map_err(|e: serde_json::Error| line_first(&e.to_string()));
     value
-        .and_then(|Strict(value)| read(value, &Places::new(text, "\"name\"")))
-        .map_err(|error| cut(ask(error)))
+        .and_then(|StrictJson(value)| parse_rules(value, &RuleLines::new(text, "\"name\"")))
+        .map_err(|error| shortened(suggest_name(error)))
 }
 
 /// Replaces the list of all names in an error about an unknown field or action with the nearest
 /// name. The words of serde are ``unknown field `nht`, expected one of `name`, `nth` ``.
-fn ask(error: String) -> String {
+fn suggest_name(error: String) -> String {
     let Some((head, expected)) = error.split_once("`, expected one of ") else {
         return error;
     };
@@ -77,8 +77,8 @@ fn ask(error: String) -> String {
     }
 }
 
-fn cut(mut error: String) -> String {
-    if let Some((end, _)) = error.char_indices().nth(ERROR) {
+fn shortened(mut error: String) -> String {
+    if let Some((end, _)) = error.char_indices().nth(MAX_ERROR_CHARS) {
         error.truncate(end);
         // The cut is not in the middle of a name, unless a single quoted text is too long.
         if let Some(end) = error.rfind(", ").filter(|at| at * 2 > error.len()) {
@@ -94,7 +94,7 @@ fn cut(mut error: String) -> String {
 ///
 /// The count starts again at a line `[[rule]]`, which cannot be part of a value. Strings of several
 /// lines are refused because such a line could be within a string.
-fn nesting(text: &str) -> Result<(), String> {
+fn check_nesting(text: &str) -> Result<(), String> {
     let mut levels = 0;
     for (n, line) in text.lines().enumerate() {
         let line = line.trim();
@@ -115,9 +115,9 @@ fn nesting(text: &str) -> Result<(), String> {
             levels = 0;
         }
         levels += line.matches(['[', '{', '.']).count();
-        if levels > NESTING {
+        if levels > MAX_NESTING {
             return Err(format!(
-                "line {}: a rule has more than {NESTING} brackets, braces and dots",
+                "line {}: a rule has more than {MAX_NESTING} brackets, braces and dots",
                 n + 1
             ));
         }
@@ -126,22 +126,22 @@ fn nesting(text: &str) -> Result<(), String> {
 }
 
 /// Rewrites `why at line 3 column 7` to `line 3: why`.
-fn place_first(told: &str) -> String {
-    let Some((why, place)) = told.rsplit_once(" at line ") else {
-        return format!("line 1: {told}");
+fn line_first(error: &str) -> String {
+    let Some((why, place)) = error.rsplit_once(" at line ") else {
+        return format!("line 1: {error}");
     };
     let digits = place.split(|c: char| !c.is_ascii_digit()).next();
     format!("line {}: {why}", digits.unwrap_or("1"))
 }
 
 /// The positions of rules in a text.
-struct Places<'a> {
+struct RuleLines<'a> {
     lines: Vec<&'a str>,
     /// Index of the first line of each rule.
     heads: Vec<usize>,
 }
 
-impl<'a> Places<'a> {
+impl<'a> RuleLines<'a> {
     fn new(text: &'a str, head: &str) -> Self {
         let lines: Vec<&str> = text.lines().collect();
         let heads = lines.iter().enumerate();
@@ -166,15 +166,15 @@ impl<'a> Places<'a> {
     }
 }
 
-fn read(mut value: Value, places: &Places<'_>) -> Result<RuleSet, String> {
+fn parse_rules(mut value: Value, lines: &RuleLines<'_>) -> Result<RuleSet, String> {
     let rules = value.get_mut("rule").map(Value::take);
     let mut set = value;
     if let (Some(_), Some(fields)) = (&rules, set.as_object_mut()) {
         fields.remove("rule");
     }
     let at =
-        |rule, (field, why): (String, String)| format!("line {}: {why}", places.of(rule, &field));
-    whole::<RuleSet>("", &set, &json!({ "version": 1 })).map_err(|e| at(None, e))?;
+        |rule, (field, why): (String, String)| format!("line {}: {why}", lines.of(rule, &field));
+    check_fields::<RuleSet>("", &set, &json!({ "version": 1 })).map_err(|e| at(None, e))?;
     let mut set: RuleSet = serde_json::from_value(set).map_err(|e| format!("line 1: {e}"))?;
     let rules = match rules {
         None => Vec::new(),
@@ -182,7 +182,7 @@ fn read(mut value: Value, places: &Places<'_>) -> Result<RuleSet, String> {
         Some(_) => {
             return Err(format!(
                 "line {}: rule: is not a list of rules",
-                places.of(None, "rule")
+                lines.of(None, "rule")
             ))
         }
     };
@@ -190,7 +190,7 @@ fn read(mut value: Value, places: &Places<'_>) -> Result<RuleSet, String> {
         let name = value.get("name").and_then(Value::as_str).unwrap_or("?");
         let named =
             |(field, why): (String, String)| at(Some(n), (field, format!("rule {name:?}: {why}")));
-        look(&value).map_err(named)?;
+        check_parts(&value).map_err(named)?;
         let rule = serde_json::from_value(value.clone());
         set.rule
             .push(rule.map_err(|e| named((String::new(), e.to_string())))?);
@@ -208,7 +208,7 @@ fn read(mut value: Value, places: &Places<'_>) -> Result<RuleSet, String> {
 }
 
 /// Checks the parts of a rule one by one, so that an error names its field.
-fn look(rule: &Value) -> Result<(), (String, String)> {
+fn check_parts(rule: &Value) -> Result<(), (String, String)> {
     for part in ["match", "action"] {
         let keys: Vec<&str> = match rule.get(part) {
             Some(Value::Object(fields)) => fields.keys().map(String::as_str).collect(),
@@ -223,17 +223,17 @@ fn look(rule: &Value) -> Result<(), (String, String)> {
         }
     }
     if let Some(matches) = rule.get("match") {
-        whole::<Match>("match.", matches, &json!({}))?;
+        check_fields::<Match>("match.", matches, &json!({}))?;
     }
     if let Some(action) = rule.get("action") {
         let read = serde_json::from_value::<Action>(action.clone());
         read.map_err(|e| (String::from("action"), format!("action: {e}")))?;
     }
-    whole::<Rule>("", rule, &json!({ "name": "x", "action": "drop" }))
+    check_fields::<Rule>("", rule, &json!({ "name": "x", "action": "drop" }))
 }
 
 /// Parses each field of an object on its own, together with the required fields in `rest`.
-fn whole<T: DeserializeOwned>(
+fn check_fields<T: DeserializeOwned>(
     path: &str,
     object: &Value,
     rest: &Value,
@@ -288,6 +288,6 @@ mod tests {
             "match = {{ opcode = \"{long}\" }}\naction = \"drop\""
         ));
         assert!(error.ends_with(", ..."), "{error}");
-        assert!(error.chars().count() <= ERROR + 4);
+        assert!(error.chars().count() <= MAX_ERROR_CHARS + 4);
     }
 }

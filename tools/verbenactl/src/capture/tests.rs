@@ -50,9 +50,9 @@ fn captured(records: &[u8]) -> (End, Read) {
     (end, read(&file))
 }
 
-fn record(way: Way, frame: &[u8]) -> Record {
-    Record::Frame {
-        way,
+fn record(direction: FrameDirection, frame: &[u8]) -> CaptureRecord {
+    CaptureRecord::Frame {
+        direction,
         src_qpn: Some(16),
         dst_qpn: None,
         time_ns: 5,
@@ -77,8 +77,8 @@ fn captured_packets_of_two_queue_pairs_have_their_icrc() {
     d.run();
     let mut records = vec![];
     while let Some(seen) = watch.try_next() {
-        Record::Frame {
-            way: Way::Local,
+        CaptureRecord::Frame {
+            direction: FrameDirection::Local,
             src_qpn: seen.src_qpn,
             dst_qpn: seen.dst_qpn,
             time_ns: seen.time,
@@ -88,7 +88,7 @@ fn captured_packets_of_two_queue_pairs_have_their_icrc() {
         .put(&mut records);
     }
     let (seen, dropped) = watch.tally();
-    Record::End { seen, dropped }.put(&mut records);
+    CaptureRecord::End { seen, dropped }.put(&mut records);
     let (end, (packets, statistics)) = captured(&records);
     assert_eq!(
         end,
@@ -115,17 +115,17 @@ fn captured_packets_of_two_queue_pairs_have_their_icrc() {
 #[test]
 fn the_action_of_a_rule_is_in_the_comment() {
     let mut records = vec![];
-    let Record::Frame {
-        way,
+    let CaptureRecord::Frame {
+        direction,
         time_ns,
         frame,
         ..
-    } = record(Way::Lost, &[1; 60])
+    } = record(FrameDirection::Lost, &[1; 60])
     else {
         return;
     };
-    Record::Frame {
-        way,
+    CaptureRecord::Frame {
+        direction,
         src_qpn: Some(16),
         dst_qpn: Some(17),
         time_ns,
@@ -140,22 +140,28 @@ fn the_action_of_a_rule_is_in_the_comment() {
 }
 
 #[test]
-fn each_way_has_its_comment_and_direction() {
-    let told = |way| comment(GUEST, way, Some(16), None);
-    assert!(told(Way::Sent).ends_with("QP 0x10 -> ?, sent"));
-    assert!(told(Way::Received).ends_with(", received"));
-    assert!(told(Way::Lost).ends_with(", local, lost on purpose"));
-    let ways = [Way::Local, Way::Lost, Way::Sent, Way::Received].map(direction);
+fn each_direction_has_its_comment_and_flag() {
+    let told = |direction| comment(GUEST, direction, Some(16), None);
+    assert!(told(FrameDirection::Sent).ends_with("QP 0x10 -> ?, sent"));
+    assert!(told(FrameDirection::Received).ends_with(", received"));
+    assert!(told(FrameDirection::Lost).ends_with(", local, lost on purpose"));
+    let directions = [
+        FrameDirection::Local,
+        FrameDirection::Lost,
+        FrameDirection::Sent,
+        FrameDirection::Received,
+    ]
+    .map(interface_direction);
     let (inbound, outbound) = (Some(Direction::Inbound), Some(Direction::Outbound));
-    assert_eq!(ways, [None, None, outbound, inbound]);
+    assert_eq!(directions, [None, None, outbound, inbound]);
 }
 
 #[test]
 fn the_number_of_dropped_frames_is_in_the_file() {
     let mut records = vec![];
-    record(Way::Sent, &[1; 60]).put(&mut records);
+    record(FrameDirection::Sent, &[1; 60]).put(&mut records);
     let (seen, dropped) = (9, 8);
-    Record::End { seen, dropped }.put(&mut records);
+    CaptureRecord::End { seen, dropped }.put(&mut records);
     let (end, (packets, statistics)) = captured(&records);
     assert_eq!(end, End::Told { seen, dropped });
     assert_eq!((packets.len(), statistics), (1, vec![(9, 8)]));
@@ -164,8 +170,8 @@ fn the_number_of_dropped_frames_is_in_the_file() {
 #[test]
 fn a_capture_whose_nic_exits_can_be_read() {
     let mut records = vec![];
-    record(Way::Sent, &[1; 60]).put(&mut records);
-    record(Way::Sent, &[2; 60]).put(&mut records);
+    record(FrameDirection::Sent, &[1; 60]).put(&mut records);
+    record(FrameDirection::Sent, &[2; 60]).put(&mut records);
     for cut in [0, 1, 30] {
         let (end, (packets, _)) = captured(&records[..records.len() - cut]);
         assert_eq!(

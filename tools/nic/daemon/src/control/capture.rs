@@ -14,7 +14,9 @@ use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 use verbena_device::tap::{tap, Seen, Watch, Way};
-use verbena_protocol::{Record, Reply, Request, ToldCapture, ToldKept};
+use verbena_protocol::{
+    CaptureEndReply, CaptureRecord, CaptureReply, ControlRequest, ReplyEnvelope,
+};
 
 /// Largest number of frames that wait for a client.
 const FRAMES: usize = 8192;
@@ -33,7 +35,7 @@ const TRIES: u32 = 4;
 /// # Errors
 ///
 /// Another capture or a full recording holds the tap, or the engine does not answer.
-fn begin(shared: &Shared) -> Result<(ToldCapture, Watch), String> {
+fn begin(shared: &Shared) -> Result<(CaptureReply, Watch), String> {
     for _ in 0..TRIES {
         let (to, watch) = tap(FRAMES, BYTES);
         if ask(shared, |answer| Question::Watch(to, answer))? {
@@ -52,7 +54,7 @@ pub(super) fn capture(mut stream: &UnixStream, shared: &Shared) -> io::Result<()
         Ok((told, watch)) => (Ok(told), Some(watch)),
         Err(error) => (Err(error), None),
     };
-    stream.write_all(Reply::from(told).line().as_bytes())?;
+    stream.write_all(ReplyEnvelope::from(told).line().as_bytes())?;
     let Some(watch) = watch else {
         return Ok(());
     };
@@ -61,13 +63,13 @@ pub(super) fn capture(mut stream: &UnixStream, shared: &Shared) -> io::Result<()
 
 /// A capture that the NIC keeps until its client requests it. The capture ends with its connection.
 #[derive(Default)]
-pub(super) struct Kept(Option<(ToldCapture, Watch)>);
+pub(super) struct Kept(Option<(CaptureReply, Watch)>);
 
 impl Kept {
     /// Returns the answer to a request about a kept capture, or `None` for other requests.
-    pub(super) fn answer(&mut self, request: &Request, shared: &Shared) -> Option<String> {
+    pub(super) fn answer(&mut self, request: &ControlRequest, shared: &Shared) -> Option<String> {
         match request {
-            Request::CaptureBegin => {
+            ControlRequest::CaptureBegin => {
                 // A new capture discards the frames of the last one.
                 self.0 = None;
                 let begun = begin(shared).map(|begun| {
@@ -75,16 +77,16 @@ impl Kept {
                     self.0 = Some(begun);
                     told
                 });
-                Some(Reply::from(begun).line())
+                Some(ReplyEnvelope::from(begun).line())
             }
-            Request::CaptureEnd => {
+            ControlRequest::CaptureEnd => {
                 let kept = self.0.take().ok_or_else(|| {
                     String::from("no capture was begun over this connection (capture-begin)")
                 });
                 let told = kept.map(|(told, watch)| {
-                    ToldKept::new(told.guest, &all(&watch, shared.power_on()))
+                    CaptureEndReply::new(told.guest, &all(&watch, shared.power_on()))
                 });
-                Some(Reply::from(told).line())
+                Some(ReplyEnvelope::from(told).line())
             }
             _ => None,
         }
@@ -100,7 +102,7 @@ fn all(watch: &Watch, power_on: u64) -> Vec<u8> {
         record(seen, power_on).put(&mut bytes);
     }
     let (seen, dropped) = watch.tally();
-    Record::End { seen, dropped }.put(&mut bytes);
+    CaptureRecord::End { seen, dropped }.put(&mut bytes);
     bytes
 }
 
@@ -129,7 +131,7 @@ fn hand_on(mut stream: &UnixStream, watch: &Watch, power_on: u64) -> io::Result<
         }
     }
     let (seen, dropped) = watch.tally();
-    Record::End { seen, dropped }.put(&mut bytes);
+    CaptureRecord::End { seen, dropped }.put(&mut bytes);
     stream.write_all(&bytes)
 }
 
@@ -144,13 +146,13 @@ pub(super) fn is_over(stream: &UnixStream) -> bool {
     poll(&mut fds, Some(&at_once)).is_ok_and(|ready| ready > 0)
 }
 
-fn record(seen: Seen, power_on: u64) -> Record {
-    Record::Frame {
-        way: match seen.way {
-            Way::Local => said::Way::Local,
-            Way::Lost => said::Way::Lost,
-            Way::Sent => said::Way::Sent,
-            Way::Received => said::Way::Received,
+fn record(seen: Seen, power_on: u64) -> CaptureRecord {
+    CaptureRecord::Frame {
+        direction: match seen.way {
+            Way::Local => said::FrameDirection::Local,
+            Way::Lost => said::FrameDirection::Lost,
+            Way::Sent => said::FrameDirection::Sent,
+            Way::Received => said::FrameDirection::Received,
         },
         src_qpn: seen.src_qpn,
         dst_qpn: seen.dst_qpn,
@@ -182,31 +184,32 @@ mod tests {
         let (to, watch) = tap(8, BYTES);
         (0..3).for_each(|n| to.show(seen(n)));
         to.miss(2);
-        let told = ToldCapture::default();
+        let told = CaptureReply::default();
         let shared = Shared::new().unwrap();
         let mut kept = Kept(Some((told, watch)));
-        let line = kept.answer(&Request::CaptureEnd, &shared).unwrap();
+        let line = kept.answer(&ControlRequest::CaptureEnd, &shared).unwrap();
         assert!(!to.is_watched());
-        let told: ToldKept = Reply::read(&line).unwrap();
+        let told: CaptureEndReply = ReplyEnvelope::read(&line).unwrap();
         let bytes = told.bytes().unwrap();
         let mut rest = &bytes[..];
         for n in 0..3 {
-            let Ok(Some(Record::Frame { time_ns, .. })) = Record::read(&mut rest) else {
+            let Ok(Some(CaptureRecord::Frame { time_ns, .. })) = CaptureRecord::read(&mut rest)
+            else {
                 panic!("no frame");
             };
             assert!(time_ns > n, "{time_ns}");
         }
-        let end = Record::End {
+        let end = CaptureRecord::End {
             seen: 5,
             dropped: 2,
         };
-        assert_eq!(Record::read(&mut rest).unwrap(), Some(end));
+        assert_eq!(CaptureRecord::read(&mut rest).unwrap(), Some(end));
         assert!(rest.is_empty());
-        let again = kept.answer(&Request::CaptureEnd, &shared).unwrap();
+        let again = kept.answer(&ControlRequest::CaptureEnd, &shared).unwrap();
         assert!(again.contains("no capture was begun"), "{again}");
-        assert!(kept.answer(&Request::Stats, &shared).is_none());
+        assert!(kept.answer(&ControlRequest::Stats, &shared).is_none());
         let (to, watch) = tap(8, BYTES);
-        drop(Kept(Some((ToldCapture::default(), watch))));
+        drop(Kept(Some((CaptureReply::default(), watch))));
         assert!(!to.is_watched());
     }
 
@@ -224,19 +227,21 @@ mod tests {
         let (mut client, to, thread) = running(8);
         for n in 0..3 {
             to.show(seen(n));
-            let Ok(Some(Record::Frame { time_ns, frame, .. })) = Record::read(&mut client) else {
+            let Ok(Some(CaptureRecord::Frame { time_ns, frame, .. })) =
+                CaptureRecord::read(&mut client)
+            else {
                 panic!("no frame");
             };
             assert_eq!((time_ns, frame.len()), (1000 + n, 100));
         }
         to.miss(2);
         client.shutdown(Shutdown::Write).unwrap();
-        let end = Record::End {
+        let end = CaptureRecord::End {
             seen: 5,
             dropped: 2,
         };
-        assert_eq!(Record::read(&mut client).unwrap(), Some(end));
-        assert_eq!(Record::read(&mut client).unwrap(), None);
+        assert_eq!(CaptureRecord::read(&mut client).unwrap(), Some(end));
+        assert_eq!(CaptureRecord::read(&mut client).unwrap(), None);
         thread.join().unwrap().unwrap();
         assert!(!to.is_watched());
     }
@@ -254,11 +259,11 @@ mod tests {
         let (mut client, to, thread) = running(8);
         drop(to);
         thread.join().unwrap().unwrap();
-        let end = Record::End {
+        let end = CaptureRecord::End {
             seen: 0,
             dropped: 0,
         };
-        assert_eq!(Record::read(&mut client).unwrap(), Some(end));
+        assert_eq!(CaptureRecord::read(&mut client).unwrap(), Some(end));
     }
 
     #[test]
@@ -274,9 +279,9 @@ mod tests {
         client.shutdown(Shutdown::Write).unwrap();
         let mut read = 0;
         loop {
-            match Record::read(&mut client).unwrap().unwrap() {
-                Record::Frame { .. } => read += 1,
-                Record::End { seen, dropped } => {
+            match CaptureRecord::read(&mut client).unwrap().unwrap() {
+                CaptureRecord::Frame { .. } => read += 1,
+                CaptureRecord::End { seen, dropped } => {
                     assert_eq!((seen, read + dropped), (shown, shown));
                     assert!(dropped > 0);
                     break;

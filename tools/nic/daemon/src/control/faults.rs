@@ -11,7 +11,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 use verbena_device::misbehave::Kind;
 use verbena_faults::{Action, On, Rule, RuleSet, Told};
-use verbena_protocol::{Reply, Request, ToldRules};
+use verbena_protocol::{ReplyEnvelope, ControlRequest, RulesReply};
 
 /// Number of attempts to remove a connection's rules, while too many questions wait for the engine.
 const TRIES: u32 = 50;
@@ -40,23 +40,23 @@ impl<'a> Rules<'a> {
     }
 
     /// Returns the answer to a request about rules, or `None` for other requests.
-    pub(super) fn answer(&mut self, request: &Request) -> Option<String> {
+    pub(super) fn answer(&mut self, request: &ControlRequest) -> Option<String> {
         let told = match request {
-            Request::Faults => self.change(Change::None),
-            Request::FaultAdd {
+            ControlRequest::Faults => self.change(Change::None),
+            ControlRequest::FaultAdd {
                 set,
                 while_connected,
             } => {
                 if let Err((_, why)) = set.check() {
-                    return Some(Reply::<ToldRules>::from(Err(why)).line());
+                    return Some(ReplyEnvelope::<RulesReply>::from(Err(why)).line());
                 }
                 log::info!("{} rules, seed {}", set.rule.len(), set.seed);
                 // If the engine does not answer, it may nevertheless have added the rules.
                 self.owns |= *while_connected;
                 self.add(set, while_connected.then_some(self.number))
             }
-            Request::FaultRemove { name } => self.remove(name),
-            Request::FaultClear => {
+            ControlRequest::FaultRemove { name } => self.remove(name),
+            ControlRequest::FaultClear => {
                 self.shared.common.impairments.clear_rules();
                 let misbehave = &self.shared.misbehave;
                 Kind::ALL.iter().for_each(|kind| misbehave.set(*kind, 0));
@@ -66,19 +66,19 @@ impl<'a> Rules<'a> {
         };
         // A frame that was delayed may be due now.
         self.shared.common.waker.wake();
-        Some(Reply::from(told).line())
+        Some(ReplyEnvelope::from(told).line())
     }
 
     /// Changes the rules of the device. Returns all rules: those of the device, then those of
     /// uplinks.
-    fn change(&self, change: Change) -> Result<ToldRules, String> {
+    fn change(&self, change: Change) -> Result<RulesReply, String> {
         let rules = self.of_device(change)?;
         Ok(self.all(rules))
     }
 
     /// Adds the rules of uplinks and the misbehaviours of the NIC to the rules of the device. A
     /// misbehaviour that a rule of the device has switched on is told as that rule.
-    fn all(&self, mut rules: Vec<Told>) -> ToldRules {
+    fn all(&self, mut rules: Vec<Told>) -> RulesReply {
         let is_known = |kind: Kind| {
             rules.iter().any(|told| match &told.rule.action {
                 Action::Misbehave(text) => {
@@ -100,7 +100,7 @@ impl<'a> Rules<'a> {
         let own: Vec<Told> = own.collect();
         rules.extend(self.shared.common.impairments.rules());
         rules.extend(own);
-        ToldRules { rules }
+        RulesReply { rules }
     }
 
     /// Ends the misbehaviour that a rule stands for. Returns false if there is none.
@@ -117,7 +117,7 @@ impl<'a> Rules<'a> {
     }
 
     /// Adds all rules of a file or none.
-    fn add(&self, set: &RuleSet, owner: Option<u64>) -> Result<ToldRules, String> {
+    fn add(&self, set: &RuleSet, owner: Option<u64>) -> Result<RulesReply, String> {
         let common = &self.shared.common;
         let impairments = &common.impairments;
         let _changes = impairments.change();
@@ -155,7 +155,7 @@ impl<'a> Rules<'a> {
         Ok(self.all(rules))
     }
 
-    fn remove(&self, name: &str) -> Result<ToldRules, String> {
+    fn remove(&self, name: &str) -> Result<RulesReply, String> {
         match self.shared.common.impairments.remove_rule(name) || self.behave(name) {
             true => self.change(Change::None),
             false => self.change(Change::Remove(name.into())),
@@ -214,9 +214,9 @@ mod tests {
         from
     }
 
-    fn add(while_connected: bool) -> Request {
+    fn add(while_connected: bool) -> ControlRequest {
         let text = "version = 1\n[[rule]]\nname = \"x\"\naction = \"drop\"\n";
-        Request::FaultAdd {
+        ControlRequest::FaultAdd {
             set: verbena_protocol::read_toml(text).unwrap(),
             while_connected,
         }
@@ -242,17 +242,17 @@ mod tests {
     fn invalid_rules_are_refused_before_they_reach_the_engine() {
         let shared = Arc::new(Shared::new().unwrap());
         let mut rules = Rules::new(&shared);
-        let Request::FaultAdd { mut set, .. } = add(false) else {
+        let ControlRequest::FaultAdd { mut set, .. } = add(false) else {
             return;
         };
         set.rule[0].matches.nth = Some(0);
-        let request = Request::FaultAdd {
+        let request = ControlRequest::FaultAdd {
             set,
             while_connected: true,
         };
         let told = rules.answer(&request).unwrap();
         assert!(told.contains("match.nth: 0 is not valid"), "{told}");
-        assert!(rules.answer(&Request::Status).is_none() && !rules.owns);
+        assert!(rules.answer(&ControlRequest::Status).is_none() && !rules.owns);
     }
 
     #[test]
@@ -261,13 +261,13 @@ mod tests {
         let asked = engine(&shared);
         let mut rules = Rules::new(&shared);
         let uplink = "[[rule]]\nname = \"y\"\nmatch.on = \"uplink\"\naction = \"drop\"\n";
-        let Request::FaultAdd { mut set, .. } = add(true) else {
+        let ControlRequest::FaultAdd { mut set, .. } = add(true) else {
             return;
         };
         let text = format!("version = 1\n{uplink}");
         set.rule
             .extend(verbena_protocol::read_toml(&text).unwrap().rule);
-        let request = Request::FaultAdd {
+        let request = ControlRequest::FaultAdd {
             set,
             while_connected: true,
         };
@@ -286,18 +286,18 @@ mod tests {
         };
         assert_eq!((set.rule.len(), set.rule[0].name.as_str()), (1, "x"));
         // A rule of the device cannot have the name of one on uplinks.
-        let Request::FaultAdd { mut set, .. } = add(false) else {
+        let ControlRequest::FaultAdd { mut set, .. } = add(false) else {
             return;
         };
         set.rule[0].name = String::from("y");
-        let twice = Request::FaultAdd {
+        let twice = ControlRequest::FaultAdd {
             set,
             while_connected: false,
         };
         let told = rules.answer(&twice).unwrap();
         assert!(told.contains("already has a rule with this name"), "{told}");
         let name = String::from("y");
-        let told = rules.answer(&Request::FaultRemove { name }).unwrap();
+        let told = rules.answer(&ControlRequest::FaultRemove { name }).unwrap();
         assert!(told.contains("\"rules\":[]"), "{told}");
         assert!(matches!(asked.recv(), Ok(Change::None)));
         assert!(rules.answer(&request).is_some());
@@ -310,19 +310,19 @@ mod tests {
         let shared = Arc::new(Shared::new().unwrap());
         let _asked = engine(&shared);
         let mut rules = Rules::new(&shared);
-        let mut names = |request: &Request| -> Result<Vec<(String, String)>, String> {
-            let told: ToldRules = Reply::read(&rules.answer(request).unwrap())?;
+        let mut names = |request: &ControlRequest| -> Result<Vec<(String, String)>, String> {
+            let told: RulesReply = ReplyEnvelope::read(&rules.answer(request).unwrap())?;
             let one = |told: &Told| {
                 let action = serde_json::to_string(&told.rule.action).unwrap();
                 (told.rule.name.clone(), action)
             };
             Ok(told.rules.iter().map(one).collect())
         };
-        assert_eq!(names(&Request::Faults), Ok(vec![]));
+        assert_eq!(names(&ControlRequest::Faults), Ok(vec![]));
         // As `--misbehave` and the words of configuration space do.
         shared.misbehave.set(Kind::Stall, 20);
         shared.misbehave.set(Kind::MuteCommands, u32::MAX);
-        let told = names(&Request::Faults).unwrap();
+        let told = names(&ControlRequest::Faults).unwrap();
         let expected = [
             (
                 "misbehave mute-commands",
@@ -333,10 +333,10 @@ mod tests {
         let expected = expected.map(|(name, action)| (name.to_owned(), action.to_owned()));
         assert_eq!(told, expected);
         let name = String::from("misbehave stall");
-        let told = names(&Request::FaultRemove { name }).unwrap();
+        let told = names(&ControlRequest::FaultRemove { name }).unwrap();
         assert_eq!(told, expected[..1]);
         assert!(!shared.misbehave.is(Kind::Stall));
-        assert_eq!(names(&Request::FaultClear), Ok(vec![]));
+        assert_eq!(names(&ControlRequest::FaultClear), Ok(vec![]));
         assert!(!shared.misbehave.is(Kind::MuteCommands));
     }
 }

@@ -15,7 +15,7 @@ type Gid = [u8; 16];
 /// Sums of one peer, while its queue pairs are added up.
 #[derive(Default)]
 struct Sum {
-    peer: said::Peer,
+    peer: said::PeerSummary,
     /// Sum of the measured round trips in nanoseconds, and their number.
     trips: (u64, u64),
 }
@@ -38,7 +38,7 @@ impl Sum {
         }
     }
 
-    fn told(mut self, gid: Option<Gid>) -> said::Peer {
+    fn told(mut self, gid: Option<Gid>) -> said::PeerSummary {
         self.peer.gid = gid.map(port::gid);
         self.peer.round_trip_ns = self.trips.0.checked_div(self.trips.1);
         self.peer
@@ -62,8 +62,8 @@ impl Sums {
         }
     }
 
-    fn told(self) -> said::ToldPeers {
-        said::ToldPeers {
+    fn told(self) -> said::PeersReply {
+        said::PeersReply {
             peers: self.peers.into_iter().map(|(g, sum)| sum.told(g)).collect(),
             left_out: self.left_out,
         }
@@ -72,7 +72,7 @@ impl Sums {
 
 /// Returns all peers. The engine lists the queue pairs in portions, so the sums are not of one
 /// instant.
-pub(super) fn peers(shared: &Shared) -> Result<said::ToldPeers, String> {
+pub(super) fn peers(shared: &Shared) -> Result<said::PeersReply, String> {
     let (mut sums, mut next) = (Sums::default(), Some(0));
     while let Some(from) = next {
         let (some, on) = ask(shared, |to| Question::Qps(from, to))?;

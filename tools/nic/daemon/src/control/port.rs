@@ -41,29 +41,39 @@ pub(super) fn counters(qp: &QpFigures) -> BTreeMap<String, u64> {
 }
 
 /// Returns the reply about the port.
-pub(super) fn port(shared: &Shared) -> Result<said::ToldPort, String> {
+pub(super) fn port(shared: &Shared) -> Result<said::PortReply, String> {
     let figures = ask(shared, Question::Port)?;
     let counters = ask(shared, Question::Stats)?;
-    let gids = figures.gids.iter().map(|(index, entry)| said::Gid {
-        index: *index,
-        gid: gid(entry.gid),
-        mac: mac(entry.mac),
-        vlan: entry.vlan,
-    });
-    let groups = figures.groups.into_iter().map(|group| said::Group {
-        gid: gid(group.gid),
-        members: group.members,
-        first: group.first,
-    });
-    let refused = shared.refusals.all().into_iter().map(|one| said::Refused {
-        gid: gid(one.entry.gid),
-        mac: mac(one.entry.mac),
-        vlan: one.entry.vlan,
-        rule: one.cause.name().into(),
-        why: one.cause.explain().trim().into(),
-        times: one.times,
-    });
-    let port = said::Port {
+    let gids = figures
+        .gids
+        .iter()
+        .map(|(index, entry)| said::GidTableEntry {
+            index: *index,
+            gid: gid(entry.gid),
+            mac: mac(entry.mac),
+            vlan: entry.vlan,
+        });
+    let groups = figures
+        .groups
+        .into_iter()
+        .map(|group| said::MulticastGroup {
+            gid: gid(group.gid),
+            members: group.members,
+            first: group.first,
+        });
+    let refused = shared
+        .refusals
+        .all()
+        .into_iter()
+        .map(|one| said::RefusedGid {
+            gid: gid(one.entry.gid),
+            mac: mac(one.entry.mac),
+            vlan: one.entry.vlan,
+            rule: one.cause.name().into(),
+            why: one.cause.explain().trim().into(),
+            times: one.times,
+        });
+    let port = said::PortStatus {
         link_up: figures.up,
         mtu: figures.mtu,
         mac: mac(figures.mac),
@@ -73,7 +83,7 @@ pub(super) fn port(shared: &Shared) -> Result<said::ToldPort, String> {
         groups: groups.collect(),
         counters: by_name(counters, |_| true),
     };
-    Ok(said::ToldPort { port })
+    Ok(said::PortReply { port })
 }
 
 fn out_of_reach(range: &Unreachable) -> said::UnreachableRam {
@@ -85,27 +95,27 @@ fn out_of_reach(range: &Unreachable) -> said::UnreachableRam {
 }
 
 /// Returns the reply with the MAC address of the NIC's guest.
-pub(super) fn guest(shared: &Shared) -> Result<said::ToldCapture, String> {
+pub(super) fn guest(shared: &Shared) -> Result<said::CaptureReply, String> {
     let figures = ask(shared, Question::Port)?;
-    Ok(said::ToldCapture {
+    Ok(said::CaptureReply {
         guest: mac(figures.mac),
     })
 }
 
 /// Returns the reply about a queue pair.
-pub(super) fn qp(shared: &Shared, number: u32) -> Result<said::ToldQp, String> {
+pub(super) fn qp(shared: &Shared, number: u32) -> Result<said::QpReply, String> {
     let figures = ask(shared, |to| Question::Qp(number, to))?;
     let figures = figures.ok_or_else(|| {
         format!("there is no queue pair {number} (verbenactl contexts --kind qp lists them)")
     })?;
-    Ok(said::ToldQp {
+    Ok(said::QpReply {
         qp: queue_pair(&figures),
     })
 }
 
-fn queue_pair(qp: &QpFigures) -> said::QueuePair {
+fn queue_pair(qp: &QpFigures) -> said::QpDetails {
     let live = &qp.live;
-    said::QueuePair {
+    said::QpDetails {
         number: qp.qpn,
         qp_type: QpType::from_raw(qp.qp_type)
             .map_or("?", QpType::name)
@@ -132,7 +142,7 @@ mod tests {
     use std::sync::Arc;
     use verbena_abi::syndrome::Syndrome;
     use verbena_device::{Config, Device};
-    use verbena_protocol::Request;
+    use verbena_protocol::ControlRequest;
 
     /// Returns the reply to a request, with the answers of `device`.
     fn told(request: &str, device: &Device) -> Value {
@@ -143,7 +153,7 @@ mod tests {
     fn told_of(shared: &Arc<Shared>, request: &str, device: &Device) -> Value {
         let asking = std::thread::spawn({
             let (shared, request) = (shared.clone(), String::from(request));
-            move || answer(Request::read(request.as_bytes()).unwrap(), &shared)
+            move || answer(ControlRequest::read(request.as_bytes()).unwrap(), &shared)
         });
         while !asking.is_finished() {
             match shared.mail(0, true).question {

@@ -12,7 +12,7 @@ use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 use verbena_device::Fully;
-use verbena_protocol::{Reply, ToldFull, ToldRecorder, ToldRecording};
+use verbena_protocol::{RecordFullReply, RecorderReply, RecordingReply, ReplyEnvelope};
 use verbena_recorder::full::ASKED;
 use verbena_recorder::MAX_ENTRIES;
 
@@ -23,7 +23,7 @@ const LOOK: Duration = Duration::from_millis(100);
 
 /// Switches the recorder to a number of entries (0 for off), or leaves it as it is for `None`.
 /// Returns its state.
-pub(super) fn switch(shared: &Shared, entries: Option<u64>) -> Result<ToldRecorder, String> {
+pub(super) fn switch(shared: &Shared, entries: Option<u64>) -> Result<RecorderReply, String> {
     let switch = match entries {
         None => Switch::Stay,
         Some(0) => Switch::Off,
@@ -41,7 +41,7 @@ pub(super) fn switch(shared: &Shared, entries: Option<u64>) -> Result<ToldRecord
         Fully::On(count) => Some(format!("{count} entries so far")),
         Fully::Ended(reason) => Some(format!("ended: {reason}")),
     };
-    Ok(ToldRecorder {
+    Ok(RecorderReply {
         entries,
         total,
         dump,
@@ -57,10 +57,10 @@ pub(super) fn full(mut stream: &UnixStream, shared: &Shared) -> io::Result<()> {
     let number = wish.number;
     let told = ask(shared, |to| Question::Full(Full::Begin(wish), to)).and_then(|told| told);
     let is_on = told.is_ok();
-    let told = told.map(|told| ToldFull {
+    let told = told.map(|told| RecordFullReply {
         waiting: told == Fully::Waiting,
     });
-    let written = stream.write_all(Reply::from(told).line().as_bytes());
+    let written = stream.write_all(ReplyEnvelope::from(told).line().as_bytes());
     if !is_on {
         return written;
     }
@@ -97,7 +97,7 @@ fn hand_on(mut stream: &UnixStream, pieces: &Pieces, end: impl Fn() -> bool) -> 
 
 /// Returns the recorded entries, which are read in portions: entries that are overwritten meanwhile
 /// are left out.
-pub(super) fn taken(shared: &Shared) -> Result<ToldRecording, String> {
+pub(super) fn taken(shared: &Shared) -> Result<RecordingReply, String> {
     let next = |from| ask(shared, |to| Question::Recorded(from, PORTION, to));
     let mut all =
         next(0)?.ok_or("nothing is recorded: verbenactl record on starts the recorder")?;
@@ -124,7 +124,7 @@ pub(super) fn taken(shared: &Shared) -> Result<ToldRecording, String> {
     let port = ask(shared, Question::Port);
     let mac = port.map_or([0; 6], |port| port.mac);
     let file = recording(&all, shared, mac, "asked for").to_bytes();
-    Ok(ToldRecording::new(&file))
+    Ok(RecordingReply::new(&file))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 //! the same frames have the same fate.
 
 use std::collections::BTreeMap;
-use verbena_protocol::{Impairment, Toll};
+use verbena_protocol::{Impairment, ImpairmentCounters};
 
 /// Largest number of frames that wait.
 pub const MAX_WAITING: usize = 4096;
@@ -51,7 +51,7 @@ pub struct Faults {
     idle_at: u64,
     /// Time before which an uplink that had no room is not tried again.
     stuck_until: u64,
-    toll: Toll,
+    toll: ImpairmentCounters,
 }
 
 impl Faults {
@@ -69,7 +69,7 @@ impl Faults {
             waiting,
             idle_at: 0,
             stuck_until: 0,
-            toll: Toll::default(),
+            toll: ImpairmentCounters::default(),
         }
     }
 
@@ -79,8 +79,8 @@ impl Faults {
     }
 
     /// Returns the counts of frames so far.
-    pub fn toll(&self) -> Toll {
-        Toll {
+    pub fn toll(&self) -> ImpairmentCounters {
+        ImpairmentCounters {
             waiting: self.waiting.len() as u64,
             ..self.toll
         }
@@ -226,7 +226,7 @@ mod tests {
 
     /// Passes a thousand frames, one each millisecond. Returns the frames that left, with the
     /// times, and the counts.
-    fn thousand(how: Impairment) -> (Vec<(u64, Vec<u8>)>, Toll) {
+    fn thousand(how: Impairment) -> (Vec<(u64, Vec<u8>)>, ImpairmentCounters) {
         how.check().unwrap();
         let mut faults = Faults::behind(None, how);
         let mut left = vec![];

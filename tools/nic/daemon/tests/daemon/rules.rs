@@ -19,7 +19,7 @@ use std::thread;
 use std::time::Duration;
 use verbena_abi::cmd::{CmdStatus, QueryDevice};
 use verbena_lab_transport::Rng;
-use verbena_protocol::{read_toml, Nic, Request};
+use verbena_protocol::{read_toml, ControlRequest, Nic};
 
 /// A rule with which a command fails.
 const FAILS: &str = r#"
@@ -52,18 +52,18 @@ fn start(name: &str) -> (Dir, Process, Client, OwnedFd, Nic, PathBuf) {
 }
 
 fn add(nic: &Nic, file: &str) {
-    let request = Request::FaultAdd {
+    let request = ControlRequest::FaultAdd {
         set: read_toml(file).unwrap(),
         while_connected: false,
     };
-    let _: verbena_protocol::ToldRules = nic.ask(&request).unwrap();
+    let _: verbena_protocol::RulesReply = nic.request(&request).unwrap();
 }
 
 /// Returns the request line for a rule of that name that ends with its connection.
 fn tied(name: &str) -> String {
     let set = read_toml(&FAILS.replace("\"fails\"", &format!("{name:?}"))).unwrap();
     let while_connected = true;
-    Request::FaultAdd {
+    ControlRequest::FaultAdd {
         set,
         while_connected,
     }
@@ -214,7 +214,7 @@ fn several_sets_of_rules_of_one_connection_end_together() {
         // A set that is not tied to the connection stays, and the others remain tied.
         let free = format!("free-{round}");
         let set = read_toml(&STAYS.replace("\"stays\"", &format!("{free:?}"))).unwrap();
-        let add = Request::FaultAdd {
+        let add = ControlRequest::FaultAdd {
             set,
             while_connected: false,
         };
@@ -232,7 +232,9 @@ fn several_sets_of_rules_of_one_connection_end_together() {
         assert_eq!(status, CmdStatus::NoResources.to_raw());
         drop(stream);
         settle(&nic, &["stays", &free]);
-        let _: verbena_protocol::ToldRules = nic.ask(&Request::FaultRemove { name: free }).unwrap();
+        let _: verbena_protocol::RulesReply = nic
+            .request(&ControlRequest::FaultRemove { name: free })
+            .unwrap();
         let status = command(
             &mut client,
             &interrupt,
@@ -285,7 +287,7 @@ fn invalid_requests_get_a_reply_and_change_nothing() {
     let two = FAILS.to_owned() + &STAYS.replace("version = 1", "");
     let set = read_toml(&two.replace("\"stays\"", "\"other\"")).unwrap();
     let while_connected = true;
-    let line = Request::FaultAdd {
+    let line = ControlRequest::FaultAdd {
         set,
         while_connected,
     }

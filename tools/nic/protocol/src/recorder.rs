@@ -2,12 +2,12 @@
 
 //! Requests that switch the flight recorder on and off and fetch its recording.
 
-use crate::{hex, Question, Request};
+use crate::{hex, ControlRequest, QueryReply};
 use serde::{Deserialize, Serialize};
 
 /// The answer to requests that switch the recorder: its state afterwards.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ToldRecorder {
+pub struct RecorderReply {
     /// Number of the last entries that are kept; 0 if the recorder is off.
     pub entries: u64,
     /// Number of entries since the recorder was switched on.
@@ -19,34 +19,34 @@ pub struct ToldRecorder {
     pub full: Option<String>,
 }
 
-/// The answer to [`Request::RecordFull`]. The bytes of a file (`verbena_recorder::full`) follow until
-/// one end closes its half of the connection.
+/// The answer to [`ControlRequest::RecordFull`]. The bytes of a file (`verbena_recorder::full`)
+/// follow until one end closes its half of the connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ToldFull {
+pub struct RecordFullReply {
     /// True if the recording begins with the next reset of the device.
     pub waiting: bool,
 }
 
-impl Question for ToldFull {
-    const REQUEST: Request = Request::RecordFull;
+impl QueryReply for RecordFullReply {
+    const REQUEST: ControlRequest = ControlRequest::RecordFull;
 }
 
-impl Question for ToldRecorder {
-    const REQUEST: Request = Request::Recorder;
+impl QueryReply for RecorderReply {
+    const REQUEST: ControlRequest = ControlRequest::Recorder;
 }
 
-/// The answer to [`Request::Recording`].
+/// The answer to [`ControlRequest::Recording`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ToldRecording {
+pub struct RecordingReply {
     /// Bytes of the file (`verbena_recorder`), in hexadecimal.
     pub recording: String,
 }
 
-impl Question for ToldRecording {
-    const REQUEST: Request = Request::Recording;
+impl QueryReply for RecordingReply {
+    const REQUEST: ControlRequest = ControlRequest::Recording;
 }
 
-impl ToldRecording {
+impl RecordingReply {
     /// Creates the answer with the bytes of a file.
     pub fn new(file: &[u8]) -> Self {
         Self {
@@ -74,14 +74,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_survives_the_wire() {
+    fn a_file_is_read_back_unchanged() {
         let file: Vec<u8> = (0..=255).collect();
-        let told = ToldRecording::new(&file);
-        assert!(told.recording.starts_with("000102"));
-        assert_eq!(told.file(), Ok(file));
-        for bad in ["0", "0g", "0012 3"] {
-            let recording = String::from(bad);
-            assert!(ToldRecording { recording }.file().is_err(), "{bad}");
+        let reply = RecordingReply::new(&file);
+        assert!(reply.recording.starts_with("000102"));
+        assert_eq!(reply.file(), Ok(file));
+        for text in ["0", "0g", "0012 3"] {
+            let recording = String::from(text);
+            assert!(RecordingReply { recording }.file().is_err(), "{text}");
         }
     }
 }

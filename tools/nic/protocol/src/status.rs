@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Counters, the list of objects, and the status of the device.
+//! Counters and the status of the device.
 
-use crate::{Context, Question, Request};
+use crate::{ControlRequest, QueryReply};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// All counters: those of the port since the last reset of the device, those of the process since
 /// its start.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Stats {
+pub struct NicStats {
     /// Counters of the process around the device.
     #[serde(flatten)]
-    pub engine: Engine,
+    pub engine: EngineCounters,
     /// Counters of the port, which the driver can read too, by their ABI names (`stats.rs`).
     #[serde(flatten)]
     pub port: BTreeMap<String, u64>,
@@ -20,7 +20,7 @@ pub struct Stats {
 
 /// Counters of the NIC process. A reset of the device does not clear them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Engine {
+pub struct EngineCounters {
     /// Frames of the guest's Ethernet.
     pub ethernet_frames: u64,
     /// Frames for the guest's Ethernet that were dropped because there was no room or no guest.
@@ -49,31 +49,20 @@ pub struct Engine {
     pub engine_sleeps: u64,
 }
 
-/// The answer to [`Request::Stats`].
+/// The answer to [`ControlRequest::Stats`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Told {
+pub struct StatsReply {
     /// Counters of the port and of the process.
-    pub stats: Stats,
+    pub stats: NicStats,
 }
 
-impl Question for Told {
-    const REQUEST: Request = Request::Stats;
-}
-
-/// The objects that exist.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Contexts {
-    /// The objects, each as it was when the engine read it.
-    pub contexts: Vec<Context>,
-}
-
-impl Question for Contexts {
-    const REQUEST: Request = Request::Contexts;
+impl QueryReply for StatsReply {
+    const REQUEST: ControlRequest = ControlRequest::Stats;
 }
 
 /// The status of the device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Status {
+pub struct StatusReply {
     /// Version of the NIC program.
     pub version: String,
     /// Newest version of the ABI that the NIC supports.
@@ -92,6 +81,6 @@ pub struct Status {
     pub guest_ram: u64,
 }
 
-impl Question for Status {
-    const REQUEST: Request = Request::Status;
+impl QueryReply for StatusReply {
+    const REQUEST: ControlRequest = ControlRequest::Status;
 }
