@@ -18,7 +18,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use verbena_capture::{Capture, Direction};
 use verbena_protocol::{CaptureRecord, CaptureReply, FrameDirection};
-use verbena_recorder::Facts;
+use verbena_recorder::DeviceHistory;
 
 /// The end of a capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,15 +83,15 @@ fn frames(count: u64) -> String {
 /// # Errors
 ///
 /// The file cannot be written.
-pub fn of_recording(facts: &Facts, file: &Path) -> Result<String, String> {
-    let frames = verbena_recorder::frames(facts);
+pub fn of_recording(facts: &DeviceHistory, file: &Path) -> Result<String, String> {
+    let frames = verbena_recorder::synthesize_frames(facts);
     let to: Box<dyn Write> = if file == Path::new("-") {
         Box::new(io::stdout())
     } else {
         let file_of = File::create(file);
         Box::new(file_of.map_err(|e| format!("cannot write {}: {e}", file.display()))?)
     };
-    write_frames(&frames, facts.recording.power_on, BufWriter::new(to))
+    write_frames(&frames, facts.recording.power_on_ns, BufWriter::new(to))
         .map_err(|e| format!("cannot write {}: {e}", file.display()))?;
     if file == Path::new("-") {
         return Ok(String::new());
@@ -101,18 +101,18 @@ pub fn of_recording(facts: &Facts, file: &Path) -> Result<String, String> {
 }
 
 fn write_frames(
-    frames: &[verbena_recorder::Frame],
+    frames: &[verbena_recorder::SyntheticFrame],
     power_on: u64,
     to: impl Write,
 ) -> io::Result<()> {
     let mut capture = Capture::new(to, "flight recorder")?;
     for frame in frames {
-        let direction = match frame.way {
-            verbena_recorder::Way::Local => None,
-            verbena_recorder::Way::Sent => Some(Direction::Outbound),
-            verbena_recorder::Way::Received => Some(Direction::Inbound),
+        let direction = match frame.direction {
+            verbena_recorder::PacketDirection::Local => None,
+            verbena_recorder::PacketDirection::Sent => Some(Direction::Outbound),
+            verbena_recorder::PacketDirection::Received => Some(Direction::Inbound),
         };
-        let time = power_on.saturating_add(frame.time);
+        let time = power_on.saturating_add(frame.time_ns);
         capture.write_going(time, &frame.bytes, Some(&frame.comment), direction)?;
     }
     capture.finish().map(drop)

@@ -3,26 +3,26 @@
 //! `verbenactl explain`: explains a code that a program printed.
 
 use serde_json::{json, Value};
-use verbena_recorder::{Answer, Explained, Kind};
+use verbena_recorder::{CodeExplanation, CodeKind, CodeLookup};
 
 /// Formats the code as programs print it, a `vendor_err` in hexadecimal.
-fn head(told: &Explained) -> String {
+fn head(told: &CodeExplanation) -> String {
     let clause = told
         .clause
         .map_or_else(String::new, |c| format!(" [IBTA {c}]"));
     let (code, name, meaning) = (told.code, &told.name, &told.meaning);
     match told.kind {
-        Kind::VendorErr => format!("{code:#06x} {name}: {meaning}{clause}\n"),
-        Kind::Status | Kind::Event => format!("{code} {name}: {meaning}{clause}\n"),
-        Kind::Errno => format!("{name} ({code}). {meaning}\n"),
+        CodeKind::VendorErr => format!("{code:#06x} {name}: {meaning}{clause}\n"),
+        CodeKind::Status | CodeKind::Event => format!("{code} {name}: {meaning}{clause}\n"),
+        CodeKind::Errno => format!("{name} ({code}). {meaning}\n"),
     }
 }
 
-fn text(answer: &Answer) -> String {
+fn text(answer: &CodeLookup) -> String {
     let mut out = String::new();
-    for told in &answer.told {
+    for told in &answer.explanations {
         out += &head(told);
-        if let Some(seen) = &told.seen {
+        if let Some(seen) = &told.reported_as {
             out += &format!("Seen as: {seen}.\n");
         }
         if !told.causes.is_empty() {
@@ -39,14 +39,14 @@ fn text(answer: &Answer) -> String {
     out
 }
 
-fn data(told: &Explained) -> Value {
+fn data(told: &CodeExplanation) -> Value {
     json!({
         "kind": told.kind.name(),
         "code": told.code,
         "name": told.name,
         "explanation": told.meaning,
         "clause": told.clause,
-        "seen": told.seen,
+        "seen": told.reported_as,
         "causes": told.causes,
         "what_to_do": told.remedy,
     })
@@ -59,7 +59,7 @@ fn data(told: &Explained) -> Value {
 /// The words name no known code.
 pub fn run(words: &[String], json: bool) -> Result<String, String> {
     if words == ["all"] {
-        let all = verbena_recorder::all();
+        let all = verbena_recorder::all_codes();
         return Ok(if json {
             let all: Vec<Value> = all.iter().map(data).collect();
             format!("{:#}\n", Value::from(all))
@@ -71,7 +71,7 @@ pub fn run(words: &[String], json: bool) -> Result<String, String> {
     if !json {
         return Ok(text(&answer));
     }
-    let all: Vec<Value> = answer.told.iter().map(data).collect();
+    let all: Vec<Value> = answer.explanations.iter().map(data).collect();
     let told = match all.as_slice() {
         [one] => one.clone(),
         _ => all.into(),

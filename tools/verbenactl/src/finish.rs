@@ -5,7 +5,7 @@
 
 use crate::{capture, why};
 use std::path::Path;
-use verbena_recorder::{Facts, Failure};
+use verbena_recorder::{DeviceHistory, RecordedError};
 
 /// If the run failed or an object ended in an error, writes the capture and the page of a recording
 /// next to it and returns a sentence about the cause. Otherwise removes the recording and returns
@@ -17,8 +17,8 @@ use verbena_recorder::{Facts, Failure};
 /// The file is not a recording, or a file cannot be written or removed.
 pub fn run(file: &Path, status: u8, is_timed: bool) -> Result<String, String> {
     let facts = why::known(None, Some(file))?;
-    let errors = verbena_recorder::errors(&facts);
-    let lasting = errors.lasting();
+    let errors = verbena_recorder::list_errors(&facts);
+    let lasting = errors.first_unrepaired();
     if status == 0 && lasting.is_none() {
         std::fs::remove_file(file).map_err(|e| format!("{}: {e}", file.display()))?;
         return Ok(String::new());
@@ -26,9 +26,9 @@ pub fn run(file: &Path, status: u8, is_timed: bool) -> Result<String, String> {
     capture::of_recording(&facts, &file.with_extension("pcapng"))?;
     why::report(file, &file.with_extension("html"))?;
     // An error that was repaired may still be the reason.
-    let failure = lasting.or(errors.told.first());
+    let failure = lasting.or(errors.errors.first());
     let what = match failure {
-        Some(failure) => errors.line(failure),
+        Some(failure) => errors.summary(failure),
         None => without_error(&facts),
     };
     let time = failure.map_or(0, |failure| moment(&facts, failure));
@@ -41,9 +41,9 @@ pub fn run(file: &Path, status: u8, is_timed: bool) -> Result<String, String> {
 }
 
 /// Returns the sentence for a run in which no object was in error.
-fn without_error(facts: &Facts) -> String {
+fn without_error(facts: &DeviceHistory) -> String {
     let none = "the flight recorder has no error of the device, its queue pairs or its CQs";
-    match verbena_recorder::quiet(facts).join("; ") {
+    match verbena_recorder::observations(facts).join("; ") {
         more if more.is_empty() => String::from(none),
         more => format!("{none}; {more}"),
     }
@@ -52,16 +52,16 @@ fn without_error(facts: &Facts) -> String {
 /// Returns the time of day of an error, in nanoseconds since 1970, or 1 if the time is unknown. An
 /// error that another device found sorts after the error at that device, even if the clocks of the
 /// two devices differ.
-fn moment(facts: &Facts, failure: &Failure) -> u64 {
+fn moment(facts: &DeviceHistory, failure: &RecordedError) -> u64 {
     const LATER: u64 = 1_000_000_000;
     let at = failure.entry.and_then(|entry| {
         let at = entry.checked_sub(facts.recording.first)?;
         facts.recording.entries.get(usize::try_from(at).ok()?)
     });
     let time = at.map_or(1, |entry| {
-        facts.recording.power_on.saturating_add(entry.time)
+        facts.recording.power_on_ns.saturating_add(entry.time_ns)
     });
-    if failure.is_told_by_another() {
+    if failure.is_reported_by_remote_device() {
         time.saturating_add(LATER)
     } else {
         time
@@ -73,10 +73,10 @@ mod tests {
     use super::*;
     use verbena_abi::ctx::QpState;
     use verbena_abi::syndrome::Syndrome;
-    use verbena_recorder::{Entry, Recording, What};
+    use verbena_recorder::{EntryKind, FlightEntry, FlightRecording};
 
-    fn state(to: QpState, syndrome: u16) -> What {
-        What::State {
+    fn state(to: QpState, syndrome: u16) -> EntryKind {
+        EntryKind::State {
             qpn: 17,
             owner: 1,
             peer: 18,
@@ -91,14 +91,14 @@ mod tests {
     }
 
     /// Returns the sentence about a run, and the names of the files that are left.
-    fn finished(name: &str, whats: &[What], status: u8) -> (String, Vec<String>) {
+    fn finished(name: &str, kinds: &[EntryKind], status: u8) -> (String, Vec<String>) {
         let dir = std::env::temp_dir().join(format!("verbena-{name}-{}", std::process::id()));
         std::fs::create_dir(&dir).unwrap();
         let file = dir.join("flight.record");
-        let entries = whats.iter().map(|&what| Entry { time: 5, what });
-        let recording = Recording {
+        let entries = kinds.iter().map(|&kind| FlightEntry { time_ns: 5, kind });
+        let recording = FlightRecording {
             entries: entries.collect(),
-            ..Recording::default()
+            ..FlightRecording::default()
         };
         std::fs::write(&file, recording.to_bytes()).unwrap();
         let told = run(&file, status, false).unwrap();
@@ -115,8 +115,8 @@ mod tests {
         let error = state(QpState::Err, Syndrome::RetryExceeded.to_raw());
         let repaired = [error, state(QpState::Reset, 0)];
         let own = [state(QpState::Err, Syndrome::ModifiedToErr.to_raw())];
-        for (name, whats) in [("well", &[][..]), ("repaired", &repaired), ("own", &own)] {
-            let (told, left) = finished(name, whats, 0);
+        for (name, kinds) in [("well", &[][..]), ("repaired", &repaired), ("own", &own)] {
+            let (told, left) = finished(name, kinds, 0);
             assert!(
                 told.is_empty() && left.is_empty(),
                 "{name}: {told} {left:?}"
@@ -144,13 +144,13 @@ mod tests {
 
     #[test]
     fn errors_of_several_runs_can_be_sorted_by_time() {
-        let mut facts = Facts::default();
-        facts.recording.power_on = 1000;
+        let mut facts = DeviceHistory::default();
+        facts.recording.power_on_ns = 1000;
         facts.recording.first = 7;
-        let what = state(QpState::Err, Syndrome::NakRemoteAccess.to_raw());
-        facts.recording.entries = vec![Entry { time: 5, what }];
-        let mut failure = Failure {
-            who: String::from("QP 0x11"),
+        let kind = state(QpState::Err, Syndrome::NakRemoteAccess.to_raw());
+        facts.recording.entries = vec![FlightEntry { time_ns: 5, kind }];
+        let mut failure = RecordedError {
+            object: String::from("QP 0x11"),
             entry: Some(7),
             is_repaired: false,
             lines: vec![String::from("It received a NAK (AETH syndrome 0x62).")],

@@ -7,7 +7,7 @@ use clap::Subcommand;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use verbena_protocol::{ControlRequest, RecorderReply, RecordingReply};
-use verbena_recorder::{Recording, DEFAULT_ENTRIES};
+use verbena_recorder::{FlightRecording, DEFAULT_ENTRIES};
 
 /// A command about the flight recorder.
 #[derive(Subcommand, Debug)]
@@ -99,8 +99,8 @@ pub fn taken(socket: &Path) -> Result<Vec<u8>, String> {
     client::ask_for::<RecordingReply>(socket, ControlRequest::Recording)?.file()
 }
 
-fn parse(bytes: &[u8], name: &str) -> Result<Recording, String> {
-    Recording::from_bytes(bytes).map_err(|bad| format!("{name}: {bad}"))
+fn parse(bytes: &[u8], name: &str) -> Result<FlightRecording, String> {
+    FlightRecording::from_bytes(bytes).map_err(|bad| format!("{name}: {bad}"))
 }
 
 /// Returns the recording of the NIC.
@@ -108,7 +108,7 @@ fn parse(bytes: &[u8], name: &str) -> Result<Recording, String> {
 /// # Errors
 ///
 /// The same as those of [`taken`].
-pub fn live(socket: &Path) -> Result<Recording, String> {
+pub fn live(socket: &Path) -> Result<FlightRecording, String> {
     parse(&taken(socket)?, "the recording of the NIC")
 }
 
@@ -117,7 +117,7 @@ pub fn live(socket: &Path) -> Result<Recording, String> {
 /// # Errors
 ///
 /// The file cannot be read, or is not a recording.
-pub fn read(file: &Path) -> Result<Recording, String> {
+pub fn read(file: &Path) -> Result<FlightRecording, String> {
     let name = file.display().to_string();
     let bytes = std::fs::read(file).map_err(|e| format!("{name}: {e}"))?;
     parse(&bytes, &name)

@@ -9,8 +9,8 @@ use std::io::{self, BufRead, Write};
 use std::path::Path;
 use verbena_device::{Replayed, Stopped};
 use verbena_protocol::RecordFullReply;
-use verbena_recorder::full::{Item, Reader, ASKED};
-use verbena_recorder::{Entry, Recording};
+use verbena_recorder::full::{FullRecordingReader, Item, END_REQUESTED};
+use verbena_recorder::{FlightEntry, FlightRecording};
 
 /// Records into a file until a signal or the NIC ends the recording.
 ///
@@ -53,7 +53,7 @@ pub fn record(socket: &Path, file: &Path) -> Result<String, String> {
         bytes.len(),
         file.display()
     );
-    match reason == ASKED {
+    match reason == END_REQUESTED {
         true => Ok(format!("{told}\n")),
         false => Err(format!("the recording is incomplete: {told}")),
     }
@@ -61,7 +61,7 @@ pub fn record(socket: &Path, file: &Path) -> Result<String, String> {
 
 /// Returns the number of entries of a recording, and the reason for its end.
 fn end(bytes: &[u8]) -> (u64, Option<String>) {
-    let Ok(mut reader) = Reader::new(bytes) else {
+    let Ok(mut reader) = FullRecordingReader::new(bytes) else {
         return (0, None);
     };
     let end = match reader.by_ref().map_while(Result::ok).last() {
@@ -114,16 +114,20 @@ fn tell(replayed: &Replayed) -> String {
 }
 
 /// Returns the entries of the flight recorder at the end of a replay.
-fn flight(replayed: Replayed) -> Recording {
+fn flight(replayed: Replayed) -> FlightRecording {
     let json = |rule| serde_json::to_string(rule).unwrap_or_default();
-    Recording {
+    FlightRecording {
         first: replayed.first,
-        power_on: replayed.power_on,
-        taken: replayed.now,
+        power_on_ns: replayed.power_on,
+        taken_ns: replayed.now,
         mac: replayed.mac,
         reason: String::from("replayed"),
         rules: replayed.rules.iter().map(json).collect(),
-        entries: replayed.recorded.iter().filter_map(Entry::unpack).collect(),
+        entries: replayed
+            .recorded
+            .iter()
+            .filter_map(FlightEntry::unpack)
+            .collect(),
     }
 }
 
@@ -188,7 +192,9 @@ mod tests {
     fn a_recording_that_ends_without_a_request_is_an_error() {
         let yes = ReplyEnvelope::from(Ok(RecordFullReply { waiting: true })).line();
         let with = |bytes: &[u8]| told_by(&[yes.as_bytes(), bytes].concat());
-        assert!(with(&recorded(ASKED)).unwrap().contains(ASKED));
+        assert!(with(&recorded(END_REQUESTED))
+            .unwrap()
+            .contains(END_REQUESTED));
         let error = with(&recorded("too fast")).unwrap_err();
         assert!(error.starts_with("the recording is incomplete: ") && error.contains("too fast"));
         assert!(with(b"").unwrap_err().contains("nothing was recorded"));
@@ -208,7 +214,10 @@ mod tests {
             "{told}"
         );
         let flight = crate::record::read(&output).unwrap();
-        assert_eq!((flight.power_on, flight.reason.as_str()), (7, "replayed"));
+        assert_eq!(
+            (flight.power_on_ns, flight.reason.as_str()),
+            (7, "replayed")
+        );
         assert!(!flight.entries.is_empty());
         std::fs::write(&file, &bytes[..bytes.len() - 1]).unwrap();
         let error = run(&file, None).unwrap_err();

@@ -10,17 +10,17 @@ use verbena_abi::ctx::QpState;
 use verbena_abi::syndrome::Syndrome;
 use verbena_faults::Rule;
 use verbena_protocol::{ContextFields, ContextsReply, ControlRequest};
-use verbena_recorder::{Facts, QpNow, Recording};
+use verbena_recorder::{DeviceHistory, FlightRecording, QpSnapshot};
 
 /// Parses the rules of a recording; None for a rule that cannot be parsed.
-fn rules(recording: &Recording) -> Vec<Option<Rule>> {
+fn rules(recording: &FlightRecording) -> Vec<Option<Rule>> {
     let read = |text: &String| serde_json::from_str(text).ok();
     recording.rules.iter().map(read).collect()
 }
 
-fn facts(recording: Recording) -> Facts {
+fn facts(recording: FlightRecording) -> DeviceHistory {
     let rules = rules(&recording);
-    Facts::of(recording, rules)
+    DeviceHistory::new(recording, rules)
 }
 
 fn cause(raw: u32) -> Option<Syndrome> {
@@ -28,12 +28,12 @@ fn cause(raw: u32) -> Option<Syndrome> {
 }
 
 /// Adds the present state of the objects.
-fn add_contexts(facts: &mut Facts, contexts: &ContextsReply) {
+fn add_contexts(facts: &mut DeviceHistory, contexts: &ContextsReply) {
     for context in &contexts.contexts {
         match &context.fields {
             ContextFields::Qp(qp) => {
                 let state = QpState::ALL.iter().find(|state| state.name() == qp.state);
-                facts.qps.extend(state.map(|&state| QpNow {
+                facts.qps.extend(state.map(|&state| QpSnapshot {
                     qpn: context.number,
                     state,
                     syndrome: cause(qp.syndrome),
@@ -56,7 +56,7 @@ fn add_contexts(facts: &mut Facts, contexts: &ContextsReply) {
 /// # Errors
 ///
 /// There is no NIC or no recording.
-pub fn known(socket: Option<&Path>, file: Option<&Path>) -> Result<Facts, String> {
+pub fn known(socket: Option<&Path>, file: Option<&Path>) -> Result<DeviceHistory, String> {
     if let Some(file) = file {
         return Ok(facts(record::read(file)?));
     }
@@ -70,7 +70,7 @@ pub fn known(socket: Option<&Path>, file: Option<&Path>) -> Result<Facts, String
     );
     let recording = match is_on {
         true => record::live(socket)?,
-        false => Recording::default(),
+        false => FlightRecording::default(),
     };
     let mut facts = facts(recording);
     add_contexts(&mut facts, &client::ask(socket)?);
@@ -82,8 +82,8 @@ pub fn known(socket: Option<&Path>, file: Option<&Path>) -> Result<Facts, String
 /// # Errors
 ///
 /// There is no QP with this number.
-pub fn of_one(facts: &Facts, qpn: u32, json: bool) -> Result<String, String> {
-    let lines = verbena_recorder::why(facts, qpn)?;
+pub fn of_one(facts: &DeviceHistory, qpn: u32, json: bool) -> Result<String, String> {
+    let lines = verbena_recorder::diagnose_qp(facts, qpn)?;
     if json {
         return Ok(format!("{:#}\n", json!({ "number": qpn, "why": lines })));
     }
@@ -91,14 +91,15 @@ pub fn of_one(facts: &Facts, qpn: u32, json: bool) -> Result<String, String> {
 }
 
 /// Returns every error in order.
-pub fn of_all(facts: &Facts, json: bool) -> String {
-    let errors = verbena_recorder::errors(facts);
+pub fn of_all(facts: &DeviceHistory, json: bool) -> String {
+    let errors = verbena_recorder::list_errors(facts);
     if !json {
         return errors.lines().join("\n") + "\n";
     }
-    let each = |failure: &verbena_recorder::Failure| json!({ "who": failure.who, "entry": failure.entry, "repaired": failure.is_repaired, "why": failure.lines });
-    let told: Vec<_> = errors.told.iter().map(each).collect();
-    let all = json!({ "errors": told, "left_out": errors.left_out, "moved": errors.moved });
+    let each = |failure: &verbena_recorder::RecordedError| json!({ "who": failure.object, "entry": failure.entry, "repaired": failure.is_repaired, "why": failure.lines });
+    let told: Vec<_> = errors.errors.iter().map(each).collect();
+    let all =
+        json!({ "errors": told, "left_out": errors.left_out, "moved": errors.moved_by_program });
     format!("{all:#}\n")
 }
 
@@ -109,7 +110,7 @@ pub fn of_all(facts: &Facts, json: bool) -> String {
 /// The file is not a recording, or none of its faults can be reproduced.
 pub fn export(file: &Path) -> Result<String, String> {
     let recording = record::read(file)?;
-    let exported = verbena_recorder::export(&recording, &rules(&recording));
+    let exported = verbena_recorder::export_rules(&recording, &rules(&recording));
     for missing in &exported.missing {
         eprintln!("verbenactl: not exported: {missing}");
     }
@@ -160,9 +161,11 @@ mod tests {
             }),
         };
         let contexts = vec![qp, cq];
-        let mut facts = facts(Recording::default());
+        let mut facts = facts(FlightRecording::default());
         add_contexts(&mut facts, &ContextsReply { contexts });
-        let told = verbena_recorder::why(&facts, 17).unwrap().join("\n");
+        let told = verbena_recorder::diagnose_qp(&facts, 17)
+            .unwrap()
+            .join("\n");
         assert!(told.contains("CQ 3, where it completes, died"), "{told}");
         assert!(told.contains("Nothing was recorded"), "{told}");
     }

@@ -5,8 +5,11 @@
 use std::collections::BTreeSet;
 use verbena_faults::{RuleSet, Table};
 use verbena_protocol::{read_json, read_rules};
-use verbena_recorder::full::{Item, Reader};
-use verbena_recorder::{export, report, why, Entry, Facts, Recording, What, WORDS};
+use verbena_recorder::full::{FullRecordingReader, Item};
+use verbena_recorder::{
+    diagnose_qp, export_rules, report, DeviceHistory, EntryKind, FlightEntry, FlightRecording,
+    ENTRY_WORDS,
+};
 
 /// Fuzz target whose input is a file of rules. The rules are accepted, or an error names the line
 /// and the cause.
@@ -20,7 +23,7 @@ pub fn rule_file(bytes: &[u8]) {
 /// Fuzz target whose input is a recording of either kind, or its contents: entries or items. All
 /// that can be read can also be reported.
 pub fn recording(bytes: &[u8]) {
-    if let Ok(recording) = Recording::from_bytes(bytes) {
+    if let Ok(recording) = FlightRecording::from_bytes(bytes) {
         told(recording);
     }
     let words = bytes.chunks_exact(8).map(|eight| {
@@ -28,40 +31,40 @@ pub fn recording(bytes: &[u8]) {
         u64::from_le_bytes(eight)
     });
     let words: Vec<u64> = words.collect();
-    let whole = words.chunks_exact(WORDS);
-    let unpacked = whole.filter_map(|words| Entry::unpack(words.try_into().ok()?));
+    let whole = words.chunks_exact(ENTRY_WORDS);
+    let unpacked = whole.filter_map(|words| FlightEntry::unpack(words.try_into().ok()?));
     // A device has no times above this limit.
-    let entries = unpacked.filter(|entry| entry.time <= u64::MAX >> 8);
-    told(Recording {
+    let entries = unpacked.filter(|entry| entry.time_ns <= u64::MAX >> 8);
+    told(FlightRecording {
         entries: entries.collect(),
         rules: vec![String::from("{}")],
-        ..Recording::default()
+        ..FlightRecording::default()
     });
-    let _ = Reader::new(bytes).map(Iterator::count);
+    let _ = FullRecordingReader::new(bytes).map(Iterator::count);
     let mut rest = bytes;
     while Item::take(&mut rest).is_some() && !rest.is_empty() {}
 }
 
-fn told(recording: Recording) {
+fn told(recording: FlightRecording) {
     assert_eq!(
-        Recording::from_bytes(&recording.to_bytes()).as_ref(),
+        FlightRecording::from_bytes(&recording.to_bytes()).as_ref(),
         Ok(&recording)
     );
     let rules = vec![None; recording.rules.len()];
-    let exported = export(&recording, &rules);
+    let exported = export_rules(&recording, &rules);
     if !exported.set.rule.is_empty() {
         assert_eq!(exported.set.check(), Ok(()));
     }
     let mut qpns = BTreeSet::new();
     for entry in &recording.entries {
-        if let What::State { qpn, .. } | What::Created { qpn, .. } = entry.what {
+        if let EntryKind::State { qpn, .. } | EntryKind::Created { qpn, .. } = entry.kind {
             qpns.insert(qpn);
         }
     }
-    let facts = Facts::of(recording, rules);
-    assert!(report(&facts, "files").ends_with("</html>\n"));
+    let history = DeviceHistory::new(recording, rules);
+    assert!(report(&history, "files").ends_with("</html>\n"));
     for qpn in qpns {
-        if let Ok(lines) = why(&facts, qpn) {
+        if let Ok(lines) = diagnose_qp(&history, qpn) {
             assert!(!lines.is_empty());
         }
     }

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 use verbena_device::Wish;
-use verbena_recorder::full::{piece, Item, Sink};
+use verbena_recorder::full::{encode_piece, Item, PieceSink};
 
 /// Largest number of pieces that wait: about 64 MiB.
 const WAITING: usize = 256;
@@ -40,7 +40,7 @@ fn lock(why: &Why) -> MutexGuard<'_, Option<String>> {
 }
 
 /// Returns the two ends of the queue of pieces.
-pub(crate) fn pieces() -> (Sink, Pieces) {
+pub(crate) fn pieces() -> (PieceSink, Pieces) {
     let (to, from) = mpsc::sync_channel(WAITING);
     let why = Why::default();
     let told = why.clone();
@@ -79,7 +79,7 @@ impl Pieces {
         let reason = lock(&self.why).clone()?;
         let mut end = Vec::new();
         Item::End { reason: &reason }.put(&mut end);
-        Some(piece(&end))
+        Some(encode_piece(&end))
     }
 
     /// Writes all pieces until the end, and calls `moved` after each.
@@ -99,7 +99,7 @@ impl Pieces {
 }
 
 /// Returns the request for a full recording into `sink`.
-pub(crate) fn wish(sink: Sink, shared: &Shared) -> Wish {
+pub(crate) fn wish(sink: PieceSink, shared: &Shared) -> Wish {
     Wish {
         number: NEXT.fetch_add(1, Ordering::Relaxed),
         sink,
@@ -207,20 +207,23 @@ impl Recording {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use verbena_recorder::full::{Reader, Tape};
+    use verbena_recorder::full::{FullRecordingReader, FullRecordingWriter};
 
-    fn begin(sink: Sink) -> Tape {
-        Tape::new(sink, &Item::Reset {})
+    fn begin(sink: PieceSink) -> FullRecordingWriter {
+        FullRecordingWriter::new(sink, &Item::Reset {})
     }
 
     fn last(bytes: &[u8]) -> Option<Item<'_>> {
-        Reader::new(bytes).unwrap().last().map(Result::unwrap)
+        FullRecordingReader::new(bytes)
+            .unwrap()
+            .last()
+            .map(Result::unwrap)
     }
 
     #[test]
     fn all_pieces_of_a_recording_are_written() {
         let (sink, pieces) = pieces();
-        begin(sink).end("over");
+        begin(sink).finish("over");
         let mut file = Vec::new();
         pieces.write(&mut file, || ()).unwrap();
         assert_eq!(last(&file), Some(Item::End { reason: "over" }));
@@ -234,7 +237,7 @@ mod tests {
             tape.put(&Item::Slice { now: n });
             tape.flush();
         }
-        let reason = tape.failed().unwrap().to_owned();
+        let reason = tape.failure().unwrap().to_owned();
         assert!(reason.contains("faster than the file"), "{reason}");
         drop(tape);
         let mut file = Vec::new();
@@ -253,7 +256,7 @@ mod tests {
         drop(pieces);
         tape.put(&Item::Reset {});
         tape.flush();
-        let reason = tape.failed().unwrap();
+        let reason = tape.failure().unwrap();
         assert!(reason.contains("No space left"), "{reason}");
     }
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{mpsc, Arc, Mutex, PoisonError};
 use std::time::Duration;
 use verbena_device::Recorded;
-use verbena_recorder::{Entry, Recording};
+use verbena_recorder::{FlightEntry, FlightRecording};
 
 /// Longest time that the engine may take to return its entries when the NIC ends: less than a
 /// process usually has after a signal.
@@ -21,16 +21,20 @@ pub(crate) fn recording(
     shared: &Shared,
     mac: [u8; 6],
     reason: &str,
-) -> Recording {
+) -> FlightRecording {
     let json = |rule| serde_json::to_string(rule).unwrap_or_default();
-    Recording {
+    FlightRecording {
         first: recorded.first,
-        power_on: shared.power_on(),
-        taken: shared.now(),
+        power_on_ns: shared.power_on(),
+        taken_ns: shared.now(),
         mac,
         reason: reason.into(),
         rules: recorded.rules.iter().map(json).collect(),
-        entries: recorded.entries.iter().filter_map(Entry::unpack).collect(),
+        entries: recorded
+            .entries
+            .iter()
+            .filter_map(FlightEntry::unpack)
+            .collect(),
     }
 }
 

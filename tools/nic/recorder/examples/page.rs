@@ -7,41 +7,43 @@ use std::io::Write;
 use verbena_abi::ctx::QpState;
 use verbena_abi::syndrome::Syndrome;
 use verbena_faults::{Action, Direction, Match, On, Rule};
-use verbena_recorder::{report, Entry, Facts, Packet, Recording, What};
+use verbena_recorder::{
+    report, DeviceHistory, EntryKind, FlightEntry, FlightRecording, PacketEntry,
+};
 
 /// Number of packets between two losses.
-const LOSS: u32 = 97;
+const PACKETS_PER_LOSS: u32 = 97;
 
 fn main() -> std::io::Result<()> {
     let count = std::env::args().nth(1).and_then(|n| n.parse().ok());
     let count: u32 = count.unwrap_or(1000);
-    let mut whats = Vec::new();
+    let mut kinds = Vec::new();
     for qpn in [0x11, 0x12] {
-        whats.push(What::Created {
+        kinds.push(EntryKind::Created {
             qpn,
             owner: qpn,
             qp_type: 2,
             send_cqn: 1,
             recv_cqn: 1,
         });
-        whats.push(state(qpn, QpState::Rts, None));
+        kinds.push(state(qpn, QpState::Rts, None));
     }
     for psn in 0..count / 2 {
-        let packet = Packet {
+        let packet = PacketEntry {
             qpn: 0x11,
             peer: 0x12,
             opcode: 7,
             psn,
             count: 1,
             bytes: 1024,
-            ..Packet::default()
+            ..PacketEntry::default()
         };
-        whats.push(What::Sent(packet));
-        if psn % LOSS == LOSS - 1 {
-            whats.push(What::Fired {
+        kinds.push(EntryKind::Sent(packet));
+        if psn % PACKETS_PER_LOSS == PACKETS_PER_LOSS - 1 {
+            kinds.push(EntryKind::Fired {
                 rule: 0,
                 on: On::Packet,
-                way: Direction::Out,
+                direction: Direction::Out,
                 opcode: 7,
                 qpn: 0x11,
                 owner: 0x11,
@@ -49,26 +51,26 @@ fn main() -> std::io::Result<()> {
                 psn,
                 nth: psn + 1,
             });
-            whats.push(What::Sent(packet));
+            kinds.push(EntryKind::Sent(packet));
         }
-        whats.push(What::Received(Packet {
+        kinds.push(EntryKind::Received(PacketEntry {
             qpn: 0x12,
             peer: 0x11,
             ..packet
         }));
     }
-    whats.push(state(0x11, QpState::Err, Some(Syndrome::RetryExceeded)));
-    let entries = (0..).zip(whats);
-    let recording = Recording {
+    kinds.push(state(0x11, QpState::Err, Some(Syndrome::RetryExceeded)));
+    let entries = (0..).zip(kinds);
+    let recording = FlightRecording {
         entries: entries
-            .map(|(n, what)| Entry {
-                time: n * 300,
-                what,
+            .map(|(n, kind)| FlightEntry {
+                time_ns: n * 300,
+                kind,
             })
             .collect(),
         reason: String::from("made up"),
         rules: vec![String::new()],
-        ..Recording::default()
+        ..FlightRecording::default()
     };
     let loss = Rule {
         name: String::from("loss"),
@@ -76,12 +78,12 @@ fn main() -> std::io::Result<()> {
         matches: Match::default(),
         action: Action::Drop,
     };
-    let page = report(&Facts::of(recording, vec![Some(loss)]), "made up");
+    let page = report(&DeviceHistory::new(recording, vec![Some(loss)]), "made up");
     std::io::stdout().write_all(page.as_bytes())
 }
 
-fn state(qpn: u32, to: QpState, syndrome: Option<Syndrome>) -> What {
-    What::State {
+fn state(qpn: u32, to: QpState, syndrome: Option<Syndrome>) -> EntryKind {
+    EntryKind::State {
         qpn,
         owner: qpn,
         peer: 0x23 - qpn,

@@ -1,28 +1,28 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! One entry of a recording, and its conversion to and from 64-bit words.
+//! One entry of the flight recorder, and its conversion to and from 64-bit words.
 
 use verbena_faults::{Direction, On};
 
 /// Length of an entry in 64-bit words.
-pub const WORDS: usize = 6;
+pub const ENTRY_WORDS: usize = 6;
 
 /// Rule number that stands for a rule about which nothing else is known.
 pub const NO_RULE: u16 = u16::MAX;
 
 /// An event of the device, with its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct FlightEntry {
     /// Device clock in nanoseconds at the beginning of the slice.
-    pub time: u64,
-    /// The event that this entry records.
-    pub what: What,
+    pub time_ns: u64,
+    /// The event, with the fields of its kind.
+    pub kind: EntryKind,
 }
 
-/// An event. `owner` is the ordinal of the QP among all QPs that were created since the reset of
-/// the device; unlike a QPN it is never used again.
+/// An event by its kind. `owner` is the ordinal of the QP among all QPs that were created since the
+/// reset of the device; unlike a QPN it is never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum EntryKind {
     /// The device began with a send work request, whose WQE has this `opcode`.
     #[allow(missing_docs)]
     Work {
@@ -33,14 +33,14 @@ pub enum What {
         wr_id: u64,
     },
     /// A QP sent a packet, or `count` packets in a row.
-    Sent(Packet),
+    Sent(PacketEntry),
     /// A QP received a packet, or `count` packets in a row.
-    Received(Packet),
-    /// A packet passed the rules, or the random drop of `verbena-nic --drop` ([`LOT`](crate::LOT)).
-    /// `nth` is its PSN counted from the first PSN of the QP in that sequence, which is 1.
+    Received(PacketEntry),
+    /// A packet passed the rules, or the random drop ([`RANDOM_DROP`](crate::RANDOM_DROP)). `nth` is
+    /// its PSN counted from the first PSN of the QP in that sequence, which is 1.
     #[allow(missing_docs)]
     Passed {
-        way: Direction,
+        direction: Direction,
         flags: u8,
         opcode: u8,
         qpn: u32,
@@ -63,7 +63,7 @@ pub enum What {
     /// The device raised an asynchronous event.
     #[allow(missing_docs)]
     Event {
-        kind: u8,
+        event_type: u8,
         number: u32,
         syndrome: u16,
     },
@@ -112,7 +112,7 @@ pub enum What {
     Fired {
         rule: u16,
         on: On,
-        way: Direction,
+        direction: Direction,
         opcode: u16,
         qpn: u32,
         owner: u32,
@@ -126,7 +126,7 @@ pub enum What {
 
 /// A packet, or `count` packets of one message in a row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Packet {
+pub struct PacketEntry {
     /// QPN of the QP that sent or received the packet.
     pub qpn: u32,
     /// QPN of the other QP, where it is known.
@@ -149,7 +149,7 @@ pub struct Packet {
 
 /// The fields of an entry in the order in which its words hold them.
 #[derive(Clone, Copy, Default)]
-struct Raw {
+struct RawEntry {
     kind: u8,
     a: u8,
     b: u16,
@@ -171,14 +171,14 @@ const RULE: u8 = 11;
 const FIRED: u8 = 12;
 const RESET: u8 = 13;
 
-fn way_bits(way: Direction) -> u16 {
-    match way {
+fn direction_to_bits(direction: Direction) -> u16 {
+    match direction {
         Direction::Out => 0,
         Direction::In => 1,
     }
 }
 
-fn way_of(bits: u16) -> Direction {
+fn direction_from_bits(bits: u16) -> Direction {
     if bits & 1 == 0 {
         Direction::Out
     } else {
@@ -186,7 +186,7 @@ fn way_of(bits: u16) -> Direction {
     }
 }
 
-fn on_bits(on: On) -> u8 {
+fn on_to_bits(on: On) -> u8 {
     match on {
         On::Packet | On::Local | On::Uplink => 0,
         On::Send => 1,
@@ -197,7 +197,7 @@ fn on_bits(on: On) -> u8 {
     }
 }
 
-fn on_of(bits: u8) -> Option<On> {
+fn on_from_bits(bits: u8) -> Option<On> {
     Some(match bits {
         0 => On::Packet,
         1 => On::Send,
@@ -209,9 +209,9 @@ fn on_of(bits: u8) -> Option<On> {
     })
 }
 
-impl Packet {
-    fn pack(&self, kind: u8) -> Raw {
-        Raw {
+impl PacketEntry {
+    fn pack(&self, kind: u8) -> RawEntry {
+        RawEntry {
             kind,
             a: self.opcode,
             b: self.flags.into(),
@@ -228,7 +228,7 @@ impl Packet {
         }
     }
 
-    fn unpack(raw: &Raw) -> Self {
+    fn unpack(raw: &RawEntry) -> Self {
         let [qpn, peer, psn, count, detail, bytes, _] = raw.n;
         Self {
             qpn,
@@ -244,10 +244,10 @@ impl Packet {
     }
 }
 
-impl What {
+impl EntryKind {
     #[inline]
-    fn pack(&self) -> Raw {
-        let raw = |kind, a, b, n, g| Raw { kind, a, b, n, g };
+    fn pack(&self) -> RawEntry {
+        let raw = |kind, a, b, n, g| RawEntry { kind, a, b, n, g };
         match *self {
             Self::Work {
                 qpn,
@@ -259,7 +259,7 @@ impl What {
             Self::Sent(packet) => packet.pack(SENT),
             Self::Received(packet) => packet.pack(RECEIVED),
             Self::Passed {
-                way,
+                direction,
                 flags,
                 opcode,
                 qpn,
@@ -267,7 +267,7 @@ impl What {
                 psn,
                 nth,
             } => {
-                let b = way_bits(way) | u16::from(flags) << 8;
+                let b = direction_to_bits(direction) | u16::from(flags) << 8;
                 raw(PASSED, opcode, b, [qpn, owner, psn, nth, 0, 0, 0], 0)
             }
             Self::Completed {
@@ -284,10 +284,10 @@ impl What {
                 raw(COMPLETED, status, syndrome, n, wr_id)
             }
             Self::Event {
-                kind,
+                event_type,
                 number,
                 syndrome,
-            } => raw(EVENT, kind, syndrome, [number, 0, 0, 0, 0, 0, 0], 0),
+            } => raw(EVENT, event_type, syndrome, [number, 0, 0, 0, 0, 0, 0], 0),
             Self::Command {
                 opcode,
                 status,
@@ -337,7 +337,7 @@ impl What {
             Self::Fired {
                 rule,
                 on,
-                way,
+                direction,
                 opcode,
                 qpn,
                 owner,
@@ -345,10 +345,10 @@ impl What {
                 psn,
                 nth,
             } => {
-                let g = u64::from(opcode) | u64::from(way_bits(way)) << 16;
+                let g = u64::from(opcode) | u64::from(direction_to_bits(direction)) << 16;
                 raw(
                     FIRED,
-                    on_bits(on),
+                    on_to_bits(on),
                     rule,
                     [qpn, owner, base, psn, nth, 0, 0],
                     g,
@@ -358,7 +358,7 @@ impl What {
         }
     }
 
-    fn unpack(raw: &Raw) -> Option<Self> {
+    fn unpack(raw: &RawEntry) -> Option<Self> {
         let (a, b, g) = (raw.a, raw.b, raw.g);
         let n = raw.n;
         Some(match raw.kind {
@@ -369,10 +369,10 @@ impl What {
                 opcode: a,
                 wr_id: g,
             },
-            SENT => Self::Sent(Packet::unpack(raw)),
-            RECEIVED => Self::Received(Packet::unpack(raw)),
+            SENT => Self::Sent(PacketEntry::unpack(raw)),
+            RECEIVED => Self::Received(PacketEntry::unpack(raw)),
             PASSED => Self::Passed {
-                way: way_of(b),
+                direction: direction_from_bits(b),
                 flags: (b >> 8) as u8,
                 opcode: a,
                 qpn: n[0],
@@ -391,7 +391,7 @@ impl What {
                 wr_id: g,
             },
             EVENT => Self::Event {
-                kind: a,
+                event_type: a,
                 number: n[0],
                 syndrome: b,
             },
@@ -430,8 +430,8 @@ impl What {
             },
             FIRED => Self::Fired {
                 rule: b,
-                on: on_of(a)?,
-                way: way_of((g >> 16) as u16),
+                on: on_from_bits(a)?,
+                direction: direction_from_bits((g >> 16) as u16),
                 opcode: g as u16,
                 qpn: n[0],
                 owner: n[1],
@@ -445,14 +445,14 @@ impl What {
     }
 }
 
-impl Entry {
+impl FlightEntry {
     /// Packs the entry into its words.
     #[inline]
-    pub fn pack(&self) -> [u64; WORDS] {
-        let raw = self.what.pack();
+    pub fn pack(&self) -> [u64; ENTRY_WORDS] {
+        let raw = self.kind.pack();
         let [n0, n1, n2, n3, n4, n5, n6] = raw.n.map(u64::from);
         [
-            self.time,
+            self.time_ns,
             u64::from(raw.kind) | u64::from(raw.a) << 8 | u64::from(raw.b) << 16 | n0 << 32,
             n1 | n2 << 32,
             n3 | n4 << 32,
@@ -462,10 +462,10 @@ impl Entry {
     }
 
     /// Unpacks an entry. None if the words have a kind that is not known.
-    pub fn unpack(words: &[u64; WORDS]) -> Option<Self> {
-        let [time, head, w2, w3, w4, g] = *words;
+    pub fn unpack(words: &[u64; ENTRY_WORDS]) -> Option<Self> {
+        let [time_ns, head, w2, w3, w4, g] = *words;
         let high = |word: u64| (word >> 32) as u32;
-        let raw = Raw {
+        let raw = RawEntry {
             kind: head as u8,
             a: (head >> 8) as u8,
             b: (head >> 16) as u16,
@@ -480,8 +480,8 @@ impl Entry {
             ],
             g,
         };
-        let what = What::unpack(&raw)?;
-        Some(Self { time, what })
+        let kind = EntryKind::unpack(&raw)?;
+        Some(Self { time_ns, kind })
     }
 }
 
@@ -491,8 +491,8 @@ pub(crate) mod tests {
     use crate::flags::{FIRST, LAST, LOST, RECV, WRITTEN};
 
     /// Returns one entry of each kind, with different values in all fields.
-    pub(crate) fn all() -> Vec<What> {
-        let packet = Packet {
+    pub(crate) fn entries_of_each_kind() -> Vec<EntryKind> {
+        let packet = PacketEntry {
             qpn: 1,
             peer: 2,
             opcode: 3,
@@ -504,17 +504,17 @@ pub(crate) mod tests {
             address: u64::MAX - 5,
         };
         vec![
-            What::Work {
+            EntryKind::Work {
                 qpn: 1,
                 owner: 2,
                 index: 3,
                 opcode: 4,
                 wr_id: u64::MAX,
             },
-            What::Sent(packet),
-            What::Received(packet),
-            What::Passed {
-                way: Direction::In,
+            EntryKind::Sent(packet),
+            EntryKind::Received(packet),
+            EntryKind::Passed {
+                direction: Direction::In,
                 flags: LOST,
                 opcode: 17,
                 qpn: 1,
@@ -522,7 +522,7 @@ pub(crate) mod tests {
                 psn: 3,
                 nth: 4,
             },
-            What::Completed {
+            EntryKind::Completed {
                 qpn: 1,
                 cqn: 2,
                 index: 3,
@@ -532,25 +532,25 @@ pub(crate) mod tests {
                 syndrome: 0x401,
                 wr_id: 8,
             },
-            What::Event {
-                kind: 1,
+            EntryKind::Event {
+                event_type: 1,
                 number: 2,
                 syndrome: 0x3001,
             },
-            What::Command {
+            EntryKind::Command {
                 opcode: 0x1234,
                 status: 5,
                 syndrome: 0x4001,
                 port_up: Some(true),
             },
-            What::Created {
+            EntryKind::Created {
                 qpn: 1,
                 owner: 2,
                 qp_type: 3,
                 send_cqn: 4,
                 recv_cqn: 5,
             },
-            What::State {
+            EntryKind::State {
                 qpn: 1,
                 owner: 2,
                 peer: 3,
@@ -562,15 +562,15 @@ pub(crate) mod tests {
                 una_psn: 9,
                 expected_psn: 10,
             },
-            What::Destroyed { qpn: 1, owner: 2 },
-            What::Rule {
+            EntryKind::Destroyed { qpn: 1, owner: 2 },
+            EntryKind::Rule {
                 rule: 7,
                 late: true,
             },
-            What::Fired {
+            EntryKind::Fired {
                 rule: 1,
                 on: On::Send,
-                way: Direction::In,
+                direction: Direction::In,
                 opcode: 0xfffe,
                 qpn: 4,
                 owner: 5,
@@ -578,23 +578,23 @@ pub(crate) mod tests {
                 psn: 7,
                 nth: 8,
             },
-            What::Reset,
+            EntryKind::Reset,
         ]
     }
 
     #[test]
     fn each_kind_survives_its_words() {
-        for (time, what) in (0..).zip(all()) {
-            let entry = Entry { time, what };
-            assert_eq!(Entry::unpack(&entry.pack()), Some(entry));
+        for (time_ns, kind) in (0..).zip(entries_of_each_kind()) {
+            let entry = FlightEntry { time_ns, kind };
+            assert_eq!(FlightEntry::unpack(&entry.pack()), Some(entry));
         }
     }
 
     #[test]
     fn words_of_an_unknown_kind_are_refused() {
         for kind in [0, RESET + 1, 255] {
-            assert_eq!(Entry::unpack(&[1, kind.into(), 0, 0, 0, 0]), None);
+            assert_eq!(FlightEntry::unpack(&[1, kind.into(), 0, 0, 0, 0]), None);
         }
-        assert!(Entry::unpack(&[1, u64::from(FIRED) | 9 << 8, 0, 0, 0, 0]).is_none());
+        assert!(FlightEntry::unpack(&[1, u64::from(FIRED) | 9 << 8, 0, 0, 0, 0]).is_none());
     }
 }

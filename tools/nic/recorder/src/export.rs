@@ -4,19 +4,19 @@
 //! them. Each firing becomes a rule of its own that matches exactly one event: it names the QP by
 //! its order of creation, the packet by its number, and the pass of the packet by its ordinal.
 
-use crate::entry::What;
-use crate::facts::{packet_name, work_name};
-use crate::file::Recording;
-use crate::flags::{LOST, LOT};
+use crate::device_history::{packet_name, work_request_name};
+use crate::entry::EntryKind;
+use crate::flags::{LOST, RANDOM_DROP};
+use crate::flight_recording::FlightRecording;
 use std::collections::{HashMap, HashSet};
 use verbena_faults::{Action, Direction, Match, On, Rule, RuleSet};
 
 /// Most bytes of the name of a rule that are kept, so that a number fits after them.
-const NAME: usize = 48;
+const MAX_NAME_BYTES: usize = 48;
 
 /// The result of an export.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Exported {
+pub struct ExportedRules {
     /// The rules, in the order of the firings.
     pub set: RuleSet,
     /// Firings that could not be exported, each with the reason.
@@ -24,59 +24,63 @@ pub struct Exported {
 }
 
 /// One packet at one hook: QP, true if received, opcode, number.
-type Thing = (u32, bool, u8, u32);
+type PacketKey = (u32, bool, u8, u32);
 
 /// Counts that are kept while the entries are read in order.
 #[derive(Default)]
-struct Counts {
+struct OccurrenceCounts {
     /// QPs whose creation was recorded since the last reset of the device.
-    born: HashSet<u32>,
-    /// Number of QPs that were created before the first QP of `born`.
+    created: HashSet<u32>,
+    /// Number of QPs that were created before the first QP of `created`.
     before: Option<u32>,
     /// Numbers of times that a packet passed the rules, and the random drop after them. With both
     /// present, a packet that no rule drops passes both.
-    packets: HashMap<Thing, [u64; 2]>,
+    packets: HashMap<PacketKey, [u64; 2]>,
     sends: HashMap<(u32, u8), u64>,
     commands: HashMap<u16, u64>,
     /// Numbers of commands so far when a rule was added, by the number of the rule.
     since: HashMap<u16, HashMap<u16, u64>>,
-    lives: u64,
+    resets: u64,
 }
 
-impl Counts {
-    fn see(&mut self, what: &What) {
-        match *what {
-            What::Created { owner, .. } => {
-                self.born.insert(owner);
+impl OccurrenceCounts {
+    fn count(&mut self, kind: &EntryKind) {
+        match *kind {
+            EntryKind::Created { owner, .. } => {
+                self.created.insert(owner);
                 self.before.get_or_insert(owner.saturating_sub(1));
             }
-            What::Passed {
-                way,
+            EntryKind::Passed {
+                direction,
                 flags,
                 opcode,
                 owner,
                 nth,
                 ..
             } => {
-                let thing = (owner, way == Direction::In, opcode, nth);
-                let [rules, lot] = self.packets.entry(thing).or_default();
-                *(if flags & LOT != 0 { lot } else { rules }) += 1;
+                let key = (owner, direction == Direction::In, opcode, nth);
+                let [rules, random_drop] = self.packets.entry(key).or_default();
+                *(if flags & RANDOM_DROP != 0 {
+                    random_drop
+                } else {
+                    rules
+                }) += 1;
             }
-            What::Work { owner, opcode, .. } => {
+            EntryKind::Work { owner, opcode, .. } => {
                 *self.sends.entry((owner, opcode)).or_default() += 1;
             }
-            What::Command { opcode, .. } => *self.commands.entry(opcode).or_default() += 1,
-            What::Rule { rule, late: false } => {
+            EntryKind::Command { opcode, .. } => *self.commands.entry(opcode).or_default() += 1,
+            EntryKind::Rule { rule, late: false } => {
                 self.since.insert(rule, self.commands.clone());
             }
-            What::Reset => {
-                let lives = self.lives + 1;
+            EntryKind::Reset => {
+                let resets = self.resets + 1;
                 let (commands, since) = (
                     std::mem::take(&mut self.commands),
                     std::mem::take(&mut self.since),
                 );
                 *self = Self {
-                    lives,
+                    resets,
                     commands,
                     since,
                     before: Some(0),
@@ -89,13 +93,13 @@ impl Counts {
 
     /// Adds the QP to `m` by its order of creation since the rule was added, which is the same in
     /// the next run.
-    fn party(&self, m: &mut Match, owner: u32, base: u32, qpn: u32) -> Result<(), String> {
+    fn match_qp(&self, m: &mut Match, owner: u32, base: u32, qpn: u32) -> Result<(), String> {
         if owner <= base {
             return Err(format!(
                 "QP {qpn:#x} existed before the rule was added: add rules before the program starts"
             ));
         }
-        if !self.born.contains(&owner) {
+        if !self.created.contains(&owner) {
             return Err(format!(
                 "the creation of QP {qpn:#x} is not in the recording: record more entries, or begin to record earlier"
             ));
@@ -106,7 +110,7 @@ impl Counts {
 }
 
 fn base_name(rule: &Rule) -> &str {
-    let mut end = rule.name.len().min(NAME);
+    let mut end = rule.name.len().min(MAX_NAME_BYTES);
     while !rule.name.is_char_boundary(end) {
         end -= 1;
     }
@@ -115,9 +119,9 @@ fn base_name(rule: &Rule) -> &str {
 
 /// Returns the rules that reproduce all firings. `rules` are the rules that entries name, by
 /// number.
-pub fn export(recording: &Recording, rules: &[Option<Rule>]) -> Exported {
-    let mut counts = Counts::default();
-    let mut out = Exported {
+pub fn export_rules(recording: &FlightRecording, rules: &[Option<Rule>]) -> ExportedRules {
+    let mut counts = OccurrenceCounts::default();
+    let mut out = ExportedRules {
         set: RuleSet {
             version: verbena_faults::VERSION,
             seed: 0,
@@ -132,14 +136,14 @@ pub fn export(recording: &Recording, rules: &[Option<Rule>]) -> Exported {
         action: Action::Drop,
     };
     for (n, entry) in (recording.first..).zip(&recording.entries) {
-        counts.see(&entry.what);
-        let made = match entry.what {
-            What::Fired { rule, .. } => match rules.get(usize::from(rule)) {
-                Some(Some(rule)) => exact(&counts, &entry.what, rule).map(|m| (rule, m)),
+        counts.count(&entry.kind);
+        let exported = match entry.kind {
+            EntryKind::Fired { rule, .. } => match rules.get(usize::from(rule)) {
+                Some(Some(rule)) => exact_match(&counts, &entry.kind, rule).map(|m| (rule, m)),
                 _ => Err(String::from("the recording does not have the rule")),
             },
-            What::Passed {
-                way,
+            EntryKind::Passed {
+                direction,
                 flags,
                 opcode,
                 qpn,
@@ -148,12 +152,14 @@ pub fn export(recording: &Recording, rules: &[Option<Rule>]) -> Exported {
                 ..
             } if flags & LOST != 0 => {
                 let base = counts.before.unwrap_or(u32::MAX);
-                packet(&counts, way, opcode, (qpn, owner, base), nth).map(|m| (&dropped, m))
+                packet_match(&counts, direction, opcode, (qpn, owner, base), nth)
+                    .map(|m| (&dropped, m))
             }
             _ => continue,
         };
-        let made = made.and_then(|(rule, exact)| repeated(rule, exact, &out.set.rule));
-        match made {
+        let exported =
+            exported.and_then(|(rule, exact)| reproducing_rule(rule, exact, &out.set.rule));
+        match exported {
             Ok(rule) => out.set.rule.extend(rule),
             Err(why) => out.missing.push(format!("entry {n}: {why}")),
         }
@@ -163,13 +169,17 @@ pub fn export(recording: &Recording, rules: &[Option<Rule>]) -> Exported {
 
 /// Returns the rule that reproduces a firing, to be added to `others`. None if `others` have such a
 /// rule already.
-fn repeated(rule: &Rule, exact: Option<Match>, others: &[Rule]) -> Result<Option<Rule>, String> {
-    let is_there = |name: &str| others.iter().any(|other| other.name == name);
-    let again = match exact {
+fn reproducing_rule(
+    rule: &Rule,
+    exact: Option<Match>,
+    others: &[Rule],
+) -> Result<Option<Rule>, String> {
+    let is_taken = |name: &str| others.iter().any(|other| other.name == name);
+    let reproducing = match exact {
         Some(matches) => {
             let mut names = (others.len() + 1..).map(|n| format!("{} {n}", base_name(rule)));
             Rule {
-                name: names.find(|name| !is_there(name)).unwrap_or_default(),
+                name: names.find(|name| !is_taken(name)).unwrap_or_default(),
                 optional: false,
                 matches,
                 action: rule.action.clone(),
@@ -177,64 +187,68 @@ fn repeated(rule: &Rule, exact: Option<Match>, others: &[Rule]) -> Result<Option
         }
         // A rule on time is exact as it is, even if it fires often.
         None if others.contains(rule) => return Ok(None),
-        None if is_there(&rule.name) => {
+        None if is_taken(&rule.name) => {
             return Err(format!("two different rules have the name {:?}", rule.name));
         }
         None => rule.clone(),
     };
-    again.check().map_err(|wrong| wrong.to_string())?;
-    Ok(Some(again))
+    reproducing.check().map_err(|wrong| wrong.to_string())?;
+    Ok(Some(reproducing))
 }
 
-fn packet(
-    counts: &Counts,
-    way: Direction,
+fn packet_match(
+    counts: &OccurrenceCounts,
+    direction: Direction,
     opcode: u8,
     (qpn, owner, base): (u32, u32, u32),
     nth: u32,
 ) -> Result<Option<Match>, String> {
     let mut m = Match {
-        direction: Some(way),
+        direction: Some(direction),
         opcode: vec![packet_name(opcode)],
         packet: Some(nth),
         // A rule may have dropped the packet before the random drop counted it.
         nth: counts
             .packets
-            .get(&(owner, way == Direction::In, opcode, nth))
-            .map(|&[rules, lot]| rules.max(lot)),
+            .get(&(owner, direction == Direction::In, opcode, nth))
+            .map(|&[rules, random_drop]| rules.max(random_drop)),
         ..Match::default()
     };
-    counts.party(&mut m, owner, base, qpn)?;
+    counts.match_qp(&mut m, owner, base, qpn)?;
     Ok(Some(m))
 }
 
 /// Returns a match for exactly the event on which a rule fired. None if the match of the rule
 /// itself is as exact.
-fn exact(counts: &Counts, what: &What, rule: &Rule) -> Result<Option<Match>, String> {
-    let What::Fired {
+fn exact_match(
+    counts: &OccurrenceCounts,
+    kind: &EntryKind,
+    rule: &Rule,
+) -> Result<Option<Match>, String> {
+    let EntryKind::Fired {
         rule: number,
         on,
-        way,
+        direction,
         opcode,
         qpn,
         owner,
         base,
         nth,
         ..
-    } = *what
+    } = *kind
     else {
         return Ok(None);
     };
     match (on, rule.matches.on) {
-        (On::Packet, _) => packet(counts, way, opcode as u8, (qpn, owner, base), nth),
+        (On::Packet, _) => packet_match(counts, direction, opcode as u8, (qpn, owner, base), nth),
         (On::Send, _) => {
             let mut m = Match {
                 on,
-                opcode: vec![work_name(opcode as u8)],
+                opcode: vec![work_request_name(opcode as u8)],
                 nth: counts.sends.get(&(owner, opcode as u8)).copied(),
                 ..Match::default()
             };
-            counts.party(&mut m, owner, base, qpn)?;
+            counts.match_qp(&mut m, owner, base, qpn)?;
             Ok(Some(m))
         }
         (On::Command, _) => {
@@ -267,7 +281,7 @@ fn exact(counts: &Counts, what: &What, rule: &Rule) -> Result<Option<Match>, Str
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::entry::Entry;
+    use crate::entry::FlightEntry;
 
     fn rule(name: &str) -> Option<Rule> {
         Some(Rule {
@@ -281,9 +295,9 @@ mod tests {
         })
     }
 
-    fn passed(owner: u32, nth: u32, flags: u8) -> What {
-        What::Passed {
-            way: Direction::Out,
+    fn passed(owner: u32, nth: u32, flags: u8) -> EntryKind {
+        EntryKind::Passed {
+            direction: Direction::Out,
             flags,
             opcode: 7,
             qpn: 0x11,
@@ -293,11 +307,11 @@ mod tests {
         }
     }
 
-    fn fired_on(rule: u16, on: On, opcode: u16, (owner, nth): (u32, u32)) -> What {
-        What::Fired {
+    fn fired_on(rule: u16, on: On, opcode: u16, (owner, nth): (u32, u32)) -> EntryKind {
+        EntryKind::Fired {
             rule,
             on,
-            way: Direction::Out,
+            direction: Direction::Out,
             opcode,
             qpn: 0x11,
             owner,
@@ -307,12 +321,12 @@ mod tests {
         }
     }
 
-    fn fired(rule: u16, owner: u32, nth: u32) -> What {
+    fn fired(rule: u16, owner: u32, nth: u32) -> EntryKind {
         fired_on(rule, On::Packet, 7, (owner, nth))
     }
 
-    fn created(owner: u32) -> What {
-        What::Created {
+    fn created(owner: u32) -> EntryKind {
+        EntryKind::Created {
             qpn: 0x11,
             owner,
             qp_type: 2,
@@ -321,13 +335,13 @@ mod tests {
         }
     }
 
-    fn of(whats: &[What], rules: &[Option<Rule>]) -> Exported {
-        let entries = whats.iter().map(|&what| Entry { time: 0, what });
-        let recording = Recording {
+    fn of(kinds: &[EntryKind], rules: &[Option<Rule>]) -> ExportedRules {
+        let entries = kinds.iter().map(|&kind| FlightEntry { time_ns: 0, kind });
+        let recording = FlightRecording {
             entries: entries.collect(),
-            ..Recording::default()
+            ..FlightRecording::default()
         };
-        export(&recording, rules)
+        export_rules(&recording, rules)
     }
 
     #[test]
@@ -367,13 +381,16 @@ mod tests {
 
     #[test]
     fn firings_that_cannot_be_exported_are_missing_with_the_reason() {
-        for (whats, why) in [
+        for (kinds, why) in [
             (vec![passed(3, 1, 0), fired(0, 3, 1)], "creation of QP 0x11"),
             (vec![created(2), fired(0, 2, 1)], "before the rule"),
             (vec![created(3), fired(9, 3, 1)], "does not have the rule"),
-            (vec![created(3), What::Reset, fired(0, 3, 1)], "creation"),
+            (
+                vec![created(3), EntryKind::Reset, fired(0, 3, 1)],
+                "creation",
+            ),
         ] {
-            let out = of(&whats, &[rule("x")]);
+            let out = of(&kinds, &[rule("x")]);
             assert!(out.set.rule.is_empty());
             assert!(out.missing[0].contains(why), "{:?}", out.missing);
         }
@@ -407,8 +424,8 @@ mod tests {
 
     #[test]
     fn exported_rules_have_unique_names() {
-        let whats = [created(3), fired(0, 3, 1), fired(1, 3, 2), fired(0, 3, 3)];
-        let out = of(&whats, &[rule("x"), rule("x 3")]);
+        let kinds = [created(3), fired(0, 3, 1), fired(1, 3, 2), fired(0, 3, 3)];
+        let out = of(&kinds, &[rule("x"), rule("x 3")]);
         assert_eq!(out.set.rule.len(), 3, "{:?}", out.missing);
         out.set.check().unwrap();
     }
@@ -416,24 +433,24 @@ mod tests {
     #[test]
     fn sends_and_commands_are_counted() {
         let create = verbena_abi::cmd::Opcode::CreateQp.to_raw();
-        let command = What::Command {
+        let command = EntryKind::Command {
             opcode: create,
             status: 0,
             syndrome: 0,
             port_up: None,
         };
-        let work = What::Work {
+        let work = EntryKind::Work {
             qpn: 0x11,
             owner: 3,
             index: 0,
             opcode: 0,
             wr_id: 0,
         };
-        let added = What::Rule {
+        let added = EntryKind::Rule {
             rule: 0,
             late: false,
         };
-        let whats = [
+        let kinds = [
             command,
             added,
             command,
@@ -445,7 +462,7 @@ mod tests {
         ];
         let [refuse, fail] = [Action::Errno(String::from("ENOMEM")), Action::StallMs(1)];
         let rules = [refuse, fail].map(|action| rule("x").map(|rule| Rule { action, ..rule }));
-        let out = of(&whats, &rules);
+        let out = of(&kinds, &rules);
         assert!(out.missing.is_empty(), "{:?}", out.missing);
         let [first, second] = &out.set.rule[..] else {
             panic!("{:?}", out.set.rule);

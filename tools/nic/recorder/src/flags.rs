@@ -10,7 +10,7 @@ pub const LAST: u8 = 2;
 pub const LOST: u8 = 4;
 /// Flag of a packet that passed the random drop of `verbena-nic --drop`, which comes after the
 /// rules.
-pub const LOT: u8 = 8;
+pub const RANDOM_DROP: u8 = 8;
 /// Flag of the completion of a receive.
 pub const RECV: u8 = 1;
 /// Flag of a completion for which the CQ had room, so that it was written there.

@@ -6,41 +6,44 @@
 //! | file | contents |
 //! | --- | --- |
 //! | `entry.rs`, `flags.rs` | an entry, and its 48 bytes |
-//! | `ring.rs` | the ring that the device writes |
-//! | `file.rs` | the file of a recording, and its reader, which refuses other files |
-//! | `facts.rs`, `why/` | sentences that say why a queue pair is in its state |
+//! | `entry_ring.rs` | the ring of entries that the device writes |
+//! | `flight_recording.rs` | the file of entries, and its reader, which refuses other files |
+//! | `device_history.rs` | the entries, the rules and the objects that an analysis uses |
+//! | `diagnosis/` | sentences that say why a queue pair is in its state |
 //! | `explain/` | the meaning of a status, an event, a `vendor_err` or an errno of a verb |
 //! | `export.rs` | rules that reproduce the recorded faults |
-//! | `frames.rs` | frames made from a recording, for a capture |
-//! | `report/` | a page that shows a recording |
+//! | `synthetic_frame.rs` | frames made from entries, for a capture |
+//! | `report/` | a page that shows the entries |
 //! | `full/` | a full recording: all inputs and outputs of a device model, for a replay |
 //!
 //! This crate uses no clock, no socket and no file.
 #![forbid(unsafe_code)]
 
+mod device_history;
+mod diagnosis;
 mod entry;
+mod entry_ring;
 mod explain;
 mod export;
-mod facts;
-mod file;
 mod flags;
-mod frames;
+mod flight_recording;
 pub mod full;
 mod report;
-mod ring;
-mod why;
+mod synthetic_frame;
 
-pub use entry::{Entry, Packet, What, NO_RULE, WORDS};
-pub use file::{Bad, Recording, VERSION};
-pub use flags::{FIRST, LAST, LOST, LOT, RECV, WRITTEN};
-pub use ring::{Ring, DEFAULT_ENTRIES, MAX_ENTRIES, MIN_ENTRIES};
+pub use entry::{EntryKind, FlightEntry, PacketEntry, ENTRY_WORDS, NO_RULE};
+pub use entry_ring::{EntryRing, DEFAULT_ENTRIES, MAX_ENTRIES, MIN_ENTRIES};
+pub use flags::{FIRST, LAST, LOST, RANDOM_DROP, RECV, WRITTEN};
+pub use flight_recording::{FlightRecording, FlightRecordingError, VERSION};
 
-pub use explain::{all, explain, Answer, Explained, Kind};
-pub use export::{export, Exported};
-pub use facts::{packet_name, state_name, work_name, Facts, QpNow};
-pub use frames::{frames, Frame, Way};
+pub use device_history::{packet_name, state_name, work_request_name, DeviceHistory, QpSnapshot};
+pub use diagnosis::{
+    diagnose_qp, list_errors, observations, syndrome_text, ErrorList, RecordedError,
+};
+pub use explain::{all_codes, explain, CodeExplanation, CodeKind, CodeLookup};
+pub use export::{export_rules, ExportedRules};
 pub use report::report;
-pub use why::{errors, quiet, syndrome_text, why, Errors, Failure};
+pub use synthetic_frame::{synthesize_frames, PacketDirection, SyntheticFrame};
 
 /// Returns a PSN as text for messages.
 pub(crate) fn psn_text(psn: u32) -> String {

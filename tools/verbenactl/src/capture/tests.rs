@@ -200,10 +200,10 @@ fn a_closed_pipe_ends_the_capture_without_an_error() {
 
 #[test]
 fn frames_of_a_recording_have_the_time_of_day_and_their_comments() {
-    let frame = verbena_recorder::Frame {
-        time: 5,
+    let frame = verbena_recorder::SyntheticFrame {
+        time_ns: 5,
         bytes: vec![7; 62],
-        way: verbena_recorder::Way::Sent,
+        direction: verbena_recorder::PacketDirection::Sent,
         comment: String::from("QP 0x1 -> 0x2, sent"),
     };
     let mut file = vec![];

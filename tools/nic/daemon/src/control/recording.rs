@@ -13,7 +13,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 use verbena_device::Fully;
 use verbena_protocol::{RecordFullReply, RecorderReply, RecordingReply, ReplyEnvelope};
-use verbena_recorder::full::ASKED;
+use verbena_recorder::full::END_REQUESTED;
 use verbena_recorder::MAX_ENTRIES;
 
 /// Largest number of entries that the engine returns at once.
@@ -65,7 +65,7 @@ pub(super) fn full(mut stream: &UnixStream, shared: &Shared) -> io::Result<()> {
         return written;
     }
     let end = || {
-        let reason = String::from(ASKED);
+        let reason = String::from(END_REQUESTED);
         ask(shared, |to| Question::Full(Full::End(number, reason), to))
     };
     let written = written.and_then(|()| hand_on(stream, &pieces, || end().is_ok()));
@@ -133,20 +133,20 @@ mod tests {
     use std::io::Read;
     use std::net::Shutdown;
     use std::sync::Mutex;
-    use verbena_recorder::full::{Item, Reader, Tape};
+    use verbena_recorder::full::{FullRecordingReader, FullRecordingWriter, Item};
 
     #[test]
     fn a_client_that_closes_its_half_gets_the_recording_to_its_end() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let (sink, pieces) = full::pieces();
-        let tape = Mutex::new(Some(Tape::new(sink, &Item::Reset {})));
-        let end = move || tape.lock().unwrap().take().map(|tape| tape.end("asked")) == Some(2);
+        let tape = Mutex::new(Some(FullRecordingWriter::new(sink, &Item::Reset {})));
+        let end = move || tape.lock().unwrap().take().map(|tape| tape.finish("asked")) == Some(2);
         let thread = std::thread::spawn(move || hand_on(&ours, &pieces, end));
         theirs.shutdown(Shutdown::Write).unwrap();
         let mut file = Vec::new();
         theirs.read_to_end(&mut file).unwrap();
         thread.join().unwrap().unwrap();
-        let mut reader = Reader::new(&file).unwrap();
+        let mut reader = FullRecordingReader::new(&file).unwrap();
         assert_eq!(reader.next(), Some(Ok(Item::Reset {})));
         assert_eq!(reader.next(), Some(Ok(Item::End { reason: "asked" })));
         assert_eq!(reader.next(), None);
@@ -156,7 +156,7 @@ mod tests {
     fn a_client_that_disconnects_ends_its_recording() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let (sink, pieces) = full::pieces();
-        let mut tape = Tape::new(sink, &Item::Reset {});
+        let mut tape = FullRecordingWriter::new(sink, &Item::Reset {});
         drop(theirs);
         let asked = Mutex::new(0);
         let end = || {
@@ -167,6 +167,6 @@ mod tests {
         assert_eq!(*asked.lock().unwrap(), 1);
         drop(pieces);
         tape.flush();
-        assert!(tape.failed().is_some());
+        assert!(tape.failure().is_some());
     }
 }

@@ -173,7 +173,7 @@ fn a_flood_of_frames_is_handled_in_portions_and_does_not_delay_actions() {
 fn the_recorded_entries_are_saved_after_a_panic_of_the_model_and_of_the_engine() {
     use verbena_abi::eqe::EventType;
     use verbena_abi::syndrome::Syndrome;
-    use verbena_recorder::{Recording, What};
+    use verbena_recorder::{EntryKind, FlightRecording};
     let name = format!("verbena-death-{}", std::process::id());
     let path = std::env::temp_dir().join(name);
     let read = || {
@@ -188,7 +188,7 @@ fn the_recorded_entries_are_saved_after_a_panic_of_the_model_and_of_the_engine()
             );
             std::thread::yield_now();
         }
-        let recording = Recording::from_bytes(&std::fs::read(&path).unwrap()).unwrap();
+        let recording = FlightRecording::from_bytes(&std::fs::read(&path).unwrap()).unwrap();
         std::fs::remove_file(&path).unwrap();
         recording
     };
@@ -207,12 +207,12 @@ fn the_recorded_entries_are_saved_after_a_panic_of_the_model_and_of_the_engine()
         let recording = read();
         assert_eq!(recording.reason, "the device died: EngineFailure");
         assert_eq!(recording.mac, [2, 0, 0, 0, 0, 1]);
-        let fatal = What::Event {
-            kind: EventType::DeviceFatal.to_raw(),
+        let fatal = EntryKind::Event {
+            event_type: EventType::DeviceFatal.to_raw(),
             number: 0,
             syndrome: Syndrome::EngineFailure.to_raw(),
         };
-        let last = recording.entries.last().map(|entry| entry.what);
+        let last = recording.entries.last().map(|entry| entry.kind);
         // After a panic of the engine the model is replaced, so nothing records the failure.
         assert_eq!(last, (!engine_ends).then_some(fatal));
         // The recorder continues after the reset.

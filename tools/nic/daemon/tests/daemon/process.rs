@@ -14,8 +14,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
-use verbena_recorder::full::{Item, Reader};
-use verbena_recorder::Recording;
+use verbena_recorder::full::{FullRecordingReader, Item};
+use verbena_recorder::FlightRecording;
 
 /// A running NIC, which is killed at the end of the test.
 pub struct Nic {
@@ -152,7 +152,7 @@ fn a_signal_completes_a_full_recording() {
     assert_eq!(status.signal(), Some(15), "{said}");
     drop(client);
     let bytes = fs::read(&file).unwrap();
-    let last = Reader::new(&bytes).unwrap().last();
+    let last = FullRecordingReader::new(&bytes).unwrap().last();
     let reason = "the NIC ends";
     assert_eq!(last, Some(Ok(Item::End { reason })));
 }
@@ -177,7 +177,7 @@ fn the_recorded_entries_are_written_when_the_nic_ends() {
         assert_eq!(status.signal(), by_signal.then_some(15), "{said}");
         assert_eq!(file.exists(), is_on, "{said}");
         if is_on {
-            let recording = Recording::from_bytes(&fs::read(&file).unwrap()).unwrap();
+            let recording = FlightRecording::from_bytes(&fs::read(&file).unwrap()).unwrap();
             assert_eq!(recording.reason, "the NIC ended");
             fs::remove_file(&file).unwrap();
         }

@@ -5,7 +5,7 @@
 use crate::device::Device;
 use crate::objects::recorder::Recorder;
 use verbena_faults::Rule;
-use verbena_recorder::WORDS;
+use verbena_recorder::ENTRY_WORDS;
 
 /// Part of a recording of the flight recorder.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -13,7 +13,7 @@ pub struct Recorded {
     /// Number of the first entry. Earlier entries were overwritten or not requested.
     pub first: u64,
     /// Entries in their packed form.
-    pub entries: Vec<[u64; WORDS]>,
+    pub entries: Vec<[u64; ENTRY_WORDS]>,
     /// Number of all entries that were ever recorded.
     pub total: u64,
     /// Number of entries for which the recorder has room.

@@ -11,7 +11,9 @@ use verbena_abi::eqe::EventType;
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::SendWqe;
 use verbena_faults::{Direction, On, Passing};
-use verbena_recorder::{Packet as Noted, What, FIRST, LAST, LOST, LOT, RECV, WRITTEN};
+use verbena_recorder::{
+    EntryKind, PacketEntry as Noted, FIRST, LAST, LOST, RANDOM_DROP, RECV, WRITTEN,
+};
 use verbena_transport::packet::{Aeth, AethSyndrome, Kind, NakCode};
 use verbena_transport::{psn, Packet};
 
@@ -61,16 +63,16 @@ fn raw(syndrome: Option<Syndrome>) -> u16 {
 impl Shared {
     /// Records an entry, if the device has a recorder.
     #[inline]
-    pub(crate) fn note(&mut self, what: impl FnOnce() -> What) {
+    pub(crate) fn note(&mut self, kind: impl FnOnce() -> EntryKind) {
         if let Some(recorder) = &mut self.recorder {
-            recorder.ring.push(self.now, what());
+            recorder.ring.push(self.now, kind());
         }
     }
 
     /// Records an asynchronous event.
     pub(crate) fn note_event(&mut self, kind: EventType, number: u32, cause: Option<Syndrome>) {
-        self.note(|| What::Event {
-            kind: kind.to_raw(),
+        self.note(|| EntryKind::Event {
+            event_type: kind.to_raw(),
             number,
             syndrome: raw(cause),
         });
@@ -80,7 +82,7 @@ impl Shared {
     /// request fail.
     #[inline]
     pub(crate) fn note_work(&mut self, env: &Env, index: u32, wqe: &SendWqe, by_rule: bool) {
-        self.note(|| What::Work {
+        self.note(|| EntryKind::Work {
             qpn: env.qpn(),
             owner: env.owner as u32,
             index,
@@ -103,7 +105,7 @@ impl Shared {
         recv: bool,
         written: bool,
     ) {
-        self.note(|| What::Completed {
+        self.note(|| EntryKind::Completed {
             qpn: cqe.qpn.get(),
             cqn,
             index: cqe.wqe_index.get(),
@@ -118,7 +120,7 @@ impl Shared {
     /// Records a packet that a queue pair sends.
     #[inline]
     pub(crate) fn note_sent(&mut self, packet: &Packet) {
-        self.note(|| What::Sent(noted(packet.src_qpn, packet.dst_qpn, packet)));
+        self.note(|| EntryKind::Sent(noted(packet.src_qpn, packet.dst_qpn, packet)));
     }
 
     /// Records a packet that a queue pair receives.
@@ -129,7 +131,7 @@ impl Shared {
                 Some(_) => packet.src_qpn,
                 None => env.attr.dest_qpn.get(),
             };
-            What::Received(noted(env.qpn(), peer, packet))
+            EntryKind::Received(noted(env.qpn(), peer, packet))
         });
     }
 
@@ -140,7 +142,7 @@ impl Shared {
         let is_local = path.map(|path| self.port.is_local(path));
         self.note(|| {
             let live = qp.transport.snapshot();
-            What::State {
+            EntryKind::State {
                 qpn: qp.env.qpn(),
                 owner: qp.env.owner as u32,
                 peer: qp.env.attr.dest_qpn.get(),
@@ -157,7 +159,7 @@ impl Shared {
 
     /// Records the creation of a queue pair.
     pub(crate) fn note_created(&mut self, env: &Env) {
-        self.note(|| What::Created {
+        self.note(|| EntryKind::Created {
             qpn: env.qpn(),
             owner: env.owner as u32,
             qp_type: env.create.qp_type,
@@ -168,7 +170,7 @@ impl Shared {
 
     /// Records the destruction of a queue pair.
     pub(crate) fn note_destroyed(&mut self, env: &Env) {
-        self.note(|| What::Destroyed {
+        self.note(|| EntryKind::Destroyed {
             qpn: env.qpn(),
             owner: env.owner as u32,
         });
@@ -177,7 +179,7 @@ impl Shared {
     /// Records the reply to a command.
     pub(crate) fn note_command(&mut self, opcode: u16, status: CmdStatus, syndrome: u32) {
         let port_up = (opcode == Opcode::SetPort.to_raw()).then_some(self.port.up);
-        self.note(|| What::Command {
+        self.note(|| EntryKind::Command {
             opcode,
             status: status.to_raw() as u8,
             syndrome: syndrome as u16,
@@ -188,8 +190,8 @@ impl Shared {
     /// Records a packet that passes the rules. `fired` is true if a rule has fired on the packet.
     pub(crate) fn note_passing(&mut self, passing: &Passing, fired: bool) {
         let nth = psn::ahead(passing.psn, passing.first_psn) + 1;
-        self.note(|| What::Passed {
-            way: passing.way,
+        self.note(|| EntryKind::Passed {
+            direction: passing.way,
             flags: 0,
             opcode: passing.opcode,
             qpn: passing.party.qpn,
@@ -215,9 +217,13 @@ impl Shared {
                 true => env.attr.sq_psn.get(),
                 false => env.attr.rq_psn.get(),
             };
-            What::Passed {
-                way: Direction::Out,
-                flags: if lost { LOT | LOST } else { LOT },
+            EntryKind::Passed {
+                direction: Direction::Out,
+                flags: if lost {
+                    RANDOM_DROP | LOST
+                } else {
+                    RANDOM_DROP
+                },
                 opcode: packet.opcode(),
                 qpn: packet.src_qpn,
                 owner: env.map_or(0, |env| env.owner as u32),
@@ -273,10 +279,10 @@ impl Shared {
         let (Some(recorder), Some((rule, base))) = (&mut self.recorder, last) else {
             return;
         };
-        let fired = What::Fired {
+        let fired = EntryKind::Fired {
             rule: recorder.number(&rule.name),
             on,
-            way,
+            direction: way,
             opcode,
             qpn,
             owner,

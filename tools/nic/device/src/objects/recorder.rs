@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use verbena_faults::Rule;
-use verbena_recorder::{Ring, What, NO_RULE};
+use verbena_recorder::{EntryKind, EntryRing, NO_RULE};
 
 /// Largest number of rules whose text is kept. For later rules the entries have no number.
 const MAX_RULES: usize = 4096;
@@ -14,7 +14,7 @@ const MAX_RULES: usize = 4096;
 #[derive(Clone, Debug)]
 pub struct Recorder {
     /// Ring of the recorded entries.
-    pub ring: Ring,
+    pub ring: EntryRing,
     /// Rules that entries refer to, indexed by number. Removed rules stay here.
     pub rules: Vec<Rule>,
     /// Number of the rule that has a name, or had it last.
@@ -25,7 +25,7 @@ impl Recorder {
     /// Creates a recorder with a ring of `entries` entries.
     pub fn new(entries: usize) -> Self {
         Self {
-            ring: Ring::new(entries),
+            ring: EntryRing::new(entries),
             rules: Vec::new(),
             numbers: HashMap::new(),
         }
@@ -33,7 +33,7 @@ impl Recorder {
 
     /// Records a reset of the device.
     pub fn reset(&mut self, now: u64) {
-        self.ring.push(now, What::Reset);
+        self.ring.push(now, EntryKind::Reset);
     }
 
     /// Records that a rule was added, or with `late` that the rule existed before the recorder.
@@ -53,7 +53,7 @@ impl Recorder {
             NO_RULE => self.numbers.remove(&rule.name),
             _ => self.numbers.insert(rule.name.clone(), number),
         };
-        self.ring.push(now, What::Rule { rule: number, late });
+        self.ring.push(now, EntryKind::Rule { rule: number, late });
     }
 
     /// Returns the number of the rule that has this name, or had it last; `NO_RULE` if there is

@@ -10,7 +10,7 @@ use crate::Config;
 use verbena_abi::cqe::WcStatus;
 use verbena_abi::wqe::WqeOpcode;
 use verbena_faults::{Action, Direction, Match, On, RuleSet, VERSION};
-use verbena_recorder::{Entry, What};
+use verbena_recorder::{EntryKind, FlightEntry};
 
 const TIMES: usize = 100;
 const BYTES: u32 = 20_000;
@@ -60,17 +60,27 @@ fn run(wire_local: bool, set: &RuleSet) -> Vec<Firing> {
         }
     }
     let recorded = p.d.device.recorded(0, usize::MAX).unwrap();
-    let entries = recorded.entries.iter().map(|w| Entry::unpack(w).unwrap());
-    let fired = entries.filter_map(|entry| match entry.what {
-        What::Fired {
+    let entries = recorded
+        .entries
+        .iter()
+        .map(|w| FlightEntry::unpack(w).unwrap());
+    let fired = entries.filter_map(|entry| match entry.kind {
+        EntryKind::Fired {
             rule,
             on: On::Packet,
-            way,
+            direction,
             opcode,
             owner,
             psn,
             ..
-        } => Some((rule, way == Direction::In, opcode, owner, psn, entry.time)),
+        } => Some((
+            rule,
+            direction == Direction::In,
+            opcode,
+            owner,
+            psn,
+            entry.time_ns,
+        )),
         _ => None,
     });
     fired.collect()

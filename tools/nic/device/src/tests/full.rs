@@ -13,7 +13,7 @@ use verbena_abi::cqe::WcStatus;
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::WqeOpcode;
 use verbena_faults::{Action, Corrupt, Direction, Icrc, Match, RuleSet, VERSION};
-use verbena_recorder::full::{piece, Bytes, Item, Payload, Reader};
+use verbena_recorder::full::{encode_piece, Bytes, FullRecordingReader, Item, RecordedPayload};
 
 /// Destination of a recording, in memory.
 #[derive(Clone, Default)]
@@ -141,12 +141,15 @@ fn items(bytes: &[u8]) -> Vec<Vec<u8>> {
         item.unwrap().put(&mut own);
         own
     };
-    Reader::new(bytes).unwrap().map(bytes_of).collect()
+    FullRecordingReader::new(bytes)
+        .unwrap()
+        .map(bytes_of)
+        .collect()
 }
 
 /// Returns a recording with this head and these items.
 fn file(head: &[u8], items: &[Vec<u8>]) -> Vec<u8> {
-    [head[..12].to_vec(), piece(&items.concat())].concat()
+    [head[..12].to_vec(), encode_piece(&items.concat())].concat()
 }
 
 fn item(bytes: &[u8]) -> Item<'_> {
@@ -172,7 +175,7 @@ fn a_replay_repeats_what_the_device_did() {
             assert_eq!(found.rules.len(), if is_ruled { 4 } else { 0 });
             // If payload is longer than a few bytes, the recording has only its length and its sum.
             let sums = items(&bytes).iter().any(|one| match item(one) {
-                Item::ReadPayload { payload, .. } => matches!(payload, Payload::Sums(..)),
+                Item::ReadPayload { payload, .. } => matches!(payload, RecordedPayload::Sums(..)),
                 _ => false,
             });
             assert_eq!(sums, config.wire_local || is_ruled);

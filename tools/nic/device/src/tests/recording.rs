@@ -12,7 +12,9 @@ use verbena_abi::cqe::WcStatus;
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::WqeOpcode;
 use verbena_faults::{Action, Direction, Match, On, Rule, RuleSet, VERSION};
-use verbena_recorder::{export, why, Entry, Facts, Recording, What, LOST};
+use verbena_recorder::{
+    diagnose_qp, export_rules, DeviceHistory, EntryKind, FlightEntry, FlightRecording, LOST,
+};
 
 const ENTRIES: usize = 1 << 16;
 const BYTES: usize = 20_000;
@@ -42,26 +44,31 @@ fn writes() -> Match {
 }
 
 /// Returns the recording of a device, and its rules by number.
-fn taken(d: &Driver) -> (Recording, Vec<Option<Rule>>) {
+fn taken(d: &Driver) -> (FlightRecording, Vec<Option<Rule>>) {
     let recorded = d.device.recorded(0, usize::MAX).unwrap();
-    let entries = recorded.entries.iter().map(|w| Entry::unpack(w).unwrap());
-    let recording = Recording {
+    let entries = recorded
+        .entries
+        .iter()
+        .map(|w| FlightEntry::unpack(w).unwrap());
+    let recording = FlightRecording {
         first: recorded.first,
         entries: entries.collect(),
-        ..Recording::default()
+        ..FlightRecording::default()
     };
     (recording, recorded.rules.into_iter().map(Some).collect())
 }
 
-fn whats(d: &Driver) -> Vec<What> {
+fn kinds(d: &Driver) -> Vec<EntryKind> {
     let entries = taken(d).0.entries;
-    entries.into_iter().map(|entry| entry.what).collect()
+    entries.into_iter().map(|entry| entry.kind).collect()
 }
 
 /// Returns the explanation of the state of a queue pair.
 fn told(d: &Driver, qpn: u32) -> String {
     let (recording, rules) = taken(d);
-    why(&Facts::of(recording, rules), qpn).unwrap().join("\n")
+    diagnose_qp(&DeviceHistory::new(recording, rules), qpn)
+        .unwrap()
+        .join("\n")
 }
 
 impl Pair {
@@ -85,13 +92,13 @@ fn a_write_is_recorded_from_its_beginning_to_its_completion() {
     assert_eq!(p.send_recorded(None), WcStatus::Success);
     let (a, b) = (p.a.qpn, p.b.qpn);
     let mut seen = Vec::new();
-    for what in whats(&p.d) {
+    for what in kinds(&p.d) {
         match what {
-            What::Work { qpn, opcode: 0, .. } => seen.push(("work", qpn)),
-            What::Sent(packet) => seen.push(("sent", packet.qpn)),
-            What::Received(packet) => seen.push(("received", packet.qpn)),
-            What::Completed { qpn, status: 0, .. } => seen.push(("completed", qpn)),
-            What::Command { status: 0, .. } => {}
+            EntryKind::Work { qpn, opcode: 0, .. } => seen.push(("work", qpn)),
+            EntryKind::Sent(packet) => seen.push(("sent", packet.qpn)),
+            EntryKind::Received(packet) => seen.push(("received", packet.qpn)),
+            EntryKind::Completed { qpn, status: 0, .. } => seen.push(("completed", qpn)),
+            EntryKind::Command { status: 0, .. } => {}
             other => panic!("{other:?}"),
         }
     }
@@ -101,8 +108,8 @@ fn a_write_is_recorded_from_its_beginning_to_its_completion() {
         assert!(seen.contains(&step), "{step:?}");
     }
     // A super-packet is one entry with its count.
-    let most = whats(&p.d).into_iter().map(|what| match what {
-        What::Sent(packet) => packet.count,
+    let most = kinds(&p.d).into_iter().map(|what| match what {
+        EntryKind::Sent(packet) => packet.count,
         _ => 0,
     });
     assert!(most.max() > Some(1));
@@ -114,18 +121,18 @@ fn a_write_is_recorded_from_its_beginning_to_its_completion() {
 fn creations_events_and_resets_are_recorded_and_passed_on() {
     let mut p = recorded();
     p.send_recorded(Some(0xdead00));
-    let created = |what: &What| matches!(what, What::Created { .. });
-    assert_eq!(whats(&p.d).iter().filter(|what| created(what)).count(), 2);
-    let fatal = What::Event {
-        kind: verbena_abi::eqe::EventType::DeviceFatal.to_raw(),
+    let created = |what: &EntryKind| matches!(what, EntryKind::Created { .. });
+    assert_eq!(kinds(&p.d).iter().filter(|what| created(what)).count(), 2);
+    let fatal = EntryKind::Event {
+        event_type: verbena_abi::eqe::EventType::DeviceFatal.to_raw(),
         number: 0,
         syndrome: Syndrome::EngineFailure.to_raw(),
     };
     p.d.device.fail(&p.d.ram, Syndrome::EngineFailure);
-    assert_eq!(whats(&p.d).last(), Some(&fatal));
+    assert_eq!(kinds(&p.d).last(), Some(&fatal));
     assert!(told(&p.d, p.a.qpn).contains("The device itself is dead: EngineFailure"));
     p.d.device.reset();
-    assert_eq!(whats(&p.d).last(), Some(&What::Reset));
+    assert_eq!(kinds(&p.d).last(), Some(&EntryKind::Reset));
     let mut other = crate::Device::new(Config::default(), std::sync::Arc::default());
     p.d.device.pass_tap(&mut other);
     assert!(other.recorded(0, 1).is_some() && p.d.device.recorded(0, 1).is_none());
@@ -187,8 +194,8 @@ fn a_rule_that_is_added_again_keeps_its_number() {
         p.d.device.add_rules(&rules, None, p.d.now).unwrap();
     }
     p.send_recorded(None);
-    let fired = whats(&p.d).into_iter().find_map(|what| match what {
-        What::Fired { rule, .. } => Some(rule),
+    let fired = kinds(&p.d).into_iter().find_map(|what| match what {
+        EntryKind::Fired { rule, .. } => Some(rule),
         _ => None,
     });
     assert_eq!(fired, Some(0), "the number of the first rule");
@@ -243,7 +250,7 @@ type Firings = Vec<(bool, u16, u32, u32, u64)>;
 
 /// Runs 40 WRITEs between two queue pairs of a new device. Returns the firings on their packets,
 /// random losses included, and what can be exported.
-fn run(config: &Config, rules: &RuleSet) -> (Firings, verbena_recorder::Exported) {
+fn run(config: &Config, rules: &RuleSet) -> (Firings, verbena_recorder::ExportedRules) {
     let mut d = Driver::with(Config {
         record: 1 << 18,
         ..config.clone()
@@ -256,28 +263,34 @@ fn run(config: &Config, rules: &RuleSet) -> (Firings, verbena_recorder::Exported
     let (recording, rules) = taken(&p.d);
     let mut firings = Firings::new();
     for entry in &recording.entries {
-        match entry.what {
-            What::Fired {
+        match entry.kind {
+            EntryKind::Fired {
                 on: On::Packet,
-                way,
+                direction,
                 opcode,
                 owner,
                 nth,
                 ..
-            } => firings.push((way == Direction::In, opcode, owner, nth, entry.time)),
-            What::Passed {
+            } => firings.push((
+                direction == Direction::In,
+                opcode,
+                owner,
+                nth,
+                entry.time_ns,
+            )),
+            EntryKind::Passed {
                 flags,
                 opcode,
                 owner,
                 nth,
                 ..
             } if flags & LOST != 0 => {
-                firings.push((false, opcode.into(), owner, nth, entry.time));
+                firings.push((false, opcode.into(), owner, nth, entry.time_ns));
             }
             _ => {}
         }
     }
-    (firings, export(&recording, &rules))
+    (firings, export_rules(&recording, &rules))
 }
 
 #[test]

@@ -5,7 +5,7 @@
 use super::remedy::{CONNECTION, CQ, DEVICE, NOTHING, SRQ};
 
 /// The explanation of an event.
-pub(super) struct Known {
+pub(super) struct EventExplanation {
     pub(super) name: &'static str,
     /// Number in `enum ibv_event_type`.
     pub(super) number: u32,
@@ -16,15 +16,15 @@ pub(super) struct Known {
     pub(super) remedy: &'static str,
 }
 
-const fn known(
+const fn event(
     number: u32,
     name: &'static str,
     clause: &'static str,
     meaning: &'static str,
     causes: &'static [&'static str],
     remedy: &'static str,
-) -> Known {
-    Known {
+) -> EventExplanation {
+    EventExplanation {
         name,
         number,
         meaning,
@@ -34,10 +34,11 @@ const fn known(
     }
 }
 
-const NOT_HERE: &str = "nothing: Verbena never reports this event, because RoCE does not have it.";
+const NOT_SUPPORTED: &str =
+    "nothing: Verbena never reports this event, because RoCE does not have it.";
 
-pub(super) static ALL: [Known; 19] = [
-    known(
+pub(super) static EVENTS: [EventExplanation; 19] = [
+    event(
         0,
         "IBV_EVENT_CQ_ERR",
         "11.6.3",
@@ -50,7 +51,7 @@ pub(super) static ALL: [Known; 19] = [
         ],
         CQ,
     ),
-    known(
+    event(
         1,
         "IBV_EVENT_QP_FATAL",
         "11.6.3",
@@ -62,7 +63,7 @@ pub(super) static ALL: [Known; 19] = [
         ],
         CONNECTION,
     ),
-    known(
+    event(
         2,
         "IBV_EVENT_QP_REQ_ERR",
         "11.6.3, 9.7.4.1",
@@ -75,7 +76,7 @@ pub(super) static ALL: [Known; 19] = [
         ],
         CONNECTION,
     ),
-    known(
+    event(
         3,
         "IBV_EVENT_QP_ACCESS_ERR",
         "11.6.3, 9.7.4.1",
@@ -89,7 +90,7 @@ pub(super) static ALL: [Known; 19] = [
         ],
         CONNECTION,
     ),
-    known(
+    event(
         4,
         "IBV_EVENT_COMM_EST",
         "11.6.3",
@@ -97,7 +98,7 @@ pub(super) static ALL: [Known; 19] = [
         &["The peer sent a packet before this side's ibv_modify_qp to RTS."],
         NOTHING,
     ),
-    known(
+    event(
         5,
         "IBV_EVENT_SQ_DRAINED",
         "11.6.3",
@@ -105,23 +106,23 @@ pub(super) static ALL: [Known; 19] = [
         &["The program moved it to SQD with en_sqd_async_notify."],
         NOTHING,
     ),
-    known(
+    event(
         6,
         "IBV_EVENT_PATH_MIG",
         "11.6.3",
         "A connection migrated to its alternate path.",
         &[],
-        NOT_HERE,
+        NOT_SUPPORTED,
     ),
-    known(
+    event(
         7,
         "IBV_EVENT_PATH_MIG_ERR",
         "11.6.3",
         "A connection could not migrate to its alternate path.",
         &[],
-        NOT_HERE,
+        NOT_SUPPORTED,
     ),
-    known(
+    event(
         8,
         "IBV_EVENT_DEVICE_FATAL",
         "11.6.3",
@@ -133,7 +134,7 @@ pub(super) static ALL: [Known; 19] = [
         ],
         DEVICE,
     ),
-    known(
+    event(
         9,
         "IBV_EVENT_PORT_ACTIVE",
         "11.6.3",
@@ -141,7 +142,7 @@ pub(super) static ALL: [Known; 19] = [
         &["The net device came up (ip link set up)."],
         NOTHING,
     ),
-    known(
+    event(
         10,
         "IBV_EVENT_PORT_ERR",
         "11.6.3",
@@ -150,31 +151,31 @@ pub(super) static ALL: [Known; 19] = [
         "bring the net device up again. A connection whose retries run out before that fails \
          with IBV_WC_RETRY_EXC_ERR.",
     ),
-    known(
+    event(
         11,
         "IBV_EVENT_LID_CHANGE",
         "11.6.3",
         "The LID of the port changed.",
         &[],
-        NOT_HERE,
+        NOT_SUPPORTED,
     ),
-    known(
+    event(
         12,
         "IBV_EVENT_PKEY_CHANGE",
         "11.6.3",
         "The table of P_Keys changed.",
         &[],
-        NOT_HERE,
+        NOT_SUPPORTED,
     ),
-    known(
+    event(
         13,
         "IBV_EVENT_SM_CHANGE",
         "11.6.3",
         "The subnet manager changed.",
         &[],
-        NOT_HERE,
+        NOT_SUPPORTED,
     ),
-    known(
+    event(
         14,
         "IBV_EVENT_SRQ_ERR",
         "11.6.3",
@@ -185,7 +186,7 @@ pub(super) static ALL: [Known; 19] = [
         ],
         SRQ,
     ),
-    known(
+    event(
         15,
         "IBV_EVENT_SRQ_LIMIT_REACHED",
         "11.6.3",
@@ -193,7 +194,7 @@ pub(super) static ALL: [Known; 19] = [
         &["Receives are taken faster than the program posts them."],
         "post receives, and arm the limit again with ibv_modify_srq.",
     ),
-    known(
+    event(
         16,
         "IBV_EVENT_QP_LAST_WQE_REACHED",
         "11.6.3",
@@ -201,15 +202,15 @@ pub(super) static ALL: [Known; 19] = [
         &["The queue pair entered ERR: `verbenactl why QPN` shows the cause."],
         "poll its CQs; after that the queue pair may be destroyed or reset.",
     ),
-    known(
+    event(
         17,
         "IBV_EVENT_CLIENT_REREGISTER",
         "11.6.3",
         "The subnet manager asks its clients to register again.",
         &[],
-        NOT_HERE,
+        NOT_SUPPORTED,
     ),
-    known(
+    event(
         18,
         "IBV_EVENT_GID_CHANGE",
         "11.6.3",

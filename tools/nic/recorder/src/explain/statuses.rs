@@ -6,7 +6,7 @@ use super::remedy::{CONNECTION, DATAGRAM_ONLY, DEVICE, READ_FIRST, SQE_OR_CONNEC
 use verbena_abi::cqe::WcStatus;
 
 /// The explanation of a status.
-pub(super) struct Known {
+pub(super) struct StatusExplanation {
     pub(super) status: WcStatus,
     /// Text from `ibv_wc_status_str`.
     pub(super) text: &'static str,
@@ -18,8 +18,8 @@ pub(super) struct Known {
 }
 
 /// Makes the explanation of a status of reliable datagrams, which RoCE does not have.
-const fn of_reliable_datagrams(status: WcStatus, text: &'static str) -> Known {
-    Known {
+const fn reliable_datagram_status(status: WcStatus, text: &'static str) -> StatusExplanation {
+    StatusExplanation {
         status,
         text,
         meaning: "This status belongs to reliable datagrams, which RoCE does not have.",
@@ -34,8 +34,8 @@ const fn of_reliable_datagrams(status: WcStatus, text: &'static str) -> Known {
 
 use WcStatus::*;
 
-pub(super) static ALL: [Known; 22] = [
-    Known {
+pub(super) static STATUSES: [StatusExplanation; 22] = [
+    StatusExplanation {
         status: Success,
         text: "success",
         meaning: "The work request is complete; its buffers may be used again.",
@@ -43,7 +43,7 @@ pub(super) static ALL: [Known; 22] = [
         causes: &[],
         remedy: "nothing: this is not an error.",
     },
-    Known {
+    StatusExplanation {
         status: LocLenErr,
         text: "local length error",
         meaning: "The length of the work request's data does not fit.",
@@ -56,7 +56,7 @@ pub(super) static ALL: [Known; 22] = [
         ],
         remedy: CONNECTION,
     },
-    Known {
+    StatusExplanation {
         status: LocQpOpErr,
         text: "local QP operation error",
         meaning: "The queue pair cannot execute the work request as it was posted.",
@@ -70,8 +70,8 @@ pub(super) static ALL: [Known; 22] = [
         ],
         remedy: SQE_OR_CONNECTION,
     },
-    of_reliable_datagrams(LocEecOpErr, "local EE context operation error"),
-    Known {
+    reliable_datagram_status(LocEecOpErr, "local EE context operation error"),
+    StatusExplanation {
         status: LocProtErr,
         text: "local protection error",
         meaning: "An SGE of the work request names memory that the work request may not use.",
@@ -85,7 +85,7 @@ pub(super) static ALL: [Known; 22] = [
         ],
         remedy: SQE_OR_CONNECTION,
     },
-    Known {
+    StatusExplanation {
         status: WrFlushErr,
         text: "Work Request Flushed Error",
         meaning: "The work request was not executed: its queue pair was in ERR, or its send \
@@ -102,7 +102,7 @@ pub(super) static ALL: [Known; 22] = [
         ],
         remedy: READ_FIRST,
     },
-    Known {
+    StatusExplanation {
         status: MwBindErr,
         text: "memory management operation error",
         meaning: "A bind, a fast registration or an invalidate named a key that it may not use.",
@@ -115,7 +115,7 @@ pub(super) static ALL: [Known; 22] = [
         ],
         remedy: CONNECTION,
     },
-    Known {
+    StatusExplanation {
         status: BadRespErr,
         text: "bad response error",
         meaning: "The response does not fit the request.",
@@ -126,7 +126,7 @@ pub(super) static ALL: [Known; 22] = [
         ],
         remedy: CONNECTION,
     },
-    Known {
+    StatusExplanation {
         status: LocAccessErr,
         text: "local access error",
         meaning: "The RDMA WRITE with immediate that took this receive was refused.",
@@ -138,7 +138,7 @@ pub(super) static ALL: [Known; 22] = [
         ],
         remedy: CONNECTION,
     },
-    Known {
+    StatusExplanation {
         status: RemInvReqErr,
         text: "remote invalid request error",
         meaning: "The peer refused the request as invalid (NAK code 1).",
@@ -152,7 +152,7 @@ pub(super) static ALL: [Known; 22] = [
         ],
         remedy: CONNECTION,
     },
-    Known {
+    StatusExplanation {
         status: RemAccessErr,
         text: "remote access error",
         meaning: "The peer refused the remote key or address (NAK code 2).",
@@ -167,7 +167,7 @@ pub(super) static ALL: [Known; 22] = [
         ],
         remedy: CONNECTION,
     },
-    Known {
+    StatusExplanation {
         status: RemOpErr,
         text: "remote operation error",
         meaning: "The peer could not execute the request because of an error on its side (NAK code 3).",
@@ -179,7 +179,7 @@ pub(super) static ALL: [Known; 22] = [
         ],
         remedy: CONNECTION,
     },
-    Known {
+    StatusExplanation {
         status: RetryExcErr,
         text: "transport retry counter exceeded",
         meaning: "The peer did not acknowledge a packet within retry_cnt retries.",
@@ -197,7 +197,7 @@ pub(super) static ALL: [Known; 22] = [
         ],
         remedy: CONNECTION,
     },
-    Known {
+    StatusExplanation {
         status: RnrRetryExcErr,
         text: "RNR retry counter exceeded",
         meaning: "The peer had no receive posted for rnr_retry retries.",
@@ -211,9 +211,9 @@ pub(super) static ALL: [Known; 22] = [
         ],
         remedy: CONNECTION,
     },
-    of_reliable_datagrams(LocRddViolErr, "local RDD violation error"),
-    of_reliable_datagrams(RemInvRdReqErr, "remote invalid RD request"),
-    Known {
+    reliable_datagram_status(LocRddViolErr, "local RDD violation error"),
+    reliable_datagram_status(RemInvRdReqErr, "remote invalid RD request"),
+    StatusExplanation {
         status: RemAbortErr,
         text: "aborted error",
         meaning: "The message was abandoned before its end.",
@@ -224,9 +224,9 @@ pub(super) static ALL: [Known; 22] = [
         remedy: "post the receive again; the queue pair still works. UC does not recover \
                  from loss: use RC if every message has to arrive.",
     },
-    of_reliable_datagrams(InvEecnErr, "invalid EE context number"),
-    of_reliable_datagrams(InvEecStateErr, "invalid EE context state"),
-    Known {
+    reliable_datagram_status(InvEecnErr, "invalid EE context number"),
+    reliable_datagram_status(InvEecStateErr, "invalid EE context state"),
+    StatusExplanation {
         status: FatalErr,
         text: "fatal error",
         meaning: "The device failed.",
@@ -237,7 +237,7 @@ pub(super) static ALL: [Known; 22] = [
         ],
         remedy: DEVICE,
     },
-    Known {
+    StatusExplanation {
         status: RespTimeoutErr,
         text: "response timeout error",
         meaning: "No response arrived in time. Only fault rules cause this status in Verbena.",
@@ -245,7 +245,7 @@ pub(super) static ALL: [Known; 22] = [
         causes: &["A fault rule with `complete` set this status."],
         remedy: CONNECTION,
     },
-    Known {
+    StatusExplanation {
         status: GeneralErr,
         text: "general error",
         meaning: "An error that no other status describes. Only fault rules cause this status in Verbena.",
@@ -256,6 +256,8 @@ pub(super) static ALL: [Known; 22] = [
 ];
 
 /// Returns the explanation of a status.
-pub(super) fn of(status: WcStatus) -> Option<&'static Known> {
-    ALL.iter().find(|known| known.status == status)
+pub(super) fn find(status: WcStatus) -> Option<&'static StatusExplanation> {
+    STATUSES
+        .iter()
+        .find(|explanation| explanation.status == status)
 }

@@ -20,12 +20,12 @@ pub(super) fn status(cause: Syndrome) -> Option<WcStatus> {
 }
 
 /// Returns the place where this code is seen, and the effects at the program or the peer.
-pub(super) fn seen(cause: Syndrome) -> String {
+pub(super) fn reported_as(cause: Syndrome) -> String {
     if let Some(status) = status(cause) {
         let (name, number) = (status.verbs_name(), status.to_raw());
         return format!("vendor_err of a completion with {name} ({number})");
     }
-    let seen = match cause.to_raw() {
+    let place = match cause.to_raw() {
         0x2000..=0x20ff => {
             "the cause of IBV_EVENT_QP_ACCESS_ERR here; the peer's completion has \
              IBV_WC_REM_ACCESS_ERR (10)"
@@ -48,11 +48,11 @@ pub(super) fn seen(cause: Syndrome) -> String {
         }
         _ => "the cause of IBV_EVENT_DEVICE_FATAL",
     };
-    String::from(seen)
+    String::from(place)
 }
 
 /// Returns causes that are more exact than those of the status or event.
-fn own(cause: Syndrome) -> Option<&'static [&'static str]> {
+fn specific_causes(cause: Syndrome) -> Option<&'static [&'static str]> {
     use Syndrome::*;
     Some(match cause {
         RkeyUnknown | LkeyUnknown => &[
@@ -101,11 +101,11 @@ fn own(cause: Syndrome) -> Option<&'static [&'static str]> {
 
 /// Returns the causes of the code, the likeliest first.
 pub(super) fn causes(cause: Syndrome) -> &'static [&'static str] {
-    if let Some(own) = own(cause) {
-        return own;
+    if let Some(causes) = specific_causes(cause) {
+        return causes;
     }
-    if let Some(known) = status(cause).and_then(statuses::of) {
-        return known.causes;
+    if let Some(explanation) = status(cause).and_then(statuses::find) {
+        return explanation.causes;
     }
     let event = match cause.to_raw() {
         0x2000..=0x20ff => 3,
@@ -125,13 +125,13 @@ pub(super) fn causes(cause: Syndrome) -> &'static [&'static str] {
         }
         _ => 8,
     };
-    events::ALL[event].causes
+    events::EVENTS[event].causes
 }
 
 /// Returns the remedy for the code.
 pub(super) fn remedy(cause: Syndrome) -> &'static str {
-    if let Some(known) = status(cause).and_then(statuses::of) {
-        return known.remedy;
+    if let Some(explanation) = status(cause).and_then(statuses::find) {
+        return explanation.remedy;
     }
     match cause.to_raw() {
         0x3000..=0x3003 => CQ,

@@ -3,9 +3,9 @@
 use super::*;
 use verbena_abi::eqe::EventType;
 
-fn of(words: &[&str]) -> Explained {
+fn found(words: &[&str]) -> CodeExplanation {
     let words: Vec<String> = words.iter().map(|word| String::from(*word)).collect();
-    explain(&words).unwrap().told.swap_remove(0)
+    explain(&words).unwrap().explanations.swap_remove(0)
 }
 
 fn refused(words: &[&str]) -> String {
@@ -25,14 +25,14 @@ fn a_status_is_found_by_each_of_its_spellings() {
         "retry_exc_err",
         "transport retry counter exceeded",
     ] {
-        let told = of(&[word]);
+        let explanation = found(&[word]);
         assert_eq!(
-            (told.kind, told.name.as_str()),
-            (Kind::Status, "IBV_WC_RETRY_EXC_ERR"),
+            (explanation.kind, explanation.name.as_str()),
+            (CodeKind::Status, "IBV_WC_RETRY_EXC_ERR"),
             "{word}"
         );
-        assert_eq!(told.clause, Some("11.6.2, 9.7.6.1.3"));
-        assert!(told.causes[0].contains("gone"));
+        assert_eq!(explanation.clause, Some("11.6.2, 9.7.6.1.3"));
+        assert!(explanation.causes[0].contains("gone"));
     }
 }
 
@@ -44,10 +44,10 @@ fn an_event_is_found_by_each_of_its_spellings() {
         "IB_EVENT_QP_FATAL",
         "QpFatal",
     ] {
-        let told = of(&[word]);
+        let explanation = found(&[word]);
         assert_eq!(
-            (told.kind, told.name.as_str()),
-            (Kind::Event, "IBV_EVENT_QP_FATAL"),
+            (explanation.kind, explanation.name.as_str()),
+            (CodeKind::Event, "IBV_EVENT_QP_FATAL"),
             "{word}"
         );
     }
@@ -57,14 +57,14 @@ fn an_event_is_found_by_each_of_its_spellings() {
 fn a_number_of_several_codes_is_explained_as_each() {
     let words = [String::from("1")];
     let answer = explain(&words).unwrap();
-    assert_eq!(answer.told[0].name, "IBV_WC_LOC_LEN_ERR");
+    assert_eq!(answer.explanations[0].name, "IBV_WC_LOC_LEN_ERR");
     let others = answer.others.join("\n");
     for other in ["Flushed", "IBV_EVENT_QP_FATAL", "EPERM"] {
         assert!(others.contains(other), "{other}: {others}");
     }
-    assert_eq!(of(&["0x1"]).name, "Flushed");
-    assert_eq!(of(&["0x2003"]).name, "RkeyBounds");
-    assert_eq!(of(&["8195"]).name, "RkeyBounds");
+    assert_eq!(found(&["0x1"]).name, "Flushed");
+    assert_eq!(found(&["0x2003"]).name, "RkeyBounds");
+    assert_eq!(found(&["8195"]).name, "RkeyBounds");
 }
 
 #[test]
@@ -76,13 +76,18 @@ fn an_errno_is_explained_for_its_verb() {
         ["create_qp", "-22"],
         ["rdma_create_qp", "Invalid argument"],
     ] {
-        let told = of(&words);
-        assert_eq!(told.name, "ibv_create_qp: EINVAL", "{words:?}");
-        assert!(told.causes[0].contains("max_qp_wr"), "{told:?}");
+        let explanation = found(&words);
+        assert_eq!(explanation.name, "ibv_create_qp: EINVAL", "{words:?}");
+        assert!(
+            explanation.causes[0].contains("max_qp_wr"),
+            "{explanation:?}"
+        );
     }
-    assert!(of(&["ibv_post_send"]).name.starts_with("ibv_post_send: "));
+    assert!(found(&["ibv_post_send"])
+        .name
+        .starts_with("ibv_post_send: "));
     // An errno without causes of its own for this verb has the general meaning.
-    assert!(of(&["ibv_poll_cq", "EIO"]).causes[0].contains("dead"));
+    assert!(found(&["ibv_poll_cq", "EIO"]).causes[0].contains("dead"));
 }
 
 #[test]
@@ -100,29 +105,32 @@ fn unknown_codes_are_refused_with_similar_names() {
 
 #[test]
 fn every_code_of_the_contract_is_explained() {
-    for (number, known) in statuses::ALL.iter().enumerate() {
+    for (number, known) in statuses::STATUSES.iter().enumerate() {
         assert_eq!(usize::from(known.status.to_raw()), number);
     }
-    for (number, known) in events::ALL.iter().enumerate() {
+    for (number, known) in events::EVENTS.iter().enumerate() {
         assert_eq!(known.number as usize, number);
     }
     for event in EventType::ALL {
         let name = event.verbs_name();
-        let known = events::ALL.iter().any(|known| known.name == name);
+        let known = events::EVENTS.iter().any(|known| known.name == name);
         assert!(known || *event == EventType::Completion, "{name}");
     }
-    for case in &verbs::CASES {
-        assert!(verbs::find(case.errno).is_some(), "{}", case.errno);
-        assert_eq!(verbs::verb(case.verb), Some(case.verb));
-        assert!(!case.causes.is_empty());
+    for known in &verbs::VERB_ERRNOS {
+        assert!(verbs::find_errno(known.errno).is_some(), "{}", known.errno);
+        assert_eq!(verbs::find_verb(known.verb), Some(known.verb));
+        assert!(!known.causes.is_empty());
     }
-    for told in all() {
-        let name = &told.name;
+    for explanation in all_codes() {
+        let name = &explanation.name;
         let no_error = ["IBV_WC_SUCCESS", "IBV_EVENT_PATH_MIG"].contains(&name.as_str());
-        let not_here = told.remedy.contains("never reports");
-        assert!(no_error || not_here || !told.causes.is_empty(), "{name}");
+        let not_here = explanation.remedy.contains("never reports");
         assert!(
-            !told.meaning.is_empty() && !told.remedy.is_empty(),
+            no_error || not_here || !explanation.causes.is_empty(),
+            "{name}"
+        );
+        assert!(
+            !explanation.meaning.is_empty() && !explanation.remedy.is_empty(),
             "{name}"
         );
     }
@@ -130,11 +138,14 @@ fn every_code_of_the_contract_is_explained() {
 
 #[test]
 fn each_name_is_found_again() {
-    for told in all().iter().filter(|told| told.kind != Kind::Errno) {
-        let found = of(&[&told.name]);
-        assert_eq!(&found, told, "{}", told.name);
+    for explanation in all_codes()
+        .iter()
+        .filter(|explanation| explanation.kind != CodeKind::Errno)
+    {
+        let found = found(&[&explanation.name]);
+        assert_eq!(&found, explanation, "{}", explanation.name);
     }
     // This name is that of a syndrome and of an event, and the spelling decides.
-    assert_eq!(of(&["DeviceFatal"]).kind, Kind::VendorErr);
-    assert_eq!(of(&["DEVICE_FATAL"]).kind, Kind::Event);
+    assert_eq!(found(&["DeviceFatal"]).kind, CodeKind::VendorErr);
+    assert_eq!(found(&["DEVICE_FATAL"]).kind, CodeKind::Event);
 }

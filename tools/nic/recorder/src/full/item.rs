@@ -23,32 +23,32 @@ impl fmt::Debug for Bytes<'_> {
 
 /// Payload that the device model read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Payload<'a> {
+pub enum RecordedPayload<'a> {
     /// The payload could not be read.
     Unreachable,
     /// The payload as it was.
     Bytes(Bytes<'a>),
-    /// The length and the [sum](super::sum) of the payload.
+    /// The length and the [CRC](super::crc32) of the payload.
     Sum(u32, u32),
-    /// The [sums of the parts](super::sums) of the payload.
+    /// The [CRCs of the parts](super::part_crcs) of the payload.
     Sums(Bytes<'a>),
 }
 
 /// A value that can be written to a recording and read from it.
-pub(super) trait Field<'a>: Sized {
+pub(super) trait ItemField<'a>: Sized {
     /// Appends the bytes of the value.
     fn put(&self, to: &mut Vec<u8>);
     /// Takes the value from the front. None if bytes are missing or have no valid value.
     fn take(from: &mut &'a [u8]) -> Option<Self>;
 }
 
-fn take_some<'a>(from: &mut &'a [u8], count: usize) -> Option<&'a [u8]> {
+fn take_bytes<'a>(from: &mut &'a [u8], count: usize) -> Option<&'a [u8]> {
     let (some, rest) = from.split_at_checked(count)?;
     *from = rest;
     Some(some)
 }
 
-impl Field<'_> for u64 {
+impl ItemField<'_> for u64 {
     fn put(&self, to: &mut Vec<u8>) {
         let mut left = *self;
         while left > 0x7f {
@@ -61,7 +61,7 @@ impl Field<'_> for u64 {
     fn take(from: &mut &[u8]) -> Option<Self> {
         let mut value = 0u64;
         for shift in (0..).step_by(7).take(10) {
-            let byte = *take_some(from, 1)?.first()?;
+            let byte = *take_bytes(from, 1)?.first()?;
             let part = u64::from(byte & 0x7f);
             if shift == 63 && part > 1 {
                 return None;
@@ -75,9 +75,9 @@ impl Field<'_> for u64 {
     }
 }
 
-macro_rules! small {
+macro_rules! small_numbers {
     ($($type:ty),+) => {$(
-        impl Field<'_> for $type {
+        impl ItemField<'_> for $type {
             fn put(&self, to: &mut Vec<u8>) {
                 u64::from(*self).put(to);
             }
@@ -88,9 +88,9 @@ macro_rules! small {
         }
     )+};
 }
-small!(u8, u16, u32);
+small_numbers!(u8, u16, u32);
 
-impl Field<'_> for bool {
+impl ItemField<'_> for bool {
     fn put(&self, to: &mut Vec<u8>) {
         to.push((*self).into());
     }
@@ -104,7 +104,7 @@ impl Field<'_> for bool {
     }
 }
 
-impl<'a> Field<'a> for Bytes<'a> {
+impl<'a> ItemField<'a> for Bytes<'a> {
     fn put(&self, to: &mut Vec<u8>) {
         (self.0.len() as u64).put(to);
         to.extend_from_slice(self.0);
@@ -112,11 +112,11 @@ impl<'a> Field<'a> for Bytes<'a> {
 
     fn take(from: &mut &'a [u8]) -> Option<Self> {
         let length = usize::try_from(u64::take(from)?).ok()?;
-        take_some(from, length).map(Bytes)
+        take_bytes(from, length).map(Bytes)
     }
 }
 
-impl<'a> Field<'a> for &'a str {
+impl<'a> ItemField<'a> for &'a str {
     fn put(&self, to: &mut Vec<u8>) {
         Bytes(self.as_bytes()).put(to);
     }
@@ -126,7 +126,7 @@ impl<'a> Field<'a> for &'a str {
     }
 }
 
-impl<'a, T: Field<'a>> Field<'a> for Option<T> {
+impl<'a, T: ItemField<'a>> ItemField<'a> for Option<T> {
     fn put(&self, to: &mut Vec<u8>) {
         self.is_some().put(to);
         self.iter().for_each(|value| value.put(to));
@@ -140,7 +140,7 @@ impl<'a, T: Field<'a>> Field<'a> for Option<T> {
     }
 }
 
-impl<'a> Field<'a> for Payload<'a> {
+impl<'a> ItemField<'a> for RecordedPayload<'a> {
     fn put(&self, to: &mut Vec<u8>) {
         match self {
             Self::Unreachable => to.push(0),
@@ -193,7 +193,7 @@ macro_rules! items {
             /// Takes an item from the front. None if it is incomplete or its kind is not known.
             pub fn take(from: &mut &'a [u8]) -> Option<Self> {
                 match u8::take(from)? {
-                    $($kind => Some(Self::$name { $($field: Field::take(from)?,)* }),)+
+                    $($kind => Some(Self::$name { $($field: ItemField::take(from)?,)* }),)+
                     _ => None,
                 }
             }
@@ -268,7 +268,7 @@ items! {
         /// Bytes at the beginning of the frame.
         head: Bytes<'a>,
         /// Bytes between the beginning and the end.
-        between: Payload<'a>,
+        between: RecordedPayload<'a>,
         /// Bytes at the end of the frame.
         tail: Bytes<'a>,
     },
@@ -332,7 +332,7 @@ items! {
         /// The first headers of the frame.
         head: Bytes<'a>,
         /// All bytes after the first headers.
-        rest: Payload<'a>,
+        rest: RecordedPayload<'a>,
     },
     /// Memory: the device asks if a range of guest memory exists.
     Contains = 22 {
@@ -368,7 +368,7 @@ items! {
         /// Length of the payload in bytes.
         length: u32,
         /// The payload that was read.
-        payload: Payload<'a>,
+        payload: RecordedPayload<'a>,
     },
     /// Memory: payload is about to be written, in parts.
     Payload = 26 {
@@ -409,7 +409,8 @@ items! {
     Same = 30 {
         /// Number of the loads.
         count: u32,
-        /// Sum of their addresses in order ([`Words::follow`](super::Words::follow)).
+        /// Sum of their addresses in order
+        /// ([`WordCache::fold_address`](super::WordCache::fold_address)).
         sum: u64,
     },
     /// Memory: a 32-bit word is stored.

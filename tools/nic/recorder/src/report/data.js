@@ -19,7 +19,7 @@ const element = (name, text, parent, look) => {
 };
 const end = data.rows.length ? data.rows[data.rows.length - 1][TIME] : 0;
 // Returns the text of a row.
-const told = row => {
+const rowText = row => {
 	const psn = row[COUNT] || row[WAY] ? psnText(row[PSN]) + " " : "";
 	return (row[QPN] ? `QP ${hex(row[QPN])} ` : "") + psn + row[TEXT];
 };

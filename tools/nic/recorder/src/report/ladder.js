@@ -45,7 +45,7 @@ function made(row) {
 	entry.href = "#e" + row[ENTRY];
 	entry.textContent = String(row[ENTRY]).padEnd(sizes.entry);
 	time.textContent = seconds(row[TIME]).padStart(sizes.time - 2) + "  ";
-	text.textContent = told(row);
+	text.textContent = rowText(row);
 	return one;
 }
 
@@ -107,7 +107,7 @@ function choose() {
 // Finds the rows to step between: the rows with the text, or the unusual rows if there is no text.
 function look_for() {
 	const text = $("find").value.trim().toLowerCase();
-	const is = text ? row => `${row[ENTRY]} ${seconds(row[TIME])} ${told(row)}`.toLowerCase().includes(text) : row => wrong.has(row[KIND]);
+	const is = text ? row => `${row[ENTRY]} ${seconds(row[TIME])} ${rowText(row)}`.toLowerCase().includes(text) : row => wrong.has(row[KIND]);
 	stops = [];
 	shown.forEach((row, n) => { if (is(row)) stops.push(n); });
 	count();

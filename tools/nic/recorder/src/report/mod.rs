@@ -6,21 +6,21 @@
 //! are made after the page is shown, and cost no layout.
 
 mod errors;
-mod json;
+mod json_writer;
 mod rows;
 
-pub(crate) use errors::until;
+pub(crate) use errors::history_at_error;
 
-use crate::entry::What;
-use crate::facts::{state_name, Facts};
-use json::Json;
+use crate::device_history::{state_name, DeviceHistory};
+use crate::entry::EntryKind;
+use json_writer::JsonWriter;
 use std::collections::BTreeMap;
 use verbena_abi::cqe::WcStatus;
 use verbena_abi::eqe::EventType;
 use verbena_abi::syndrome::Syndrome;
 
 /// The life of one QP.
-struct Life {
+struct QpLifetime {
     qpn: u32,
     owner: u32,
     /// Times at which the QP entered each state.
@@ -28,22 +28,22 @@ struct Life {
 }
 
 /// Writes the lives of QPs: the number, and the time of each change of state.
-fn lives(facts: &Facts, json: &mut Json) {
-    let mut all: Vec<Life> = Vec::new();
-    for entry in facts.all() {
-        let (qpn, owner, state) = match entry.what {
-            What::Created { qpn, owner, .. } => (qpn, owner, String::from("RESET")),
-            What::State { qpn, owner, to, .. } => (qpn, owner, state_name(to)),
-            What::Destroyed { qpn, owner } => (qpn, owner, String::from("destroyed")),
+fn write_qp_lifetimes(history: &DeviceHistory, json: &mut JsonWriter) {
+    let mut all: Vec<QpLifetime> = Vec::new();
+    for entry in history.entries() {
+        let (qpn, owner, state) = match entry.kind {
+            EntryKind::Created { qpn, owner, .. } => (qpn, owner, String::from("RESET")),
+            EntryKind::State { qpn, owner, to, .. } => (qpn, owner, state_name(to)),
+            EntryKind::Destroyed { qpn, owner } => (qpn, owner, String::from("destroyed")),
             _ => continue,
         };
-        let known = all
+        let found = all
             .iter()
             .rposition(|life| (life.qpn, life.owner) == (qpn, owner));
-        let state = (entry.time, state);
-        match known.and_then(|at| all.get_mut(at)) {
+        let state = (entry.time_ns, state);
+        match found.and_then(|at| all.get_mut(at)) {
             Some(life) => life.states.push(state),
-            None => all.push(Life {
+            None => all.push(QpLifetime {
                 qpn,
                 owner,
                 states: vec![state],
@@ -65,17 +65,17 @@ fn lives(facts: &Facts, json: &mut Json) {
 
 /// Writes the CQs: number, counts of successful, failed and flushed completions, times of the first
 /// and the last completion, and the error of the CQ.
-fn cqs(facts: &Facts, json: &mut Json) {
+fn write_cqs(history: &DeviceHistory, json: &mut JsonWriter) {
     #[derive(Default)]
-    struct Cq {
+    struct CqSummary {
         counts: [u64; 3],
         times: Option<(u64, u64)>,
-        death: Option<String>,
+        error: Option<String>,
     }
-    let mut all: BTreeMap<u32, Cq> = BTreeMap::new();
-    for entry in facts.all() {
-        match entry.what {
-            What::Completed { cqn, status, .. } => {
+    let mut all: BTreeMap<u32, CqSummary> = BTreeMap::new();
+    for entry in history.entries() {
+        match entry.kind {
+            EntryKind::Completed { cqn, status, .. } => {
                 let cq = all.entry(cqn).or_default();
                 let at = match WcStatus::from_raw(status) {
                     Some(WcStatus::Success) => 0,
@@ -83,18 +83,18 @@ fn cqs(facts: &Facts, json: &mut Json) {
                     _ => 1,
                 };
                 cq.counts[at] += 1;
-                let first = cq.times.map_or(entry.time, |(first, _)| first);
-                cq.times = Some((first, entry.time));
+                let first = cq.times.map_or(entry.time_ns, |(first, _)| first);
+                cq.times = Some((first, entry.time_ns));
             }
-            What::Event {
-                kind,
+            EntryKind::Event {
+                event_type,
                 number,
                 syndrome,
-            } if kind == EventType::CqErr.to_raw() => {
+            } if event_type == EventType::CqErr.to_raw() => {
                 // The list of errors explains the syndrome.
                 let text = Syndrome::from_raw(syndrome).map_or("", Syndrome::name);
-                let seconds = entry.time as f64 / 1e9;
-                all.entry(number).or_default().death = Some(format!("at {seconds:.6} s: {text}"));
+                let seconds = entry.time_ns as f64 / 1e9;
+                all.entry(number).or_default().error = Some(format!("at {seconds:.6} s: {text}"));
             }
             _ => {}
         }
@@ -107,7 +107,7 @@ fn cqs(facts: &Facts, json: &mut Json) {
         cq.counts.into_iter().for_each(|n| json.number(n));
         json.number(first);
         json.number(last);
-        json.string(&cq.death.unwrap_or_default());
+        json.string(&cq.error.unwrap_or_default());
         json.end(']');
     }
     json.end(']');
@@ -115,13 +115,13 @@ fn cqs(facts: &Facts, json: &mut Json) {
 
 /// Writes the rules that fired, in the order of their first firing: the name, the action, the
 /// count, and the entry of the first firing.
-fn rules(facts: &Facts, json: &mut Json) {
+fn write_rules(history: &DeviceHistory, json: &mut JsonWriter) {
     let mut all: Vec<(u16, u64, u64)> = Vec::new();
-    for (number, entry) in (facts.recording.first..).zip(facts.all()) {
-        let What::Fired { rule, .. } = entry.what else {
+    for (number, entry) in (history.recording.first..).zip(history.entries()) {
+        let EntryKind::Fired { rule, .. } = entry.kind else {
             continue;
         };
-        match all.iter_mut().find(|(known, ..)| *known == rule) {
+        match all.iter_mut().find(|(number, ..)| *number == rule) {
             Some((_, count, _)) => *count += 1,
             None => all.push((rule, 1, number)),
         }
@@ -129,8 +129,8 @@ fn rules(facts: &Facts, json: &mut Json) {
     json.begin('[');
     for (rule, count, first) in all {
         json.begin('[');
-        json.string(&facts.rule(rule));
-        json.string(facts.action(rule).map_or("?", |action| action.name()));
+        json.string(&history.rule_text(rule));
+        json.string(history.action(rule).map_or("?", |action| action.name()));
         json.number(count);
         json.number(first);
         json.end(']');
@@ -138,23 +138,23 @@ fn rules(facts: &Facts, json: &mut Json) {
     json.end(']');
 }
 
-/// Returns the same facts with the time of the first entry as 0, so that all times of a page have
+/// Returns the same history with the time of the first entry as 0, so that all times of a page have
 /// one base, and that time.
-fn rebased(facts: &Facts) -> (Facts, u64) {
-    let mut facts = facts.clone();
-    let times = facts.all().iter().map(|entry| entry.time);
+fn rebased(history: &DeviceHistory) -> (DeviceHistory, u64) {
+    let mut history = history.clone();
+    let times = history.entries().iter().map(|entry| entry.time_ns);
     let base = times.min().unwrap_or(0);
-    for entry in &mut facts.recording.entries {
-        entry.time -= base;
+    for entry in &mut history.recording.entries {
+        entry.time_ns -= base;
     }
-    (facts, base)
+    (history, base)
 }
 
 /// Returns the page. `name` is the name of the file or of the scenario.
-pub fn report(facts: &Facts, name: &str) -> String {
-    let (facts, base) = rebased(facts);
-    let recording = &facts.recording;
-    let mut json = Json::default();
+pub fn report(history: &DeviceHistory, name: &str) -> String {
+    let (history, base) = rebased(history);
+    let recording = &history.recording;
+    let mut json = JsonWriter::default();
     json.begin('{');
     json.key("name");
     json.string(name);
@@ -169,20 +169,20 @@ pub fn report(facts: &Facts, name: &str) -> String {
     json.key("began");
     // The unit is milliseconds because JavaScript has no integers beyond 53 bits. 0 means that the
     // time of day is not known.
-    let began = match recording.power_on {
+    let began = match recording.power_on_ns {
         0 => 0,
-        power_on => power_on.saturating_add(base) / 1_000_000,
+        power_on_ns => power_on_ns.saturating_add(base) / 1_000_000,
     };
     json.number(began);
     json.key("rules");
-    rules(&facts, &mut json);
+    write_rules(&history, &mut json);
     json.key("rows");
-    rows::write(&facts, &mut json);
+    rows::write(&history, &mut json);
     json.key("lives");
-    lives(&facts, &mut json);
+    write_qp_lifetimes(&history, &mut json);
     json.key("cqs");
-    cqs(&facts, &mut json);
-    errors::write(&facts, &mut json);
+    write_cqs(&history, &mut json);
+    errors::write(&history, &mut json);
     json.end('}');
     let scripts = [
         include_str!("data.js"),
@@ -200,20 +200,22 @@ pub fn report(facts: &Facts, name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::entry::{self, Entry};
-    use crate::file::Recording;
-    use crate::why::tests::rule;
+    use crate::diagnosis::tests::rule;
+    use crate::entry::{self, FlightEntry};
+    use crate::flight_recording::FlightRecording;
 
     #[test]
     fn a_page_has_its_data_and_no_external_references() {
-        let entries = (0..).zip(entry::tests::all());
-        let recording = Recording {
+        let entries = (0..).zip(entry::tests::entries_of_each_kind());
+        let recording = FlightRecording {
             reason: String::from("</script><b>"),
-            entries: entries.map(|(time, what)| Entry { time, what }).collect(),
-            ..Recording::default()
+            entries: entries
+                .map(|(time_ns, kind)| FlightEntry { time_ns, kind })
+                .collect(),
+            ..FlightRecording::default()
         };
         let page = report(
-            &Facts::of(recording, vec![Some(rule("x</script>"))]),
+            &DeviceHistory::new(recording, vec![Some(rule("x</script>"))]),
             "</script><i>",
         );
         assert!(page.contains("\"rows\":[["));
@@ -223,16 +225,16 @@ mod tests {
             "the data end the script"
         );
         // The times of a page begin at its first entry, even if the device started long before.
-        let entries = [5_000_000_001, 5_000_002_001].map(|time| Entry {
-            time,
-            what: entry::tests::all()[0],
+        let entries = [5_000_000_001, 5_000_002_001].map(|time_ns| FlightEntry {
+            time_ns,
+            kind: entry::tests::entries_of_each_kind()[0],
         });
-        let late = Recording {
+        let late = FlightRecording {
             entries: entries.to_vec(),
-            ..Recording::default()
+            ..FlightRecording::default()
         };
-        let (late, base) = rebased(&Facts::of(late, Vec::new()));
-        let times: Vec<u64> = late.all().iter().map(|entry| entry.time).collect();
+        let (late, base) = rebased(&DeviceHistory::new(late, Vec::new()));
+        let times: Vec<u64> = late.entries().iter().map(|entry| entry.time_ns).collect();
         assert_eq!((times, base), (vec![0, 2000], 5_000_000_001));
         // The namespace of SVG is not an external reference.
         let page = page.replace("http://www.w3.org/2000/svg", "");

@@ -116,7 +116,7 @@ function nearest(left, top) {
 function say(point) {
 	if (!view) return;
 	view.here.setAttribute("visibility", point ? "visible" : "hidden");
-	$("point").textContent = point ? `entry ${point[4][ENTRY]}, ${seconds(point[0])} s: ${told(point[4])}` : "";
+	$("point").textContent = point ? `entry ${point[4][ENTRY]}, ${seconds(point[0])} s: ${rowText(point[4])}` : "";
 	if (!point) return;
 	view.here.setAttribute("cx", view.x(along(point)));
 	view.here.setAttribute("cy", view.y(point[1] + point[2] / 2));

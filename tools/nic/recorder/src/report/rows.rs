@@ -3,11 +3,12 @@
 //! Rows of the ladder: packets, and other events of QPs between them. The text of each row also
 //! says what its colour shows.
 
-use super::json::Json;
-use crate::entry::{Packet, What};
-use crate::facts::{
-    is_error, is_response, packet_name, packets_name, state_name, work_name, Facts,
+use super::json_writer::JsonWriter;
+use crate::device_history::{
+    is_error, is_response, packet_entry_name, packet_name, state_name, work_request_name,
+    DeviceHistory,
 };
+use crate::entry::{EntryKind, PacketEntry};
 use crate::flags::{LOST, RECV, WRITTEN};
 use std::collections::BTreeMap;
 use verbena_abi::cmd::{CmdStatus, Opcode};
@@ -19,10 +20,10 @@ use verbena_faults::{Action, Direction, On};
 use verbena_transport::psn;
 
 /// The PSN after the last request that was sent, by QPN.
-type Sent = BTreeMap<u32, u32>;
+type NextPsns = BTreeMap<u32, u32>;
 
 /// Returns the kind of row for a response.
-fn response_look(p: &Packet) -> &'static str {
+fn response_row_kind(p: &PacketEntry) -> &'static str {
     match p.detail >> 29 {
         1 if p.detail != 0 => "rnr",
         3 => "nak",
@@ -31,12 +32,12 @@ fn response_look(p: &Packet) -> &'static str {
 }
 
 /// Returns the kind of row for a sent packet.
-fn look(p: &Packet, sent: &mut Sent) -> &'static str {
+fn sent_row_kind(p: &PacketEntry, next_psns: &mut NextPsns) -> &'static str {
     if is_response(p.opcode) {
-        return response_look(p);
+        return response_row_kind(p);
     }
     let end = psn::add(p.psn, p.count.max(1));
-    match sent.get_mut(&p.qpn) {
+    match next_psns.get_mut(&p.qpn) {
         Some(next) if psn::is_behind(p.psn, *next) => {
             if psn::is_behind(*next, end) {
                 *next = end;
@@ -48,25 +49,29 @@ fn look(p: &Packet, sent: &mut Sent) -> &'static str {
             "new"
         }
         None => {
-            sent.insert(p.qpn, end);
+            next_psns.insert(p.qpn, end);
             "new"
         }
     }
 }
 
 /// Forgets the PSNs of a QP that begins anew.
-fn begin_anew(what: &What, sent: &mut Sent) {
-    match *what {
-        What::Created { qpn, .. } | What::Destroyed { qpn, .. } => drop(sent.remove(&qpn)),
-        What::State { qpn, to, .. } if to == QpState::Reset.to_raw() => drop(sent.remove(&qpn)),
-        What::Reset => sent.clear(),
+fn forget_psns(kind: &EntryKind, next_psns: &mut NextPsns) {
+    match *kind {
+        EntryKind::Created { qpn, .. } | EntryKind::Destroyed { qpn, .. } => {
+            next_psns.remove(&qpn);
+        }
+        EntryKind::State { qpn, to, .. } if to == QpState::Reset.to_raw() => {
+            next_psns.remove(&qpn);
+        }
+        EntryKind::Reset => next_psns.clear(),
         _ => {}
     }
 }
 
 /// One row of the ladder.
 #[derive(Default)]
-struct Row {
+struct LadderRow {
     qpn: u32,
     /// QPN of the other QP, or 0.
     peer: u32,
@@ -76,16 +81,16 @@ struct Row {
     /// Packets in a row, or 0 for a row that is not about a packet.
     count: u32,
     /// Direction of a packet that a rule or the random drop changed or dropped.
-    way: Option<Direction>,
+    direction: Option<Direction>,
     /// True if the PSN belongs to the requests of `peer`; otherwise to those of `qpn`.
     is_peers: bool,
     /// For a received packet: the kind of row at its sender, which is "new" for a request.
     as_sent: &'static str,
 }
 
-impl Row {
-    fn packet(p: &Packet, kind: &'static str) -> Self {
-        let mut text = packets_name(p);
+impl LadderRow {
+    fn packet(p: &PacketEntry, kind: &'static str) -> Self {
+        let mut text = packet_entry_name(p);
         if p.bytes > 0 {
             text = format!("{text}, {} bytes", p.bytes);
         }
@@ -103,10 +108,10 @@ impl Row {
             text,
             psn: p.psn,
             count: p.count.max(1),
-            way: None,
+            direction: None,
             is_peers: is_answer != is_in,
             as_sent: match (is_in, is_answer) {
-                (true, true) => response_look(p),
+                (true, true) => response_row_kind(p),
                 (true, false) => "new",
                 _ => "",
             },
@@ -115,8 +120,8 @@ impl Row {
 
     /// Makes the row for a packet that a rule or the random drop affected. `text` describes the
     /// effect.
-    fn touched(
-        way: Direction,
+    fn affected_packet(
+        direction: Direction,
         qpn: u32,
         opcode: u8,
         psn: u32,
@@ -125,13 +130,13 @@ impl Row {
     ) -> Self {
         Self {
             psn,
-            way: Some(way),
-            is_peers: is_response(opcode) == (way == Direction::Out),
-            ..Self::mark(qpn, kind, text)
+            direction: Some(direction),
+            is_peers: is_response(opcode) == (direction == Direction::Out),
+            ..Self::event(qpn, kind, text)
         }
     }
 
-    fn mark(qpn: u32, kind: &'static str, text: String) -> Self {
+    fn event(qpn: u32, kind: &'static str, text: String) -> Self {
         Self {
             qpn,
             kind,
@@ -142,7 +147,7 @@ impl Row {
 
     /// Writes the number of the entry, its time in nanoseconds, and the fields in order. In place
     /// of `is_peers` stands the QPN whose requests have that PSN, or 0.
-    fn write(&self, json: &mut Json, number: u64, time: u64) {
+    fn write(&self, json: &mut JsonWriter, number: u64, time: u64) {
         json.begin('[');
         json.number(number);
         json.number(time);
@@ -152,12 +157,12 @@ impl Row {
         json.string(&self.text);
         json.number(self.psn.into());
         json.number(self.count.into());
-        json.string(match self.way {
+        json.string(match self.direction {
             Some(Direction::Out) => "out",
             Some(Direction::In) => "in",
             None => "",
         });
-        let is_packet = self.count > 0 || self.way.is_some();
+        let is_packet = self.count > 0 || self.direction.is_some();
         let whose = if self.is_peers { self.peer } else { self.qpn };
         json.number(if is_packet { whose.into() } else { 0 });
         json.string(self.as_sent);
@@ -166,7 +171,7 @@ impl Row {
 }
 
 /// Returns the QPN that an event is about, or 0, and the object as the text names it.
-fn subject(event: EventType, number: u32) -> (u32, String) {
+fn event_subject(event: EventType, number: u32) -> (u32, String) {
     use EventType::*;
     match event {
         QpFatal | QpReqErr | QpAccessErr | CommEst | SqDrained | QpLastWqeReached => {
@@ -179,17 +184,17 @@ fn subject(event: EventType, number: u32) -> (u32, String) {
 }
 
 /// Returns ": " and the name of a syndrome, if there is one.
-fn cause(syndrome: u16) -> String {
+fn cause_text(syndrome: u16) -> String {
     Syndrome::from_raw(syndrome).map_or_else(String::new, |s| format!(": {}", s.name()))
 }
 
 /// Makes the row for an entry. None if the ladder does not show the entry.
-fn row(facts: &Facts, what: &What, sent: &mut Sent) -> Option<Row> {
-    Some(match *what {
-        What::Sent(p) => Row::packet(&p, look(&p, sent)),
-        What::Received(p) => Row::packet(&p, "in"),
-        What::Passed {
-            way,
+fn row(history: &DeviceHistory, kind: &EntryKind, next_psns: &mut NextPsns) -> Option<LadderRow> {
+    Some(match *kind {
+        EntryKind::Sent(p) => LadderRow::packet(&p, sent_row_kind(&p, sent)),
+        EntryKind::Received(p) => LadderRow::packet(&p, "in"),
+        EntryKind::Passed {
+            direction,
             flags,
             opcode,
             qpn,
@@ -197,36 +202,36 @@ fn row(facts: &Facts, what: &What, sent: &mut Sent) -> Option<Row> {
             ..
         } if flags & LOST != 0 => {
             let text = format!("{} lost by --drop", packet_name(opcode));
-            Row::touched(way, qpn, opcode, psn, "lost", text)
+            LadderRow::affected_packet(direction, qpn, opcode, psn, "lost", text)
         }
-        What::Fired {
+        EntryKind::Fired {
             rule,
             on,
-            way,
+            direction,
             opcode,
             qpn,
             psn,
             ..
         } => {
-            let action = facts.action(rule);
+            let action = history.action(rule);
             let does = action.map_or_else(String::new, |a| format!(": {}", a.name()));
             let on_what = match on {
                 On::Packet => format!(", {}", packet_name(opcode as u8)),
-                On::Send => format!(", {}", work_name(opcode as u8)),
+                On::Send => format!(", {}", work_request_name(opcode as u8)),
                 _ => String::from(", a command, an event or a moment"),
             };
             let kind = match action {
                 Some(Action::Drop) => "lost",
                 _ => "rule",
             };
-            let text = format!("{}{does}{on_what}", facts.rule(rule));
+            let text = format!("{}{does}{on_what}", history.rule_text(rule));
             if on == On::Packet {
-                Row::touched(way, qpn, opcode as u8, psn, kind, text)
+                LadderRow::affected_packet(direction, qpn, opcode as u8, psn, kind, text)
             } else {
-                Row::mark(qpn, kind, text)
+                LadderRow::event(qpn, kind, text)
             }
         }
-        What::Completed {
+        EntryKind::Completed {
             qpn,
             cqn,
             index,
@@ -242,49 +247,57 @@ fn row(facts: &Facts, what: &What, sent: &mut Sent) -> Option<Row> {
                 _ => "failed",
             };
             let name = status.map_or("?", WcStatus::verbs_name);
-            let what = if flags & RECV != 0 { "receive" } else { "send" };
+            let queue = if flags & RECV != 0 { "receive" } else { "send" };
             let room = if flags & WRITTEN != 0 {
                 ""
             } else {
                 ", no room for it"
             };
-            let text = format!("{name}: {what} {index} (wr_id {wr_id:#x}) in CQ {cqn}{room}");
-            Row::mark(qpn, kind, text)
+            let text = format!("{name}: {queue} {index} (wr_id {wr_id:#x}) in CQ {cqn}{room}");
+            LadderRow::event(qpn, kind, text)
         }
-        What::Work {
+        EntryKind::Work {
             qpn, index, opcode, ..
-        } => Row::mark(qpn, "work", format!("{} {index} begun", work_name(opcode))),
-        What::State {
+        } => LadderRow::event(
+            qpn,
+            "work",
+            format!("{} {index} begun", work_request_name(opcode)),
+        ),
+        EntryKind::State {
             qpn,
             from,
             to,
             syndrome,
             ..
         } => {
-            let why = cause(syndrome);
+            let why = cause_text(syndrome);
             let kind = if is_error(to) { "error" } else { "state" };
             let text = format!("{} to {}{why}", state_name(from), state_name(to));
-            Row::mark(qpn, kind, text)
+            LadderRow::event(qpn, kind, text)
         }
-        What::Event {
-            kind,
+        EntryKind::Event {
+            event_type,
             number,
             syndrome,
         } => {
-            let event = EventType::from_raw(kind);
+            let event = EventType::from_raw(event_type);
             let name = event.map_or("?", EventType::verbs_name);
-            let (qpn, of) = event.map_or((0, String::new()), |event| subject(event, number));
-            Row::mark(qpn, "event", format!("event {name}{of}{}", cause(syndrome)))
+            let (qpn, of) = event.map_or((0, String::new()), |event| event_subject(event, number));
+            LadderRow::event(
+                qpn,
+                "event",
+                format!("event {name}{of}{}", cause_text(syndrome)),
+            )
         }
-        What::Command {
+        EntryKind::Command {
             port_up: Some(up),
             status: 0,
             ..
         } => {
             let text = if up { "up, or has another MTU" } else { "down" };
-            Row::mark(0, "event", format!("the net device is {text}"))
+            LadderRow::event(0, "event", format!("the net device is {text}"))
         }
-        What::Command {
+        EntryKind::Command {
             opcode,
             status,
             syndrome,
@@ -293,15 +306,15 @@ fn row(facts: &Facts, what: &What, sent: &mut Sent) -> Option<Row> {
             let name = verbena_faults::command_name(opcode);
             let name = name.unwrap_or_else(|| format!("{opcode:#04x}"));
             if status == 0 {
-                return Some(Row::mark(
+                return Some(LadderRow::event(
                     0,
                     "event",
                     format!("command {name}: another address"),
                 ));
             }
             let refused = CmdStatus::from_raw(status.into()).map_or("?", CmdStatus::name);
-            let why = cause(syndrome);
-            Row::mark(
+            let why = cause_text(syndrome);
+            LadderRow::event(
                 0,
                 "failed",
                 format!("command {name} refused, {refused}{why}"),
@@ -312,22 +325,22 @@ fn row(facts: &Facts, what: &What, sent: &mut Sent) -> Option<Row> {
 }
 
 /// Writes all rows.
-pub(super) fn write(facts: &Facts, json: &mut Json) {
-    let mut sent = Sent::new();
+pub(super) fn write(history: &DeviceHistory, json: &mut JsonWriter) {
+    let mut next_psns = NextPsns::new();
     // Peers of the QPs. The entry of a firing does not name the peer.
     let mut peers: BTreeMap<u32, u32> = BTreeMap::new();
     json.begin('[');
-    for (number, entry) in (facts.recording.first..).zip(facts.all()) {
-        begin_anew(&entry.what, &mut sent);
-        let Some(mut row) = row(facts, &entry.what, &mut sent) else {
+    for (number, entry) in (history.recording.first..).zip(history.entries()) {
+        forget_psns(&entry.kind, &mut next_psns);
+        let Some(mut row) = row(history, &entry.kind, &mut next_psns) else {
             continue;
         };
         if row.count > 0 {
             peers.insert(row.qpn, row.peer);
-        } else if row.way.is_some() {
+        } else if row.direction.is_some() {
             row.peer = peers.get(&row.qpn).copied().unwrap_or(0);
         }
-        row.write(json, number, entry.time);
+        row.write(json, number, entry.time_ns);
     }
     json.end(']');
 }
@@ -338,68 +351,76 @@ mod tests {
 
     #[test]
     fn a_row_has_a_text_and_the_owner_of_its_psn() {
-        let ack = |detail| Packet {
+        let ack = |detail| PacketEntry {
             qpn: 1,
             peer: 2,
             opcode: 0x11,
             detail,
-            ..Packet::default()
+            ..PacketEntry::default()
         };
-        let request = Packet {
+        let request = PacketEntry {
             opcode: 4,
             ..ack(0)
         };
         let rows = [
-            (Row::packet(&request, "new"), "SEND Only", 1, ""),
+            (LadderRow::packet(&request, "new"), "SEND Only", 1, ""),
             (
-                Row::packet(&request, "again"),
+                LadderRow::packet(&request, "again"),
                 "SEND Only, sent again",
                 1,
                 "",
             ),
-            (Row::packet(&request, "in"), "SEND Only, received", 2, "new"),
-            (Row::packet(&ack(0x2c << 24), "rnr"), "RNR NAK", 2, ""),
             (
-                Row::packet(&ack(0x2c << 24), "in"),
+                LadderRow::packet(&request, "in"),
+                "SEND Only, received",
+                2,
+                "new",
+            ),
+            (LadderRow::packet(&ack(0x2c << 24), "rnr"), "RNR NAK", 2, ""),
+            (
+                LadderRow::packet(&ack(0x2c << 24), "in"),
                 "RNR NAK, received",
                 1,
                 "rnr",
             ),
         ];
         for (row, text, whose, as_sent) in rows {
-            let mut json = Json::default();
+            let mut json = JsonWriter::default();
             row.write(&mut json, 5, 6);
             let kind = row.kind;
             let expected =
                 format!("[5,6,1,2,\"{kind}\",\"{text}\",0,1,\"\",{whose},\"{as_sent}\"]");
             assert_eq!(json.text(), expected);
         }
-        let row = Row::touched(Direction::In, 1, 0x11, 0, "rule", String::new());
+        let row = LadderRow::affected_packet(Direction::In, 1, 0x11, 0, "rule", String::new());
         assert!(
             !row.is_peers,
             "a received response has the PSN of a request of the receiver"
         );
-        assert_eq!(subject(EventType::CqErr, 9), (0, String::from(" of CQ 9")));
-        assert_eq!(subject(EventType::QpFatal, 9), (9, String::new()));
+        assert_eq!(
+            event_subject(EventType::CqErr, 9),
+            (0, String::from(" of CQ 9"))
+        );
+        assert_eq!(event_subject(EventType::QpFatal, 9), (9, String::new()));
     }
 
     #[test]
     fn retransmissions_are_marked() {
-        let sent = |psn, count| Packet {
+        let sent = |psn, count| PacketEntry {
             qpn: 1,
             psn,
             count,
-            ..Packet::default()
+            ..PacketEntry::default()
         };
-        let mut so_far = Sent::new();
-        let looks = [(5, 3), (8, 1), (6, 1), (6, 5), (11, 1)];
-        let looks = looks.map(|(psn, count)| look(&sent(psn, count), &mut so_far));
-        assert_eq!(looks, ["new", "new", "again", "again", "new"]);
+        let mut next_psns = NextPsns::new();
+        let kinds = [(5, 3), (8, 1), (6, 1), (6, 5), (11, 1)];
+        let kinds = kinds.map(|(psn, count)| sent_row_kind(&sent(psn, count), &mut next_psns));
+        assert_eq!(kinds, ["new", "new", "again", "again", "new"]);
         for (qpn, expected) in [(2, "again"), (1, "new")] {
-            begin_anew(&What::Destroyed { qpn, owner: 3 }, &mut so_far);
-            assert_eq!(look(&sent(5, 1), &mut so_far), expected);
+            forget_psns(&EntryKind::Destroyed { qpn, owner: 3 }, &mut next_psns);
+            assert_eq!(sent_row_kind(&sent(5, 1), &mut next_psns), expected);
         }
-        begin_anew(&What::Reset, &mut so_far);
-        assert_eq!(look(&sent(5, 1), &mut so_far), "new");
+        forget_psns(&EntryKind::Reset, &mut next_psns);
+        assert_eq!(sent_row_kind(&sent(5, 1), &mut next_psns), "new");
     }
 }

@@ -29,7 +29,7 @@ use taped::Taped;
 use verbena_abi::cmd::CmdStatus;
 use verbena_abi::syndrome::Syndrome;
 use verbena_faults::{Action, Field, RuleSet};
-use verbena_recorder::full::{Bytes, Item, Sink, Tape};
+use verbena_recorder::full::{Bytes, FullRecordingWriter, Item, PieceSink};
 
 /// Bits of the flags in [`Item::Begin`].
 const WIRE_LOCAL: u32 = 1;
@@ -41,7 +41,7 @@ const ASKS_FOR_GIDS: u32 = 16;
 /// State of a full recording while it is on.
 #[derive(Debug)]
 struct Full {
-    tape: Tape,
+    tape: FullRecordingWriter,
     json: fn(&RuleSet) -> String,
     /// True while a call of the model has not returned.
     open: bool,
@@ -61,7 +61,7 @@ impl Full {
     fn answer(&mut self, item: Option<Item<'_>>) {
         self.open = false;
         item.iter().for_each(|item| self.tape.put(item));
-        self.tape.pause();
+        self.tape.end_call();
     }
 
     /// Records a call that does not access guest memory.
@@ -76,7 +76,7 @@ pub struct Wish {
     /// Number that identifies the recording, so that a client ends only its own recording.
     pub number: u64,
     /// Destination of the recorded data.
-    pub sink: Sink,
+    pub sink: PieceSink,
     /// Function that writes rules as JSON.
     pub json: fn(&RuleSet) -> String,
     /// Time of day, in nanoseconds since 1970, at which the device clock was 0.
@@ -212,7 +212,7 @@ impl Device {
             power_on,
         };
         self.boundary.full = Some(Rc::new(RefCell::new(Full {
-            tape: Tape::new(sink, &begin),
+            tape: FullRecordingWriter::new(sink, &begin),
             json,
             open: false,
         })));
@@ -230,7 +230,7 @@ impl Device {
             if full.open {
                 full.tape.put(&Item::Panicked {});
             }
-            full.tape.end(reason);
+            full.tape.finish(reason);
         }
     }
 
@@ -251,7 +251,7 @@ impl Device {
     fn drop_failed_tape(&mut self) {
         let failed = self.boundary.full.as_ref().and_then(|full| {
             let full = full.try_borrow().ok()?;
-            full.tape.failed().map(String::from)
+            full.tape.failure().map(String::from)
         });
         if failed.is_some() {
             self.boundary.full = None;
@@ -319,7 +319,9 @@ impl Device {
         let begin = |full: &mut Full| {
             let count = frames.len() as u32;
             full.call(&Item::Frames { now, count });
-            frames.iter().for_each(|frame| full.tape.frame(frame));
+            frames
+                .iter()
+                .for_each(|frame| full.tape.received_frame(frame));
         };
         self.taped(
             mem,
@@ -394,7 +396,7 @@ impl Device {
             let mut full = full.borrow_mut();
             let json = (full.json)(set);
             if value_matters(set) {
-                full.tape.keep_payload();
+                full.tape.record_payload_verbatim();
             }
             full.call(&Item::AddRules {
                 now,
@@ -420,7 +422,7 @@ impl Device {
     #[cold]
     pub(super) fn tape_sent(&mut self, frame: &[u8]) {
         if let Some(full) = &self.boundary.full {
-            full.borrow_mut().tape.sent(frame);
+            full.borrow_mut().tape.sent_frame(frame);
         }
     }
 }

@@ -12,8 +12,8 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use verbena_abi::cmd::CmdStatus;
 use verbena_abi::syndrome::Syndrome;
 use verbena_faults::{Rule, RuleSet};
-use verbena_recorder::full::{forge, sent, Item, Payload, Reader};
-use verbena_recorder::{Entry, What, MAX_ENTRIES, WORDS};
+use verbena_recorder::full::{forge, sent_item, FullRecordingReader, Item, RecordedPayload};
+use verbena_recorder::{EntryKind, FlightEntry, ENTRY_WORDS, MAX_ENTRIES};
 
 /// Result of a replay in which the model did everything as recorded.
 #[derive(Clone, Debug, Default)]
@@ -48,7 +48,7 @@ pub struct Replayed {
     /// Number of the first entry in `recorded`, as the flight recorder counts entries.
     pub first: u64,
     /// Last entries of a flight recorder that ran during the replay.
-    pub recorded: VecDeque<[u64; WORDS]>,
+    pub recorded: VecDeque<[u64; ENTRY_WORDS]>,
     /// Rules that the entries in `recorded` name.
     pub rules: Vec<Rule>,
 }
@@ -62,14 +62,14 @@ impl Replayed {
             return;
         };
         for words in &more.entries {
-            match Entry::unpack(words).map(|entry| entry.what) {
-                Some(What::Work { .. }) => self.work_requests += 1,
-                Some(What::Sent(packet)) => {
+            match FlightEntry::unpack(words).map(|entry| entry.kind) {
+                Some(EntryKind::Work { .. }) => self.work_requests += 1,
+                Some(EntryKind::Sent(packet)) => {
                     self.packets += u64::from(packet.count.max(1));
                     self.bytes += u64::from(packet.bytes);
                 }
-                Some(What::Completed { .. }) => self.completions += 1,
-                Some(What::Event { .. }) => self.events += 1,
+                Some(EntryKind::Completed { .. }) => self.completions += 1,
+                Some(EntryKind::Event { .. }) => self.events += 1,
                 _ => {}
             }
         }
@@ -126,11 +126,11 @@ pub fn replay(
     bytes: &[u8],
     rules: impl Fn(&str) -> Result<RuleSet, String>,
 ) -> Result<Replayed, Stopped> {
-    let reader = Reader::new(bytes).map_err(|bad| Stopped::Bad { entry: 0, bad })?;
+    let reader = FullRecordingReader::new(bytes).map_err(|bad| Stopped::Bad { entry: 0, bad })?;
     let mem = Played::new(reader);
     let no_begin = Stopped::Bad {
         entry: 0,
-        bad: verbena_recorder::full::Bad::Begin,
+        bad: verbena_recorder::full::FullRecordingError::NoBegin,
     };
     let Some(Item::Begin {
         mac,
@@ -236,7 +236,7 @@ impl<'a> Player<'a> {
             Item::Sent { .. } => {
                 self.found.frames += 1;
                 let frame = self.device.next_frame();
-                let came = frame.as_ref().map(|frame| sent(frame));
+                let came = frame.as_ref().map(|frame| sent_item(frame));
                 let same = came == Some(*item);
                 self.same(same, item, || format!("{came:x?}"))
             }
@@ -331,13 +331,13 @@ impl<'a> Player<'a> {
 }
 
 /// Rebuilds a frame from the recorded parts.
-fn frame(head: &[u8], between: Payload<'_>, tail: &[u8]) -> Vec<u8> {
+fn frame(head: &[u8], between: RecordedPayload<'_>, tail: &[u8]) -> Vec<u8> {
     let forged;
     let between = match between {
-        Payload::Unreachable => &[][..],
-        Payload::Bytes(bytes) | Payload::Sums(bytes) => bytes.0,
+        RecordedPayload::Unreachable => &[][..],
+        RecordedPayload::Bytes(bytes) | RecordedPayload::Sums(bytes) => bytes.0,
         // No frame of the port is longer than this, but the file may contain any length.
-        Payload::Sum(length, sum) => {
+        RecordedPayload::Sum(length, sum) => {
             forged = forge(length.min(1 << 16) as usize, sum);
             &forged
         }

@@ -6,7 +6,10 @@
 use crate::memory::{Access, GuestMemory, Unreachable};
 use std::cell::{RefCell, RefMut};
 use std::fmt;
-use verbena_recorder::full::{forge, forge_parts, sum, Bad, Bytes, Item, Payload, Reader, Words};
+use verbena_recorder::full::{
+    crc32, forge, forge_parts, Bytes, FullRecordingError, FullRecordingReader, Item,
+    RecordedPayload, WordCache,
+};
 
 /// Reason for which a replay has stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,7 +28,7 @@ pub enum Stopped {
         /// Number of the entry that cannot be read.
         entry: u64,
         /// Error that the reader found there.
-        bad: Bad,
+        bad: FullRecordingError,
     },
 }
 
@@ -47,9 +50,9 @@ impl fmt::Display for Stopped {
 
 /// Position in the recording, and the state of its decoder.
 struct Place<'a> {
-    reader: Reader<'a>,
+    reader: FullRecordingReader<'a>,
     ahead: Option<Item<'a>>,
-    words: Words,
+    words: WordCache,
     /// Number of loads of known words that are left of an [`Item::Same`]; the sum of their
     /// addresses so far, and the sum that all of them have to give.
     left: u32,
@@ -93,11 +96,11 @@ impl<'a> Place<'a> {
 }
 
 impl<'a> Played<'a> {
-    pub(super) fn new(reader: Reader<'a>) -> Self {
+    pub(super) fn new(reader: FullRecordingReader<'a>) -> Self {
         Self(RefCell::new(Place {
             reader,
             ahead: None,
-            words: Words::default(),
+            words: WordCache::default(),
             left: 0,
             sum: 0,
             wanted: 0,
@@ -222,7 +225,7 @@ impl GuestMemory for Played<'_> {
             }
         }
         place.left = place.left.saturating_sub(1);
-        place.sum = Words::follow(place.sum, addr);
+        place.sum = WordCache::fold_address(place.sum, addr);
         let is_other = place.left == 0 && place.sum != place.wanted;
         match place.words.get(addr) {
             Some(value) if !is_other => Ok(value),
@@ -262,15 +265,17 @@ impl GuestMemory for Played<'_> {
         let payload = recorded!(self, format!("a read of {} bytes of payload at {addr:#x}", to.len()),
             Item::ReadPayload { addr: a, length, payload } if a == addr && length as usize == to.len() => payload);
         match payload {
-            Payload::Unreachable => Err(Unreachable),
-            Payload::Bytes(bytes) => fill(to, Some(bytes)),
-            Payload::Sum(_, sum) => fill(to, Some(Bytes(&forge(to.len(), sum)))),
-            Payload::Sums(sums) => fill(to, Some(Bytes(&forge_parts(to.len(), place, sums.0)))),
+            RecordedPayload::Unreachable => Err(Unreachable),
+            RecordedPayload::Bytes(bytes) => fill(to, Some(bytes)),
+            RecordedPayload::Sum(_, sum) => fill(to, Some(Bytes(&forge(to.len(), sum)))),
+            RecordedPayload::Sums(sums) => {
+                fill(to, Some(Bytes(&forge_parts(to.len(), place, sums.0))))
+            }
         }
     }
 
     fn begin_payload(&self, bytes: &[u8]) {
-        let own = sum(bytes);
+        let own = crc32(bytes);
         recorded!(self, format!("{} bytes of payload with the sum {own:#x}", bytes.len()),
             Item::Payload { length, sum } if (length as usize, sum) == (bytes.len(), own) => ());
     }

@@ -5,7 +5,7 @@
 use super::Full;
 use crate::memory::{Access, GuestMemory};
 use std::cell::{RefCell, RefMut};
-use verbena_recorder::full::{sum, Bytes, Item, Tape};
+use verbena_recorder::full::{crc32, Bytes, FullRecordingWriter, Item};
 
 /// Guest memory with the recording of its accesses.
 pub(super) struct Taped<'a, M> {
@@ -18,7 +18,7 @@ impl<'a, M> Taped<'a, M> {
         Self { mem, full }
     }
 
-    fn tape(&self) -> RefMut<'_, Tape> {
+    fn tape(&self) -> RefMut<'_, FullRecordingWriter> {
         RefMut::map(self.full.borrow_mut(), |full| &mut full.tape)
     }
 }
@@ -53,7 +53,7 @@ impl<M: GuestMemory> GuestMemory for Taped<'_, M> {
     fn copy_from(&self, to: u64, of: &Self, from: u64, length: usize) -> Access {
         // The sum is taken before the copy, because the two ranges may overlap.
         let mut bytes = vec![0; length];
-        let was = of.mem.read(from, &mut bytes).map(|()| sum(&bytes));
+        let was = of.mem.read(from, &mut bytes).map(|()| crc32(&bytes));
         let done = self.mem.copy_from(to, of.mem, from, length);
         self.tape().put(&Item::Copy {
             to,
@@ -126,7 +126,7 @@ impl<M: GuestMemory> GuestMemory for Taped<'_, M> {
     fn begin_payload(&self, bytes: &[u8]) {
         self.tape().put(&Item::Payload {
             length: bytes.len() as u32,
-            sum: sum(bytes),
+            sum: crc32(bytes),
         });
     }
 

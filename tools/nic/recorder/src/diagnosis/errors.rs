@@ -3,25 +3,25 @@
 //! Lists every error of a recording in order, each as it was at its time. This includes errors of
 //! QPs that no longer exist.
 
-use super::cause::{self, times};
-use super::quiet::notes;
-use super::{peer, syndrome_text, why, why_event};
-use crate::entry::What;
-use crate::facts::{is_error, Facts, Name};
-use crate::report::until;
+use super::cause::times_text;
+use super::observations::peer_observations;
+use super::{diagnose_event, diagnose_qp, peer, rules, syndrome_text};
+use crate::device_history::{is_error, DeviceHistory, QpName};
+use crate::entry::EntryKind;
+use crate::report::history_at_error;
 use std::collections::HashSet;
 use verbena_abi::cmd::CmdStatus;
 use verbena_abi::cqe::WcStatus;
 use verbena_abi::syndrome::Syndrome;
 
 /// Most errors that are listed with their chains.
-const TOLD: usize = 64;
+const MAX_LISTED: usize = 64;
 
 /// One error of a recording.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
+pub struct RecordedError {
     /// The QP, the CQ, the SRQ, the device or the command that failed.
-    pub who: String,
+    pub object: String,
     /// Number of the entry. None if the moment of the error was not recorded.
     pub entry: Option<u64>,
     /// True if a later ibv_modify_qp took the QP out of its error state, or if the error changed no
@@ -33,24 +33,24 @@ pub struct Failure {
 
 /// All errors of a recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Errors {
+pub struct ErrorList {
     /// The first 64 errors, in order; those whose moment was not recorded are last.
-    pub told: Vec<Failure>,
+    pub errors: Vec<RecordedError>,
     /// Number of errors that are not in the list.
     pub left_out: usize,
     /// The queue pairs that programs moved to ERR themselves, which is no error.
-    pub moved: Vec<String>,
-    /// Without an error: observations that may explain a failure of a peer.
+    pub moved_by_program: Vec<String>,
+    /// Without an error: observations that may explain an error of a peer.
     pub notes: Vec<String>,
     /// Number of the first entry, and number of entries.
     pub recorded: (u64, usize),
 }
 
-impl Errors {
+impl ErrorList {
     /// Returns the errors as lines of text.
     pub fn lines(&self) -> Vec<String> {
         let mut out = Vec::new();
-        let count = self.told.len() + self.left_out;
+        let count = self.errors.len() + self.left_out;
         match count {
             0 => {
                 out.push(String::from("No error."));
@@ -59,19 +59,19 @@ impl Errors {
             1 => {}
             n => out.push(format!("{n} errors, in order:\n")),
         }
-        for (n, failure) in (1..).zip(&self.told) {
+        for (n, error) in (1..).zip(&self.errors) {
             let number = if count > 1 {
                 format!("{n}. ")
             } else {
                 String::new()
             };
-            out.push(format!("{number}{}", failure.lines.join("\n   ")));
+            out.push(format!("{number}{}", error.lines.join("\n   ")));
         }
         if self.left_out > 0 {
             out.push(format!("{} more are not told here.", self.left_out));
         }
-        if !self.moved.is_empty() {
-            let who = self.moved.join(", ");
+        if !self.moved_by_program.is_empty() {
+            let who = self.moved_by_program.join(", ");
             out.push(format!(
                 "Programs moved queue pairs to ERR themselves (ibv_modify_qp, rdma_disconnect, or \
                  a process that ended), which is no error: {who}."
@@ -92,63 +92,66 @@ impl Errors {
     }
 
     /// Returns the first error that was not repaired.
-    pub fn lasting(&self) -> Option<&Failure> {
-        self.told.iter().find(|failure| !failure.is_repaired)
+    pub fn first_unrepaired(&self) -> Option<&RecordedError> {
+        self.errors.iter().find(|error| !error.is_repaired)
     }
 
     /// Returns a line about one error: the event, the status that the program got, and a reason
     /// outside of the QP. The line ends with the next error and the number of further errors.
-    pub fn line(&self, failure: &Failure) -> String {
-        let lines = &failure.lines;
-        let mut told = lines.first().cloned().unwrap_or_default();
-        if let Some(status) = failure.status() {
+    pub fn summary(&self, error: &RecordedError) -> String {
+        let lines = &error.lines;
+        let mut text = lines.first().cloned().unwrap_or_default();
+        if let Some(status) = error.status() {
             // For a QP that goes on, the first line has the status already.
-            if !told.contains(status) {
-                told += &format!(" {status}.");
+            if !text.contains(status) {
+                text += &format!(" {status}.");
             }
         }
         // Users rarely expect a rule as the cause, so a rule takes precedence over the peer.
         let rule = lines
             .iter()
             .find(|line| line.contains("ule \"") || line.starts_with("Rules at "));
-        if let Some(reason) = rule.or_else(|| peer::outer(lines)) {
-            told += &format!(" {reason}");
+        if let Some(reason) = rule.or_else(|| peer::external_reason(lines)) {
+            text += &format!(" {reason}");
         }
         // If a responder found the error, the next error is often that of the requester, whose
         // program gets the status.
         let next = self
-            .told
+            .errors
             .iter()
-            .skip_while(|other| *other != failure)
+            .skip_while(|other| *other != error)
             .nth(1)
-            .map_or_else(String::new, Failure::short);
-        match (self.told.len() + self.left_out).saturating_sub(1) {
-            0 => told,
-            1 if !next.is_empty() => format!("{told} There is one more error: {next}."),
-            1 => told + " There is one more error.",
-            n if !next.is_empty() => format!("{told} There are {n} more errors, next {next}."),
-            n => format!("{told} There are {n} more errors."),
+            .map_or_else(String::new, RecordedError::short_text);
+        match (self.errors.len() + self.left_out).saturating_sub(1) {
+            0 => text,
+            1 if !next.is_empty() => format!("{text} There is one more error: {next}."),
+            1 => text + " There is one more error.",
+            n if !next.is_empty() => format!("{text} There are {n} more errors, next {next}."),
+            n => format!("{text} There are {n} more errors."),
         }
     }
 }
 
-impl Failure {
+impl RecordedError {
     /// Returns the part of a line that names the completion in error and its status, if there is
     /// one.
     fn status(&self) -> Option<&str> {
-        let told = |line: &&String| line.contains(" completed with IBV_WC_");
-        let line = self.lines.iter().find(told)?;
+        let is_completion = |line: &&String| line.contains(" completed with IBV_WC_");
+        let line = self.lines.iter().find(is_completion)?;
         Some(line.split_once(" in CQ")?.0)
     }
 
     /// Returns the failed object, and the name of its status.
-    fn short(&self) -> String {
+    fn short_text(&self) -> String {
         let name = self.status().and_then(|status| status.rsplit(' ').next());
-        name.map_or_else(|| self.who.clone(), |name| format!("{}, {name}", self.who))
+        name.map_or_else(
+            || self.object.clone(),
+            |name| format!("{}, {name}", self.object),
+        )
     }
 
     /// True if the device of the peer found the error and reported it with a NAK.
-    pub fn is_told_by_another(&self) -> bool {
+    pub fn is_reported_by_remote_device(&self) -> bool {
         let has = |part: &str| self.lines.iter().any(|line| line.contains(part));
         has("It received a NAK") && has(" is of another device")
     }
@@ -156,13 +159,13 @@ impl Failure {
 
 /// Returns a command that the device refused. A command that only had to be repeated is not an
 /// error.
-fn refused(facts: &Facts, at: usize) -> Option<Failure> {
-    let What::Command {
+fn refused_command(history: &DeviceHistory, at: usize) -> Option<RecordedError> {
+    let EntryKind::Command {
         opcode,
         status,
         syndrome,
         ..
-    } = facts.all().get(at)?.what
+    } = history.entries().get(at)?.kind
     else {
         return None;
     };
@@ -176,31 +179,38 @@ fn refused(facts: &Facts, at: usize) -> Option<Failure> {
     let lines = vec![format!(
         "The device refused the command {name} ({}), {}: {cause}",
         status.name(),
-        facts.moment(at)
+        history.time_text(at)
     )];
-    let failure = failure(facts, at, format!("command {name}"), lines);
-    Some(Failure {
+    let error = recorded_error(history, at, format!("command {name}"), lines);
+    Some(RecordedError {
         is_repaired: true,
-        ..failure
+        ..error
     })
 }
 
-fn failure(facts: &Facts, at: usize, who: String, lines: Vec<String>) -> Failure {
-    Failure {
-        who,
-        entry: Some(facts.recording.first + at as u64),
+fn recorded_error(
+    history: &DeviceHistory,
+    at: usize,
+    object: String,
+    lines: Vec<String>,
+) -> RecordedError {
+    RecordedError {
+        object,
+        entry: Some(history.recording.first + at as u64),
         is_repaired: false,
         lines,
     }
 }
 
 /// True if the QP went on to a state other than an error state.
-fn is_repaired(facts: &Facts, at: usize, qpn: u32) -> bool {
-    let later = facts.all().get(at + 1..).unwrap_or_default();
-    let next = later.iter().find_map(|entry| match entry.what {
-        What::State { qpn: n, to, .. } if n == qpn => Some(!is_error(to)),
-        What::Created { qpn: n, .. } | What::Destroyed { qpn: n, .. } if n == qpn => Some(false),
-        What::Reset => Some(false),
+fn is_repaired(history: &DeviceHistory, at: usize, qpn: u32) -> bool {
+    let later = history.entries().get(at + 1..).unwrap_or_default();
+    let next = later.iter().find_map(|entry| match entry.kind {
+        EntryKind::State { qpn: n, to, .. } if n == qpn => Some(!is_error(to)),
+        EntryKind::Created { qpn: n, .. } | EntryKind::Destroyed { qpn: n, .. } if n == qpn => {
+            Some(false)
+        }
+        EntryKind::Reset => Some(false),
         _ => None,
     });
     next.unwrap_or(false)
@@ -208,16 +218,16 @@ fn is_repaired(facts: &Facts, at: usize, qpn: u32) -> bool {
 
 /// Returns a completion in error of a QP that went on nevertheless. Only an abandoned message or a
 /// datagram ends in this way.
-fn completed(facts: &Facts, at: usize) -> Option<Failure> {
-    let all = facts.all();
-    let What::Completed {
+fn failed_completion(history: &DeviceHistory, at: usize) -> Option<RecordedError> {
+    let all = history.entries();
+    let EntryKind::Completed {
         qpn,
         cqn,
         status,
         syndrome,
         wr_id,
         ..
-    } = all.get(at)?.what
+    } = all.get(at)?.kind
     else {
         return None;
     };
@@ -225,14 +235,16 @@ fn completed(facts: &Facts, at: usize) -> Option<Failure> {
     if matches!(status, WcStatus::Success | WcStatus::WrFlushErr) {
         return None;
     }
-    let state = |what: &What| match *what {
-        What::State { qpn: n, to, .. } if n == qpn => Some(is_error(to)),
-        What::Created { qpn: n, .. } | What::Destroyed { qpn: n, .. } if n == qpn => Some(false),
+    let state = |kind: &EntryKind| match *kind {
+        EntryKind::State { qpn: n, to, .. } if n == qpn => Some(is_error(to)),
+        EntryKind::Created { qpn: n, .. } | EntryKind::Destroyed { qpn: n, .. } if n == qpn => {
+            Some(false)
+        }
         _ => None,
     };
     // The entry of the change of state is next to that of the completion, before or after it.
-    let before = all[..at].iter().rev().find_map(|entry| state(&entry.what));
-    let after = all[at..].iter().find_map(|entry| state(&entry.what));
+    let before = all[..at].iter().rev().find_map(|entry| state(&entry.kind));
+    let after = all[at..].iter().find_map(|entry| state(&entry.kind));
     if before == Some(true) || after == Some(true) {
         return None;
     }
@@ -241,36 +253,36 @@ fn completed(facts: &Facts, at: usize) -> Option<Failure> {
     let mut lines = vec![format!(
         "A work request of {} (wr_id {wr_id:#x}) completed with {name} in CQ {cqn}, {}: {cause} \
          The queue pair goes on.",
-        Name(qpn),
-        facts.moment(at)
+        QpName(qpn),
+        history.time_text(at)
     )];
     // An unreliable message loses its packets on the way from the peer, so rules at the peer count
     // too.
-    let peer = facts.qp(qpn).and_then(|qp| facts.local_peer(&qp));
+    let peer = history.qp(qpn).and_then(|qp| history.local_peer(&qp));
     for qpn in [Some(qpn), peer.map(|peer| peer.qpn)].into_iter().flatten() {
-        cause::rules(facts, qpn, at, &mut lines);
+        rules::append_rules(history, qpn, at, &mut lines);
     }
-    let failure = failure(facts, at, Name(qpn).to_string(), lines);
-    Some(Failure {
+    let error = recorded_error(history, at, QpName(qpn).to_string(), lines);
+    Some(RecordedError {
         is_repaired: true,
-        ..failure
+        ..error
     })
 }
 
 /// The error at an index. `Error(None)` is an error whose chain is not wanted, since a chain takes
 /// a while to make.
-enum Found {
-    Nothing,
-    Moved(u32),
-    Error(Option<Failure>),
+enum EntryOutcome {
+    NoError,
+    MovedByProgram(u32),
+    Error(Option<RecordedError>),
 }
 
-fn look(facts: &Facts, at: usize, is_wanted: bool) -> Found {
-    let Some(entry) = facts.all().get(at) else {
-        return Found::Nothing;
+fn classify(history: &DeviceHistory, at: usize, with_chain: bool) -> EntryOutcome {
+    let Some(entry) = history.entries().get(at) else {
+        return EntryOutcome::NoError;
     };
-    let told = match entry.what {
-        What::State {
+    let error = match entry.kind {
+        EntryKind::State {
             qpn,
             from,
             to,
@@ -278,77 +290,85 @@ fn look(facts: &Facts, at: usize, is_wanted: bool) -> Found {
             ..
         } if is_error(to) && from != to => {
             if syndrome == Syndrome::ModifiedToErr.to_raw() {
-                return Found::Moved(qpn);
+                return EntryOutcome::MovedByProgram(qpn);
             }
-            if !is_wanted {
-                return Found::Error(None);
+            if !with_chain {
+                return EntryOutcome::Error(None);
             }
-            let lines = why(&until(facts, at, qpn), qpn).unwrap_or_else(|e| vec![e]);
-            Some(Failure {
-                is_repaired: is_repaired(facts, at, qpn),
-                ..failure(facts, at, Name(qpn).to_string(), lines)
+            let lines =
+                diagnose_qp(&history_at_error(history, at, qpn), qpn).unwrap_or_else(|e| vec![e]);
+            Some(RecordedError {
+                is_repaired: is_repaired(history, at, qpn),
+                ..recorded_error(history, at, QpName(qpn).to_string(), lines)
             })
         }
-        What::Event { .. } => {
-            why_event(facts, at).map(|(who, lines)| failure(facts, at, who, lines))
-        }
-        What::Command { .. } => refused(facts, at),
-        What::Completed { .. } => completed(facts, at),
+        EntryKind::Event { .. } => diagnose_event(history, at)
+            .map(|(object, lines)| recorded_error(history, at, object, lines)),
+        EntryKind::Command { .. } => refused_command(history, at),
+        EntryKind::Completed { .. } => failed_completion(history, at),
         _ => None,
     };
-    told.map_or(Found::Nothing, |failure| Found::Error(Some(failure)))
+    error.map_or(EntryOutcome::NoError, |error| {
+        EntryOutcome::Error(Some(error))
+    })
 }
 
 /// Returns every error in order.
-pub fn errors(facts: &Facts) -> Errors {
-    let mut out = Errors {
-        recorded: (facts.recording.first, facts.all().len()),
-        ..Errors::default()
+pub fn list_errors(history: &DeviceHistory) -> ErrorList {
+    let mut out = ErrorList {
+        recorded: (history.recording.first, history.entries().len()),
+        ..ErrorList::default()
     };
     let mut moved: Vec<(u32, usize)> = Vec::new();
-    let mut told: HashSet<u32> = HashSet::new();
-    for at in 0..facts.all().len() {
-        match look(facts, at, out.told.len() < TOLD) {
-            Found::Nothing => {}
-            Found::Moved(qpn) => match moved.iter_mut().find(|(known, _)| *known == qpn) {
-                Some((_, count)) => *count += 1,
-                None => moved.push((qpn, 1)),
-            },
-            Found::Error(Some(failure)) if out.told.len() < TOLD => out.told.push(failure),
-            Found::Error(_) => out.left_out += 1,
+    let mut listed_qpns: HashSet<u32> = HashSet::new();
+    for at in 0..history.entries().len() {
+        match classify(history, at, out.errors.len() < MAX_LISTED) {
+            EntryOutcome::NoError => {}
+            EntryOutcome::MovedByProgram(qpn) => {
+                match moved.iter_mut().find(|(known, _)| *known == qpn) {
+                    Some((_, count)) => *count += 1,
+                    None => moved.push((qpn, 1)),
+                }
+            }
+            EntryOutcome::Error(Some(error)) if out.errors.len() < MAX_LISTED => {
+                out.errors.push(error)
+            }
+            EntryOutcome::Error(_) => out.left_out += 1,
         }
-        if let Some(What::State { qpn, to, .. }) = facts.all().get(at).map(|entry| entry.what) {
+        if let Some(EntryKind::State { qpn, to, .. }) =
+            history.entries().get(at).map(|entry| entry.kind)
+        {
             if is_error(to) {
-                told.insert(qpn);
+                listed_qpns.insert(qpn);
             } else {
-                told.remove(&qpn);
+                listed_qpns.remove(&qpn);
             }
         }
     }
-    let who = moved.iter().map(|(qpn, count)| match count {
-        1 => Name(*qpn).to_string(),
-        n => format!("{} ({})", Name(*qpn), times(*n)),
+    let qps = moved.iter().map(|(qpn, count)| match count {
+        1 => QpName(*qpn).to_string(),
+        n => format!("{} ({})", QpName(*qpn), times_text(*n)),
     });
-    out.moved = who.collect();
+    out.moved_by_program = qps.collect();
     // The entries of these errors were overwritten, or there is no recording.
-    for qp in &facts.qps {
+    for qp in &history.qps {
         let is_moved = qp.syndrome == Some(Syndrome::ModifiedToErr);
-        if !is_error(qp.state.to_raw()) || is_moved || told.contains(&qp.qpn) {
+        if !is_error(qp.state.to_raw()) || is_moved || listed_qpns.contains(&qp.qpn) {
             continue;
         }
-        if out.told.len() == TOLD {
+        if out.errors.len() == MAX_LISTED {
             out.left_out += 1;
             continue;
         }
-        out.told.push(Failure {
-            who: Name(qp.qpn).to_string(),
+        out.errors.push(RecordedError {
+            object: QpName(qp.qpn).to_string(),
             entry: None,
             is_repaired: false,
-            lines: why(facts, qp.qpn).unwrap_or_else(|e| vec![e]),
+            lines: diagnose_qp(history, qp.qpn).unwrap_or_else(|e| vec![e]),
         });
     }
-    if out.told.is_empty() {
-        out.notes = notes(facts);
+    if out.errors.is_empty() {
+        out.notes = peer_observations(history);
     }
     out
 }
@@ -356,25 +376,27 @@ pub fn errors(facts: &Facts) -> Errors {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::entry::Entry;
-    use crate::facts::QpNow;
-    use crate::file::Recording;
-    use crate::why::tests::{created, lost, state};
+    use crate::device_history::QpSnapshot;
+    use crate::diagnosis::tests::{created, lost, state};
+    use crate::entry::FlightEntry;
+    use crate::flight_recording::FlightRecording;
     use verbena_abi::cmd::Opcode;
     use verbena_abi::ctx::QpState;
     use verbena_abi::eqe::EventType;
 
-    pub(crate) fn facts(whats: Vec<What>) -> Facts {
-        let entries = (0..).zip(whats);
-        let recording = Recording {
-            entries: entries.map(|(time, what)| Entry { time, what }).collect(),
-            ..Recording::default()
+    pub(crate) fn history(kinds: Vec<EntryKind>) -> DeviceHistory {
+        let entries = (0..).zip(kinds);
+        let recording = FlightRecording {
+            entries: entries
+                .map(|(time_ns, kind)| FlightEntry { time_ns, kind })
+                .collect(),
+            ..FlightRecording::default()
         };
-        Facts::of(recording, Vec::new())
+        DeviceHistory::new(recording, Vec::new())
     }
 
-    pub(crate) fn completed(qpn: u32, status: WcStatus, cause: Syndrome) -> What {
-        What::Completed {
+    pub(crate) fn completed(qpn: u32, status: WcStatus, cause: Syndrome) -> EntryKind {
+        EntryKind::Completed {
             qpn,
             cqn: 5,
             index: 0,
@@ -388,32 +410,32 @@ pub(super) mod tests {
 
     #[test]
     fn all_errors_are_listed_in_order_with_those_of_destroyed_queue_pairs() {
-        let command = What::Command {
+        let command = EntryKind::Command {
             opcode: Opcode::CreateQp.to_raw(),
             status: CmdStatus::Invalid.to_raw() as u8,
             syndrome: Syndrome::CmdSize.to_raw(),
             port_up: None,
         };
-        let died = What::Event {
-            kind: EventType::CqErr.to_raw(),
+        let died = EntryKind::Event {
+            event_type: EventType::CqErr.to_raw(),
             number: 9,
             syndrome: Syndrome::CqOverflow.to_raw(),
         };
-        let told = errors(&facts(vec![
+        let list = list_errors(&history(vec![
             command,
             created(1),
             completed(1, WcStatus::RetryExcErr, Syndrome::RetryExceeded),
             state(1, 2, QpState::Err, Some(Syndrome::RetryExceeded)),
-            What::Destroyed { qpn: 1, owner: 1 },
+            EntryKind::Destroyed { qpn: 1, owner: 1 },
             created(3),
             completed(3, WcStatus::RemAbortErr, Syndrome::Aborted),
             state(3, 4, QpState::Err, Some(Syndrome::ModifiedToErr)),
-            What::Destroyed { qpn: 3, owner: 3 },
+            EntryKind::Destroyed { qpn: 3, owner: 3 },
             died,
         ]));
-        let who: Vec<&str> = told.told.iter().map(|f| f.who.as_str()).collect();
-        assert_eq!(who, ["command CREATE_QP", "QP 0x1", "CQ 9"]);
-        let text = told.lines().join("\n");
+        let objects: Vec<&str> = list.errors.iter().map(|f| f.object.as_str()).collect();
+        assert_eq!(objects, ["command CREATE_QP", "QP 0x1", "CQ 9"]);
+        let text = list.lines().join("\n");
         for part in [
             "3 errors, in order:",
             "1. The device refused the command CREATE_QP (Invalid), at 0.000000 s (entry 0): CmdSize",
@@ -425,26 +447,26 @@ pub(super) mod tests {
             assert!(text.contains(part), "{part}: {text}");
         }
         // A refused command is not a lasting error.
-        let line = told.line(told.lasting().unwrap());
+        let line = list.summary(list.first_unrepaired().unwrap());
         assert!(line.starts_with("QP 0x1 is in ERR"), "{line}");
         assert!(line.contains("completed with IBV_WC_RETRY_EXC_ERR. Its peer QP 0x2"));
         assert!(
             line.ends_with("There are 2 more errors, next CQ 9."),
             "{line}"
         );
-        assert!(told.line(&told.told[0]).contains("CREATE_QP"));
+        assert!(list.summary(&list.errors[0]).contains("CREATE_QP"));
     }
 
     #[test]
     fn an_error_of_a_responder_is_followed_by_the_status_of_the_requester() {
-        let told = errors(&facts(vec![
+        let list = list_errors(&history(vec![
             created(1),
             created(2),
             state(2, 1, QpState::Err, Some(Syndrome::RkeyUnknown)),
             completed(1, WcStatus::RemAccessErr, Syndrome::NakRemoteAccess),
             state(1, 2, QpState::Err, Some(Syndrome::NakRemoteAccess)),
         ]));
-        let line = told.line(told.lasting().unwrap());
+        let line = list.summary(list.first_unrepaired().unwrap());
         assert!(line.starts_with("QP 0x2 is in ERR, "), "{line}");
         let end = "There is one more error: QP 0x1, IBV_WC_REM_ACCESS_ERR.";
         assert!(line.ends_with(end), "{line}");
@@ -452,7 +474,7 @@ pub(super) mod tests {
 
     #[test]
     fn an_error_without_a_change_of_state_is_listed_by_its_completion() {
-        let told = errors(&facts(vec![
+        let list = list_errors(&history(vec![
             created(3),
             created(4),
             state(4, 3, QpState::Rts, None),
@@ -461,25 +483,25 @@ pub(super) mod tests {
             completed(3, WcStatus::RemAbortErr, Syndrome::Aborted),
             completed(3, WcStatus::Success, Syndrome::Flushed),
         ]));
-        let [only] = told.told.as_slice() else {
-            panic!("{told:?}");
+        let [only] = list.errors.as_slice() else {
+            panic!("{list:?}");
         };
-        assert_eq!(told.lasting(), None);
+        assert_eq!(list.first_unrepaired(), None);
         assert!(only.lines[0].contains("IBV_WC_REM_ABORT_ERR"), "{only:?}");
         assert!(
-            told.line(only).contains("Rules at QP 0x4: a rule"),
+            list.summary(only).contains("Rules at QP 0x4: a rule"),
             "{only:?}"
         );
-        assert!(!told.lines()[0].starts_with("1."));
+        assert!(!list.lines()[0].starts_with("1."));
     }
 
     #[test]
     fn a_line_says_that_there_is_no_error_and_unrecorded_errors_are_added() {
-        let quiet = errors(&facts(vec![created(1)]));
-        assert_eq!(quiet.lines(), ["No error."]);
-        assert_eq!(quiet.lasting(), None);
-        let mut later = facts(vec![created(1)]);
-        later.qps.push(QpNow {
+        let none = list_errors(&history(vec![created(1)]));
+        assert_eq!(none.lines(), ["No error."]);
+        assert_eq!(none.first_unrepaired(), None);
+        let mut later = history(vec![created(1)]);
+        later.qps.push(QpSnapshot {
             qpn: 6,
             state: QpState::Err,
             syndrome: Some(Syndrome::CqDied),
@@ -489,12 +511,12 @@ pub(super) mod tests {
             psns: [0; 3],
         });
         later.recording.first = 100;
-        let told = errors(&later);
-        let text = told.lines().join("\n");
+        let list = list_errors(&later);
+        let text = list.lines().join("\n");
         assert!(text.contains("QP 0x6 is in ERR: CqDied"), "{text}");
         assert!(text.contains("begins with entry 100"), "{text}");
-        later.recording = Recording::default();
-        let text = errors(&later).lines().join("\n");
+        later.recording = FlightRecording::default();
+        let text = list_errors(&later).lines().join("\n");
         assert!(text.contains("Nothing was recorded"), "{text}");
     }
 
@@ -502,10 +524,17 @@ pub(super) mod tests {
     fn only_the_first_errors_are_listed() {
         let each = (0..100).flat_map(|qpn| {
             let error = state(qpn, 0, QpState::Err, Some(Syndrome::RetryExceeded));
-            [created(qpn), error, What::Destroyed { qpn, owner: qpn }]
+            [
+                created(qpn),
+                error,
+                EntryKind::Destroyed { qpn, owner: qpn },
+            ]
         });
-        let told = errors(&facts(each.collect()));
-        assert_eq!((told.told.len(), told.left_out), (TOLD, 100 - TOLD));
-        assert!(told.lines().concat().contains("36 more are not told here"));
+        let list = list_errors(&history(each.collect()));
+        assert_eq!(
+            (list.errors.len(), list.left_out),
+            (MAX_LISTED, 100 - MAX_LISTED)
+        );
+        assert!(list.lines().concat().contains("36 more are not told here"));
     }
 }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! All facts known about a device: its recording and the present state of its objects.
+//! What is known about a device: the entries of its flight recorder, the rules that they name, and
+//! the present state of its objects.
 
-use crate::entry::{Entry, Packet, What};
-use crate::file::Recording;
+use crate::entry::{EntryKind, FlightEntry, PacketEntry};
 use crate::flags::{FIRST, LAST};
+use crate::flight_recording::FlightRecording;
 use std::fmt;
 use verbena_abi::ctx::QpState;
 use verbena_abi::syndrome::Syndrome;
@@ -15,7 +16,7 @@ use verbena_transport::{psn, psn::PSN_MASK};
 
 /// The present state of a QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QpNow {
+pub struct QpSnapshot {
     /// Number of this QP.
     pub qpn: u32,
     /// State of this QP.
@@ -32,23 +33,23 @@ pub struct QpNow {
     pub psns: [u32; 3],
 }
 
-/// All facts known about a device.
+/// The recorded entries of a device, and the present state of its objects.
 #[derive(Clone, Debug, Default)]
-pub struct Facts {
+pub struct DeviceHistory {
     /// The recording, which is empty if there is none.
-    pub recording: Recording,
+    pub recording: FlightRecording,
     /// The rules that entries name, by number; None for a rule that cannot be parsed.
     pub rules: Vec<Option<Rule>>,
     /// The QPs, if the device could be queried; otherwise their last recorded state is used.
-    pub qps: Vec<QpNow>,
+    pub qps: Vec<QpSnapshot>,
     /// The CQs in error, each with its cause.
     pub cqs: Vec<(u32, Option<Syndrome>)>,
 }
 
 /// Formats a QPN for messages.
-pub(crate) struct Name(pub(crate) u32);
+pub(crate) struct QpName(pub(crate) u32);
 
-impl fmt::Display for Name {
+impl fmt::Display for QpName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "QP {:#x}", self.0)
     }
@@ -73,7 +74,7 @@ pub fn packet_name(code: u8) -> String {
 
 /// Returns the name of a packet or of several packets in a row, and for several packets which parts
 /// of the message they are. An acknowledgement is named after the syndrome in its AETH.
-pub(crate) fn packets_name(p: &Packet) -> String {
+pub(crate) fn packet_entry_name(p: &PacketEntry) -> String {
     let name = packet_name(p.opcode);
     if opcode::lookup(p.opcode).is_some() && is_acknowledge(p.opcode) {
         let code = (p.detail >> 24) as u8;
@@ -106,7 +107,7 @@ pub(crate) fn packets_name(p: &Packet) -> String {
 }
 
 /// Returns the name of the operation of a work request.
-pub fn work_name(code: u8) -> String {
+pub fn work_request_name(code: u8) -> String {
     let name = verbena_faults::send_name(code);
     let raw =
         || WqeOpcode::from_raw(code).map_or_else(|| format!("{code:#04x}"), |c| c.name().into());
@@ -126,13 +127,13 @@ pub(crate) fn is_error(state: u8) -> bool {
 }
 
 /// True if one of the packets has the PSN `wanted`.
-pub(crate) fn covers(packet: &Packet, wanted: u32) -> bool {
+pub(crate) fn covers_psn(packet: &PacketEntry, wanted: u32) -> bool {
     psn::ahead(wanted, packet.psn & PSN_MASK) < packet.count.max(1)
 }
 
-impl Facts {
-    /// Makes the facts from a recording and its rules.
-    pub fn of(recording: Recording, rules: Vec<Option<Rule>>) -> Self {
+impl DeviceHistory {
+    /// Makes the history from a recording and its rules.
+    pub fn new(recording: FlightRecording, rules: Vec<Option<Rule>>) -> Self {
         Self {
             recording,
             rules,
@@ -141,27 +142,29 @@ impl Facts {
     }
 
     /// Returns all entries of the recording.
-    pub(crate) fn all(&self) -> &[Entry] {
+    pub(crate) fn entries(&self) -> &[FlightEntry] {
         &self.recording.entries
     }
 
     /// Iterates over the entries before index `at`, the latest first.
-    pub(crate) fn before(&self, at: usize) -> impl Iterator<Item = (usize, &Entry)> {
-        let all = self.all();
-        let end = at.min(all.len());
-        (0..end).rev().filter_map(move |n| Some((n, all.get(n)?)))
+    pub(crate) fn entries_before(&self, at: usize) -> impl Iterator<Item = (usize, &FlightEntry)> {
+        let entries = self.entries();
+        let end = at.min(entries.len());
+        (0..end)
+            .rev()
+            .filter_map(move |n| Some((n, entries.get(n)?)))
     }
 
     /// Returns the time of an entry as text: seconds of the device clock, and the number of the
     /// entry.
-    pub(crate) fn moment(&self, at: usize) -> String {
-        let time = self.all().get(at).map_or(0, |entry| entry.time);
+    pub(crate) fn time_text(&self, at: usize) -> String {
+        let time = self.entries().get(at).map_or(0, |entry| entry.time_ns);
         let number = self.recording.first + at as u64;
         format!("at {:.6} s (entry {number})", time as f64 / 1e9)
     }
 
     /// Returns the name of a rule for messages.
-    pub(crate) fn rule(&self, number: u16) -> String {
+    pub(crate) fn rule_text(&self, number: u16) -> String {
         match self.rules.get(usize::from(number)) {
             Some(Some(rule)) => format!("rule {:?}", rule.name),
             Some(None) => String::from("rule \"?\""),
@@ -177,60 +180,60 @@ impl Facts {
 
     /// Returns the index where the last QP with this number began: its creation, or the last device
     /// reset before its last entry. 0 if neither was recorded.
-    pub(crate) fn life(&self, qpn: u32) -> usize {
-        let all = self.all();
-        let is_its = |entry: &Entry| match entry.what {
-            What::Created { qpn: n, .. }
-            | What::State { qpn: n, .. }
-            | What::Destroyed { qpn: n, .. } => n == qpn,
+    pub(crate) fn lifetime_start(&self, qpn: u32) -> usize {
+        let entries = self.entries();
+        let is_its = |entry: &FlightEntry| match entry.kind {
+            EntryKind::Created { qpn: n, .. }
+            | EntryKind::State { qpn: n, .. }
+            | EntryKind::Destroyed { qpn: n, .. } => n == qpn,
             _ => false,
         };
-        let born = |entry: &Entry| match entry.what {
-            What::Created { qpn: n, .. } => n == qpn,
-            What::Reset => true,
+        let born = |entry: &FlightEntry| match entry.kind {
+            EntryKind::Created { qpn: n, .. } => n == qpn,
+            EntryKind::Reset => true,
             _ => false,
         };
-        let last = all.iter().rposition(is_its).unwrap_or(all.len());
-        let until = all.get(..=last).unwrap_or(all);
+        let last = entries.iter().rposition(is_its).unwrap_or(entries.len());
+        let until = entries.get(..=last).unwrap_or(entries);
         until.iter().rposition(born).unwrap_or(0)
     }
 
     /// Returns the index where the QP began anew before index `at`: its last change to RESET after
-    /// its creation, or else the result of [`Self::life`].
-    pub(crate) fn anew(&self, qpn: u32, at: usize) -> usize {
-        let life = self.life(qpn);
+    /// its creation, or else the result of [`Self::lifetime_start`].
+    pub(crate) fn last_reset(&self, qpn: u32, at: usize) -> usize {
+        let life = self.lifetime_start(qpn);
         let reset = QpState::Reset.to_raw();
-        let is_reset = |entry: &Entry| matches!(entry.what, What::State { qpn: n, to, .. } if n == qpn && to == reset);
-        let mut back = self.before(at).take_while(|(n, _)| *n > life);
+        let is_reset = |entry: &FlightEntry| matches!(entry.kind, EntryKind::State { qpn: n, to, .. } if n == qpn && to == reset);
+        let mut back = self.entries_before(at).take_while(|(n, _)| *n > life);
         let last = back.find(|(_, entry)| is_reset(entry));
         last.map_or(life, |(n, _)| n)
     }
 
     /// Returns the present state of a QP, or its last recorded state.
-    pub fn qp(&self, qpn: u32) -> Option<QpNow> {
-        let written = self.written(qpn);
+    pub fn qp(&self, qpn: u32) -> Option<QpSnapshot> {
+        let written = self.recorded_qp(qpn);
         let Some(found) = self.qps.iter().find(|qp| qp.qpn == qpn) else {
             return written;
         };
         let is_local = written.and_then(|qp| qp.is_local);
-        Some(QpNow {
+        Some(QpSnapshot {
             is_local: found.is_local.or(is_local),
             ..*found
         })
     }
 
     /// Returns the last state of a QP according to the recording.
-    fn written(&self, qpn: u32) -> Option<QpNow> {
+    fn recorded_qp(&self, qpn: u32) -> Option<QpSnapshot> {
         let mut now = None;
-        for entry in self.all().get(self.life(qpn)..)? {
-            match entry.what {
-                What::Created {
+        for entry in self.entries().get(self.lifetime_start(qpn)..)? {
+            match entry.kind {
+                EntryKind::Created {
                     qpn: n,
                     send_cqn,
                     recv_cqn,
                     ..
                 } if n == qpn => {
-                    now = Some(QpNow {
+                    now = Some(QpSnapshot {
                         qpn,
                         state: QpState::Reset,
                         syndrome: None,
@@ -240,7 +243,7 @@ impl Facts {
                         psns: [0; 3],
                     });
                 }
-                What::State {
+                EntryKind::State {
                     qpn: n,
                     to,
                     syndrome,
@@ -251,8 +254,8 @@ impl Facts {
                     expected_psn,
                     ..
                 } if n == qpn => {
-                    let cqns = now.map_or([0; 2], |qp: QpNow| qp.cqns);
-                    now = Some(QpNow {
+                    let cqns = now.map_or([0; 2], |qp: QpSnapshot| qp.cqns);
+                    now = Some(QpSnapshot {
                         qpn,
                         state: QpState::from_raw(to)?,
                         syndrome: Syndrome::from_raw(syndrome),
@@ -271,7 +274,7 @@ impl Facts {
     /// Returns the peer of a QP, if the peer belongs to this device and is connected back to the
     /// QP. The number of the peer alone does not suffice where `is_local` is not known: two devices
     /// that were used alike have the same QPNs.
-    pub(crate) fn local_peer(&self, qp: &QpNow) -> Option<QpNow> {
+    pub(crate) fn local_peer(&self, qp: &QpSnapshot) -> Option<QpSnapshot> {
         if qp.is_local == Some(false) {
             return None;
         }

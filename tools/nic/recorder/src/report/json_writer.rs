@@ -6,49 +6,49 @@ use std::fmt::Write as _;
 
 /// The JSON text so far.
 #[derive(Default)]
-pub(super) struct Json {
+pub(super) struct JsonWriter {
     out: String,
     /// True if a comma has to precede the next value.
-    follows: bool,
+    needs_comma: bool,
 }
 
-impl Json {
-    fn part(&mut self) {
-        if self.follows {
+impl JsonWriter {
+    fn separate(&mut self) {
+        if self.needs_comma {
             self.out.push(',');
         }
-        self.follows = true;
+        self.needs_comma = true;
     }
 
     /// Begins an array or object.
     pub(super) fn begin(&mut self, bracket: char) {
-        self.part();
+        self.separate();
         self.out.push(bracket);
-        self.follows = false;
+        self.needs_comma = false;
     }
 
     /// Ends an array or object.
     pub(super) fn end(&mut self, bracket: char) {
         self.out.push(bracket);
-        self.follows = true;
+        self.needs_comma = true;
     }
 
     /// Writes the key of a member of an object.
     pub(super) fn key(&mut self, name: &str) {
         self.string(name);
         self.out.push(':');
-        self.follows = false;
+        self.needs_comma = false;
     }
 
     /// Writes a number.
     pub(super) fn number(&mut self, n: u64) {
-        self.part();
+        self.separate();
         let _ = write!(self.out, "{n}");
     }
 
     /// Writes a string. Characters that could end the script or begin a tag are escaped.
     pub(super) fn string(&mut self, text: &str) {
-        self.part();
+        self.separate();
         self.out.push('"');
         for c in text.chars() {
             match c {
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn json_does_not_end_the_script() {
-        let mut json = Json::default();
+        let mut json = JsonWriter::default();
         json.begin('{');
         json.key("a");
         json.begin('[');
@@ -83,7 +83,7 @@ mod tests {
         json.key("b");
         json.number(2);
         json.end('}');
-        let told = "{\"a\":[1,\"\\u0022\\u003c/script\\u003e\\u000a\"],\"b\":2}";
-        assert_eq!(json.text(), told);
+        let expected = "{\"a\":[1,\"\\u0022\\u003c/script\\u003e\\u000a\"],\"b\":2}";
+        assert_eq!(json.text(), expected);
     }
 }

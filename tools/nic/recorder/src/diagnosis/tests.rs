@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Tests of the explanations with made-up recordings. `tools/verbenactl` tests them with recordings of a
-//! device.
+//! Tests of the explanations with made-up recordings. `tools/verbenactl` tests them with recordings
+//! of a device.
 
 use super::*;
-use crate::entry::Packet;
-use crate::file::Recording;
+use crate::entry::PacketEntry;
+use crate::flight_recording::FlightRecording;
 use verbena_abi::cqe::WcStatus;
 use verbena_faults::{Action, Match, Queue, Rule};
 
@@ -19,23 +19,23 @@ pub(crate) fn rule(name: &str) -> Rule {
     }
 }
 
-fn told(whats: &[What], qpn: u32) -> String {
-    let entries = (0..).zip(whats);
-    let recording = Recording {
+fn diagnosis(kinds: &[EntryKind], qpn: u32) -> String {
+    let entries = (0..).zip(kinds);
+    let recording = FlightRecording {
         entries: entries
-            .map(|(n, &what)| Entry {
-                time: n * 1000,
-                what,
+            .map(|(n, &kind)| FlightEntry {
+                time_ns: n * 1000,
+                kind,
             })
             .collect(),
-        ..Recording::default()
+        ..FlightRecording::default()
     };
-    let facts = Facts::of(recording, vec![Some(rule("x"))]);
-    why(&facts, qpn).unwrap().join("\n")
+    let history = DeviceHistory::new(recording, vec![Some(rule("x"))]);
+    diagnose_qp(&history, qpn).unwrap().join("\n")
 }
 
-pub(crate) fn created(qpn: u32) -> What {
-    What::Created {
+pub(crate) fn created(qpn: u32) -> EntryKind {
+    EntryKind::Created {
         qpn,
         owner: qpn,
         qp_type: 2,
@@ -44,8 +44,8 @@ pub(crate) fn created(qpn: u32) -> What {
     }
 }
 
-pub(crate) fn state(qpn: u32, peer: u32, to: QpState, syndrome: Option<Syndrome>) -> What {
-    What::State {
+pub(crate) fn state(qpn: u32, peer: u32, to: QpState, syndrome: Option<Syndrome>) -> EntryKind {
+    EntryKind::State {
         qpn,
         owner: qpn,
         peer,
@@ -59,46 +59,46 @@ pub(crate) fn state(qpn: u32, peer: u32, to: QpState, syndrome: Option<Syndrome>
     }
 }
 
-pub(crate) fn packet(qpn: u32, peer: u32, opcode: u8, psn: u32, detail: u32) -> Packet {
-    Packet {
+pub(crate) fn packet(qpn: u32, peer: u32, opcode: u8, psn: u32, detail: u32) -> PacketEntry {
+    PacketEntry {
         qpn,
         peer,
         opcode,
         psn,
         count: 1,
         detail,
-        ..Packet::default()
+        ..PacketEntry::default()
     }
 }
 
-pub(crate) fn has(told: &str, wanted: &[&str]) {
+pub(crate) fn has(text: &str, wanted: &[&str]) {
     for wanted in wanted {
-        assert!(told.contains(wanted), "{wanted:?} is not in:\n{told}");
+        assert!(text.contains(wanted), "{wanted:?} is not in:\n{text}");
     }
 }
 
 #[test]
 fn a_nak_is_explained_by_the_peers_check_and_the_request() {
     let (here, there) = (0x11, 0x12);
-    let told = told(
+    let text = diagnosis(
         &[
             created(here),
             created(there),
             state(here, there, QpState::Rts, None),
             state(there, here, QpState::Rts, None),
-            What::Work {
+            EntryKind::Work {
                 qpn: here,
                 owner: here,
                 index: 3,
                 opcode: 0,
                 wr_id: 0xabc,
             },
-            What::Sent(packet(here, there, 0x0a, 7, 0x77)),
-            What::Received(packet(there, here, 0x0a, 7, 0x77)),
+            EntryKind::Sent(packet(here, there, 0x0a, 7, 0x77)),
+            EntryKind::Received(packet(there, here, 0x0a, 7, 0x77)),
             state(there, here, QpState::Err, Some(Syndrome::RkeyUnknown)),
-            What::Sent(packet(there, here, 0x11, 7, 0x62 << 24)),
-            What::Received(packet(here, there, 0x11, 7, 0x62 << 24)),
-            What::Completed {
+            EntryKind::Sent(packet(there, here, 0x11, 7, 0x62 << 24)),
+            EntryKind::Received(packet(here, there, 0x11, 7, 0x62 << 24)),
+            EntryKind::Completed {
                 qpn: here,
                 cqn: 5,
                 index: 3,
@@ -113,7 +113,7 @@ fn a_nak_is_explained_by_the_peers_check_and_the_request() {
         here,
     );
     has(
-        &told,
+        &text,
         &[
             "QP 0x11 is in ERR, at 0.000011 s (entry 11): NakRemoteAccess (0x0a01)",
             "RDMA_WRITE with wr_id 0xabc (index 3) completed with IBV_WC_REM_ACCESS_ERR",
@@ -128,11 +128,11 @@ fn a_nak_is_explained_by_the_peers_check_and_the_request() {
 }
 
 /// Returns the firing of a rule on a packet that this queue pair sent.
-pub(crate) fn lost(qpn: u32) -> What {
-    What::Fired {
+pub(crate) fn lost(qpn: u32) -> EntryKind {
+    EntryKind::Fired {
         rule: 0,
         on: verbena_faults::On::Packet,
-        way: verbena_faults::Direction::Out,
+        direction: verbena_faults::Direction::Out,
         opcode: 0x0a,
         qpn,
         owner: qpn,
@@ -145,8 +145,8 @@ pub(crate) fn lost(qpn: u32) -> What {
 #[test]
 fn exceeded_retries_are_explained_by_the_rule_that_dropped_the_packets() {
     let lost = lost(1);
-    let sent = What::Sent(packet(1, 2, 0x0a, 7, 0));
-    let told = told(
+    let sent = EntryKind::Sent(packet(1, 2, 0x0a, 7, 0));
+    let text = diagnosis(
         &[
             created(1),
             sent,
@@ -158,7 +158,7 @@ fn exceeded_retries_are_explained_by_the_rule_that_dropped_the_packets() {
         1,
     );
     has(
-        &told,
+        &text,
         &[
             "PSN 0x000007 was sent 2 times and not acknowledged",
             "rule \"x\" fired 2 times, first on RDMA WRITE Only sent, PSN 0x000007",
@@ -169,17 +169,17 @@ fn exceeded_retries_are_explained_by_the_rule_that_dropped_the_packets() {
 #[test]
 fn a_rule_that_altered_a_response_is_named() {
     let error = state(1, 2, QpState::Err, Some(Syndrome::ResponseOpcode));
-    let told = told(&[created(1), lost(1), error], 1);
-    has(&told, &["ResponseOpcode", "rule \"x\" fired once"]);
+    let text = diagnosis(&[created(1), lost(1), error], 1);
+    has(&text, &["ResponseOpcode", "rule \"x\" fired once"]);
 }
 
 #[test]
 fn a_cq_overflow_is_explained_with_its_event() {
-    let told = told(
+    let text = diagnosis(
         &[
             created(1),
-            What::Event {
-                kind: verbena_abi::eqe::EventType::CqErr.to_raw(),
+            EntryKind::Event {
+                event_type: verbena_abi::eqe::EventType::CqErr.to_raw(),
                 number: 6,
                 syndrome: Syndrome::CqOverflow.to_raw(),
             },
@@ -188,7 +188,7 @@ fn a_cq_overflow_is_explained_with_its_event() {
         1,
     );
     has(
-        &told,
+        &text,
         &[
             "CQ 6, where it completes, died",
             "The CQ was full.",
@@ -200,44 +200,44 @@ fn a_cq_overflow_is_explained_with_its_event() {
 /// A CQ can also overflow by itself while a rule with another action exists.
 #[test]
 fn a_rule_that_overflowed_a_cq_is_named() {
-    let died = What::Event {
-        kind: EventType::CqErr.to_raw(),
+    let died = EntryKind::Event {
+        event_type: EventType::CqErr.to_raw(),
         number: 6,
         syndrome: Syndrome::CqOverflow.to_raw(),
     };
-    let entries = [lost(1), died].map(|what| Entry { time: 0, what });
-    let recording = Recording {
+    let entries = [lost(1), died].map(|kind| FlightEntry { time_ns: 0, kind });
+    let recording = FlightRecording {
         entries: entries.to_vec(),
-        ..Recording::default()
+        ..FlightRecording::default()
     };
-    let told = |action| {
+    let text = |action| {
         let rule = Rule {
             action,
             ..rule("full")
         };
-        let facts = Facts::of(recording.clone(), vec![Some(rule)]);
-        why_event(&facts, 1).unwrap().1.join("\n")
+        let history = DeviceHistory::new(recording.clone(), vec![Some(rule)]);
+        diagnose_event(&history, 1).unwrap().1.join("\n")
     };
     has(
-        &told(Action::CqOverflow(Queue::Send)),
+        &text(Action::CqOverflow(Queue::Send)),
         &["CQ 6 died", "Rule \"full\" fired last before it"],
     );
-    assert!(!told(Action::Drop).contains("full\""));
+    assert!(!text(Action::Drop).contains("full\""));
 }
 
 #[test]
 fn every_cause_is_explained_and_an_unknown_queue_pair_is_refused() {
     for &cause in Syndrome::ALL {
         for to in [QpState::Err, QpState::Sqe] {
-            let told = told(&[created(1), state(1, 2, to, Some(cause))], 1);
+            let text = diagnosis(&[created(1), state(1, 2, to, Some(cause))], 1);
             has(
-                &told,
+                &text,
                 &[cause.name(), cause.explain().trim(), "What to do: "],
             );
         }
     }
-    assert!(told(&[created(1), state(1, 2, QpState::Rts, None)], 1).contains("no error"));
-    let error = why(&Facts::default(), 7).unwrap_err();
+    assert!(diagnosis(&[created(1), state(1, 2, QpState::Rts, None)], 1).contains("no error"));
+    let error = diagnose_qp(&DeviceHistory::default(), 7).unwrap_err();
     assert_eq!(error, "there is no queue pair 0x7");
 }
 
@@ -246,18 +246,21 @@ fn a_destroyed_queue_pair_is_explained_apart_from_the_next_with_its_number() {
     let died = [
         created(1),
         state(1, 2, QpState::Err, Some(Syndrome::ModifiedToErr)),
-        What::Destroyed { qpn: 1, owner: 1 },
+        EntryKind::Destroyed { qpn: 1, owner: 1 },
     ];
-    has(&told(&died, 1), &["was destroyed", "ModifiedToErr"]);
-    let reset = [died[0], died[1], What::Reset];
-    has(&told(&reset, 1), &["went with a reset", "ModifiedToErr"]);
-    let again = [died[0], died[1], What::Reset, created(1)];
-    has(&told(&again, 1), &["QP 0x1 is in RESET"]);
+    has(&diagnosis(&died, 1), &["was destroyed", "ModifiedToErr"]);
+    let reset = [died[0], died[1], EntryKind::Reset];
+    has(
+        &diagnosis(&reset, 1),
+        &["went with a reset", "ModifiedToErr"],
+    );
+    let again = [died[0], died[1], EntryKind::Reset, created(1)];
+    has(&diagnosis(&again, 1), &["QP 0x1 is in RESET"]);
 }
 
 #[test]
 fn without_a_recording_the_present_state_is_explained() {
-    let qp = |qpn, peer, syndrome| QpNow {
+    let qp = |qpn, peer, syndrome| QpSnapshot {
         qpn,
         state: QpState::Err,
         syndrome: Some(syndrome),
@@ -266,16 +269,16 @@ fn without_a_recording_the_present_state_is_explained() {
         cqns: [1, 1],
         psns: [0; 3],
     };
-    let facts = Facts {
+    let history = DeviceHistory {
         qps: vec![
             qp(1, 2, Syndrome::NakRemoteAccess),
             qp(2, 1, Syndrome::RkeyBounds),
         ],
-        ..Facts::default()
+        ..DeviceHistory::default()
     };
-    let told = why(&facts, 1).unwrap().join("\n");
+    let text = diagnose_qp(&history, 1).unwrap().join("\n");
     has(
-        &told,
+        &text,
         &["NakRemoteAccess", "RkeyBounds", "Nothing was recorded"],
     );
 }
@@ -286,15 +289,15 @@ fn a_peer_of_another_device_is_not_the_local_queue_pair_with_its_number() {
     let error = Some(Syndrome::NakRemoteAccess);
     let at = |local: Option<bool>| {
         let mut error = state(1, 1, QpState::Err, error);
-        if let What::State { is_local, .. } = &mut error {
+        if let EntryKind::State { is_local, .. } = &mut error {
             *is_local = local;
         }
-        told(&[created(1), error], 1)
+        diagnosis(&[created(1), error], 1)
     };
     has(&at(Some(false)), &["Its peer QP 0x1 is of another device"]);
     for local in [Some(true), None] {
-        let told = at(local);
-        has(&told, &["Its peer QP 0x1 is of this device too"]);
-        assert_eq!(told.matches("QP 0x1 is in ERR").count(), 1, "{told}");
+        let text = at(local);
+        has(&text, &["Its peer QP 0x1 is of this device too"]);
+        assert_eq!(text.matches("QP 0x1 is in ERR").count(), 1, "{text}");
     }
 }

@@ -28,13 +28,13 @@ pub(crate) fn clause(cause: Syndrome) -> Option<&'static str> {
 }
 
 /// Returns the advice for a device that is dead.
-pub(super) fn of_a_dead_device() -> &'static str {
+pub(super) fn dead_device_advice() -> &'static str {
     "What to do: poll what there is, acknowledge the events, close the device and open it again once it is registered anew; all of its \
      objects are gone."
 }
 
 /// Returns the advice for a state and its cause.
-pub(super) fn advice(state: QpState, cause: Option<Syndrome>) -> Option<&'static str> {
+pub(super) fn qp_advice(state: QpState, cause: Option<Syndrome>) -> Option<&'static str> {
     use Syndrome::*;
     Some(match (state, cause) {
         (QpState::Err, Some(CqDied | CqOverflow | CqUnwritable)) => {
@@ -44,7 +44,7 @@ pub(super) fn advice(state: QpState, cause: Option<Syndrome>) -> Option<&'static
         (QpState::Err, Some(SrqDied)) => {
             "acknowledge the events, destroy the queue pairs that use the SRQ, then the SRQ, and create them anew."
         }
-        (QpState::Err, Some(DeviceFatal)) => of_a_dead_device(),
+        (QpState::Err, Some(DeviceFatal)) => dead_device_advice(),
         (QpState::Err, _) => {
             "poll its CQs until each work request has its completion, in error or flushed; then ibv_modify_qp to RESET at both ends and up to \
              RTS with PSNs that both agree on, or destroy and create it. The CQs are fine."

@@ -2,7 +2,7 @@
 
 //! The ring of entries that a device writes.
 
-use crate::entry::{Entry, What, WORDS};
+use crate::entry::{EntryKind, FlightEntry, ENTRY_WORDS};
 
 /// Least number of entries in a ring.
 pub const MIN_ENTRIES: usize = 1 << 10;
@@ -14,18 +14,18 @@ pub const DEFAULT_ENTRIES: usize = 1 << 14;
 
 /// The last entries, and the number of all entries so far.
 #[derive(Clone, Debug)]
-pub struct Ring {
+pub struct EntryRing {
     /// The entries, whose number is a power of two.
-    entries: Vec<[u64; WORDS]>,
+    entries: Vec<[u64; ENTRY_WORDS]>,
     next: u64,
 }
 
-impl Ring {
+impl EntryRing {
     /// Creates an empty ring for at least `entries` entries, within the limits.
     pub fn new(entries: usize) -> Self {
         let entries = entries.clamp(MIN_ENTRIES, MAX_ENTRIES).next_power_of_two();
         Self {
-            entries: vec![[0; WORDS]; entries],
+            entries: vec![[0; ENTRY_WORDS]; entries],
             next: 0,
         }
     }
@@ -42,17 +42,17 @@ impl Ring {
 
     /// Writes an entry over the oldest one.
     #[inline]
-    pub fn push(&mut self, time: u64, what: What) {
+    pub fn push(&mut self, time_ns: u64, kind: EntryKind) {
         let at = self.next as usize & (self.entries.len() - 1);
-        if let Some(place) = self.entries.get_mut(at) {
-            *place = Entry { time, what }.pack();
+        if let Some(slot) = self.entries.get_mut(at) {
+            *slot = FlightEntry { time_ns, kind }.pack();
         }
         self.next += 1;
     }
 
     /// Returns up to `most` entries, beginning with number `from` or with the oldest entry that is
     /// left, and the number of the first of them.
-    pub fn portion(&self, from: u64, most: usize) -> (u64, Vec<[u64; WORDS]>) {
+    pub fn portion(&self, from: u64, most: usize) -> (u64, Vec<[u64; ENTRY_WORDS]>) {
         let room = self.entries.len() as u64;
         let first = from.max(self.next.saturating_sub(room)).min(self.next);
         let count = (self.next - first).min(most as u64);
@@ -66,17 +66,19 @@ impl Ring {
 mod tests {
     use super::*;
 
-    fn pushed(count: u32) -> Ring {
-        let mut ring = Ring::new(0);
+    fn pushed(count: u32) -> EntryRing {
+        let mut ring = EntryRing::new(0);
         for n in 0..count {
-            ring.push(n.into(), What::Destroyed { qpn: n, owner: 0 });
+            ring.push(n.into(), EntryKind::Destroyed { qpn: n, owner: 0 });
         }
         ring
     }
 
-    fn numbers(ring: &Ring, from: u64, most: usize) -> (u64, Vec<u64>) {
+    fn numbers(ring: &EntryRing, from: u64, most: usize) -> (u64, Vec<u64>) {
         let (first, words) = ring.portion(from, most);
-        let times = words.iter().filter_map(|w| Some(Entry::unpack(w)?.time));
+        let times = words
+            .iter()
+            .filter_map(|w| Some(FlightEntry::unpack(w)?.time_ns));
         (first, times.collect())
     }
 
@@ -95,7 +97,7 @@ mod tests {
 
     #[test]
     fn its_size_is_within_limits() {
-        let sizes = [0, 5000, usize::MAX].map(|n| Ring::new(n).capacity());
+        let sizes = [0, 5000, usize::MAX].map(|n| EntryRing::new(n).capacity());
         assert_eq!(sizes, [MIN_ENTRIES, 8192, MAX_ENTRIES]);
     }
 }

@@ -2,12 +2,12 @@
 
 //! Makes frames from a recording, for a capture. Fields that the recording does not have are zero:
 //! payload, IP and MAC addresses, Q_Keys, immediate data and the operands of atomics. The ICRC is
-//! computed over the frame as it is made here.
+//! computed over the frame as it is made local_qpns.
 
-use crate::entry::{Packet, What};
-use crate::facts::{is_error, packets_name, Facts, Name};
+use crate::device_history::{is_error, packet_entry_name, DeviceHistory, QpName};
+use crate::diagnosis::syndrome_text;
+use crate::entry::{EntryKind, PacketEntry};
 use crate::flags::{FIRST, LAST};
-use crate::why::syndrome_text;
 use std::collections::{HashMap, HashSet};
 use verbena_abi::cqe::WcStatus;
 use verbena_abi::eqe::EventType;
@@ -20,15 +20,15 @@ use verbena_transport::wire::{bth, ethernet, icrc, ipv4, udp};
 /// Most frames, and most bytes of payload, for which each packet of a row becomes a frame of its
 /// own. A recording beyond these limits gives one frame for each row, with the payload of at most
 /// one packet.
-const MOST: usize = 1 << 16;
-const MOST_BYTES: usize = 1 << 25;
-const MOST_PAYLOAD: u32 = 4096;
+const MAX_SPLIT_FRAMES: usize = 1 << 16;
+const MAX_SPLIT_BYTES: usize = 1 << 25;
+const MAX_PAYLOAD_BYTES: u32 = 4096;
 const PKEY: u16 = 0xffff;
 const SOURCE_PORT: u16 = 0xc000;
 
 /// Direction in which a frame went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum PacketDirection {
     /// The frame went between QPs of the same device.
     Local,
     /// The frame left the device.
@@ -39,19 +39,19 @@ pub enum Way {
 
 /// A frame made from a recording.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Frame {
+pub struct SyntheticFrame {
     /// Device clock in nanoseconds.
-    pub time: u64,
+    pub time_ns: u64,
     /// Bytes from the Ethernet header to the ICRC.
     pub bytes: Vec<u8>,
     /// Direction in which the frame went.
-    pub way: Way,
+    pub direction: PacketDirection,
     /// The QPs, and the events since the previous frame.
     pub comment: String,
 }
 
 /// Returns the opcode of the n-th of several packets in a row.
-fn opcode_of(packet: &Packet, n: u32) -> u8 {
+fn nth_opcode(packet: &PacketEntry, n: u32) -> u8 {
     let (service, code) = (
         packet.opcode & !opcode::OPERATION,
         packet.opcode & opcode::OPERATION,
@@ -90,14 +90,14 @@ fn opcode_of(packet: &Packet, n: u32) -> u8 {
 
 /// True if each packet of a row becomes a frame of its own. The count of a READ request is that of
 /// its responses, so a READ request is a single frame.
-fn is_split(packet: &Packet) -> bool {
+fn is_split(packet: &PacketEntry) -> bool {
     let operation = opcode::lookup(packet.opcode).map(|(_, row)| row.operation);
     let parts = [Operation::Send, Operation::Write, Operation::ReadResponse];
     packet.count > 1 && operation.is_some_and(|operation| parts.contains(&operation))
 }
 
 /// Appends the headers that follow the BTH.
-fn extensions(packet: &Packet, opcode: u8, out: &mut Vec<u8>) {
+fn extensions(packet: &PacketEntry, opcode: u8, out: &mut Vec<u8>) {
     if opcode == opcode::CNP {
         out.resize(out.len() + opcode::CNP_PAYLOAD, 0);
         return;
@@ -130,9 +130,9 @@ fn extensions(packet: &Packet, opcode: u8, out: &mut Vec<u8>) {
 }
 
 /// Makes the frame of the n-th packet of a row.
-fn frame(packet: &Packet, n: u32, payload: u32, to: u32) -> Vec<u8> {
+fn frame(packet: &PacketEntry, n: u32, payload: u32, to: u32) -> Vec<u8> {
     let opcode = if is_split(packet) {
-        opcode_of(packet, n)
+        nth_opcode(packet, n)
     } else {
         packet.opcode
     };
@@ -144,7 +144,7 @@ fn frame(packet: &Packet, n: u32, payload: u32, to: u32) -> Vec<u8> {
     let pad = payload.wrapping_neg() & 3;
     out.resize(out.len() + (payload + pad) as usize, 0);
     let length = out.len() + icrc::LEN;
-    let behind = |at: usize| u16::try_from(length - at).unwrap_or(u16::MAX);
+    let length_from = |at: usize| u16::try_from(length - at).unwrap_or(u16::MAX);
     ethernet::Repr {
         destination: [0; 6],
         source: [0; 6],
@@ -156,13 +156,13 @@ fn frame(packet: &Packet, n: u32, payload: u32, to: u32) -> Vec<u8> {
         ttl: 64,
         source: [0; 4],
         destination: [0; 4],
-        payload_len: behind(udp_at),
+        payload_len: length_from(udp_at),
     }
     .emit(&mut out[ip_at..udp_at]);
     udp::Repr {
         source: SOURCE_PORT,
         destination: udp::PORT,
-        payload_len: behind(bth_at),
+        payload_len: length_from(bth_at),
     }
     .emit(&mut out[udp_at..bth_at]);
     bth::Repr {
@@ -182,15 +182,15 @@ fn frame(packet: &Packet, n: u32, payload: u32, to: u32) -> Vec<u8> {
 
 /// Returns the text about an entry that is not a packet, for the comment of the next frame. None
 /// for an entry that needs no text.
-fn note(facts: &Facts, what: &What) -> Option<String> {
+fn event_text(history: &DeviceHistory, kind: &EntryKind) -> Option<String> {
     let cause = |raw| Syndrome::from_raw(raw).map_or_else(String::new, syndrome_text);
-    Some(match *what {
-        What::Fired { rule, .. } => {
-            let action = facts.action(rule);
+    Some(match *kind {
+        EntryKind::Fired { rule, .. } => {
+            let action = history.action(rule);
             let does = action.map_or_else(String::new, |action| format!(": {}", action.name()));
-            format!("{}{does}", facts.rule(rule))
+            format!("{}{does}", history.rule_text(rule))
         }
-        What::Completed {
+        EntryKind::Completed {
             qpn,
             status,
             syndrome,
@@ -204,18 +204,18 @@ fn note(facts: &Facts, what: &What) -> Option<String> {
             let cause = cause(syndrome);
             format!(
                 "{}: wr_id {wr_id:#x} completed with {name}: {cause}",
-                Name(qpn)
+                QpName(qpn)
             )
         }
-        What::State {
+        EntryKind::State {
             qpn, to, syndrome, ..
-        } if is_error(to) => format!("{} is in an error state: {}", Name(qpn), cause(syndrome)),
-        What::Event {
-            kind,
+        } if is_error(to) => format!("{} is in an error state: {}", QpName(qpn), cause(syndrome)),
+        EntryKind::Event {
+            event_type,
             number,
             syndrome,
-        } if kind != EventType::Completion.to_raw() => {
-            let name = EventType::from_raw(kind).map_or("?", EventType::verbs_name);
+        } if event_type != EventType::Completion.to_raw() => {
+            let name = EventType::from_raw(event_type).map_or("?", EventType::verbs_name);
             format!("{name} of {number}: {}", cause(syndrome))
         }
         _ => return None,
@@ -223,90 +223,90 @@ fn note(facts: &Facts, what: &What) -> Option<String> {
 }
 
 /// The locations of QPs and of their peers, as the entries give them.
-struct Places {
+struct QpLocations {
     /// True for a QP whose peer belongs to the same device.
     is_local: HashMap<u32, bool>,
-    here: HashSet<u32>,
+    local_qpns: HashSet<u32>,
 }
 
-impl Places {
-    fn of(facts: &Facts) -> Self {
-        let mut places = Self {
+impl QpLocations {
+    fn new(history: &DeviceHistory) -> Self {
+        let mut locations = Self {
             is_local: HashMap::new(),
-            here: HashSet::new(),
+            local_qpns: HashSet::new(),
         };
-        for entry in facts.all() {
-            match entry.what {
-                What::State {
+        for entry in history.entries() {
+            match entry.kind {
+                EntryKind::State {
                     qpn,
                     is_local: Some(is_local),
                     ..
                 } => {
-                    places.is_local.insert(qpn, is_local);
-                    places.here.insert(qpn);
+                    locations.is_local.insert(qpn, is_local);
+                    locations.local_qpns.insert(qpn);
                 }
-                What::Created { qpn, .. } | What::State { qpn, .. } => {
-                    places.here.insert(qpn);
+                EntryKind::Created { qpn, .. } | EntryKind::State { qpn, .. } => {
+                    locations.local_qpns.insert(qpn);
                 }
                 _ => {}
             }
         }
-        places
+        locations
     }
 
     /// Returns the packet and its direction. None for an entry that is not a packet, and for a
     /// packet received from this device, which the entry of the sender covers.
-    fn way(&self, what: &What) -> Option<(Packet, Way)> {
-        let is_local = |p: &Packet| {
-            let known = self.is_local.get(&p.qpn).copied();
-            known.unwrap_or_else(|| self.here.contains(&p.peer))
+    fn direction(&self, kind: &EntryKind) -> Option<(PacketEntry, PacketDirection)> {
+        let is_local = |p: &PacketEntry| {
+            let recorded = self.is_local.get(&p.qpn).copied();
+            recorded.unwrap_or_else(|| self.local_qpns.contains(&p.peer))
         };
-        match *what {
-            What::Sent(p) if is_local(&p) => Some((p, Way::Local)),
-            What::Sent(p) => Some((p, Way::Sent)),
-            What::Received(p) if !is_local(&p) => Some((p, Way::Received)),
+        match *kind {
+            EntryKind::Sent(p) if is_local(&p) => Some((p, PacketDirection::Local)),
+            EntryKind::Sent(p) => Some((p, PacketDirection::Sent)),
+            EntryKind::Received(p) if !is_local(&p) => Some((p, PacketDirection::Received)),
             _ => None,
         }
     }
 }
 
 /// Returns the frames of a recording, in order.
-pub fn frames(facts: &Facts) -> Vec<Frame> {
-    let places = Places::of(facts);
-    let rows = facts.all().iter();
-    let size = |(p, _): (Packet, Way)| {
+pub fn synthesize_frames(history: &DeviceHistory) -> Vec<SyntheticFrame> {
+    let locations = QpLocations::new(history);
+    let rows = history.entries().iter();
+    let size = |(p, _): (PacketEntry, PacketDirection)| {
         let count = if is_split(&p) { p.count as usize } else { 1 };
         (count, p.bytes as usize)
     };
-    let sizes = rows.filter_map(|entry| places.way(&entry.what).map(size));
+    let sizes = rows.filter_map(|entry| locations.direction(&entry.kind).map(size));
     let (count, bytes) = sizes.fold((0usize, 0usize), |(count, bytes), (more, long)| {
         (count.saturating_add(more), bytes.saturating_add(long))
     });
-    let is_whole = count <= MOST && bytes <= MOST_BYTES;
+    let is_split_fully = count <= MAX_SPLIT_FRAMES && bytes <= MAX_SPLIT_BYTES;
     let mut out = Vec::new();
     let mut notes: Vec<String> = Vec::new();
-    for entry in facts.all() {
-        notes.extend(note(facts, &entry.what));
-        let Some((packet, way)) = places.way(&entry.what) else {
+    for entry in history.entries() {
+        notes.extend(event_text(history, &entry.kind));
+        let Some((packet, direction)) = locations.direction(&entry.kind) else {
             continue;
         };
-        let (from, to) = match way {
-            Way::Received => (packet.peer, packet.qpn),
-            Way::Local | Way::Sent => (packet.qpn, packet.peer),
+        let (from, to) = match direction {
+            PacketDirection::Received => (packet.peer, packet.qpn),
+            PacketDirection::Local | PacketDirection::Sent => (packet.qpn, packet.peer),
         };
-        let way_name = match way {
-            Way::Local => "local",
-            Way::Sent => "sent",
-            Way::Received => "received",
+        let direction_name = match direction {
+            PacketDirection::Local => "local",
+            PacketDirection::Sent => "sent",
+            PacketDirection::Received => "received",
         };
-        let mut comment = format!("QP {from:#x} -> {to:#x}, {way_name}");
+        let mut comment = format!("QP {from:#x} -> {to:#x}, {direction_name}");
         if is_split(&packet) {
-            comment += &format!(", of {}", packets_name(&packet));
+            comment += &format!(", of {}", packet_entry_name(&packet));
         }
         for note in notes.drain(..) {
             comment += &format!(", {note}");
         }
-        let splits = is_whole && is_split(&packet);
+        let splits = is_split_fully && is_split(&packet);
         let part = packet.bytes.div_ceil(packet.count.max(1));
         let part = part.checked_next_power_of_two().unwrap_or(u32::MAX);
         for n in 0..if splits { packet.count } else { 1 } {
@@ -317,13 +317,13 @@ pub fn frames(facts: &Facts) -> Vec<Frame> {
                     .min(part),
                 false => packet.bytes,
             };
-            out.push(Frame {
-                time: entry.time,
-                bytes: frame(&packet, n, payload.min(MOST_PAYLOAD), to),
-                way,
+            out.push(SyntheticFrame {
+                time_ns: entry.time_ns,
+                bytes: frame(&packet, n, payload.min(MAX_PAYLOAD_BYTES), to),
+                direction,
                 comment: std::mem::replace(
                     &mut comment,
-                    format!("QP {from:#x} -> {to:#x}, {way_name}"),
+                    format!("QP {from:#x} -> {to:#x}, {direction_name}"),
                 ),
             });
         }
@@ -339,23 +339,25 @@ pub fn frames(facts: &Facts) -> Vec<Frame> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::entry::Entry;
-    use crate::file::Recording;
-    use crate::why::tests::{created, state};
+    use crate::diagnosis::tests::{created, state};
+    use crate::entry::FlightEntry;
+    use crate::flight_recording::FlightRecording;
     use verbena_abi::ctx::QpState;
     use verbena_transport::wire::{self, reth};
 
-    fn of(whats: Vec<What>) -> Vec<Frame> {
-        let entries = (0..).zip(whats);
-        let recording = Recording {
-            entries: entries.map(|(time, what)| Entry { time, what }).collect(),
-            ..Recording::default()
+    fn of(kinds: Vec<EntryKind>) -> Vec<SyntheticFrame> {
+        let entries = (0..).zip(kinds);
+        let recording = FlightRecording {
+            entries: entries
+                .map(|(time_ns, kind)| FlightEntry { time_ns, kind })
+                .collect(),
+            ..FlightRecording::default()
         };
-        frames(&Facts::of(recording, Vec::new()))
+        synthesize_frames(&DeviceHistory::new(recording, Vec::new()))
     }
 
-    fn write(qpn: u32, peer: u32) -> Packet {
-        Packet {
+    fn write(qpn: u32, peer: u32) -> PacketEntry {
+        PacketEntry {
             qpn,
             peer,
             opcode: op::WRITE_ONLY,
@@ -373,11 +375,11 @@ mod tests {
         let all = of(vec![
             created(1),
             created(2),
-            What::Sent(write(1, 2)),
-            What::Received(write(2, 1)),
+            EntryKind::Sent(write(1, 2)),
+            EntryKind::Received(write(2, 1)),
             state(1, 2, QpState::Err, Some(Syndrome::RetryExceeded)),
         ]);
-        let seen = |frame: &Frame| {
+        let decoded = |frame: &SyntheticFrame| {
             let rest = &frame.bytes[ethernet::LEN + ipv4::LEN + udp::LEN..];
             let view = bth::View::new(rest).unwrap();
             assert!(wire::frame::parse(&frame.bytes).is_ok());
@@ -389,9 +391,9 @@ mod tests {
             )
         };
         let base = ethernet::LEN + ipv4::LEN + udp::LEN + bth::LEN + icrc::LEN;
-        let told: Vec<_> = all.iter().map(seen).collect();
+        let headers: Vec<_> = all.iter().map(decoded).collect();
         assert_eq!(
-            told,
+            headers,
             [
                 (op::WRITE_FIRST, 0xff_ffff, 2, base + 16 + 1024),
                 (op::WRITE_MIDDLE, 0, 2, base + 1024),
@@ -413,8 +415,8 @@ mod tests {
     }
 
     #[test]
-    fn frames_of_another_device_are_taken_from_both_ends() {
-        let peer = |is_local| What::State {
+    fn packets_of_another_device_become_frames_in_both_directions() {
+        let peer = |is_local| EntryKind::State {
             qpn: 1,
             owner: 1,
             peer: 1,
@@ -426,33 +428,33 @@ mod tests {
             una_psn: 0,
             expected_psn: 0,
         };
-        let whats = |is_local| {
+        let kinds = |is_local| {
             vec![
                 created(1),
                 peer(is_local),
-                What::Sent(write(1, 1)),
-                What::Received(write(1, 1)),
+                EntryKind::Sent(write(1, 1)),
+                EntryKind::Received(write(1, 1)),
             ]
         };
-        let ways = |is_local| {
-            of(whats(is_local))
+        let directions = |is_local| {
+            of(kinds(is_local))
                 .iter()
-                .map(|f| f.way)
+                .map(|f| f.direction)
                 .collect::<Vec<_>>()
         };
-        assert_eq!(ways(true), [Way::Local; 3]);
-        let far = [[Way::Sent; 3], [Way::Received; 3]].concat();
-        assert_eq!(ways(false), far);
+        assert_eq!(directions(true), [PacketDirection::Local; 3]);
+        let far = [[PacketDirection::Sent; 3], [PacketDirection::Received; 3]].concat();
+        assert_eq!(directions(false), far);
     }
 
     #[test]
     fn in_a_large_recording_a_row_becomes_one_frame() {
-        let many = Packet {
+        let many = PacketEntry {
             count: 1 << 17,
             bytes: 1 << 30,
             ..write(1, 2)
         };
-        let all = of(vec![created(1), created(2), What::Sent(many)]);
+        let all = of(vec![created(1), created(2), EntryKind::Sent(many)]);
         assert_eq!(all.len(), 1);
         assert!(all[0].bytes.len() < 4200);
     }
