@@ -16,7 +16,7 @@ use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use verbena_capture::{Capture, Direction};
+use verbena_capture::{Capture, InterfaceDirection};
 use verbena_protocol::{CaptureRecord, CaptureReply, FrameDirection};
 use verbena_recorder::DeviceHistory;
 
@@ -109,11 +109,11 @@ fn write_frames(
     for frame in frames {
         let direction = match frame.direction {
             verbena_recorder::PacketDirection::Local => None,
-            verbena_recorder::PacketDirection::Sent => Some(Direction::Outbound),
-            verbena_recorder::PacketDirection::Received => Some(Direction::Inbound),
+            verbena_recorder::PacketDirection::Sent => Some(InterfaceDirection::Outbound),
+            verbena_recorder::PacketDirection::Received => Some(InterfaceDirection::Inbound),
         };
         let time = power_on.saturating_add(frame.time_ns);
-        capture.write_going(time, &frame.bytes, Some(&frame.comment), direction)?;
+        capture.write_with_direction(time, &frame.bytes, Some(&frame.comment), direction)?;
     }
     capture.finish().map(drop)
 }
@@ -190,7 +190,7 @@ fn packets<W: Write>(mut from: BufReader<impl io::Read>, to: W, guest: &str) -> 
                     comment.push_str(", ");
                     comment.push_str(&note);
                 }
-                capture.write_going(
+                capture.write_with_direction(
                     time_ns,
                     &frame,
                     Some(&comment),
@@ -210,11 +210,11 @@ fn packets<W: Write>(mut from: BufReader<impl io::Read>, to: W, guest: &str) -> 
 }
 
 /// Returns the direction of a frame. A frame that stays in the device has none.
-fn interface_direction(direction: FrameDirection) -> Option<Direction> {
+fn interface_direction(direction: FrameDirection) -> Option<InterfaceDirection> {
     match direction {
         FrameDirection::Local | FrameDirection::Lost => None,
-        FrameDirection::Sent => Some(Direction::Outbound),
-        FrameDirection::Received => Some(Direction::Inbound),
+        FrameDirection::Sent => Some(InterfaceDirection::Outbound),
+        FrameDirection::Received => Some(InterfaceDirection::Inbound),
     }
 }
 

@@ -14,12 +14,12 @@ use verbena_transport::psn;
 
 /// Makes comments on packets, and remembers the sent packets to recognize retransmissions.
 #[derive(Debug, Default)]
-pub struct Commentator {
+pub struct PacketCommenter {
     /// PSN after the highest one of a QP, for requests and for responses that carry data.
     sent: HashMap<(u32, bool), u32>,
 }
 
-impl Commentator {
+impl PacketCommenter {
     /// Returns the comment on a packet. The caller has to pass packets in the order in which they
     /// are sent.
     pub fn comment(&mut self, sight: &Sight<'_>) -> String {
@@ -27,14 +27,14 @@ impl Commentator {
         let mut text = format!("QP {:#x} -> {:#x}, ", packet.src_qpn, packet.dst_qpn);
         let work = sight.work.map_or_else(
             || String::from("unknown WR"),
-            |work| format!("WR {} ({})", work.wr_id, name(work.opcode)),
+            |work| format!("WR {} ({})", work.wr_id, operation(work.opcode)),
         );
         // Writes to a string cannot fail.
-        let _ = write!(text, "{}{work}, PSN {}", verb(packet), packet.psn);
+        let _ = write!(text, "{}{work}, PSN {}", effect(packet), packet.psn);
         if let Some(work) = sight.work.filter(|work| work.psns > 1) {
-            let _ = part(&mut text, packet, &work);
+            let _ = write_part(&mut text, packet, &work);
         }
-        if self.is_again(packet, sight.work) {
+        if self.is_retransmission(packet, sight.work) {
             text.push_str(", retransmission");
         }
         match sight.fate {
@@ -50,12 +50,12 @@ impl Commentator {
 
     /// Forgets the packets of a QP that begins anew, so that none of its packets is a
     /// retransmission.
-    pub fn begins(&mut self, qpn: u32) {
+    pub fn forget_qp(&mut self, qpn: u32) {
         self.sent.retain(|(sender, _), _| *sender != qpn);
     }
 
     /// True if a packet was sent before.
-    fn is_again(&mut self, packet: &Packet, work: Option<Work>) -> bool {
+    fn is_retransmission(&mut self, packet: &Packet, work: Option<Work>) -> bool {
         let is_request = packet.kind.is_request();
         if matches!(packet.kind, Kind::Ack(_) | Kind::Cnp) {
             return false;
@@ -67,11 +67,11 @@ impl Commentator {
         };
         let sent = self.sent.entry((packet.src_qpn, is_request));
         let sent = sent.or_insert(packet.psn);
-        let is_again = psn::is_behind(packet.psn, *sent);
+        let is_retransmission = psn::is_behind(packet.psn, *sent);
         if psn::is_behind(*sent, next) {
             *sent = next;
         }
-        is_again
+        is_retransmission
     }
 }
 
@@ -80,7 +80,7 @@ fn responses(reth: &Reth, work: &Work) -> u32 {
     reth.length.div_ceil(work.path_mtu.max(1)).max(1)
 }
 
-fn part(text: &mut String, packet: &Packet, work: &Work) -> std::fmt::Result {
+fn write_part(text: &mut String, packet: &Packet, work: &Work) -> std::fmt::Result {
     let number = psn::ahead(packet.psn, work.first_psn).saturating_add(1);
     match packet.kind {
         // An acknowledgement may cover any number of packets.
@@ -98,7 +98,7 @@ fn part(text: &mut String, packet: &Packet, work: &Work) -> std::fmt::Result {
 }
 
 /// Returns the effect of a packet on its work request.
-fn verb(packet: &Packet) -> &'static str {
+fn effect(packet: &Packet) -> &'static str {
     match packet.kind {
         Kind::Ack(Aeth { syndrome, .. }) => match syndrome {
             AethSyndrome::Ack { .. } => "acknowledges ",
@@ -119,7 +119,7 @@ fn verb(packet: &Packet) -> &'static str {
 }
 
 /// Returns the name of the operation of a work request, in the words of the specification.
-fn name(opcode: WqeOpcode) -> &'static str {
+fn operation(opcode: WqeOpcode) -> &'static str {
     match opcode {
         WqeOpcode::Send => "SEND",
         WqeOpcode::SendImm => "SEND with immediate",

@@ -36,7 +36,7 @@
 pub mod comment;
 
 #[cfg(feature = "simulation")]
-use comment::Commentator;
+use comment::PacketCommenter;
 use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
 use pcap_file::pcapng::blocks::interface_description::{
     InterfaceDescriptionBlock, InterfaceDescriptionOption,
@@ -57,9 +57,9 @@ use verbena_lab_transport::tap::{Sight, Tap};
 /// Value of `if_tsresol`: times are in units of 10^-9 s.
 const NANOSECONDS: u8 = 9;
 
-/// Direction of a frame, as the flags of a packet encode it.
+/// InterfaceDirection of a frame, as the flags of a packet encode it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
+pub enum InterfaceDirection {
     /// The interface received the frame.
     Inbound = 1,
     /// The interface sent the frame.
@@ -70,7 +70,7 @@ pub enum Direction {
 pub struct Capture<W: Write> {
     writer: PcapNgWriter<W>,
     #[cfg(feature = "simulation")]
-    commentator: Commentator,
+    commenter: PacketCommenter,
     /// First write error of the tap, which has no caller to return it to.
     failure: Option<io::Error>,
 }
@@ -99,23 +99,23 @@ impl<W: Write> Capture<W> {
         Ok(Self {
             writer,
             #[cfg(feature = "simulation")]
-            commentator: Commentator::default(),
+            commenter: PacketCommenter::default(),
             failure: None,
         })
     }
 
     /// Writes a frame that was seen at a time, with a comment if there is one.
     pub fn write(&mut self, time_ns: u64, frame: &[u8], comment: Option<&str>) -> io::Result<()> {
-        self.write_going(time_ns, frame, comment, None)
+        self.write_with_direction(time_ns, frame, comment, None)
     }
 
     /// Writes a frame with its direction, if it has one.
-    pub fn write_going(
+    pub fn write_with_direction(
         &mut self,
         time_ns: u64,
         frame: &[u8],
         comment: Option<&str>,
-        direction: Option<Direction>,
+        direction: Option<InterfaceDirection>,
     ) -> io::Result<()> {
         let comment = comment.map(|text| EnhancedPacketOption::Comment(Cow::Borrowed(text)));
         let flags = direction.map(|direction| EnhancedPacketOption::Flags(direction as u32));
@@ -180,14 +180,14 @@ impl<W: Write> std::fmt::Debug for Capture<W> {
 #[cfg(feature = "simulation")]
 impl<W: Write> Tap for Capture<W> {
     fn see(&mut self, sight: &Sight<'_>) {
-        let comment = self.commentator.comment(sight);
+        let comment = self.commenter.comment(sight);
         if let Err(failure) = self.write(sight.now, sight.frame, Some(&comment)) {
             self.failure.get_or_insert(failure);
         }
     }
 
     fn begins(&mut self, qpn: u32) {
-        self.commentator.begins(qpn);
+        self.commenter.forget_qp(qpn);
     }
 }
 

@@ -53,9 +53,11 @@ fn frames_times_and_comments_are_read_back() {
 fn directions_and_statistics_are_read_back() {
     let mut capture = Capture::new(Vec::new(), "test").unwrap();
     let late = 0x1234_5678_9abc_def0;
-    let (inbound, outbound) = (Direction::Inbound, Direction::Outbound);
+    let (inbound, outbound) = (InterfaceDirection::Inbound, InterfaceDirection::Outbound);
     for direction in [None, Some(inbound), Some(outbound)] {
-        capture.write_going(5, &[1; 64], None, direction).unwrap();
+        capture
+            .write_with_direction(5, &[1; 64], None, direction)
+            .unwrap();
     }
     capture.statistics(late, 10, 7).unwrap();
     capture.flush().unwrap();
@@ -97,7 +99,7 @@ fn block_length(bytes: &[u8]) -> usize {
 
 #[test]
 fn parts_of_a_message_are_numbered() {
-    let seen = comments(Pair::rc(Mode::Wire), |pair| {
+    let comments = comments(Pair::rc(Mode::Wire), |pair| {
         let (from, to) = (pair.buffer(Side::A, &[7; 600]), pair.zeros(Side::B, 600));
         pair.post(Side::A, Post::write(5, &[from.sge()], to));
         pair.post(Side::A, Post::read(6, &[from.sge()], to));
@@ -115,33 +117,35 @@ fn parts_of_a_message_are_numbered() {
         answers(1),
         answers(3),
     ] {
-        assert!(seen.contains(&expected), "{expected}: {seen:#?}");
+        assert!(comments.contains(&expected), "{expected}: {comments:#?}");
     }
-    assert!(!seen.iter().any(|text| text.contains("retransmission")));
+    assert!(!comments.iter().any(|text| text.contains("retransmission")));
 }
 
 #[test]
 fn comments_name_lost_packets_and_retransmissions() {
     let mut pair = Pair::rc(Mode::Wire);
     pair.link.loss = 30;
-    let seen = comments(pair, |pair| {
+    let comments = comments(pair, |pair| {
         let (from, to) = (pair.buffer(Side::A, &[7; 2000]), pair.zeros(Side::B, 2000));
         pair.post(Side::A, Post::write(5, &[from.sge()], to));
     });
     let lost = |text: &&String| text.ends_with(", lost") && !text.contains("acknowledges");
-    let lost = seen.iter().find(lost).unwrap();
-    let again = format!("{}, retransmission", lost.strip_suffix(", lost").unwrap());
+    let lost = comments.iter().find(lost).unwrap();
+    let retransmission = format!("{}, retransmission", lost.strip_suffix(", lost").unwrap());
     assert!(
-        seen.iter().any(|text| text.starts_with(&again)),
-        "{again}: {seen:#?}"
+        comments
+            .iter()
+            .any(|text| text.starts_with(&retransmission)),
+        "{retransmission}: {comments:#?}"
     );
 }
 
 #[test]
 fn a_failed_write_is_returned_at_the_end() {
     #[derive(Debug)]
-    struct Full(usize);
-    impl Write for Full {
+    struct FullDisk(usize);
+    impl Write for FullDisk {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0 = self
                 .0
@@ -153,7 +157,7 @@ fn a_failed_write_is_returned_at_the_end() {
             Ok(())
         }
     }
-    let capture = Rc::new(RefCell::new(Capture::new(Full(300), "test").unwrap()));
+    let capture = Rc::new(RefCell::new(Capture::new(FullDisk(300), "test").unwrap()));
     let mut pair = Pair::rc(Mode::Wire);
     pair.tap = Some(Box::new(Rc::clone(&capture)));
     let (from, to) = (pair.buffer(Side::A, &[7; 2000]), pair.zeros(Side::B, 2000));

@@ -152,7 +152,10 @@ fn each_direction_has_its_comment_and_flag() {
         FrameDirection::Received,
     ]
     .map(interface_direction);
-    let (inbound, outbound) = (Some(Direction::Inbound), Some(Direction::Outbound));
+    let (inbound, outbound) = (
+        Some(InterfaceDirection::Inbound),
+        Some(InterfaceDirection::Outbound),
+    );
     assert_eq!(directions, [None, None, outbound, inbound]);
 }
 

@@ -18,7 +18,7 @@ const LENGTHS: [u32; 8] = [0, 1, 2, 3, 4, 1024, 1025, 4000];
 /// Writes `DIR/device.pcapng`, and `DIR/device.jsonl` with the opcode of each packet.
 pub fn generate(dir: &Path) -> io::Result<()> {
     let mut capture = Capture::create(dir.join("device.pcapng"))?;
-    let mut meant = BufWriter::new(File::create(dir.join("device.jsonl"))?);
+    let mut expected = BufWriter::new(File::create(dir.join("device.jsonl"))?);
     let mut driver = Driver::new();
     let cq = driver.create_cq(8);
     let (mut a, mut b) = (driver.create_qp(&cq, &cq), driver.create_qp(&cq, &cq));
@@ -38,8 +38,8 @@ pub fn generate(dir: &Path) -> io::Result<()> {
     while let Some(seen) = watch.try_next() {
         let packet = frame::parse(&seen.frame).map(|frame| frame.packet);
         let packet = packet.map_err(|e| io::Error::other(format!("{e:?}")))?;
-        writeln!(meant, "{{\"opcode\": {}}}", packet.opcode())?;
-        capture.write_going(seen.time, &seen.frame, Some("local"), None)?;
+        writeln!(expected, "{{\"opcode\": {}}}", packet.opcode())?;
+        capture.write_with_direction(seen.time, &seen.frame, Some("local"), None)?;
     }
     let (seen, dropped) = watch.tally();
     assert!(
@@ -48,5 +48,5 @@ pub fn generate(dir: &Path) -> io::Result<()> {
     );
     capture.statistics(0, seen, dropped)?;
     capture.finish()?;
-    meant.flush()
+    expected.flush()
 }

@@ -8,9 +8,9 @@ use verbena_transport::packet::{Aeth, AethSyndrome, Kind, NakCode, Packet, SendT
 use verbena_transport::wire::{atomic_eth, frame, Path};
 
 /// A line that is not complete.
-struct Line(String);
+struct JsonLine(String);
 
-impl Line {
+impl JsonLine {
     fn new() -> Self {
         Self(String::from("{"))
     }
@@ -149,7 +149,10 @@ pub fn syndrome(packet: &Packet) -> Option<u8> {
 
 /// Returns the line of a sent packet.
 pub fn packet(path: &Path, packet: &Packet, now: u64) -> String {
-    let line = Line::new().number("time", now).path(path).packet(packet);
+    let line = JsonLine::new()
+        .number("time", now)
+        .path(path)
+        .packet(packet);
     line.number("from", packet.src_qpn).end()
 }
 
@@ -160,16 +163,16 @@ pub fn frame(bytes: &[u8]) -> String {
             let Source::Bytes(payload) = frame.packet.payload.source() else {
                 unreachable!("a frame's payload is bytes");
             };
-            let line = Line::new().path(&frame.path).packet(&frame.packet);
+            let line = JsonLine::new().path(&frame.path).packet(&frame.packet);
             line.hex("payload", payload).end()
         }
-        Err(error) => Line::new().text("error", &format!("{error:?}")).end(),
+        Err(error) => JsonLine::new().text("error", &format!("{error:?}")).end(),
     }
 }
 
 /// Returns the line of an opcode.
 pub fn opcode(code: u8, service: &str, name: &str, served: bool) -> String {
-    Line::new()
+    JsonLine::new()
         .number("opcode", code)
         .text("service", service)
         .text("name", name)

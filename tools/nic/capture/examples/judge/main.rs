@@ -41,23 +41,23 @@ fn main() -> ExitCode {
     }
 }
 
-/// A capture, and the lines about the packets that were meant.
+/// A capture, and the lines about the packets that it should have.
 #[derive(Debug)]
-pub struct Recorder {
+pub struct ExpectedCapture {
     capture: Capture<BufWriter<File>>,
-    meant: BufWriter<File>,
+    expected: BufWriter<File>,
     paths: [verbena_transport::wire::Path; 2],
     /// Time of the last frame.
     pub now: u64,
     /// Opcodes and AETH syndromes that were sent.
-    pub seen: [Vec<u8>; 2],
+    pub sent_codes: [Vec<u8>; 2],
 }
 
-impl Tap for Recorder {
+impl Tap for ExpectedCapture {
     fn see(&mut self, sight: &Sight<'_>) {
         self.now = sight.now;
-        self.seen[0].push(sight.packet.opcode());
-        self.seen[1].extend(json::syndrome(sight.packet));
+        self.sent_codes[0].push(sight.packet.opcode());
+        self.sent_codes[1].extend(json::syndrome(sight.packet));
         let [a, b] = &self.paths;
         let path = if sight.packet.src_qpn == scenes::QPN_A {
             a
@@ -65,7 +65,7 @@ impl Tap for Recorder {
             b
         };
         let line = json::packet(path, sight.packet, sight.now);
-        writeln!(self.meant, "{line}").expect("the line of a packet cannot be written");
+        writeln!(self.expected, "{line}").expect("the line of a packet cannot be written");
         self.capture.see(sight);
     }
 
@@ -86,25 +86,28 @@ fn generate(dir: &Path) -> io::Result<()> {
     }
     table.flush()?;
     for (name, paths) in scenes::paths() {
-        let recorder = Rc::new(RefCell::new(Recorder {
+        let expected_capture = Rc::new(RefCell::new(ExpectedCapture {
             capture: Capture::create(dir.join(format!("{name}.pcapng")))?,
-            meant: BufWriter::new(File::create(dir.join(format!("{name}.jsonl")))?),
+            expected: BufWriter::new(File::create(dir.join(format!("{name}.jsonl")))?),
             paths,
             now: 0,
-            seen: Default::default(),
+            sent_codes: Default::default(),
         }));
-        scenes::all(paths, &recorder);
-        let mut recorder = Rc::into_inner(recorder)
+        scenes::all(paths, &expected_capture);
+        let mut expected_capture = Rc::into_inner(expected_capture)
             .ok_or_else(|| io::Error::other("a pair still refers to the capture"))?
             .into_inner();
-        for seen in &mut recorder.seen {
+        for seen in &mut expected_capture.sent_codes {
             seen.sort_unstable();
             seen.dedup();
         }
         let served: Vec<u8> = (0..=0xff).filter(|code| opcode::is_served(*code)).collect();
-        assert_eq!(recorder.seen[0], served, "opcodes that were sent");
-        recorder.capture.finish()?;
-        recorder.meant.flush()?;
+        assert_eq!(
+            expected_capture.sent_codes[0], served,
+            "opcodes that were sent"
+        );
+        expected_capture.capture.finish()?;
+        expected_capture.expected.flush()?;
     }
     device::generate(dir)
 }

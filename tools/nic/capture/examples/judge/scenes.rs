@@ -3,7 +3,7 @@
 //! The operations of queue pairs that together send every opcode, every syndrome that a responder
 //! of these services has, and every number of padding bytes.
 
-use crate::Recorder;
+use crate::ExpectedCapture;
 use std::cell::RefCell;
 use std::rc::Rc;
 use verbena_lab_transport::{Buffer, Mode, Pair, Post, Setup, Side};
@@ -56,45 +56,48 @@ pub fn paths() -> Vec<(&'static str, [Path; 2])> {
 }
 
 /// Makes pairs over a path, whose packets are recorded one pair after the other.
-struct Stage<'a> {
+struct ScenePairs<'a> {
     paths: [Path; 2],
-    recorder: &'a Rc<RefCell<Recorder>>,
+    expected_capture: &'a Rc<RefCell<ExpectedCapture>>,
 }
 
 /// Runs all scenes.
-pub fn all(paths: [Path; 2], recorder: &Rc<RefCell<Recorder>>) {
-    let stage = Stage { paths, recorder };
+pub fn all(paths: [Path; 2], expected_capture: &Rc<RefCell<ExpectedCapture>>) {
+    let pairs = ScenePairs {
+        paths,
+        expected_capture,
+    };
     for qp_type in [QpType::Rc, QpType::Uc, QpType::XrcIni] {
-        stage.sends(qp_type);
-        stage.writes(qp_type);
+        pairs.sends(qp_type);
+        pairs.writes(qp_type);
     }
     for qp_type in [QpType::Rc, QpType::XrcIni] {
-        stage.invalidates(qp_type);
-        stage.reads(qp_type);
-        stage.atomics(qp_type);
-        stage.placements(qp_type);
+        pairs.invalidates(qp_type);
+        pairs.reads(qp_type);
+        pairs.atomics(qp_type);
+        pairs.placements(qp_type);
     }
-    stage.datagrams();
-    stage.big_packets();
-    stage.refusals();
-    stage.not_ready();
-    stage.losses();
+    pairs.datagrams();
+    pairs.big_packets();
+    pairs.refusals();
+    pairs.not_ready();
+    pairs.losses();
     // Code 4 is for reliable datagrams, which RoCE does not have.
-    let seen = &mut recorder.borrow_mut().seen[1];
+    let seen = &mut expected_capture.borrow_mut().sent_codes[1];
     seen.sort_unstable();
     seen.dedup();
     assert_eq!(*seen, [0, 0x20, 0x60, 0x61, 0x62, 0x63], "syndromes");
 }
 
-impl Stage<'_> {
+impl ScenePairs<'_> {
     fn pair_of(&self, setup: Setup) -> Pair {
         let mut pair = Pair::in_reset(Setup {
             mode: Mode::Wire,
             paths: self.paths,
             ..setup
         });
-        pair.now = self.recorder.borrow().now + 1_000;
-        pair.tap = Some(Box::new(Rc::clone(self.recorder)));
+        pair.now = self.expected_capture.borrow().now + 1_000;
+        pair.tap = Some(Box::new(Rc::clone(self.expected_capture)));
         // The SRQ has the protection domain of B's memory.
         let (pd, life) = (pair.world.ends[1].pd, 1);
         let srqn = SRQN;
@@ -230,8 +233,8 @@ impl Stage<'_> {
 
     /// Causes the NAKs that end a connection.
     fn refusals(&self) {
-        type Act = fn(&mut Pair, Buffer, Buffer);
-        let acts: [(WcStatus, Act); 3] = [
+        type PostFn = fn(&mut Pair, Buffer, Buffer);
+        let acts: [(WcStatus, PostFn); 3] = [
             (WcStatus::RemInvReqErr, |pair, from, to| {
                 pair.post_recv(B, 1, &[to.part(0, 3)]);
                 send(pair, Post::send(1, &[from.part(0, 4)]));
