@@ -3,9 +3,9 @@
 //! `verbenactl capture`: captures the frames that the NIC sends and receives, for Wireshark,
 //! which can show them while the capture goes on.
 //!
-//! The NIC sends records (`verbena_protocol::CaptureRecord`). This module turns them into pcapng packets,
-//! each with a comment that names the guest and the QPs. After an interrupt the NIC ends the
-//! capture; the number of dropped frames is then reported, also in the file.
+//! The NIC sends records (`verbena_protocol::CaptureRecord`). This module turns them into pcapng
+//! packets, each with a comment that names the guest and the QPs. After an interrupt the NIC ends
+//! the capture; the number of dropped frames is then reported, also in the file.
 
 use crate::client;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
@@ -22,13 +22,13 @@ use verbena_recorder::DeviceHistory;
 
 /// The end of a capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
+enum CaptureEnd {
     /// The NIC ended the capture as requested: frames that passed, and dropped frames among them.
-    Told { seen: u64, dropped: u64 },
+    Finished { seen: u64, dropped: u64 },
     /// The reader of standard output closed its pipe.
-    Unread,
+    ReaderClosed,
     /// The NIC closed the connection before the end of the capture.
-    Gone,
+    ConnectionLost,
 }
 
 /// Captures into a file, or to standard output if its name is `-`, until a signal ends the capture.
@@ -45,7 +45,7 @@ pub fn run(socket: &Path, file: &Path) -> Result<String, String> {
         ));
     }
     let signals = signals()?;
-    let (told, from): (CaptureReply, _) = client::open(socket)?;
+    let (reply, from): (CaptureReply, _) = client::query_stream(socket)?;
     let failed = |e| format!("cannot write {}: {e}", file.display());
     let to: Box<dyn Write> = if to_stdout {
         Box::new(io::stdout())
@@ -57,24 +57,24 @@ pub fn run(socket: &Path, file: &Path) -> Result<String, String> {
         end_with_reader(from.get_ref())?;
     }
     eprintln!("verbenactl: capturing; interrupt to end");
-    let end = copy(from, BufWriter::new(to), &told.guest).map_err(failed)?;
+    let end = write_records(from, BufWriter::new(to), &reply.guest).map_err(failed)?;
     match end {
-        End::Told { seen, dropped: 0 } => Ok(format!("{} captured", frames(seen))),
-        End::Told { seen, dropped } => Ok(format!(
+        CaptureEnd::Finished { seen, dropped: 0 } => Ok(format!("{} captured", frames_text(seen))),
+        CaptureEnd::Finished { seen, dropped } => Ok(format!(
             "{} captured, {} dropped because they came faster than they were written",
-            frames(seen - dropped.min(seen)),
-            frames(dropped)
+            frames_text(seen - dropped.min(seen)),
+            frames_text(dropped)
         )),
-        End::Unread => Ok(String::from(
+        CaptureEnd::ReaderClosed => Ok(String::from(
             "the reader closed the pipe, which ended the capture",
         )),
-        End::Gone => Err(String::from(
+        CaptureEnd::ConnectionLost => Err(String::from(
             "the NIC closed the connection: the frames that it sent before are written",
         )),
     }
 }
 
-fn frames(count: u64) -> String {
+fn frames_text(count: u64) -> String {
     format!("{count} {}", if count == 1 { "frame" } else { "frames" })
 }
 
@@ -83,26 +83,26 @@ fn frames(count: u64) -> String {
 /// # Errors
 ///
 /// The file cannot be written.
-pub fn of_recording(facts: &DeviceHistory, file: &Path) -> Result<String, String> {
-    let frames = verbena_recorder::synthesize_frames(facts);
+pub fn write_recording(history: &DeviceHistory, file: &Path) -> Result<String, String> {
+    let frames = verbena_recorder::synthesize_frames(history);
     let to: Box<dyn Write> = if file == Path::new("-") {
         Box::new(io::stdout())
     } else {
-        let file_of = File::create(file);
-        Box::new(file_of.map_err(|e| format!("cannot write {}: {e}", file.display()))?)
+        let created = File::create(file);
+        Box::new(created.map_err(|e| format!("cannot write {}: {e}", file.display()))?)
     };
-    write_frames(&frames, facts.recording.power_on_ns, BufWriter::new(to))
+    write_frames(&frames, history.recording.power_on_ns, BufWriter::new(to))
         .map_err(|e| format!("cannot write {}: {e}", file.display()))?;
     if file == Path::new("-") {
         return Ok(String::new());
     }
-    let count = self::frames(frames.len() as u64);
+    let count = frames_text(frames.len() as u64);
     Ok(format!("{count}: {}\n", file.display()))
 }
 
 fn write_frames(
     frames: &[verbena_recorder::SyntheticFrame],
-    power_on: u64,
+    power_on_ns: u64,
     to: impl Write,
 ) -> io::Result<()> {
     let mut capture = Capture::new(to, "flight recorder")?;
@@ -112,7 +112,7 @@ fn write_frames(
             verbena_recorder::PacketDirection::Sent => Some(InterfaceDirection::Outbound),
             verbena_recorder::PacketDirection::Received => Some(InterfaceDirection::Inbound),
         };
-        let time = power_on.saturating_add(frame.time_ns);
+        let time = power_on_ns.saturating_add(frame.time_ns);
         capture.write_with_direction(time, &frame.bytes, Some(&frame.comment), direction)?;
     }
     capture.finish().map(drop)
@@ -158,14 +158,22 @@ fn end_with_reader(stream: &UnixStream) -> Result<(), String> {
 }
 
 /// Converts records to packets until there are no more records.
-fn copy<W: Write>(from: BufReader<impl io::Read>, to: W, guest: &str) -> io::Result<End> {
-    match packets(from, to, guest) {
-        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(End::Unread),
+fn write_records<W: Write>(
+    from: BufReader<impl io::Read>,
+    to: W,
+    guest: &str,
+) -> io::Result<CaptureEnd> {
+    match convert_records(from, to, guest) {
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(CaptureEnd::ReaderClosed),
         other => other,
     }
 }
 
-fn packets<W: Write>(mut from: BufReader<impl io::Read>, to: W, guest: &str) -> io::Result<End> {
+fn convert_records<W: Write>(
+    mut from: BufReader<impl io::Read>,
+    to: W,
+    guest: &str,
+) -> io::Result<CaptureEnd> {
     let mut capture = Capture::new(to, "verbena")?;
     let mut now = 0;
     let end = loop {
@@ -199,10 +207,10 @@ fn packets<W: Write>(mut from: BufReader<impl io::Read>, to: W, guest: &str) -> 
             }
             Ok(Some(CaptureRecord::End { seen, dropped })) => {
                 capture.statistics(now, seen, dropped)?;
-                break End::Told { seen, dropped };
+                break CaptureEnd::Finished { seen, dropped };
             }
             Err(e) if e.kind() == io::ErrorKind::InvalidData => return Err(e),
-            Ok(None) | Err(_) => break End::Gone,
+            Ok(None) | Err(_) => break CaptureEnd::ConnectionLost,
         }
     };
     capture.finish()?;
@@ -226,14 +234,14 @@ fn comment(
     dst_qpn: Option<u32>,
 ) -> String {
     let qp = |qpn: Option<u32>| qpn.map_or_else(|| String::from("?"), |qpn| format!("{qpn:#x}"));
-    let how = match direction {
+    let path = match direction {
         FrameDirection::Local => "local",
         FrameDirection::Lost => "local, lost on purpose",
         FrameDirection::Sent => "sent",
         FrameDirection::Received => "received",
     };
     format!(
-        "guest {guest}, QP {} -> {}, {how}",
+        "guest {guest}, QP {} -> {}, {path}",
         qp(src_qpn),
         qp(dst_qpn)
     )

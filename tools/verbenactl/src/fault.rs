@@ -44,7 +44,7 @@ pub enum Fault {
     /// Print the cause of the state of a queue pair, also a rule: the same as `verbenactl why`
     Why {
         /// Number of the queue pair, in decimal or 0x...
-        #[arg(value_name = "QPN", value_parser = crate::number)]
+        #[arg(value_name = "QPN", value_parser = crate::parse_number)]
         number: u32,
     },
 }
@@ -98,10 +98,10 @@ pub fn run(
         Fault::Remove { name } => ControlRequest::FaultRemove { name: name.clone() },
         Fault::Clear => ControlRequest::FaultClear,
         Fault::Why { number } => {
-            return why::of_one(&why::known(Some(socket), None)?, *number, json);
+            return why::explain_qp(&why::load_history(Some(socket), None)?, *number, json);
         }
     };
-    let told: RulesReply = client::ask_for(socket, request)?;
+    let told: RulesReply = client::request(socket, request)?;
     let text = show(&told)?;
     if matches!(fault, Fault::Check) {
         if told.rules.is_empty() {
@@ -111,7 +111,7 @@ pub fn run(
         }
         let idle: Vec<&str> = told.idle().map(|told| told.rule.name.as_str()).collect();
         if !idle.is_empty() {
-            crate::say(&text)?;
+            crate::print(&text)?;
             return Err(format!("never fired: {}", idle.join(", ")));
         }
     }
@@ -125,8 +125,8 @@ fn hold(
     request: ControlRequest,
     show: impl Fn(&RulesReply) -> Result<String, String>,
 ) -> Result<String, String> {
-    let (told, mut reader) = client::open_for::<RulesReply>(socket, request)?;
-    crate::say(&show(&told)?)?;
+    let (told, mut reader) = client::request_stream::<RulesReply>(socket, request)?;
+    crate::print(&show(&told)?)?;
     let mut line = String::new();
     while reader.read_line(&mut line).is_ok_and(|length| length > 0) {}
     Err(String::from(

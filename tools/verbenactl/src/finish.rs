@@ -16,34 +16,34 @@ use verbena_recorder::{DeviceHistory, RecordedError};
 ///
 /// The file is not a recording, or a file cannot be written or removed.
 pub fn run(file: &Path, status: u8, is_timed: bool) -> Result<String, String> {
-    let facts = why::known(None, Some(file))?;
-    let errors = verbena_recorder::list_errors(&facts);
-    let lasting = errors.first_unrepaired();
-    if status == 0 && lasting.is_none() {
+    let history = why::load_history(None, Some(file))?;
+    let list = verbena_recorder::list_errors(&history);
+    let unrepaired = list.first_unrepaired();
+    if status == 0 && unrepaired.is_none() {
         std::fs::remove_file(file).map_err(|e| format!("{}: {e}", file.display()))?;
         return Ok(String::new());
     }
-    capture::of_recording(&facts, &file.with_extension("pcapng"))?;
+    capture::write_recording(&history, &file.with_extension("pcapng"))?;
     why::report(file, &file.with_extension("html"))?;
     // An error that was repaired may still be the reason.
-    let failure = lasting.or(errors.errors.first());
-    let what = match failure {
-        Some(failure) => errors.summary(failure),
-        None => without_error(&facts),
+    let error = unrepaired.or(list.errors.first());
+    let sentence = match error {
+        Some(error) => list.summary(error),
+        None => describe_run_without_error(&history),
     };
-    let time = failure.map_or(0, |failure| moment(&facts, failure));
+    let time = error.map_or(0, |error| error_time_ns(&history, error));
     let time = if is_timed {
         format!("{time} ")
     } else {
         String::new()
     };
-    Ok(format!("{time}{what}\n"))
+    Ok(format!("{time}{sentence}\n"))
 }
 
 /// Returns the sentence for a run in which no object was in error.
-fn without_error(facts: &DeviceHistory) -> String {
+fn describe_run_without_error(history: &DeviceHistory) -> String {
     let none = "the flight recorder has no error of the device, its queue pairs or its CQs";
-    match verbena_recorder::observations(facts).join("; ") {
+    match verbena_recorder::observations(history).join("; ") {
         more if more.is_empty() => String::from(none),
         more => format!("{none}; {more}"),
     }
@@ -52,17 +52,17 @@ fn without_error(facts: &DeviceHistory) -> String {
 /// Returns the time of day of an error, in nanoseconds since 1970, or 1 if the time is unknown. An
 /// error that another device found sorts after the error at that device, even if the clocks of the
 /// two devices differ.
-fn moment(facts: &DeviceHistory, failure: &RecordedError) -> u64 {
-    const LATER: u64 = 1_000_000_000;
-    let at = failure.entry.and_then(|entry| {
-        let at = entry.checked_sub(facts.recording.first)?;
-        facts.recording.entries.get(usize::try_from(at).ok()?)
+fn error_time_ns(history: &DeviceHistory, error: &RecordedError) -> u64 {
+    const REMOTE_ERROR_DELAY_NS: u64 = 1_000_000_000;
+    let at = error.entry.and_then(|entry| {
+        let at = entry.checked_sub(history.recording.first)?;
+        history.recording.entries.get(usize::try_from(at).ok()?)
     });
     let time = at.map_or(1, |entry| {
-        facts.recording.power_on_ns.saturating_add(entry.time_ns)
+        history.recording.power_on_ns.saturating_add(entry.time_ns)
     });
-    if failure.is_reported_by_remote_device() {
-        time.saturating_add(LATER)
+    if error.is_reported_by_remote_device() {
+        time.saturating_add(REMOTE_ERROR_DELAY_NS)
     } else {
         time
     }
@@ -101,13 +101,13 @@ mod tests {
             ..FlightRecording::default()
         };
         std::fs::write(&file, recording.to_bytes()).unwrap();
-        let told = run(&file, status, false).unwrap();
+        let text = run(&file, status, false).unwrap();
         let left = std::fs::read_dir(&dir).unwrap();
         let left = left.map(|entry| entry.unwrap().file_name().into_string().unwrap());
         let mut left: Vec<String> = left.collect();
         left.sort();
         std::fs::remove_dir_all(&dir).unwrap();
-        (told, left)
+        (text, left)
     }
 
     #[test]
@@ -116,10 +116,10 @@ mod tests {
         let repaired = [error, state(QpState::Reset, 0)];
         let own = [state(QpState::Err, Syndrome::ModifiedToErr.to_raw())];
         for (name, kinds) in [("well", &[][..]), ("repaired", &repaired), ("own", &own)] {
-            let (told, left) = finished(name, kinds, 0);
+            let (text, left) = finished(name, kinds, 0);
             assert!(
-                told.is_empty() && left.is_empty(),
-                "{name}: {told} {left:?}"
+                text.is_empty() && left.is_empty(),
+                "{name}: {text} {left:?}"
             );
         }
     }
@@ -128,38 +128,38 @@ mod tests {
     fn a_failed_run_leaves_recording_capture_and_page() {
         let all = ["flight.html", "flight.pcapng", "flight.record"];
         let error = state(QpState::Err, Syndrome::RetryExceeded.to_raw());
-        let (told, left) = finished("error", &[error], 0);
-        assert!(told.starts_with("QP 0x11 is in ERR, at 0.000000 s (entry 0): RetryExceeded"));
+        let (text, left) = finished("error", &[error], 0);
+        assert!(text.starts_with("QP 0x11 is in ERR, at 0.000000 s (entry 0): RetryExceeded"));
         assert_eq!(left, all);
-        let (told, left) = finished("status", &[], 1);
+        let (text, left) = finished("status", &[], 1);
         assert!(
-            told.starts_with("the flight recorder has no error"),
-            "{told}"
+            text.starts_with("the flight recorder has no error"),
+            "{text}"
         );
         assert_eq!(left, all);
         // An error that was repaired may still be the reason.
-        let (told, _) = finished("both", &[error, state(QpState::Reset, 0)], 1);
-        assert!(told.contains("RetryExceeded"), "{told}");
+        let (text, _) = finished("both", &[error, state(QpState::Reset, 0)], 1);
+        assert!(text.contains("RetryExceeded"), "{text}");
     }
 
     #[test]
     fn errors_of_several_runs_can_be_sorted_by_time() {
-        let mut facts = DeviceHistory::default();
-        facts.recording.power_on_ns = 1000;
-        facts.recording.first = 7;
+        let mut history = DeviceHistory::default();
+        history.recording.power_on_ns = 1000;
+        history.recording.first = 7;
         let kind = state(QpState::Err, Syndrome::NakRemoteAccess.to_raw());
-        facts.recording.entries = vec![FlightEntry { time_ns: 5, kind }];
-        let mut failure = RecordedError {
+        history.recording.entries = vec![FlightEntry { time_ns: 5, kind }];
+        let mut error = RecordedError {
             object: String::from("QP 0x11"),
             entry: Some(7),
             is_repaired: false,
             lines: vec![String::from("It received a NAK (AETH syndrome 0x62).")],
         };
-        assert_eq!(moment(&facts, &failure), 1005);
+        assert_eq!(error_time_ns(&history, &error), 1005);
         let another = String::from("Its peer QP 0x12 is of another device: ask that one why.");
-        failure.lines.push(another);
-        assert_eq!(moment(&facts, &failure), 1_000_001_005);
-        failure.entry = None;
-        assert_eq!(moment(&facts, &failure), 1_000_000_001);
+        error.lines.push(another);
+        assert_eq!(error_time_ns(&history, &error), 1_000_001_005);
+        error.entry = None;
+        assert_eq!(error_time_ns(&history, &error), 1_000_000_001);
     }
 }

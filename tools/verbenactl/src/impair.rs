@@ -45,7 +45,7 @@ pub struct Impair {
     rate: Option<u64>,
 
     /// Seed of all random decisions; 1 without this option
-    #[arg(long, value_name = "N", value_parser = |text: &str| crate::whole(text, 0..=u64::MAX), conflicts_with = "off")]
+    #[arg(long, value_name = "N", value_parser = |text: &str| crate::parse_whole(text, 0..=u64::MAX), conflicts_with = "off")]
     seed: Option<u64>,
 }
 
@@ -109,7 +109,7 @@ fn measure(text: &str, units: &[(&str, f64)]) -> Option<f64> {
 }
 
 fn uplink(text: &str) -> Result<u8, String> {
-    crate::whole(text, 0..=u8::MAX.into()).map(|number| number as u8)
+    crate::parse_whole(text, 0..=u8::MAX.into()).map(|number| number as u8)
 }
 
 fn percent(text: &str) -> Result<u32, String> {

@@ -34,7 +34,7 @@ use verbena_protocol::{
 /// Query and control a running Verbena NIC, or explain its error codes.
 #[derive(Parser, Debug)]
 #[command(version)]
-struct Args {
+struct VerbenactlArgs {
     /// Control socket of the NIC (the PATH of `verbena-nic --control`), or a port of this guest that is connected to it
     #[arg(long, value_name = "PATH", global = true, env = "VERBENA_CONTROL")]
     socket: Option<PathBuf>,
@@ -44,15 +44,15 @@ struct Args {
     json: bool,
 
     #[command(subcommand)]
-    command: Command,
+    command: VerbenactlCommand,
 }
 
 #[derive(Subcommand, Debug)]
-enum Command {
+enum VerbenactlCommand {
     /// Print the counters of the port since the last reset of the device, and those of the NIC process since its start
     Stats {
         #[command(flatten)]
-        often: Often,
+        options: CounterOptions,
     },
     /// Print the existing queue pairs, completion queues, shared receive queues, memory regions and event queues
     Contexts {
@@ -60,7 +60,7 @@ enum Command {
         #[arg(long, value_parser = ContextFields::KINDS)]
         kind: Option<String>,
         /// Only objects with this number, in decimal or 0x...
-        #[arg(long, value_name = "N", value_parser = number)]
+        #[arg(long, value_name = "N", value_parser = parse_number)]
         number: Option<u32>,
     },
     /// Print whether the device runs, or the cause of its fatal error
@@ -86,14 +86,14 @@ enum Command {
     },
     /// Control the flight recorder, which keeps the last actions of the device (Documentation/recording.md)
     #[command(subcommand)]
-    Record(record::Record),
+    Record(record::RecordCommand),
     /// Print one queue pair: its peer, window, round trip and counters
     Qp {
         /// Number of the queue pair, in decimal or 0x...
-        #[arg(value_name = "QPN", value_parser = number)]
+        #[arg(value_name = "QPN", value_parser = parse_number)]
         number: u32,
         #[command(flatten)]
-        often: Often,
+        options: CounterOptions,
     },
     /// Print all errors in order, also those of destroyed queue pairs, or the cause of the state of one queue pair, and what to do
     Why {
@@ -101,7 +101,7 @@ enum Command {
         #[arg(long, value_name = "RECORDING")]
         file: Option<PathBuf>,
         /// Number of the queue pair, in decimal or 0x...; without it all errors are printed
-        #[arg(value_name = "QPN", value_parser = number)]
+        #[arg(value_name = "QPN", value_parser = parse_number)]
         number: Option<u32>,
     },
     /// Write an HTML page of a recording: errors with their causes, packets, PSNs, states of queue pairs; needs no NIC
@@ -132,34 +132,34 @@ enum Command {
 
 /// Options of the commands that print counters.
 #[derive(Arguments, Clone, Copy, Debug)]
-struct Often {
+struct CounterOptions {
     /// Leave out counters that are zero
     #[arg(long)]
     nonzero: bool,
     /// Print again every SECONDS seconds (--watch=5; 1 without a number), until an interrupt
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "1",
-        value_parser = |text: &str| whole(text, 1..=86_400))]
+        value_parser = |text: &str| parse_whole(text, 1..=86_400))]
     watch: Option<u64>,
 }
 
-impl Often {
-    /// Prints the text of `tell`, once or at the interval of `--watch`. The loop ends when the
+impl CounterOptions {
+    /// Prints the result of `text`, once or at the interval of `--watch`. The loop ends when the
     /// reader of standard output closes its pipe.
     ///
     /// # Errors
     ///
-    /// `tell` fails, or its text cannot be written.
-    fn tell(self, tell: impl Fn() -> Result<String, String>) -> Result<String, String> {
+    /// `text` fails, or its text cannot be written.
+    fn print_repeatedly(self, text: impl Fn() -> Result<String, String>) -> Result<String, String> {
         let Some(seconds) = self.watch else {
-            return tell();
+            return text();
         };
         let mut out = io::stdout();
-        let before = match out.is_terminal() {
+        let clear = match out.is_terminal() {
             true => "\x1b[H\x1b[2J",
             false => "",
         };
         loop {
-            let text = format!("{before}{}\n", tell()?);
+            let text = format!("{clear}{}\n", text()?);
             match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
                 Err(e) if e.kind() == io::ErrorKind::BrokenPipe => return Ok(String::new()),
                 Err(e) => return Err(format!("cannot write to standard output: {e}")),
@@ -170,7 +170,7 @@ impl Often {
 }
 
 /// Parses a whole number within bounds.
-fn whole(text: &str, bounds: RangeInclusive<u64>) -> Result<u64, String> {
+fn parse_whole(text: &str, bounds: RangeInclusive<u64>) -> Result<u64, String> {
     let number = text.parse().ok().filter(|n| bounds.contains(n));
     number.ok_or_else(|| {
         let least = bounds.start();
@@ -182,15 +182,15 @@ fn whole(text: &str, bounds: RangeInclusive<u64>) -> Result<u64, String> {
 }
 
 /// Parses a number in decimal or hexadecimal.
-fn number(text: &str) -> Result<u32, String> {
+fn parse_number(text: &str) -> Result<u32, String> {
     let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
     let number = digits.map_or_else(|| text.parse(), |hex| u32::from_str_radix(hex, 16));
     number.map_err(|_| format!("{text:?} is not a 32-bit number such as 17 or 0x11"))
 }
 
 fn main() -> ExitCode {
-    let args = Args::parse();
-    match run(&args).and_then(|text| say(&text)) {
+    let args = VerbenactlArgs::parse();
+    match run(&args).and_then(|text| print(&text)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("verbenactl: {e}");
@@ -204,7 +204,7 @@ fn main() -> ExitCode {
 /// # Errors
 ///
 /// The text cannot be written. A reader that closes its pipe early is not an error.
-fn say(text: &str) -> Result<(), String> {
+fn print(text: &str) -> Result<(), String> {
     let mut out = io::stdout();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {
@@ -214,7 +214,7 @@ fn say(text: &str) -> Result<(), String> {
     }
 }
 
-impl Command {
+impl VerbenactlCommand {
     /// True if the answer of the command is available as JSON.
     fn has_answer(&self) -> bool {
         match self {
@@ -225,31 +225,33 @@ impl Command {
     }
 }
 
-fn run(args: &Args) -> Result<String, String> {
+fn run(args: &VerbenactlArgs) -> Result<String, String> {
     if args.json && !args.command.has_answer() {
         return Err(String::from(
             "--json prints the answer, and capture, report, replay and record dump, export, finish and full have none: leave it out",
         ));
     }
-    if let Command::Explain { code } = &args.command {
+    if let VerbenactlCommand::Explain { code } = &args.command {
         return explain::run(code, args.json);
     }
     match &args.command {
-        Command::Why { file, number } => {
-            let facts = why::known(args.socket.as_deref(), file.as_deref())?;
+        VerbenactlCommand::Why { file, number } => {
+            let history = why::load_history(args.socket.as_deref(), file.as_deref())?;
             return match number {
-                Some(number) => why::of_one(&facts, *number, args.json),
-                None => Ok(why::of_all(&facts, args.json)),
+                Some(number) => why::explain_qp(&history, *number, args.json),
+                None => Ok(why::explain_errors(&history, args.json)),
             };
         }
-        Command::Replay { file, output } => return replay::run(file, output.as_deref()),
-        Command::Report { file, output } => return why::report(file, output),
-        Command::Capture {
+        VerbenactlCommand::Replay { file, output } => return replay::run(file, output.as_deref()),
+        VerbenactlCommand::Report { file, output } => return why::report(file, output),
+        VerbenactlCommand::Capture {
             recording: Some(recording),
             file,
-        } => return capture::of_recording(&why::known(None, Some(recording))?, file),
-        Command::Record(record::Record::Export { file }) => return why::export(file),
-        Command::Record(record::Record::Finish { file, status, time }) => {
+        } => return capture::write_recording(&why::load_history(None, Some(recording))?, file),
+        VerbenactlCommand::Record(record::RecordCommand::Export { file }) => {
+            return why::export(file)
+        }
+        VerbenactlCommand::Record(record::RecordCommand::Finish { file, status, time }) => {
             return finish::run(file, *status, *time);
         }
         _ => {}
@@ -258,51 +260,55 @@ fn run(args: &Args) -> Result<String, String> {
         .socket
         .as_deref()
         .ok_or("no control socket: name that of the NIC by --socket PATH or VERBENA_CONTROL")?;
-    if let Command::Capture { file, .. } = &args.command {
+    if let VerbenactlCommand::Capture { file, .. } = &args.command {
         let summary = capture::run(socket, file)?;
         eprintln!("verbenactl: {summary}");
         return Ok(String::new());
     }
-    if let Command::Record(record::Record::Full { file }) = &args.command {
-        return replay::record(socket, file);
+    if let VerbenactlCommand::Record(record::RecordCommand::Full { file }) = &args.command {
+        return replay::record_full(socket, file);
     }
     match &args.command {
-        Command::Stats { often } => often.tell(|| {
-            show(args, &client::ask::<StatsReply>(socket)?, |told| {
-                table::counters(&told["stats"], often.nonzero)
+        VerbenactlCommand::Stats { options } => options.print_repeatedly(|| {
+            format_reply(args, &client::query::<StatsReply>(socket)?, |reply| {
+                table::counters(&reply["stats"], options.nonzero)
             })
         }),
-        Command::Contexts { kind, number } => {
-            let mut contexts: ContextsReply = client::ask(socket)?;
-            keep(&mut contexts, kind.as_deref(), *number);
-            show(args, &contexts, |told| table::contexts(&told["contexts"]))
+        VerbenactlCommand::Contexts { kind, number } => {
+            let mut contexts: ContextsReply = client::query(socket)?;
+            retain_contexts(&mut contexts, kind.as_deref(), *number);
+            format_reply(args, &contexts, |reply| table::contexts(&reply["contexts"]))
         }
-        Command::Port => show(args, &client::ask::<PortReply>(socket)?, table::port),
-        Command::Peers => show(args, &client::ask::<PeersReply>(socket)?, table::peers),
-        Command::Impair(asked) => {
-            let told: ImpairmentsReply = client::ask_for(socket, asked.request()?)?;
-            show(args, &told, table::impairments)
+        VerbenactlCommand::Port => {
+            format_reply(args, &client::query::<PortReply>(socket)?, table::port)
         }
-        Command::Fault(asked) => {
-            let words = |told: &_| show(args, told, fault::words(asked));
-            fault::run(socket, asked, args.json, words)
+        VerbenactlCommand::Peers => {
+            format_reply(args, &client::query::<PeersReply>(socket)?, table::peers)
         }
-        Command::Record(asked) => {
-            record::run(socket, asked, |told| show(args, told, record::table))
+        VerbenactlCommand::Impair(options) => {
+            let reply: ImpairmentsReply = client::request(socket, options.request()?)?;
+            format_reply(args, &reply, table::impairments)
         }
-        Command::Qp { number, often } => often.tell(|| {
-            let told: QpReply = client::ask_for(socket, ControlRequest::Qp { number: *number })?;
-            show(args, &told, |told| {
-                table::queue_pair(&told["qp"], often.nonzero)
+        VerbenactlCommand::Fault(command) => {
+            let show = |reply: &_| format_reply(args, reply, fault::words(command));
+            fault::run(socket, command, args.json, show)
+        }
+        VerbenactlCommand::Record(command) => record::run(socket, command, |reply| {
+            format_reply(args, reply, record::table)
+        }),
+        VerbenactlCommand::Qp { number, options } => options.print_repeatedly(|| {
+            let reply: QpReply = client::request(socket, ControlRequest::Qp { number: *number })?;
+            format_reply(args, &reply, |reply| {
+                table::queue_pair(&reply["qp"], options.nonzero)
             })
         }),
-        _ => show(args, &client::ask::<StatusReply>(socket)?, table::pairs),
+        _ => format_reply(args, &client::query::<StatusReply>(socket)?, table::pairs),
     }
 }
 
 /// Formats an answer, as JSON or for people.
-fn show(
-    args: &Args,
+fn format_reply(
+    args: &VerbenactlArgs,
     answer: &impl Serialize,
     table: impl FnOnce(&Value) -> String,
 ) -> Result<String, String> {
@@ -315,7 +321,7 @@ fn show(
 }
 
 /// Drops the contexts that were not requested.
-fn keep(answer: &mut ContextsReply, kind: Option<&str>, number: Option<u32>) {
+fn retain_contexts(answer: &mut ContextsReply, kind: Option<&str>, number: Option<u32>) {
     answer.contexts.retain(|c| {
         kind.is_none_or(|kind| c.fields.kind() == kind) && number.is_none_or(|n| c.number == n)
     });
@@ -329,15 +335,18 @@ mod tests {
 
     #[test]
     fn the_command_line_is_consistent() {
-        Args::command().debug_assert();
+        VerbenactlArgs::command().debug_assert();
     }
 
     #[test]
     fn the_interval_of_watch_and_other_numbers_have_bounds() {
         let watch = |line: &str| {
-            let args = Args::try_parse_from(line.split(' ')).map_err(|e| e.to_string())?;
+            let args =
+                VerbenactlArgs::try_parse_from(line.split(' ')).map_err(|e| e.to_string())?;
             match args.command {
-                Command::Stats { often } | Command::Qp { often, .. } => Ok(often.watch),
+                VerbenactlCommand::Stats { options } | VerbenactlCommand::Qp { options, .. } => {
+                    Ok(options.watch)
+                }
                 _ => Err(String::from("another command")),
             }
         };
@@ -367,11 +376,11 @@ mod tests {
     fn arguments_without_a_meaning_are_refused() {
         for line in ["contexts --kind pd", "contexts --number x"] {
             let words = std::iter::once("verbenactl").chain(line.split(' '));
-            assert!(Args::try_parse_from(words).is_err(), "{line}");
+            assert!(VerbenactlArgs::try_parse_from(words).is_err(), "{line}");
         }
         for line in ["report x", "record full x", "capture x"] {
             let words = ["verbenactl", "--json"].into_iter().chain(line.split(' '));
-            let error = run(&Args::parse_from(words)).unwrap_err();
+            let error = run(&VerbenactlArgs::parse_from(words)).unwrap_err();
             assert!(error.starts_with("--json"), "{line}: {error}");
         }
         let all = [
@@ -389,17 +398,23 @@ mod tests {
 
     #[test]
     fn numbers_are_decimal_or_hexadecimal() {
-        assert_eq!((number("17"), number("0x11")), (Ok(17), Ok(17)));
+        assert_eq!((parse_number("17"), parse_number("0x11")), (Ok(17), Ok(17)));
         for bad in ["", "0x", "-1", "x", "4294967296"] {
-            assert!(number(bad).unwrap_err().contains("17 or 0x11"), "{bad}");
+            assert!(
+                parse_number(bad).unwrap_err().contains("17 or 0x11"),
+                "{bad}"
+            );
         }
-        let args = Args::parse_from(["verbenactl", "qp", "0x11"]);
-        assert!(matches!(args.command, Command::Qp { number: 17, .. }));
-        assert!(Args::try_parse_from(["verbenactl", "qp"]).is_err());
-        let args = Args::parse_from(["verbenactl", "explain", "ibv_create_qp", "-22"]);
-        assert!(matches!(args.command, Command::Explain { code } if code.len() == 2));
-        let args = Args::parse_from(["verbenactl", "ports"]);
-        assert!(matches!(args.command, Command::Port));
+        let args = VerbenactlArgs::parse_from(["verbenactl", "qp", "0x11"]);
+        assert!(matches!(
+            args.command,
+            VerbenactlCommand::Qp { number: 17, .. }
+        ));
+        assert!(VerbenactlArgs::try_parse_from(["verbenactl", "qp"]).is_err());
+        let args = VerbenactlArgs::parse_from(["verbenactl", "explain", "ibv_create_qp", "-22"]);
+        assert!(matches!(args.command, VerbenactlCommand::Explain { code } if code.len() == 2));
+        let args = VerbenactlArgs::parse_from(["verbenactl", "ports"]);
+        assert!(matches!(args.command, VerbenactlCommand::Port));
     }
 
     #[test]
@@ -416,10 +431,10 @@ mod tests {
             contexts: vec![qp(2), qp(3), cq],
         };
         let mut answer = all.clone();
-        keep(&mut answer, Some("qp"), None);
+        retain_contexts(&mut answer, Some("qp"), None);
         assert_eq!(answer.contexts, [qp(2), qp(3)]);
         let mut answer = all;
-        keep(&mut answer, Some("qp"), Some(3));
+        retain_contexts(&mut answer, Some("qp"), Some(3));
         assert_eq!(answer.contexts, [qp(3)]);
     }
 }

@@ -11,11 +11,11 @@ use verbena_recorder::{FlightRecording, DEFAULT_ENTRIES};
 
 /// A command about the flight recorder.
 #[derive(Subcommand, Debug)]
-pub enum Record {
+pub enum RecordCommand {
     /// Switch the recorder on. Earlier entries are deleted
     On {
         /// Number of entries to keep, rounded up to a power of two
-        #[arg(value_name = "ENTRIES", default_value_t = DEFAULT_ENTRIES as u64, value_parser = |text: &str| crate::whole(text, 1..=u64::MAX))]
+        #[arg(value_name = "ENTRIES", default_value_t = DEFAULT_ENTRIES as u64, value_parser = |text: &str| crate::parse_whole(text, 1..=u64::MAX))]
         entries: u64,
     },
     /// Switch the recorder off
@@ -55,7 +55,7 @@ pub enum Record {
     },
 }
 
-impl Record {
+impl RecordCommand {
     /// True if the command asks for the state of the recorder.
     pub fn has_answer(&self) -> bool {
         matches!(self, Self::On { .. } | Self::Off | Self::Status)
@@ -69,25 +69,26 @@ impl Record {
 /// The NIC refuses, a file cannot be written, or a file is not a recording.
 pub fn run(
     socket: &Path,
-    record: &Record,
+    command: &RecordCommand,
     show: impl Fn(&RecorderReply) -> Result<String, String>,
 ) -> Result<String, String> {
-    let request = match record {
-        Record::On { entries } => ControlRequest::Record { entries: *entries },
-        Record::Off => ControlRequest::Record { entries: 0 },
+    let request = match command {
+        RecordCommand::On { entries } => ControlRequest::Record { entries: *entries },
+        RecordCommand::Off => ControlRequest::Record { entries: 0 },
         // Export and finish need no NIC, and a full recording needs a connection of its own.
-        Record::Status | Record::Export { .. } | Record::Finish { .. } | Record::Full { .. } => {
-            ControlRequest::Recorder
-        }
-        Record::Dump { file } => {
-            let bytes = taken(socket)?;
+        RecordCommand::Status
+        | RecordCommand::Export { .. }
+        | RecordCommand::Finish { .. }
+        | RecordCommand::Full { .. } => ControlRequest::Recorder,
+        RecordCommand::Dump { file } => {
+            let bytes = fetch_bytes(socket)?;
             let recording = parse(&bytes, "the recording of the NIC")?;
             std::fs::write(file, &bytes).map_err(|e| format!("{}: {e}", file.display()))?;
             let count = recording.entries.len();
             return Ok(format!("{count} entries: {}\n", file.display()));
         }
     };
-    show(&client::ask_for(socket, request)?)
+    show(&client::request(socket, request)?)
 }
 
 /// Returns the bytes of the recording of the NIC.
@@ -95,21 +96,21 @@ pub fn run(
 /// # Errors
 ///
 /// There is no NIC, or its recorder is off.
-pub fn taken(socket: &Path) -> Result<Vec<u8>, String> {
-    client::ask_for::<RecordingReply>(socket, ControlRequest::Recording)?.file()
+pub fn fetch_bytes(socket: &Path) -> Result<Vec<u8>, String> {
+    client::request::<RecordingReply>(socket, ControlRequest::Recording)?.file()
 }
 
 fn parse(bytes: &[u8], name: &str) -> Result<FlightRecording, String> {
-    FlightRecording::from_bytes(bytes).map_err(|bad| format!("{name}: {bad}"))
+    FlightRecording::from_bytes(bytes).map_err(|e| format!("{name}: {e}"))
 }
 
 /// Returns the recording of the NIC.
 ///
 /// # Errors
 ///
-/// The same as those of [`taken`].
-pub fn live(socket: &Path) -> Result<FlightRecording, String> {
-    parse(&taken(socket)?, "the recording of the NIC")
+/// The same as those of [`fetch_bytes`].
+pub fn fetch(socket: &Path) -> Result<FlightRecording, String> {
+    parse(&fetch_bytes(socket)?, "the recording of the NIC")
 }
 
 /// Reads the recording in a file.
@@ -124,18 +125,18 @@ pub fn read(file: &Path) -> Result<FlightRecording, String> {
 }
 
 /// Formats the state of the recorder for people.
-pub fn table(told: &Value) -> String {
-    let dump = match told["dump"].as_str() {
+pub fn table(reply: &Value) -> String {
+    let dump = match reply["dump"].as_str() {
         Some(path) => format!("after a fatal error of the device they are written to {path}"),
         None => String::from("after a fatal error of the device they stay in the NIC"),
     };
-    let full = told["full"].as_str();
+    let full = reply["full"].as_str();
     let full = full.map_or(String::new(), |full| format!("full recording: {full}\n"));
-    full + &match told["entries"].as_u64() {
+    full + &match reply["entries"].as_u64() {
         Some(0) | None => String::from("nothing is recorded\n"),
         Some(entries) => format!(
             "the last {entries} entries are kept, of {} so far; {dump}\n",
-            told["total"]
+            reply["total"]
         ),
     }
 }
@@ -150,8 +151,8 @@ mod tests {
         let off = json!({ "entries": 0, "total": 0, "dump": null });
         assert_eq!(table(&off), "nothing is recorded\n");
         let on = json!({ "entries": 1024, "total": 5, "dump": "/run/x" });
-        let told = "the last 1024 entries are kept, of 5 so far; after a fatal error of the device they are written to /run/x\n";
-        assert_eq!(table(&on), told);
+        let text = "the last 1024 entries are kept, of 5 so far; after a fatal error of the device they are written to /run/x\n";
+        assert_eq!(table(&on), text);
     }
 
     #[test]

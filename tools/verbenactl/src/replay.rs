@@ -17,13 +17,13 @@ use verbena_recorder::{FlightEntry, FlightRecording};
 /// # Errors
 ///
 /// There is no NIC, the NIC refuses, the recording was cut short, or the file cannot be written.
-pub fn record(socket: &Path, file: &Path) -> Result<String, String> {
+pub fn record_full(socket: &Path, file: &Path) -> Result<String, String> {
     let failed = |e: io::Error| format!("cannot write {}: {e}", file.display());
     let signals = capture::signals()?;
-    let (told, mut from) = client::open::<RecordFullReply>(socket)?;
+    let (reply, mut from) = client::query_stream::<RecordFullReply>(socket)?;
     let mut to = File::create(file).map_err(failed)?;
     capture::end_by_signal(signals, from.get_ref())?;
-    match told.waiting {
+    match reply.waiting {
         true => eprintln!("verbenactl: the recording begins with the next reset of the device (modprobe -r verbena; modprobe verbena); interrupt to end"),
         false => eprintln!("verbenactl: recording; interrupt to end"),
     }
@@ -46,21 +46,21 @@ pub fn record(socket: &Path, file: &Path) -> Result<String, String> {
             "nothing was recorded: the device was not reset, or the recording could not begin then (`verbenactl record status` prints the reason)",
         ));
     }
-    let (entries, end) = end(&bytes);
+    let (entries, end) = count_and_end(&bytes);
     let reason = end.ok_or("the NIC closed the connection: the file has the entries until then")?;
-    let told = format!(
+    let text = format!(
         "{entries} entries, {} bytes: {}; {reason}",
         bytes.len(),
         file.display()
     );
     match reason == END_REQUESTED {
-        true => Ok(format!("{told}\n")),
-        false => Err(format!("the recording is incomplete: {told}")),
+        true => Ok(format!("{text}\n")),
+        false => Err(format!("the recording is incomplete: {text}")),
     }
 }
 
 /// Returns the number of entries of a recording, and the reason for its end.
-fn end(bytes: &[u8]) -> (u64, Option<String>) {
+fn count_and_end(bytes: &[u8]) -> (u64, Option<String>) {
     let Ok(mut reader) = FullRecordingReader::new(bytes) else {
         return (0, None);
     };
@@ -86,15 +86,15 @@ pub fn run(file: &Path, output: Option<&Path>) -> Result<String, String> {
         }
         stopped => named(stopped.to_string()),
     })?;
-    let told = tell(&replayed);
+    let text = summary(&replayed);
     if let Some(output) = output {
-        let bytes = flight(replayed).to_bytes();
+        let bytes = flight_recording(replayed).to_bytes();
         std::fs::write(output, bytes).map_err(|e| format!("{}: {e}", output.display()))?;
     }
-    Ok(told)
+    Ok(text)
 }
 
-fn tell(replayed: &Replayed) -> String {
+fn summary(replayed: &Replayed) -> String {
     let end = match &replayed.end {
         Some(reason) => reason.clone(),
         None => String::from("the recording has no end: the NIC was killed"),
@@ -114,7 +114,7 @@ fn tell(replayed: &Replayed) -> String {
 }
 
 /// Returns the entries of the flight recorder at the end of a replay.
-fn flight(replayed: Replayed) -> FlightRecording {
+fn flight_recording(replayed: Replayed) -> FlightRecording {
     let json = |rule| serde_json::to_string(rule).unwrap_or_default();
     FlightRecording {
         first: replayed.first,
@@ -165,40 +165,42 @@ mod tests {
     }
 
     /// Returns the result of `record full` at a NIC that gives this answer.
-    fn told_by(answer: &[u8]) -> Result<String, String> {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
+    fn record_from(answer: &[u8]) -> Result<String, String> {
+        static NEXT_DIRECTORY: AtomicU32 = AtomicU32::new(0);
         let name = format!(
             "verbenactl-full-{}-{}",
             std::process::id(),
-            NEXT.fetch_add(1, Relaxed)
+            NEXT_DIRECTORY.fetch_add(1, Relaxed)
         );
         let dir = std::env::temp_dir().join(name);
         std::fs::create_dir(&dir).unwrap();
         let (socket, file) = (dir.join("socket"), dir.join("full"));
         let listener = UnixListener::bind(&socket).unwrap();
-        let told = thread::scope(|scope| {
+        let result = thread::scope(|scope| {
             scope.spawn(|| {
                 let mut client = BufReader::new(listener.accept().unwrap().0);
                 client.read_line(&mut String::new()).unwrap();
                 client.get_mut().write_all(answer).unwrap();
             });
-            record(&socket, &file)
+            record_full(&socket, &file)
         });
         std::fs::remove_dir_all(&dir).unwrap();
-        told
+        result
     }
 
     #[test]
     fn a_recording_that_ends_without_a_request_is_an_error() {
-        let yes = ReplyEnvelope::from(Ok(RecordFullReply { waiting: true })).line();
-        let with = |bytes: &[u8]| told_by(&[yes.as_bytes(), bytes].concat());
+        let reply = ReplyEnvelope::from(Ok(RecordFullReply { waiting: true })).line();
+        let with = |bytes: &[u8]| record_from(&[reply.as_bytes(), bytes].concat());
         assert!(with(&recorded(END_REQUESTED))
             .unwrap()
             .contains(END_REQUESTED));
         let error = with(&recorded("too fast")).unwrap_err();
         assert!(error.starts_with("the recording is incomplete: ") && error.contains("too fast"));
         assert!(with(b"").unwrap_err().contains("nothing was recorded"));
-        assert!(told_by(b"").unwrap_err().contains("closed the connection"));
+        assert!(record_from(b"")
+            .unwrap_err()
+            .contains("closed the connection"));
     }
 
     #[test]
@@ -208,10 +210,10 @@ mod tests {
         let (file, output) = (dir.join("full"), dir.join("flight"));
         let bytes = recorded("over");
         std::fs::write(&file, &bytes).unwrap();
-        let told = run(&file, Some(&output)).unwrap();
+        let text = run(&file, Some(&output)).unwrap();
         assert!(
-            told.starts_with("identical: ") && told.contains("(over)"),
-            "{told}"
+            text.starts_with("identical: ") && text.contains("(over)"),
+            "{text}"
         );
         let flight = crate::record::read(&output).unwrap();
         assert_eq!(
@@ -225,7 +227,7 @@ mod tests {
         std::fs::write(&file, b"hello").unwrap();
         let error = run(&file, None).unwrap_err();
         assert!(error.contains("not a full recording"), "{error}");
-        let (entries, reason) = end(&bytes);
+        let (entries, reason) = count_and_end(&bytes);
         assert!(entries > 10);
         assert_eq!(reason.as_deref(), Some("over"));
         std::fs::remove_dir_all(&dir).unwrap();

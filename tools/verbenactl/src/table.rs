@@ -36,13 +36,13 @@ pub fn pairs(object: &Value) -> String {
 
 /// Formats counters, with one line for each; with `nonzero` only the counters that are not zero.
 pub fn counters(object: &Value, nonzero: bool) -> String {
-    let mut told = object.as_object().cloned().unwrap_or_default();
+    let mut counters = object.as_object().cloned().unwrap_or_default();
     if nonzero {
-        told.retain(|_, value| value.as_u64() != Some(0));
+        counters.retain(|_, value| value.as_u64() != Some(0));
     }
-    match told.is_empty() {
+    match counters.is_empty() {
         true => String::from("all counters are 0\n"),
-        false => pairs(&told.into()),
+        false => pairs(&counters.into()),
     }
 }
 
@@ -89,9 +89,9 @@ pub fn contexts(list: &Value) -> String {
 }
 
 /// Formats the port: its state, its addresses, its refused addresses, its groups, its counters.
-pub fn port(told: &Value) -> String {
-    let port = &told["port"];
-    let mut out = pairs(&apart(
+pub fn port(reply: &Value) -> String {
+    let port = &reply["port"];
+    let mut out = pairs(&without_fields(
         port,
         &["gids", "refused", "unreachable_ram", "groups", "counters"],
     ));
@@ -111,7 +111,7 @@ pub fn port(told: &Value) -> String {
     let groups: Vec<Value> = port["groups"].as_array().map_or(vec![], |groups| {
         let named = groups.iter().map(|group| {
             let mut named = group.clone();
-            named["qpns"] = Value::String(numbers(group));
+            named["qpns"] = Value::String(member_qpns(group));
             named
         });
         named.collect()
@@ -124,7 +124,7 @@ pub fn port(told: &Value) -> String {
 }
 
 /// Lists the members of a group, as far as the answer names them.
-fn numbers(group: &Value) -> String {
+fn member_qpns(group: &Value) -> String {
     let first = group["first"].as_array().map_or(&[][..], Vec::as_slice);
     let mut all: Vec<String> = first.iter().map(Value::to_string).collect();
     if group["members"].as_u64() > Some(first.len() as u64) {
@@ -135,12 +135,12 @@ fn numbers(group: &Value) -> String {
 
 /// Formats a QP: its fields, then its counters; with `nonzero` only the counters that are not zero.
 pub fn queue_pair(qp: &Value, nonzero: bool) -> String {
-    let fields = pairs(&apart(qp, &["counters"]));
+    let fields = pairs(&without_fields(qp, &["counters"]));
     format!("{fields}\n{}", counters(&qp["counters"], nonzero))
 }
 
 /// Columns of peers that are counters.
-const OF_PEERS: [&str; 11] = [
+const PEER_COUNTERS: [&str; 11] = [
     "tx_packets",
     "rx_packets",
     "tx_bytes",
@@ -155,15 +155,15 @@ const OF_PEERS: [&str; 11] = [
 ];
 
 /// Formats the peers, with one line for each and the counters that describe the path to the peer.
-pub fn peers(told: &Value) -> String {
+pub fn peers(reply: &Value) -> String {
     let mut columns = vec!["gid", "qps", "in_error", "in_flight", "round_trip_ns"];
-    columns.extend(OF_PEERS);
-    let peers = told["peers"].as_array().map_or(&[][..], Vec::as_slice);
+    columns.extend(PEER_COUNTERS);
+    let peers = reply["peers"].as_array().map_or(&[][..], Vec::as_slice);
     let rows: Vec<Value> = peers
         .iter()
         .map(|peer| {
             let mut row = peer.clone();
-            for name in OF_PEERS {
+            for name in PEER_COUNTERS {
                 row[name] = peer["counters"][name].clone();
             }
             row
@@ -171,14 +171,14 @@ pub fn peers(told: &Value) -> String {
         .collect();
     let none = || String::from("there is no queue pair\n");
     let mut out = list(&rows.into(), &columns).unwrap_or_else(none);
-    if let Some(more @ 1..) = told["left_out"].as_u64() {
+    if let Some(more @ 1..) = reply["left_out"].as_u64() {
         let _ = writeln!(out, "\n{more} queue pairs of other peers are not shown");
     }
     out
 }
 
 /// Columns of uplinks: the impairment, and the effects on frames.
-const OF_UPLINKS: [(&str, [&str; 8]); 2] = [
+const UPLINK_FIELDS: [(&str, [&str; 8]); 2] = [
     (
         "impairment",
         [
@@ -208,9 +208,9 @@ const OF_UPLINKS: [(&str, [&str; 8]); 2] = [
 ];
 
 /// Formats the uplinks, each with its impairment and the effects on frames since then.
-pub fn impairments(told: &Value) -> String {
+pub fn impairments(reply: &Value) -> String {
     let mut out = String::new();
-    for uplink in told["uplinks"].as_array().into_iter().flatten() {
+    for uplink in reply["uplinks"].as_array().into_iter().flatten() {
         if !out.is_empty() {
             out.push('\n');
         }
@@ -220,12 +220,12 @@ pub fn impairments(told: &Value) -> String {
             continue;
         }
         let _ = writeln!(out, "uplink {number}:");
-        for (group, names) in OF_UPLINKS {
+        for (group, names) in UPLINK_FIELDS {
             let fields = &uplink[group];
-            let there = names.iter().filter(|name| !fields[**name].is_null());
-            let there: Vec<&str> = there.copied().collect();
+            let present = names.iter().filter(|name| !fields[**name].is_null());
+            let present: Vec<&str> = present.copied().collect();
             let one = Value::from(vec![fields.clone()]);
-            out.push_str(&list(&one, &there).unwrap_or_default());
+            out.push_str(&list(&one, &present).unwrap_or_default());
         }
     }
     if out.is_empty() {
@@ -235,7 +235,7 @@ pub fn impairments(told: &Value) -> String {
 }
 
 /// Returns an object without some of its fields.
-fn apart(object: &Value, names: &[&str]) -> Value {
+fn without_fields(object: &Value, names: &[&str]) -> Value {
     let mut rest = object.as_object().cloned().unwrap_or_default();
     rest.retain(|name, _| !names.contains(&name.as_str()));
     rest.into()

@@ -18,25 +18,25 @@ fn rules(recording: &FlightRecording) -> Vec<Option<Rule>> {
     recording.rules.iter().map(read).collect()
 }
 
-fn facts(recording: FlightRecording) -> DeviceHistory {
+fn history_of(recording: FlightRecording) -> DeviceHistory {
     let rules = rules(&recording);
     DeviceHistory::new(recording, rules)
 }
 
-fn cause(raw: u32) -> Option<Syndrome> {
+fn syndrome(raw: u32) -> Option<Syndrome> {
     Syndrome::from_raw(u16::try_from(raw).ok()?)
 }
 
 /// Adds the present state of the objects.
-fn add_contexts(facts: &mut DeviceHistory, contexts: &ContextsReply) {
+fn add_contexts(history: &mut DeviceHistory, contexts: &ContextsReply) {
     for context in &contexts.contexts {
         match &context.fields {
             ContextFields::Qp(qp) => {
                 let state = QpState::ALL.iter().find(|state| state.name() == qp.state);
-                facts.qps.extend(state.map(|&state| QpSnapshot {
+                history.qps.extend(state.map(|&state| QpSnapshot {
                     qpn: context.number,
                     state,
-                    syndrome: cause(qp.syndrome),
+                    syndrome: syndrome(qp.syndrome),
                     peer: qp.dest_qpn,
                     is_local: None,
                     cqns: [qp.send_cqn, qp.recv_cqn],
@@ -44,37 +44,37 @@ fn add_contexts(facts: &mut DeviceHistory, contexts: &ContextsReply) {
                 }));
             }
             ContextFields::Cq(cq) if cq.syndrome != 0 => {
-                facts.cqs.push((context.number, cause(cq.syndrome)));
+                history.cqs.push((context.number, syndrome(cq.syndrome)));
             }
             _ => {}
         }
     }
 }
 
-/// Returns the facts in a file, or the recording and the present objects of the NIC.
+/// Returns the history from a file, or the recording and the present objects of the NIC.
 ///
 /// # Errors
 ///
 /// There is no NIC or no recording.
-pub fn known(socket: Option<&Path>, file: Option<&Path>) -> Result<DeviceHistory, String> {
+pub fn load_history(socket: Option<&Path>, file: Option<&Path>) -> Result<DeviceHistory, String> {
     if let Some(file) = file {
-        return Ok(facts(record::read(file)?));
+        return Ok(history_of(record::read(file)?));
     }
     let socket = socket
         .ok_or("no control socket: name that of the NIC by --socket PATH or VERBENA_CONTROL")?;
     // If the recorder is off, the state of the QPs is all that is known.
-    let recorder = client::ask_for(socket, ControlRequest::Recorder)?;
-    let is_on = matches!(
+    let recorder = client::request(socket, ControlRequest::Recorder)?;
+    let is_recorder_on = matches!(
         recorder,
         verbena_protocol::RecorderReply { entries: 1.., .. }
     );
-    let recording = match is_on {
-        true => record::live(socket)?,
+    let recording = match is_recorder_on {
+        true => record::fetch(socket)?,
         false => FlightRecording::default(),
     };
-    let mut facts = facts(recording);
-    add_contexts(&mut facts, &client::ask(socket)?);
-    Ok(facts)
+    let mut history = history_of(recording);
+    add_contexts(&mut history, &client::query(socket)?);
+    Ok(history)
 }
 
 /// Returns the reason for the state of one QP.
@@ -82,8 +82,8 @@ pub fn known(socket: Option<&Path>, file: Option<&Path>) -> Result<DeviceHistory
 /// # Errors
 ///
 /// There is no QP with this number.
-pub fn of_one(facts: &DeviceHistory, qpn: u32, json: bool) -> Result<String, String> {
-    let lines = verbena_recorder::diagnose_qp(facts, qpn)?;
+pub fn explain_qp(history: &DeviceHistory, qpn: u32, json: bool) -> Result<String, String> {
+    let lines = verbena_recorder::diagnose_qp(history, qpn)?;
     if json {
         return Ok(format!("{:#}\n", json!({ "number": qpn, "why": lines })));
     }
@@ -91,15 +91,15 @@ pub fn of_one(facts: &DeviceHistory, qpn: u32, json: bool) -> Result<String, Str
 }
 
 /// Returns every error in order.
-pub fn of_all(facts: &DeviceHistory, json: bool) -> String {
-    let errors = verbena_recorder::list_errors(facts);
+pub fn explain_errors(history: &DeviceHistory, json: bool) -> String {
+    let list = verbena_recorder::list_errors(history);
     if !json {
-        return errors.lines().join("\n") + "\n";
+        return list.lines().join("\n") + "\n";
     }
-    let each = |failure: &verbena_recorder::RecordedError| json!({ "who": failure.object, "entry": failure.entry, "repaired": failure.is_repaired, "why": failure.lines });
-    let told: Vec<_> = errors.errors.iter().map(each).collect();
+    let each = |error: &verbena_recorder::RecordedError| json!({ "who": error.object, "entry": error.entry, "repaired": error.is_repaired, "why": error.lines });
+    let errors: Vec<_> = list.errors.iter().map(each).collect();
     let all =
-        json!({ "errors": told, "left_out": errors.left_out, "moved": errors.moved_by_program });
+        json!({ "errors": errors, "left_out": list.left_out, "moved": list.moved_by_program });
     format!("{all:#}\n")
 }
 
@@ -130,7 +130,7 @@ pub fn export(file: &Path) -> Result<String, String> {
 /// The file is not a recording, or the page cannot be written.
 pub fn report(file: &Path, output: &Path) -> Result<String, String> {
     let name = file.file_stem().unwrap_or_default().to_string_lossy();
-    let page = verbena_recorder::report(&facts(record::read(file)?), &name);
+    let page = verbena_recorder::report(&history_of(record::read(file)?), &name);
     let named = |e| format!("{}: {e}", output.display());
     std::fs::write(output, page).map_err(named)?;
     Ok(format!("{}\n", output.display()))
@@ -161,12 +161,12 @@ mod tests {
             }),
         };
         let contexts = vec![qp, cq];
-        let mut facts = facts(FlightRecording::default());
-        add_contexts(&mut facts, &ContextsReply { contexts });
-        let told = verbena_recorder::diagnose_qp(&facts, 17)
+        let mut history = history_of(FlightRecording::default());
+        add_contexts(&mut history, &ContextsReply { contexts });
+        let text = verbena_recorder::diagnose_qp(&history, 17)
             .unwrap()
             .join("\n");
-        assert!(told.contains("CQ 3, where it completes, died"), "{told}");
-        assert!(told.contains("Nothing was recorded"), "{told}");
+        assert!(text.contains("CQ 3, where it completes, died"), "{text}");
+        assert!(text.contains("Nothing was recorded"), "{text}");
     }
 }

@@ -16,9 +16,9 @@ const GUEST: &str = "52:54:00:12:34:56";
 
 /// Frame and comment of each packet, and the numbers of frames seen and dropped in each block of
 /// statistics.
-type Read = (Vec<(Vec<u8>, String)>, Vec<(u64, u64)>);
+type CaptureContents = (Vec<(Vec<u8>, String)>, Vec<(u64, u64)>);
 
-fn read(bytes: &[u8]) -> Read {
+fn read(bytes: &[u8]) -> CaptureContents {
     let mut reader = PcapNgReader::new(bytes).unwrap();
     let (mut packets, mut statistics) = (vec![], vec![]);
     while let Some(block) = reader.next_block() {
@@ -44,9 +44,9 @@ fn read(bytes: &[u8]) -> Read {
     (packets, statistics)
 }
 
-fn captured(records: &[u8]) -> (End, Read) {
+fn captured(records: &[u8]) -> (CaptureEnd, CaptureContents) {
     let mut file = vec![];
-    let end = copy(BufReader::new(records), &mut file, GUEST).unwrap();
+    let end = write_records(BufReader::new(records), &mut file, GUEST).unwrap();
     (end, read(&file))
 }
 
@@ -92,7 +92,7 @@ fn captured_packets_of_two_queue_pairs_have_their_icrc() {
     let (end, (packets, statistics)) = captured(&records);
     assert_eq!(
         end,
-        End::Told {
+        CaptureEnd::Finished {
             seen: 4,
             dropped: 0
         }
@@ -141,10 +141,10 @@ fn the_action_of_a_rule_is_in_the_comment() {
 
 #[test]
 fn each_direction_has_its_comment_and_flag() {
-    let told = |direction| comment(GUEST, direction, Some(16), None);
-    assert!(told(FrameDirection::Sent).ends_with("QP 0x10 -> ?, sent"));
-    assert!(told(FrameDirection::Received).ends_with(", received"));
-    assert!(told(FrameDirection::Lost).ends_with(", local, lost on purpose"));
+    let text = |direction| comment(GUEST, direction, Some(16), None);
+    assert!(text(FrameDirection::Sent).ends_with("QP 0x10 -> ?, sent"));
+    assert!(text(FrameDirection::Received).ends_with(", received"));
+    assert!(text(FrameDirection::Lost).ends_with(", local, lost on purpose"));
     let directions = [
         FrameDirection::Local,
         FrameDirection::Lost,
@@ -166,7 +166,7 @@ fn the_number_of_dropped_frames_is_in_the_file() {
     let (seen, dropped) = (9, 8);
     CaptureRecord::End { seen, dropped }.put(&mut records);
     let (end, (packets, statistics)) = captured(&records);
-    assert_eq!(end, End::Told { seen, dropped });
+    assert_eq!(end, CaptureEnd::Finished { seen, dropped });
     assert_eq!((packets.len(), statistics), (1, vec![(9, 8)]));
 }
 
@@ -179,17 +179,17 @@ fn a_capture_whose_nic_exits_can_be_read() {
         let (end, (packets, _)) = captured(&records[..records.len() - cut]);
         assert_eq!(
             (end, packets.len()),
-            (End::Gone, if cut == 0 { 2 } else { 1 })
+            (CaptureEnd::ConnectionLost, if cut == 0 { 2 } else { 1 })
         );
     }
-    let nonsense = copy(BufReader::new(&[9][..]), io::sink(), GUEST).unwrap_err();
+    let nonsense = write_records(BufReader::new(&[9][..]), io::sink(), GUEST).unwrap_err();
     assert!(nonsense.to_string().contains("another version"));
 }
 
 #[test]
 fn a_closed_pipe_ends_the_capture_without_an_error() {
-    struct Gone;
-    impl Write for Gone {
+    struct ClosedPipe;
+    impl Write for ClosedPipe {
         fn write(&mut self, _: &[u8]) -> io::Result<usize> {
             Err(io::ErrorKind::BrokenPipe.into())
         }
@@ -197,8 +197,8 @@ fn a_closed_pipe_ends_the_capture_without_an_error() {
             Ok(())
         }
     }
-    let end = copy(BufReader::new(&[][..]), Gone, GUEST).unwrap();
-    assert_eq!(end, End::Unread);
+    let end = write_records(BufReader::new(&[][..]), ClosedPipe, GUEST).unwrap();
+    assert_eq!(end, CaptureEnd::ReaderClosed);
 }
 
 #[test]

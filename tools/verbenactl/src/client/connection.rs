@@ -11,18 +11,18 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// Seconds to wait for an answer. A NIC that is stopped never answers.
-pub const PATIENCE: u8 = 10;
+/// Time to wait for an answer. A NIC that is stopped never answers.
+pub const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A connection to a NIC, by socket or by port.
-pub enum Door {
+pub enum NicConnection {
     /// The control socket of the NIC.
     Socket(UnixStream),
     /// A port of a guest: a character device, which the kernel opens for one process at a time.
     Port(File),
 }
 
-impl Door {
+impl NicConnection {
     /// Opens the socket or port at `path`.
     ///
     /// # Errors
@@ -31,7 +31,7 @@ impl Door {
     pub fn open(path: &Path) -> io::Result<Self> {
         if !fs::metadata(path)?.file_type().is_char_device() {
             let stream = UnixStream::connect(path)?;
-            stream.set_read_timeout(Some(Duration::from_secs(PATIENCE.into())))?;
+            stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
             return Ok(Self::Socket(stream));
         }
         let mut port = File::options().read(true).write(true).open(path)?;
@@ -41,26 +41,26 @@ impl Door {
     }
 }
 
-fn is_readable(port: &File, patience: PollTimeout) -> io::Result<bool> {
-    let mut fds = [PollFd::new(port.as_fd(), PollFlags::POLLIN)];
-    Ok(poll(&mut fds, patience)? != 0)
+fn poll_timeout() -> PollTimeout {
+    PollTimeout::try_from(REPLY_TIMEOUT).unwrap_or(PollTimeout::MAX)
 }
 
-impl Read for Door {
+fn is_readable(port: &File, timeout: PollTimeout) -> io::Result<bool> {
+    let mut fds = [PollFd::new(port.as_fd(), PollFlags::POLLIN)];
+    Ok(poll(&mut fds, timeout)? != 0)
+}
+
+impl Read for NicConnection {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Socket(stream) => stream.read(buffer),
-            Self::Port(port)
-                if is_readable(port, PollTimeout::from(u16::from(PATIENCE) * 1000))? =>
-            {
-                port.read(buffer)
-            }
+            Self::Port(port) if is_readable(port, poll_timeout())? => port.read(buffer),
             Self::Port(_) => Err(io::ErrorKind::TimedOut.into()),
         }
     }
 }
 
-impl Write for Door {
+impl Write for NicConnection {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Socket(stream) => stream.write(bytes),
