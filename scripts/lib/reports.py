@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 """Part of scripts/browser, in the toolchain root. `reports.py DIR` makes a page of each scenario's recording in DIR, and of recordings that it
 derives from these: an empty one, one whose beginning was overwritten, some with hostile names, one that is cut off. DIR/expected.json has the
-expected contents of each page, read from the recording (the format is in tools/nic/recorder/src/flight_recording.rs and entry.rs).
+expected contents of each page, read from the recording (the format is in tools/nic/recorder/src/flight_recording.rs and entry/words.rs).
 """
 import glob
 import json

@@ -5,7 +5,7 @@
 //!
 //! | file | contents |
 //! | --- | --- |
-//! | `entry.rs`, `flags.rs` | an entry, and its 48 bytes |
+//! | `entry.rs`, `entry/words.rs`, `flags.rs` | an entry, and its 48 bytes |
 //! | `entry_ring.rs` | the ring of entries that the device writes |
 //! | `flight_recording.rs` | the file of entries, and its reader, which refuses other files |
 //! | `device_history.rs` | the entries, the rules and the objects that an analysis uses |

@@ -11,7 +11,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 use verbena_device::misbehave::Kind;
 use verbena_faults::{Action, On, Rule, RuleSet, Told};
-use verbena_protocol::{ReplyEnvelope, ControlRequest, RulesReply};
+use verbena_protocol::{ControlRequest, ReplyEnvelope, RulesReply};
 
 /// Number of attempts to remove a connection's rules, while too many questions wait for the engine.
 const TRIES: u32 = 50;

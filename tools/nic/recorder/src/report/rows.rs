@@ -191,7 +191,7 @@ fn cause_text(syndrome: u16) -> String {
 /// Makes the row for an entry. None if the ladder does not show the entry.
 fn row(history: &DeviceHistory, kind: &EntryKind, next_psns: &mut NextPsns) -> Option<LadderRow> {
     Some(match *kind {
-        EntryKind::Sent(p) => LadderRow::packet(&p, sent_row_kind(&p, sent)),
+        EntryKind::Sent(p) => LadderRow::packet(&p, sent_row_kind(&p, next_psns)),
         EntryKind::Received(p) => LadderRow::packet(&p, "in"),
         EntryKind::Passed {
             direction,
@@ -204,65 +204,14 @@ fn row(history: &DeviceHistory, kind: &EntryKind, next_psns: &mut NextPsns) -> O
             let text = format!("{} lost by --drop", packet_name(opcode));
             LadderRow::affected_packet(direction, qpn, opcode, psn, "lost", text)
         }
-        EntryKind::Fired {
-            rule,
-            on,
-            direction,
-            opcode,
-            qpn,
-            psn,
-            ..
-        } => {
-            let action = history.action(rule);
-            let does = action.map_or_else(String::new, |a| format!(": {}", a.name()));
-            let on_what = match on {
-                On::Packet => format!(", {}", packet_name(opcode as u8)),
-                On::Send => format!(", {}", work_request_name(opcode as u8)),
-                _ => String::from(", a command, an event or a moment"),
-            };
-            let kind = match action {
-                Some(Action::Drop) => "lost",
-                _ => "rule",
-            };
-            let text = format!("{}{does}{on_what}", history.rule_text(rule));
-            if on == On::Packet {
-                LadderRow::affected_packet(direction, qpn, opcode as u8, psn, kind, text)
-            } else {
-                LadderRow::event(qpn, kind, text)
-            }
-        }
-        EntryKind::Completed {
-            qpn,
-            cqn,
-            index,
-            status,
-            flags,
-            wr_id,
-            ..
-        } => {
-            let status = WcStatus::from_raw(status);
-            let kind = match status {
-                Some(WcStatus::Success) => "done",
-                Some(WcStatus::WrFlushErr) => "flushed",
-                _ => "failed",
-            };
-            let name = status.map_or("?", WcStatus::verbs_name);
-            let queue = if flags & RECV != 0 { "receive" } else { "send" };
-            let room = if flags & WRITTEN != 0 {
-                ""
-            } else {
-                ", no room for it"
-            };
-            let text = format!("{name}: {queue} {index} (wr_id {wr_id:#x}) in CQ {cqn}{room}");
-            LadderRow::event(qpn, kind, text)
-        }
+        EntryKind::Fired { .. } => fired_row(history, kind)?,
+        EntryKind::Completed { .. } => completion_row(kind)?,
         EntryKind::Work {
             qpn, index, opcode, ..
-        } => LadderRow::event(
-            qpn,
-            "work",
-            format!("{} {index} begun", work_request_name(opcode)),
-        ),
+        } => {
+            let text = format!("{} {index} begun", work_request_name(opcode));
+            LadderRow::event(qpn, "work", text)
+        }
         EntryKind::State {
             qpn,
             from,
@@ -270,25 +219,16 @@ fn row(history: &DeviceHistory, kind: &EntryKind, next_psns: &mut NextPsns) -> O
             syndrome,
             ..
         } => {
-            let why = cause_text(syndrome);
+            let cause = cause_text(syndrome);
             let kind = if is_error(to) { "error" } else { "state" };
-            let text = format!("{} to {}{why}", state_name(from), state_name(to));
+            let text = format!("{} to {}{cause}", state_name(from), state_name(to));
             LadderRow::event(qpn, kind, text)
         }
         EntryKind::Event {
             event_type,
             number,
             syndrome,
-        } => {
-            let event = EventType::from_raw(event_type);
-            let name = event.map_or("?", EventType::verbs_name);
-            let (qpn, of) = event.map_or((0, String::new()), |event| event_subject(event, number));
-            LadderRow::event(
-                qpn,
-                "event",
-                format!("event {name}{of}{}", cause_text(syndrome)),
-            )
-        }
+        } => event_row(event_type, number, syndrome),
         EntryKind::Command {
             port_up: Some(up),
             status: 0,
@@ -302,26 +242,97 @@ fn row(history: &DeviceHistory, kind: &EntryKind, next_psns: &mut NextPsns) -> O
             status,
             syndrome,
             ..
-        } if status != 0 || opcode == Opcode::SetGid.to_raw() => {
-            let name = verbena_faults::command_name(opcode);
-            let name = name.unwrap_or_else(|| format!("{opcode:#04x}"));
-            if status == 0 {
-                return Some(LadderRow::event(
-                    0,
-                    "event",
-                    format!("command {name}: another address"),
-                ));
-            }
-            let refused = CmdStatus::from_raw(status.into()).map_or("?", CmdStatus::name);
-            let why = cause_text(syndrome);
-            LadderRow::event(
-                0,
-                "failed",
-                format!("command {name} refused, {refused}{why}"),
-            )
-        }
+        } => command_row(opcode, status, syndrome)?,
         _ => return None,
     })
+}
+
+/// Makes the row for a rule that fired.
+fn fired_row(history: &DeviceHistory, kind: &EntryKind) -> Option<LadderRow> {
+    let EntryKind::Fired {
+        rule,
+        on,
+        direction,
+        opcode,
+        qpn,
+        psn,
+        ..
+    } = *kind
+    else {
+        return None;
+    };
+    let action = history.action(rule);
+    let action_text = action.map_or_else(String::new, |a| format!(": {}", a.name()));
+    let on_text = match on {
+        On::Packet => format!(", {}", packet_name(opcode as u8)),
+        On::Send => format!(", {}", work_request_name(opcode as u8)),
+        _ => String::from(", a command, an event or a moment"),
+    };
+    let row_kind = match action {
+        Some(Action::Drop) => "lost",
+        _ => "rule",
+    };
+    let text = format!("{}{action_text}{on_text}", history.rule_text(rule));
+    Some(if on == On::Packet {
+        LadderRow::affected_packet(direction, qpn, opcode as u8, psn, row_kind, text)
+    } else {
+        LadderRow::event(qpn, row_kind, text)
+    })
+}
+
+/// Makes the row for a completion.
+fn completion_row(kind: &EntryKind) -> Option<LadderRow> {
+    let EntryKind::Completed {
+        qpn,
+        cqn,
+        index,
+        status,
+        flags,
+        wr_id,
+        ..
+    } = *kind
+    else {
+        return None;
+    };
+    let status = WcStatus::from_raw(status);
+    let row_kind = match status {
+        Some(WcStatus::Success) => "done",
+        Some(WcStatus::WrFlushErr) => "flushed",
+        _ => "failed",
+    };
+    let name = status.map_or("?", WcStatus::verbs_name);
+    let queue = if flags & RECV != 0 { "receive" } else { "send" };
+    let room = if flags & WRITTEN != 0 {
+        ""
+    } else {
+        ", no room for it"
+    };
+    let text = format!("{name}: {queue} {index} (wr_id {wr_id:#x}) in CQ {cqn}{room}");
+    Some(LadderRow::event(qpn, row_kind, text))
+}
+
+/// Makes the row for an asynchronous event.
+fn event_row(event_type: u8, number: u32, syndrome: u16) -> LadderRow {
+    let event = EventType::from_raw(event_type);
+    let name = event.map_or("?", EventType::verbs_name);
+    let (qpn, object) = event.map_or((0, String::new()), |event| event_subject(event, number));
+    let text = format!("event {name}{object}{}", cause_text(syndrome));
+    LadderRow::event(qpn, "event", text)
+}
+
+/// Makes the row for a command. None for a command that succeeded, except for SET_GID.
+fn command_row(opcode: u16, status: u8, syndrome: u16) -> Option<LadderRow> {
+    let name = verbena_faults::command_name(opcode);
+    let name = name.unwrap_or_else(|| format!("{opcode:#04x}"));
+    if status == 0 {
+        let text = format!("command {name}: another address");
+        let is_set_gid = opcode == Opcode::SetGid.to_raw();
+        return is_set_gid.then(|| LadderRow::event(0, "event", text));
+    }
+    let status = CmdStatus::from_raw(status.into()).map_or("?", CmdStatus::name);
+    let cause = cause_text(syndrome);
+    let text = format!("command {name} refused, {status}{cause}");
+    Some(LadderRow::event(0, "failed", text))
 }
 
 /// Writes all rows.
