@@ -10,7 +10,7 @@ use verbena_abi::cqe::WcStatus::{self, GeneralErr, Success};
 use verbena_abi::ctx::QpState;
 use verbena_abi::wqe::WqeOpcode;
 use verbena_faults::{Action, Injected, Match, On, Rule, RuleSet, MAX_RULES, VERSION};
-use verbena_recorder::{export, Entry, Recording, What};
+use verbena_recorder::{export_rules, FlightEntry, FlightRecording, EntryKind};
 
 fn fault(kind: FaultKind, number: u32, status: WcStatus) -> InjectFault {
     InjectFault {
@@ -139,23 +139,23 @@ fn a_fault_is_in_the_recording_and_that_of_a_send_can_be_exported() {
     p.post_write(1);
     assert_eq!(p.d.drain(&mut p.cq_a), [(1, GeneralErr)]);
     let recorded = p.d.device.recorded(0, usize::MAX).unwrap();
-    let entries: Vec<Entry> = recorded
+    let entries: Vec<FlightEntry> = recorded
         .entries
         .iter()
-        .map(|w| Entry::unpack(w).unwrap())
+        .map(|w| FlightEntry::unpack(w).unwrap())
         .collect();
-    let fired = entries.iter().filter_map(|entry| match entry.what {
-        What::Fired { on, .. } => Some(on),
+    let fired = entries.iter().filter_map(|entry| match entry.kind {
+        EntryKind::Fired { on, .. } => Some(on),
         _ => None,
     });
     assert_eq!(fired.collect::<Vec<_>>(), [On::Time, On::Send]);
-    let recording = Recording {
+    let recording = FlightRecording {
         first: recorded.first,
         entries,
-        ..Recording::default()
+        ..FlightRecording::default()
     };
     let rules: Vec<_> = recorded.rules.into_iter().map(Some).collect();
-    let exported = export(&recording, &rules);
+    let exported = export_rules(&recording, &rules);
     let [rule] = &exported.set.rule[..] else {
         panic!("{exported:?}");
     };

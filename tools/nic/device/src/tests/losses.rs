@@ -8,7 +8,7 @@ use crate::mock::Driver;
 use crate::Config;
 use verbena_abi::cqe::WcStatus::{RetryExcErr, Success};
 use verbena_faults::{Action, Match, On, Rule, LOSS_OPTION};
-use verbena_recorder::{Entry, What, LOST};
+use verbena_recorder::{FlightEntry, EntryKind, LOST};
 
 /// A pair whose device was started with `--drop`.
 fn lossy(percent: u8) -> Pair {
@@ -65,12 +65,12 @@ fn a_rule_loses_a_packet_on_its_way_after_the_rules_of_both_queue_pairs() {
         let whats = recorded
             .entries
             .iter()
-            .map(|w| Entry::unpack(w).unwrap().what);
+            .map(|w| FlightEntry::unpack(w).unwrap().kind);
         let mut firings = Vec::new();
         for what in whats {
             match what {
-                What::Fired { rule, on, .. } => firings.push((rule, on)),
-                What::Passed { flags, .. } => assert_eq!(flags & LOST, 0),
+                EntryKind::Fired { rule, on, .. } => firings.push((rule, on)),
+                EntryKind::Passed { flags, .. } => assert_eq!(flags & LOST, 0),
                 _ => {}
             }
         }

@@ -115,7 +115,7 @@ impl EntrySlot<u8> for On {
     #[inline]
     fn to_slot(self) -> u8 {
         match self {
-            Self::Packet => 0,
+            Self::Packet | Self::Local | Self::Uplink => 0,
             Self::Send => 1,
             Self::Command => 2,
             Self::Time => 3,
