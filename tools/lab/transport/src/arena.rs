@@ -10,7 +10,7 @@ use std::ops::Range;
 use verbena_abi::ctx::access::{
     FLUSH_GLOBAL, LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE,
 };
-use verbena_transport::host::{Access, AtomicOp, KeyUse, Sge, Source, Syndrome, Target};
+use verbena_transport::host::{AtomicOp, CopySource, CopyTarget, KeyAccess, KeyUse, Sge, Syndrome};
 
 /// Access flags for every use of a key by the owner and by peers.
 pub const EVERY_USE: u32 = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC | FLUSH_GLOBAL;
@@ -113,12 +113,12 @@ impl Regions {
     /// called for a source outside of the regions.
     pub fn source(
         &self,
-        source: &Source<'_>,
+        source: &CopySource<'_>,
         mut run: impl FnMut(Range<usize>),
     ) -> Result<(), Syndrome> {
         match *source {
-            Source::Bytes(_) => Ok(()),
-            Source::Gather {
+            CopySource::Bytes(_) => Ok(()),
+            CopySource::Gather {
                 pd,
                 privileged,
                 sges,
@@ -128,17 +128,17 @@ impl Regions {
                 (pd, privileged),
                 sges,
                 (offset, length),
-                Access::LocalRead,
+                KeyAccess::LocalRead,
                 run,
             ),
-            Source::Region {
+            CopySource::Region {
                 pd,
                 key,
                 addr,
                 length,
                 ..
             } => {
-                run(self.remote((pd, key, addr), length, Access::RemoteRead)?);
+                run(self.remote((pd, key, addr), length, KeyAccess::RemoteRead)?);
                 Ok(())
             }
         }
@@ -148,13 +148,13 @@ impl Regions {
     /// allowed.
     pub fn target(
         &self,
-        target: &Target<'_>,
+        target: &CopyTarget<'_>,
         length: u32,
         mut run: impl FnMut(Range<usize>),
     ) -> Result<(), Syndrome> {
         match *target {
-            Target::Buffer(_) => Ok(()),
-            Target::Scatter {
+            CopyTarget::Buffer(_) => Ok(()),
+            CopyTarget::Scatter {
                 pd,
                 privileged,
                 sges,
@@ -163,11 +163,11 @@ impl Regions {
                 (pd, privileged),
                 sges,
                 (offset, length),
-                Access::LocalWrite,
+                KeyAccess::LocalWrite,
                 run,
             ),
-            Target::Region { pd, key, addr, .. } => {
-                run(self.remote((pd, key, addr), length, Access::RemoteWrite)?);
+            CopyTarget::Region { pd, key, addr, .. } => {
+                run(self.remote((pd, key, addr), length, KeyAccess::RemoteWrite)?);
                 Ok(())
             }
         }
@@ -178,7 +178,7 @@ impl Regions {
         (pd, privileged): (u32, bool),
         sges: &[Sge],
         (offset, length): (u32, u32),
-        access: Access,
+        access: KeyAccess,
         mut run: impl FnMut(Range<usize>),
     ) -> Result<(), Syndrome> {
         let mut result = Ok(());
@@ -203,7 +203,7 @@ impl Regions {
         &self,
         (pd, key, addr): (u32, u32, u64),
         length: u32,
-        access: Access,
+        access: KeyAccess,
     ) -> Result<Range<usize>, Syndrome> {
         let at = self.find(&KeyUse {
             pd,
@@ -258,8 +258,8 @@ impl Arena {
     }
 
     /// Appends a source to `into`, up to the first run that is not allowed.
-    pub fn read(&self, source: &Source<'_>, into: &mut Vec<u8>) -> Result<(), Syndrome> {
-        if let Source::Bytes(bytes) = source {
+    pub fn read(&self, source: &CopySource<'_>, into: &mut Vec<u8>) -> Result<(), Syndrome> {
+        if let CopySource::Bytes(bytes) = source {
             into.extend_from_slice(bytes);
         }
         self.regions
@@ -267,8 +267,8 @@ impl Arena {
     }
 
     /// Writes `bytes` to a target, up to the first run that is not allowed.
-    pub fn write(&mut self, target: &mut Target<'_>, bytes: &[u8]) -> Result<(), Syndrome> {
-        if let Target::Buffer(buffer) = target {
+    pub fn write(&mut self, target: &mut CopyTarget<'_>, bytes: &[u8]) -> Result<(), Syndrome> {
+        if let CopyTarget::Buffer(buffer) = target {
             buffer.copy_from_slice(bytes);
         }
         let mut rest = bytes;

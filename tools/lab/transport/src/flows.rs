@@ -17,7 +17,7 @@ use std::rc::Rc;
 use verbena_transport::host::*;
 use verbena_transport::packet::{Packet, Payload};
 use verbena_transport::sched;
-use verbena_transport::{Attr, Config, CongestionCounters, Counters, Pool, Qp, QpState, QpType};
+use verbena_transport::{Attr, CongestionCounters, Counters, Pool, Qp, QpConfig, QpState, QpType};
 
 /// Approximate bytes of preamble, gap, Ethernet, IPv4, UDP, BTH, ICRC and FCS.
 pub const HEADERS: u64 = 82;
@@ -90,7 +90,7 @@ impl Host for End {
     fn fetch_send(
         &mut self,
         index: u32,
-        wqe: &mut SendWqe,
+        wqe: &mut DecodedSendWqe,
         gather: &mut Gather,
     ) -> Result<(), WqeError> {
         wqe.wr_id = index.into();
@@ -108,13 +108,13 @@ impl Host for End {
         (index.into(), WcOpcode::Send)
     }
 
-    fn take_recv(&mut self, wqe: &mut RecvWqe) -> Take {
+    fn take_recv(&mut self, wqe: &mut DecodedRecvWqe) -> RecvFetch {
         wqe.sges.push(Sge {
             addr: 0,
             length: self.message,
             lkey: 1,
         });
-        Take::Taken
+        RecvFetch::Taken
     }
 
     fn recv_credits(&mut self) -> Option<u32> {
@@ -125,12 +125,12 @@ impl Host for End {
         Ok(())
     }
 
-    fn copy(&mut self, target: Target<'_>, source: Source<'_>) -> Result<(), CopyFault> {
+    fn copy(&mut self, target: CopyTarget<'_>, source: CopySource<'_>) -> Result<(), CopyFault> {
         let length = match source {
-            Source::Bytes(bytes) => bytes.len() as u32,
-            Source::Gather { length, .. } | Source::Region { length, .. } => length,
+            CopySource::Bytes(bytes) => bytes.len() as u32,
+            CopySource::Gather { length, .. } | CopySource::Region { length, .. } => length,
         };
-        if !matches!(target, Target::Buffer(_)) {
+        if !matches!(target, CopyTarget::Buffer(_)) {
             self.arrived += u64::from(length);
         }
         Ok(())
@@ -148,7 +148,7 @@ impl Host for End {
         Ok(())
     }
 
-    fn complete(&mut self, completion: &Completion) -> bool {
+    fn complete(&mut self, completion: &WorkCompletion) -> bool {
         if completion.status != WcStatus::Success {
             self.failed.get_or_insert(completion.status);
         } else if !completion.is_recv() {
@@ -207,7 +207,7 @@ pub struct Flows {
 
 impl Flows {
     /// Returns connected queue pairs. `config` may change the configuration of each, by its number.
-    pub fn new(shape: Shape, config: impl Fn(usize, &mut Config)) -> Self {
+    pub fn new(shape: Shape, config: impl Fn(usize, &mut QpConfig)) -> Self {
         let mut flows = Self {
             qps: Vec::new(),
             ends: Vec::new(),
@@ -231,7 +231,7 @@ impl Flows {
                 max_dest_rd_atomic: 16,
                 ..Setup::default().attr
             };
-            let mut mine = Config::new(me as u32, QpType::Rc, 1);
+            let mut mine = QpConfig::new(me as u32, QpType::Rc, 1);
             mine.wire_window = shape.window;
             config(me, &mut mine);
             let mut qp = Qp::new(mine);

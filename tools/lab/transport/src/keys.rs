@@ -5,7 +5,7 @@
 
 use crate::arena::Region;
 use verbena_abi::ctx::access;
-use verbena_transport::host::{Access, AtomicOp, KeyUse, Syndrome};
+use verbena_transport::host::{AtomicOp, KeyAccess, KeyUse, Syndrome};
 
 /// Checks a use of a key against the region that the key names, if there is one. Returns the
 /// region, and the offset in it at which the use begins.
@@ -22,12 +22,12 @@ pub fn admit<'a>(
         return Err(pick(Syndrome::LkeyPd, Syndrome::RkeyPd));
     }
     let needed = match key.access {
-        Access::LocalRead => 0,
-        Access::LocalWrite => access::LOCAL_WRITE,
-        Access::RemoteRead => access::REMOTE_READ,
-        Access::RemoteWrite => access::REMOTE_WRITE,
-        Access::RemoteAtomic => access::REMOTE_ATOMIC,
-        Access::RemoteFlush(feth) => match feth.placement {
+        KeyAccess::LocalRead => 0,
+        KeyAccess::LocalWrite => access::LOCAL_WRITE,
+        KeyAccess::RemoteRead => access::REMOTE_READ,
+        KeyAccess::RemoteWrite => access::REMOTE_WRITE,
+        KeyAccess::RemoteAtomic => access::REMOTE_ATOMIC,
+        KeyAccess::RemoteFlush(feth) => match feth.placement {
             1 => access::FLUSH_GLOBAL,
             2 => access::FLUSH_PERSISTENT,
             _ => access::FLUSH_GLOBAL | access::FLUSH_PERSISTENT,
@@ -36,7 +36,7 @@ pub fn admit<'a>(
     if region.access & needed != needed {
         return Err(pick(Syndrome::LkeyAccess, Syndrome::RkeyAccess));
     }
-    if matches!(key.access, Access::RemoteFlush(feth) if feth.level == 1) {
+    if matches!(key.access, KeyAccess::RemoteFlush(feth) if feth.level == 1) {
         return Ok((region, 0));
     }
     let bounds = pick(Syndrome::LkeyBounds, Syndrome::RkeyBounds);

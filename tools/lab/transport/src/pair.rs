@@ -9,12 +9,12 @@ use super::world::{Post, RecvPost, Side, World};
 use std::rc::Rc;
 use verbena_abi::ctx::access;
 use verbena_transport::host::{
-    Completion, CopyFault, EventType, Sge, Syndrome, Target, WcStatus, WqeOpcode,
+    CopyFault, CopyTarget, EventType, Sge, Syndrome, WcStatus, WorkCompletion, WqeOpcode,
 };
 use verbena_transport::packet::Packet;
 use verbena_transport::psn;
 use verbena_transport::wire::{frame, ipv4_to_gid, Path};
-use verbena_transport::{Allowance, Attr, Budget, Config, Host, Qp, QpState, QpType};
+use verbena_transport::{Attr, Budget, Host, Qp, QpConfig, QpState, QpType, ReassemblyQuota};
 
 /// The configuration of a pair.
 #[derive(Clone, Debug)]
@@ -137,7 +137,7 @@ impl Pair {
                 (Side::B, QpType::XrcTgt) => QpType::XrcIni,
                 (_, qp_type) => qp_type,
             };
-            let mut config = Config::new(0x10 + side as u32, qp_type, 100 + side as u32);
+            let mut config = QpConfig::new(0x10 + side as u32, qp_type, 100 + side as u32);
             config.window = setup.window;
             config.wire_window = setup.window;
             config.has_srq = setup.has_srq || qp_type == QpType::XrcTgt;
@@ -147,7 +147,7 @@ impl Pair {
             config.recovers = setup.recovers;
             config.congestion_control = setup.congestion_control;
             if !setup.recovers {
-                config.keep_bytes = 0;
+                config.reassembly_bytes = 0;
             }
             Qp::new(config)
         };
@@ -182,9 +182,9 @@ impl Pair {
     }
 
     /// Limits the bytes that a side keeps of packets ahead of a gap.
-    pub fn restrict(&mut self, side: Side, bytes: u64) -> Rc<Allowance> {
-        let allowance = Allowance::new(bytes);
-        self.qps[side as usize].set_allowance(Rc::clone(&allowance));
+    pub fn restrict(&mut self, side: Side, bytes: u64) -> Rc<ReassemblyQuota> {
+        let allowance = ReassemblyQuota::new(bytes);
+        self.qps[side as usize].set_reassembly_quota(Rc::clone(&allowance));
         allowance
     }
 
@@ -305,7 +305,7 @@ impl Pair {
             if place.is_empty() {
                 return Ok(());
             }
-            host.copy(Target::Buffer(place), packet.payload.source())
+            host.copy(CopyTarget::Buffer(place), packet.payload.source())
         });
         match emitted {
             Ok(()) => {
@@ -420,7 +420,7 @@ impl Pair {
     }
 
     /// Removes and returns the completions of a side.
-    pub fn completions(&mut self, side: Side) -> Vec<Completion> {
+    pub fn completions(&mut self, side: Side) -> Vec<WorkCompletion> {
         std::mem::take(&mut self.world.end(side).completions)
     }
 

@@ -31,7 +31,7 @@ impl Side {
 #[derive(Clone, Debug, Default)]
 pub struct Post {
     /// Header of the WQE.
-    pub wqe: SendWqe,
+    pub wqe: DecodedSendWqe,
     /// SGEs of the message.
     pub sges: Vec<Sge>,
     /// Inline data of the message.
@@ -44,11 +44,11 @@ impl Post {
     /// Returns a signaled work request.
     pub fn new(wr_id: u64, opcode: WqeOpcode, sges: &[Sge]) -> Self {
         Self {
-            wqe: SendWqe {
+            wqe: DecodedSendWqe {
                 wr_id,
                 opcode,
                 signaled: true,
-                ..SendWqe::default()
+                ..DecodedSendWqe::default()
             },
             sges: sges.to_vec(),
             ..Self::default()
@@ -144,7 +144,7 @@ pub struct End {
     /// is no limit.
     pub room: Option<usize>,
     /// Completions of both queues.
-    pub completions: Vec<Completion>,
+    pub completions: Vec<WorkCompletion>,
     /// Events of the queue pair.
     pub events: Vec<(EventType, Option<Syndrome>)>,
     /// Packets that the queue pair has sent.
@@ -209,8 +209,8 @@ impl World {
         region.expect("a buffer's region")
     }
 
-    fn read(&self, source: &Source<'_>) -> Result<Vec<u8>, Syndrome> {
-        if let Source::Gather { sges, .. } = source {
+    fn read(&self, source: &CopySource<'_>) -> Result<Vec<u8>, Syndrome> {
+        if let CopySource::Gather { sges, .. } = source {
             assert!(
                 self.owns_send(sges),
                 "a buffer is read of which the work request is complete"
@@ -219,13 +219,20 @@ impl World {
         let mut bytes = Vec::new();
         self.arena.read(source, &mut bytes)?;
         match source {
-            Source::Region { key, .. } if self.absent == Some(*key) => Err(Syndrome::RkeyBounds),
+            CopySource::Region { key, .. } if self.absent == Some(*key) => {
+                Err(Syndrome::RkeyBounds)
+            }
             _ => Ok(bytes),
         }
     }
 
-    fn write(&mut self, side: Side, mut target: Target<'_>, bytes: &[u8]) -> Result<(), Syndrome> {
-        if let Target::Scatter { sges, .. } = target {
+    fn write(
+        &mut self,
+        side: Side,
+        mut target: CopyTarget<'_>,
+        bytes: &[u8],
+    ) -> Result<(), Syndrome> {
+        if let CopyTarget::Scatter { sges, .. } = target {
             assert!(
                 self.owns_send(sges) || self.owns_recv(side, sges),
                 "a buffer is written of which the work request is complete"
@@ -261,7 +268,7 @@ impl Host for MockHost<'_> {
     fn fetch_send(
         &mut self,
         index: u32,
-        wqe: &mut SendWqe,
+        wqe: &mut DecodedSendWqe,
         gather: &mut Gather,
     ) -> Result<(), WqeError> {
         let end = self.world.end(self.side);
@@ -281,13 +288,13 @@ impl Host for MockHost<'_> {
         )
     }
 
-    fn take_recv(&mut self, wqe: &mut RecvWqe) -> Take {
+    fn take_recv(&mut self, wqe: &mut DecodedRecvWqe) -> RecvFetch {
         let end = self.world.end(self.side);
         if let Some(cause) = end.dead {
-            return Take::Dead(cause);
+            return RecvFetch::QueueError(cause);
         }
         let Some(post) = end.rq.get(end.taken) else {
-            return Take::Empty;
+            return RecvFetch::Empty;
         };
         assert!(wqe.sges.is_empty());
         wqe.wr_id = post.wr_id;
@@ -298,7 +305,8 @@ impl Host for MockHost<'_> {
         };
         wqe.sges.extend_from_slice(&post.sges);
         end.taken += 1;
-        post.malformed.map_or(Take::Taken, Take::Malformed)
+        post.malformed
+            .map_or(RecvFetch::Taken, RecvFetch::Malformed)
     }
 
     fn xrc_srq(&mut self, srqn: u32) -> Result<XrcSrq, Syndrome> {
@@ -316,7 +324,7 @@ impl Host for MockHost<'_> {
         self.world.arena.regions.find(key).map(|_| ())
     }
 
-    fn copy(&mut self, target: Target<'_>, source: Source<'_>) -> Result<(), CopyFault> {
+    fn copy(&mut self, target: CopyTarget<'_>, source: CopySource<'_>) -> Result<(), CopyFault> {
         let bytes = self.world.read(&source).map_err(CopyFault::Source)?;
         self.world.end(self.side).copied += bytes.len() as u64;
         self.world
@@ -342,7 +350,7 @@ impl Host for MockHost<'_> {
         Ok(())
     }
 
-    fn complete(&mut self, completion: &Completion) -> bool {
+    fn complete(&mut self, completion: &WorkCompletion) -> bool {
         let end = self.world.end(self.side);
         let index = completion.wqe_index as usize;
         assert_eq!(

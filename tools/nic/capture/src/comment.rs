@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::fmt::Write;
 use verbena_lab_transport::tap::{Fate, Sight, Work};
 use verbena_transport::host::WqeOpcode;
-use verbena_transport::packet::{Aeth, AethSyndrome, Kind, NakCode, Packet, Reth};
+use verbena_transport::packet::{Aeth, AethSyndrome, NakCode, Packet, PacketKind, Reth};
 use verbena_transport::psn;
 
 /// Makes comments on packets, and remembers the sent packets to recognize retransmissions.
@@ -57,12 +57,14 @@ impl PacketCommenter {
     /// True if a packet was sent before.
     fn is_retransmission(&mut self, packet: &Packet, work: Option<Work>) -> bool {
         let is_request = packet.kind.is_request();
-        if matches!(packet.kind, Kind::Ack(_) | Kind::Cnp) {
+        if matches!(packet.kind, PacketKind::Ack(_) | PacketKind::Cnp) {
             return false;
         }
         let next = match (packet.kind, work) {
             // A READ request has the PSNs of all its responses.
-            (Kind::ReadRequest(reth), Some(work)) => psn::add(packet.psn, responses(&reth, &work)),
+            (PacketKind::ReadRequest(reth), Some(work)) => {
+                psn::add(packet.psn, responses(&reth, &work))
+            }
             _ => psn::add(packet.psn, 1),
         };
         let sent = self.sent.entry((packet.src_qpn, is_request));
@@ -84,15 +86,15 @@ fn write_part(text: &mut String, packet: &Packet, work: &Work) -> std::fmt::Resu
     let number = psn::ahead(packet.psn, work.first_psn).saturating_add(1);
     match packet.kind {
         // An acknowledgement may cover any number of packets.
-        Kind::Ack(_) | Kind::Cnp => Ok(()),
-        Kind::ReadRequest(reth) => match responses(&reth, work) {
+        PacketKind::Ack(_) | PacketKind::Cnp => Ok(()),
+        PacketKind::ReadRequest(reth) => match responses(&reth, work) {
             all if all == work.psns => write!(text, ", {all} responses"),
             some if number.saturating_add(some) > work.psns => {
                 write!(text, ", from response {number} of {}", work.psns)
             }
             some => write!(text, ", {some} responses from {number} of {}", work.psns),
         },
-        Kind::ReadResponse(_) => write!(text, ", response {number} of {}", work.psns),
+        PacketKind::ReadResponse(_) => write!(text, ", response {number} of {}", work.psns),
         _ => write!(text, ", packet {number} of {}", work.psns),
     }
 }
@@ -100,7 +102,7 @@ fn write_part(text: &mut String, packet: &Packet, work: &Work) -> std::fmt::Resu
 /// Returns the effect of a packet on its work request.
 fn effect(packet: &Packet) -> &'static str {
     match packet.kind {
-        Kind::Ack(Aeth { syndrome, .. }) => match syndrome {
+        PacketKind::Ack(Aeth { syndrome, .. }) => match syndrome {
             AethSyndrome::Ack { .. } => "acknowledges ",
             AethSyndrome::Rnr { .. } => "is not ready for ",
             AethSyndrome::Nak(code) => match code {
@@ -112,8 +114,8 @@ fn effect(packet: &Packet) -> &'static str {
                 NakCode::SourceFault => "cannot read ",
             },
         },
-        Kind::ReadResponse(_) | Kind::AtomicResponse(..) => "answers ",
-        Kind::Cnp => "reports congestion (CNP), ",
+        PacketKind::ReadResponse(_) | PacketKind::AtomicResponse(..) => "answers ",
+        PacketKind::Cnp => "reports congestion (CNP), ",
         _ => "",
     }
 }

@@ -7,7 +7,7 @@ use crate::names::{self, none_of, Opcodes};
 use crate::rule::{Action, Complete, Corrupt, Direction, Field, Icrc, Match, On};
 use verbena_abi::cqe::WcStatus;
 use verbena_abi::wqe::WqeOpcode;
-use verbena_transport::wire::opcode::Header;
+use verbena_transport::wire::opcode::ExtensionHeader;
 
 /// Longest delay, in microseconds.
 const DELAY: u64 = 10_000_000;
@@ -270,15 +270,15 @@ impl Corrupt {
                 ),
             );
         }
-        let needs: &[Header] = match field {
+        let needs: &[ExtensionHeader] = match field {
             Field::Opcode | Field::Pkey | Field::DestQp | Field::Psn => return Ok(()),
-            Field::Va | Field::Rkey => &[Header::Reth, Header::AtomicEth],
-            Field::DmaLength => &[Header::Reth],
-            Field::Syndrome | Field::Msn => &[Header::Aeth],
-            Field::OriginalData => &[Header::AtomicAckEth],
+            Field::Va | Field::Rkey => &[ExtensionHeader::Reth, ExtensionHeader::AtomicEth],
+            Field::DmaLength => &[ExtensionHeader::Reth],
+            Field::Syndrome | Field::Msn => &[ExtensionHeader::Aeth],
+            Field::OriginalData => &[ExtensionHeader::AtomicAckEth],
             Field::Qkey => return Ok(()),
         };
-        let has = |row: &&verbena_transport::wire::opcode::Row| {
+        let has = |row: &&verbena_transport::wire::opcode::OpcodeRow| {
             row.headers.iter().any(|h| needs.contains(h))
         };
         if matches.opcode.is_empty() || !opcodes.rows().any(|row| has(&row)) {

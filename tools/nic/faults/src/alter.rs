@@ -3,7 +3,7 @@
 //! Alters frames as a fault on the wire, a router or an attacker on the path would.
 
 use crate::rule::{Corrupt, Field};
-use verbena_transport::wire::opcode::{self, Header};
+use verbena_transport::wire::opcode::{self, ExtensionHeader};
 use verbena_transport::wire::{bth, ethernet, icrc, ipv4, ipv6, udp, vlan};
 
 /// Offsets of the parts of a frame.
@@ -32,7 +32,7 @@ fn places(frame: &[u8]) -> Option<Places> {
 }
 
 /// Returns the headers that follow the BTH, each with its offset, and the offset of the payload.
-fn headers(frame: &[u8], at: Places) -> Option<(Vec<(Header, usize)>, usize)> {
+fn headers(frame: &[u8], at: Places) -> Option<(Vec<(ExtensionHeader, usize)>, usize)> {
     let (service, row) = opcode::lookup(*frame.get(at.bth)?)?;
     let mut next = at.bth + bth::LEN;
     let mut all = Vec::new();
@@ -45,7 +45,7 @@ fn headers(frame: &[u8], at: Places) -> Option<(Vec<(Header, usize)>, usize)> {
 
 /// Returns the offset of a field. None if the frame does not have the field.
 fn field(frame: &[u8], at: Places, field: Field) -> Option<usize> {
-    let of = |wanted: &[(Header, usize)]| {
+    let of = |wanted: &[(ExtensionHeader, usize)]| {
         let (all, _) = headers(frame, at)?;
         all.iter().find_map(|(header, begin)| {
             let found = wanted.iter().find(|(known, _)| known == header);
@@ -57,13 +57,13 @@ fn field(frame: &[u8], at: Places, field: Field) -> Option<usize> {
         Field::Pkey => Some(at.bth + 2),
         Field::DestQp => Some(at.bth + 5),
         Field::Psn => Some(at.bth + 9),
-        Field::Va => of(&[(Header::Reth, 0), (Header::AtomicEth, 0)]),
-        Field::Rkey => of(&[(Header::Reth, 8), (Header::AtomicEth, 8)]),
-        Field::DmaLength => of(&[(Header::Reth, 12)]),
-        Field::Syndrome => of(&[(Header::Aeth, 0)]),
-        Field::Msn => of(&[(Header::Aeth, 1)]),
-        Field::Qkey => of(&[(Header::Deth, 0)]),
-        Field::OriginalData => of(&[(Header::AtomicAckEth, 0)]),
+        Field::Va => of(&[(ExtensionHeader::Reth, 0), (ExtensionHeader::AtomicEth, 0)]),
+        Field::Rkey => of(&[(ExtensionHeader::Reth, 8), (ExtensionHeader::AtomicEth, 8)]),
+        Field::DmaLength => of(&[(ExtensionHeader::Reth, 12)]),
+        Field::Syndrome => of(&[(ExtensionHeader::Aeth, 0)]),
+        Field::Msn => of(&[(ExtensionHeader::Aeth, 1)]),
+        Field::Qkey => of(&[(ExtensionHeader::Deth, 0)]),
+        Field::OriginalData => of(&[(ExtensionHeader::AtomicAckEth, 0)]),
     }
 }
 

@@ -99,13 +99,13 @@ impl Opcodes {
     }
 
     /// Returns the rows of the table for this set.
-    pub(crate) fn rows(self) -> impl Iterator<Item = &'static opcode::Row> {
+    pub(crate) fn rows(self) -> impl Iterator<Item = &'static opcode::OpcodeRow> {
         let of = move |operation: u8| self.operations & 1 << operation != 0;
         rows().filter_map(move |(operation, row)| of(operation).then_some(row))
     }
 }
 
-fn rows() -> impl Iterator<Item = (u8, &'static opcode::Row)> {
+fn rows() -> impl Iterator<Item = (u8, &'static opcode::OpcodeRow)> {
     let row = |operation| {
         Some((
             operation,

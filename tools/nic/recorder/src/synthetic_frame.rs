@@ -14,7 +14,7 @@ use verbena_abi::eqe::EventType;
 use verbena_abi::syndrome::Syndrome;
 use verbena_transport::packet::Reth;
 use verbena_transport::psn;
-use verbena_transport::wire::opcode::{self, op, Header, Operation};
+use verbena_transport::wire::opcode::{self, op, ExtensionHeader, Operation};
 use verbena_transport::wire::{bth, ethernet, icrc, ipv4, udp};
 
 /// Most frames, and most bytes of payload, for which each packet of a row becomes a frame of its
@@ -112,18 +112,18 @@ fn extensions(packet: &PacketEntry, opcode: u8, out: &mut Vec<u8>) {
             continue;
         };
         match header {
-            Header::Reth => Reth {
+            ExtensionHeader::Reth => Reth {
                 addr: packet.address,
                 rkey: packet.detail,
                 length: packet.bytes,
             }
             .emit(place),
-            Header::AtomicEth => {
+            ExtensionHeader::AtomicEth => {
                 place[..8].copy_from_slice(&packet.address.to_be_bytes());
                 place[8..12].copy_from_slice(&packet.detail.to_be_bytes());
             }
-            Header::Aeth => place[..4].copy_from_slice(&packet.detail.to_be_bytes()),
-            Header::Deth => place[5..8].copy_from_slice(&packet.qpn.to_be_bytes()[1..]),
+            ExtensionHeader::Aeth => place[..4].copy_from_slice(&packet.detail.to_be_bytes()),
+            ExtensionHeader::Deth => place[5..8].copy_from_slice(&packet.qpn.to_be_bytes()[1..]),
             _ => {}
         }
     }

@@ -8,14 +8,14 @@ use std::hint::black_box;
 use std::rc::Rc;
 use verbena_lab_transport::pair::path;
 use verbena_lab_transport::Side;
-use verbena_transport::packet::{Kind, Reth, Transport};
+use verbena_transport::packet::{PacketKind, Reth, Transport};
 use verbena_transport::wire::{frame, icrc};
 use verbena_transport::{Packet, Payload, Pool};
 
 fn write(size: usize) -> Packet {
     Packet {
         transport: Transport::Rc,
-        kind: Kind::Write {
+        kind: PacketKind::Write {
             reth: Some(Reth {
                 addr: 0x1000,
                 rkey: 0x77,

@@ -13,7 +13,7 @@ use crate::packet::{Feth, Packet};
 use crate::pool::Pool;
 use alloc::boxed::Box;
 use core::cell::Cell;
-pub use sges::{Rare, Sge, SgeList};
+pub use sges::{LazyVec, Sge, SgeList};
 pub use verbena_abi::cqe::{WcOpcode, WcStatus};
 use verbena_abi::ctx::access;
 pub use verbena_abi::eqe::EventType;
@@ -22,7 +22,7 @@ pub use verbena_abi::wqe::WqeOpcode;
 
 /// Header of a decoded send WQE; the data of the WQE is in a [`Gather`].
 #[derive(Clone, Debug)]
-pub struct SendWqe {
+pub struct DecodedSendWqe {
     /// Work request ID that the completion returns.
     pub wr_id: u64,
     /// Operation of the work request.
@@ -47,11 +47,11 @@ pub struct SendWqe {
     pub srqn: u32,
     /// FLUSH: placement type and selectivity level, and the number of bytes to flush.
     pub flush: (Feth, u32),
-    /// Datagrams: destination, set by [`SendWqe::set_datagram`].
+    /// Datagrams: destination, set by [`DecodedSendWqe::set_datagram`].
     pub datagram: Option<Box<DatagramDest>>,
 }
 
-impl SendWqe {
+impl DecodedSendWqe {
     /// Sets the destination of a datagram, and reuses the allocation of an earlier destination.
     pub fn set_datagram(&mut self, dest: DatagramDest) {
         match &mut self.datagram {
@@ -61,7 +61,7 @@ impl SendWqe {
     }
 }
 
-impl Default for SendWqe {
+impl Default for DecodedSendWqe {
     fn default() -> Self {
         Self {
             wr_id: 0,
@@ -105,7 +105,7 @@ pub struct Gather {
     /// SGEs of the data; empty if the data is inline.
     pub sges: SgeList,
     /// Inline data of the WQE.
-    pub inline: Rare<u8>,
+    pub inline: LazyVec<u8>,
     /// True if the QP may use the reserved DMA key.
     pub privileged: bool,
     /// Number of bytes of the message. The transport computes it when it starts the WQE.
@@ -131,9 +131,9 @@ impl Gather {
     }
 
     /// Returns bytes `offset..offset + length` of the message as a source for [`Host::copy`].
-    pub fn source(&self, offset: u32, length: u32) -> Source<'_> {
+    pub fn source(&self, offset: u32, length: u32) -> CopySource<'_> {
         if self.inline.is_empty() {
-            Source::Gather {
+            CopySource::Gather {
                 pd: self.pd,
                 privileged: self.privileged,
                 sges: &self.sges,
@@ -141,7 +141,7 @@ impl Gather {
                 length,
             }
         } else {
-            Source::Bytes(part(&self.inline, offset, length))
+            CopySource::Bytes(part(&self.inline, offset, length))
         }
     }
 }
@@ -166,7 +166,7 @@ pub struct XrcSrq {
 
 /// A decoded receive WQE.
 #[derive(Clone, Debug, Default)]
-pub struct RecvWqe {
+pub struct DecodedRecvWqe {
     /// Targets of extended connections: the queue from which the receive is to be taken.
     pub xrc: XrcSrq,
     /// Work request ID that the completion returns.
@@ -181,7 +181,7 @@ pub struct RecvWqe {
     pub sges: SgeList,
 }
 
-impl RecvWqe {
+impl DecodedRecvWqe {
     /// Returns the number of bytes that the SGEs hold.
     pub fn capacity(&self) -> u64 {
         self.sges.iter().map(|s| u64::from(s.length)).sum()
@@ -190,7 +190,7 @@ impl RecvWqe {
 
 /// Result of [`Host::take_recv`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Take {
+pub enum RecvFetch {
     /// A receive was taken from the ring.
     Taken,
     /// No receive is posted.
@@ -200,7 +200,7 @@ pub enum Take {
     Malformed(Syndrome),
     /// The ring cannot be read, or the SRQ is in error: no receive was taken, and none will be
     /// taken later.
-    Dead(Syndrome),
+    QueueError(Syndrome),
 }
 
 /// Reason for which a send WQE cannot be executed.
@@ -224,7 +224,7 @@ impl WqeError {
 pub struct KeyUse {
     /// Protection domain of the queue pair or SRQ that uses the key.
     pub pd: u32,
-    /// Queue pair that uses the key, by [`Config::owner`](crate::qp::Config::owner), because a
+    /// Queue pair that uses the key, by [`QpConfig::owner`](crate::qp::Config::owner), because a
     /// memory window may be bound to one queue pair. Local keys are checked without it.
     pub owner: u64,
     /// True if the user of the key may use the reserved DMA key; only for local keys.
@@ -236,13 +236,13 @@ pub struct KeyUse {
     /// Number of bytes; never 0, because an access of zero length needs no valid key (IBTA 9.7.4).
     pub length: u64,
     /// Kind of the access.
-    pub access: Access,
+    pub access: KeyAccess,
 }
 
 /// Kind of an access by a key. It determines the family of syndromes that reports a failure
 /// (`Lkey*` or `Rkey*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
+pub enum KeyAccess {
     /// Gather of a SEND or WRITE, which needs no permission.
     LocalRead,
     /// Scatter of a receive, READ or atomic.
@@ -257,11 +257,11 @@ pub enum Access {
     RemoteFlush(Feth),
 }
 
-impl Access {
+impl KeyAccess {
     /// True if the access uses a local key.
     #[inline]
     pub fn is_local(self) -> bool {
-        matches!(self, Access::LocalRead | Access::LocalWrite)
+        matches!(self, KeyAccess::LocalRead | KeyAccess::LocalWrite)
     }
 
     /// Returns the permission of `verbena_abi::ctx::access` that the memory region must have, or 0
@@ -269,22 +269,22 @@ impl Access {
     #[inline]
     pub fn permission(self) -> u32 {
         match self {
-            Access::LocalRead => 0,
-            Access::LocalWrite => access::LOCAL_WRITE,
-            Access::RemoteRead => access::REMOTE_READ,
-            Access::RemoteWrite => access::REMOTE_WRITE,
-            Access::RemoteAtomic => access::REMOTE_ATOMIC,
-            Access::RemoteFlush(feth) => feth.permission(),
+            KeyAccess::LocalRead => 0,
+            KeyAccess::LocalWrite => access::LOCAL_WRITE,
+            KeyAccess::RemoteRead => access::REMOTE_READ,
+            KeyAccess::RemoteWrite => access::REMOTE_WRITE,
+            KeyAccess::RemoteAtomic => access::REMOTE_ATOMIC,
+            KeyAccess::RemoteFlush(feth) => feth.permission(),
         }
     }
 }
 
 /// Source of a copy.
 #[derive(Clone, Copy, Debug)]
-pub enum Source<'a> {
+pub enum CopySource<'a> {
     /// Bytes of a frame or a WQE.
     Bytes(&'a [u8]),
-    /// A part of the bytes that SGEs describe (access: [`Access::LocalRead`]).
+    /// A part of the bytes that SGEs describe (access: [`KeyAccess::LocalRead`]).
     Gather {
         /// Protection domain of the SGEs.
         pd: u32,
@@ -297,7 +297,7 @@ pub enum Source<'a> {
         /// Number of bytes to copy.
         length: u32,
     },
-    /// A part of the memory region that a READ requested (access: [`Access::RemoteRead`]).
+    /// A part of the memory region that a READ requested (access: [`KeyAccess::RemoteRead`]).
     Region {
         /// Protection domain of the responder.
         pd: u32,
@@ -314,11 +314,11 @@ pub enum Source<'a> {
 
 /// Target of a copy.
 #[derive(Debug)]
-pub enum Target<'a> {
+pub enum CopyTarget<'a> {
     /// A buffer of the engine, of exactly the size of the source.
     Buffer(&'a mut [u8]),
     /// A part of the bytes that SGEs describe, of the size of the source (access:
-    /// [`Access::LocalWrite`]).
+    /// [`KeyAccess::LocalWrite`]).
     Scatter {
         /// Protection domain of the SGEs.
         pd: u32,
@@ -329,7 +329,7 @@ pub enum Target<'a> {
         /// First byte, counted over all SGEs.
         offset: u32,
     },
-    /// A part of the memory region that a WRITE names (access: [`Access::RemoteWrite`]).
+    /// A part of the memory region that a WRITE names (access: [`KeyAccess::RemoteWrite`]).
     Region {
         /// Protection domain of the responder.
         pd: u32,
@@ -386,7 +386,7 @@ pub fn completes_as(opcode: WqeOpcode) -> WcOpcode {
 
 /// A completion of the queue pair on which the call was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Completion {
+pub struct WorkCompletion {
     /// Work request ID of the WQE.
     pub wr_id: u64,
     /// Free-running index of the WQE in its ring.
@@ -413,7 +413,7 @@ pub struct Completion {
     pub xrc: XrcSrq,
 }
 
-impl Completion {
+impl WorkCompletion {
     /// True if the completion belongs to the receive queue.
     pub fn is_recv(&self) -> bool {
         self.opcode as u8 & verbena_abi::cqe::WC_OPCODE_RECV != 0
@@ -439,7 +439,7 @@ pub trait Host {
     fn fetch_send(
         &mut self,
         index: u32,
-        wqe: &mut SendWqe,
+        wqe: &mut DecodedSendWqe,
         gather: &mut Gather,
     ) -> Result<(), WqeError>;
 
@@ -449,7 +449,7 @@ pub trait Host {
 
     /// Takes the next receive of the RQ or SRQ into `wqe` (whose `sges` are empty before). The
     /// queue pair completes a taken receive exactly once.
-    fn take_recv(&mut self, wqe: &mut RecvWqe) -> Take;
+    fn take_recv(&mut self, wqe: &mut DecodedRecvWqe) -> RecvFetch;
 
     /// Returns the number of receives that are posted to the RQ and not yet taken. `None` if the
     /// receives are in an SRQ or the number is not known: the responder then advertises to the peer
@@ -473,7 +473,7 @@ pub trait Host {
 
     /// Copies all bytes of `source` to `target`, each exactly once. Checks the keys again, because
     /// memory regions may have changed since [`Host::check`].
-    fn copy(&mut self, target: Target<'_>, source: Source<'_>) -> Result<(), CopyFault>;
+    fn copy(&mut self, target: CopyTarget<'_>, source: CopySource<'_>) -> Result<(), CopyFault>;
 
     /// Executes an atomic on 8 aligned bytes of a memory region and returns the value before the
     /// operation, in the byte order of the machine.
@@ -481,13 +481,13 @@ pub trait Host {
 
     /// Writes 8 aligned bytes of a memory region at once, after all earlier writes.
     fn atomic_write(&mut self, key: &KeyUse, value: [u8; 8]) -> Result<(), Syndrome> {
-        let target = Target::Region {
+        let target = CopyTarget::Region {
             pd: key.pd,
             owner: key.owner,
             key: key.key,
             addr: key.addr,
         };
-        let copied = self.copy(target, Source::Bytes(&value));
+        let copied = self.copy(target, CopySource::Bytes(&value));
         copied.map_err(|fault| match fault {
             CopyFault::Source(cause) | CopyFault::Target(cause) => cause,
         })
@@ -500,14 +500,14 @@ pub trait Host {
     fn fast_register(&mut self, index: u32) -> Result<(), Syndrome>;
 
     /// Executes the bind of a memory window of send WQE `index`, which was decoded into `wqe`.
-    fn bind_window(&mut self, _index: u32, _wqe: &SendWqe) -> Result<(), Syndrome> {
+    fn bind_window(&mut self, _index: u32, _wqe: &DecodedSendWqe) -> Result<(), Syndrome> {
         Err(Syndrome::BindWindow)
     }
 
-    /// Writes a completion to the send or receive CQ ([`Completion::is_recv`]). Returns false if
+    /// Writes a completion to the send or receive CQ ([`WorkCompletion::is_recv`]). Returns false if
     /// that CQ is in error and the completion is lost. The owner then calls `Qp::handle_failure`
     /// soon, and the queue pair answers and sends nothing before that call.
-    fn complete(&mut self, completion: &Completion) -> bool;
+    fn complete(&mut self, completion: &WorkCompletion) -> bool;
 
     /// Reports an asynchronous event of the queue pair.
     fn event(&mut self, event: EventType, syndrome: Option<Syndrome>);
@@ -518,7 +518,7 @@ pub trait Host {
 
     /// Informs observers that a request or response that was kept because it came out of order is
     /// about to be executed.
-    fn executes_kept(&mut self, _packet: &Packet) {}
+    fn on_reassembled(&mut self, _packet: &Packet) {}
 
     /// Returns the pool for buffers of copies: payloads of unreliable services. Without a pool,
     /// each buffer is allocated.

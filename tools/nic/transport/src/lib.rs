@@ -31,13 +31,13 @@
 //! | --- | --- |
 //! | `host.rs` | the interface of a queue pair to the NIC: [`Host`] and the types of its calls |
 //! | `packet.rs` | [`Packet`], payloads by reference, super-packets |
-//! | `allowance.rs` | [`Allowance`]: limit of the bytes of packets that are kept out of order |
+//! | `reassembly_quota.rs` | [`ReassemblyQuota`]: limit of the bytes of packets that are kept out of order |
 //! | `pool.rs` | [`Pool`]: buffers for copied payloads, which are used again |
 //! | `qp/mod.rs` | [`Qp`] and the order of calls; `qp/state.rs` its states, `qp/timers.rs` its timers |
 //! | `qp/requester.rs`, `qp/requester/` | work requests and responses in, requests and completions out |
 //! | `qp/responder.rs`, `qp/responder/` | requests in, responses and completions out |
 //! | `qp/uc.rs`, `qp/ud.rs` | unreliable connections, datagrams |
-//! | `sched/` | turns and deadlines of queue pairs: [`sched::Ready`], [`sched::Wheel`] |
+//! | `sched/` | turns and deadlines of queue pairs: [`sched::ReadyQueue`], [`sched::TimerWheel`] |
 //! | `wire/` | the headers to the bit, ICRC, whole frames |
 //!
 //! The unit tests of a part are beside it. `tests/rules/` tests the rules of queue pairs from
@@ -67,7 +67,6 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
-pub mod allowance;
 pub mod counters;
 pub mod host;
 pub mod packet;
@@ -75,12 +74,13 @@ pub mod pool;
 pub mod prefetch;
 pub mod psn;
 pub mod qp;
+pub mod reassembly_quota;
 pub mod sched;
 pub mod wire;
 
-pub use allowance::Allowance;
 pub use counters::{CongestionCounters, Counters};
 pub use host::{Gather, Host};
 pub use packet::{Packet, Payload};
 pub use pool::Pool;
-pub use qp::{Attr, Budget, Config, Qp, QpState, QpType, Snapshot};
+pub use qp::{Attr, Budget, Qp, QpConfig, QpSnapshot, QpState, QpType};
+pub use reassembly_quota::ReassemblyQuota;

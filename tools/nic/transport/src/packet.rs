@@ -8,7 +8,7 @@
 
 mod join;
 
-use crate::host::{self, Gather, Source, Syndrome};
+use crate::host::{self, CopySource, Gather, Syndrome};
 use crate::psn;
 use crate::wire::{self, Path};
 use alloc::rc::Rc;
@@ -143,7 +143,7 @@ pub struct Aeth {
 /// Operation of a packet, with the headers that belong to it. In a message of several packets,
 /// `first` and `last` of the [`Packet`] determine which headers the packet has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum PacketKind {
     /// SEND; the last packet has the tail.
     Send(SendTail),
     /// RDMA WRITE, with immediate data or without.
@@ -183,19 +183,22 @@ pub enum Kind {
     Unknown(u8),
 }
 
-impl Kind {
+impl PacketKind {
     /// True for a request, which a responder handles.
     pub fn is_request(&self) -> bool {
         !matches!(
             self,
-            Kind::ReadResponse(_) | Kind::Ack(_) | Kind::AtomicResponse(..) | Kind::Cnp
+            PacketKind::ReadResponse(_)
+                | PacketKind::Ack(_)
+                | PacketKind::AtomicResponse(..)
+                | PacketKind::Cnp
         )
     }
 }
 
 /// Headers that only datagrams carry.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Datagram {
+pub struct DatagramHeaders {
     /// Path of the datagram from the sender's point of view.
     pub path: Path,
     /// Q_Key of the DETH.
@@ -204,7 +207,7 @@ pub struct Datagram {
     pub grh: [u8; 40],
 }
 
-impl Default for Datagram {
+impl Default for DatagramHeaders {
     fn default() -> Self {
         Self {
             path: Path::default(),
@@ -216,7 +219,7 @@ impl Default for Datagram {
 
 /// State that a responder shares with its READ responses to local peers.
 #[derive(Debug)]
-pub struct Lender {
+pub struct ReadLease {
     /// False after the responder was reset or destroyed.
     pub(crate) alive: Cell<bool>,
     /// PSN and cause of a response that the local peer could not copy because the responder's
@@ -225,7 +228,7 @@ pub struct Lender {
     pub(crate) fault: Cell<Option<(u32, Syndrome)>>,
 }
 
-impl Default for Lender {
+impl Default for ReadLease {
     fn default() -> Self {
         Self {
             alive: Cell::new(true),
@@ -252,7 +255,7 @@ pub enum Payload {
     /// A part of a local responder's memory, for a READ response. The copy checks its key again.
     Region {
         /// State of the responder that lends its memory.
-        lender: Rc<Lender>,
+        lease: Rc<ReadLease>,
         /// Protection domain of the responder.
         pd: u32,
         /// R_Key of the READ request.
@@ -311,16 +314,16 @@ impl Payload {
     pub fn is_alive(&self) -> bool {
         match self {
             Payload::Gather { gather, .. } => gather.is_alive(),
-            Payload::Region { lender, .. } => lender.alive.get(),
+            Payload::Region { lease: lender, .. } => lender.alive.get(),
             Payload::None | Payload::Bytes { .. } => true,
         }
     }
 
     /// Returns the payload as a source for [`Host::copy`](crate::host::Host::copy).
     #[inline]
-    pub fn source(&self) -> Source<'_> {
+    pub fn source(&self) -> CopySource<'_> {
         match self {
-            Payload::None => Source::Bytes(&[]),
+            Payload::None => CopySource::Bytes(&[]),
             Payload::Gather {
                 gather,
                 offset,
@@ -333,7 +336,7 @@ impl Payload {
                 length,
                 owner,
                 ..
-            } => Source::Region {
+            } => CopySource::Region {
                 pd: *pd,
                 owner: *owner,
                 key: *key,
@@ -344,7 +347,7 @@ impl Payload {
                 bytes,
                 offset,
                 length,
-            } => Source::Bytes(host::part(bytes, *offset, *length)),
+            } => CopySource::Bytes(host::part(bytes, *offset, *length)),
         }
     }
 
@@ -377,7 +380,7 @@ pub struct Packet {
     /// Transport service of the packet.
     pub transport: Transport,
     /// Operation and headers of the packet.
-    pub kind: Kind,
+    pub kind: PacketKind,
     /// True if the packet begins a message.
     pub first: bool,
     /// True if the packet ends a message.
@@ -402,7 +405,7 @@ pub struct Packet {
     /// RFC 3168).
     pub marked: bool,
     /// Headers of a datagram; `None` for connections.
-    pub datagram: Option<Rc<Datagram>>,
+    pub datagram: Option<Rc<DatagramHeaders>>,
     /// Payload of the packet.
     pub payload: Payload,
 }
@@ -421,8 +424,8 @@ impl Packet {
         self.psns = self.psns.saturating_sub(count);
         self.first = false;
         match &mut self.kind {
-            Kind::Write { reth, .. } => *reth = None,
-            Kind::ReadResponse(aeth) if !self.last => *aeth = None,
+            PacketKind::Write { reth, .. } => *reth = None,
+            PacketKind::ReadResponse(aeth) if !self.last => *aeth = None,
             _ => {}
         }
     }
@@ -438,9 +441,9 @@ impl Packet {
         front.solicited = false;
         front.ack_req = false;
         match &mut front.kind {
-            Kind::Send(tail) => *tail = SendTail::None,
-            Kind::Write { imm, .. } => *imm = None,
-            Kind::ReadResponse(aeth) if !front.first => *aeth = None,
+            PacketKind::Send(tail) => *tail = SendTail::None,
+            PacketKind::Write { imm, .. } => *imm = None,
+            PacketKind::ReadResponse(aeth) if !front.first => *aeth = None,
             _ => {}
         }
         self.trim_front(count, mtu);
@@ -448,8 +451,8 @@ impl Packet {
     }
 
     /// Returns the single packets of a super-packet, in order.
-    pub fn split(self, mtu: u32) -> Split {
-        Split {
+    pub fn split(self, mtu: u32) -> SinglePackets {
+        SinglePackets {
             rest: Some(self),
             mtu,
         }
@@ -463,17 +466,17 @@ impl Packet {
 
 /// Iterator over the single packets of a super-packet.
 #[derive(Debug)]
-pub struct Split {
+pub struct SinglePackets {
     rest: Option<Packet>,
     mtu: u32,
 }
 
-impl Iterator for Split {
+impl Iterator for SinglePackets {
     type Item = Packet;
 
     fn next(&mut self) -> Option<Packet> {
         let rest = self.rest.as_mut()?;
-        if rest.psns > 1 && !matches!(rest.kind, Kind::ReadRequest(_)) {
+        if rest.psns > 1 && !matches!(rest.kind, PacketKind::ReadRequest(_)) {
             Some(rest.split_front(1, self.mtu))
         } else {
             self.rest.take()

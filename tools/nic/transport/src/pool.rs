@@ -4,7 +4,7 @@
 //! no packet refers to a buffer any more, the pool lends it again, so that in steady state a packet
 //! needs no allocation.
 
-use crate::packet::Datagram;
+use crate::packet::DatagramHeaders;
 use alloc::collections::VecDeque;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -23,11 +23,11 @@ const TRIES: usize = 2;
 
 /// Lent items, the one that was lent first in front.
 #[derive(Debug)]
-struct Lent<T>(VecDeque<Rc<T>>);
+struct Recycler<T>(VecDeque<Rc<T>>);
 
-impl<T: Default> Lent<T> {
+impl<T: Default> Recycler<T> {
     /// Returns an item without other references, with the contents that its last user left.
-    fn take(&mut self) -> Rc<T> {
+    fn acquire(&mut self) -> Rc<T> {
         for _ in 0..TRIES {
             let Some(mut item) = self.0.pop_front() else {
                 break;
@@ -40,7 +40,7 @@ impl<T: Default> Lent<T> {
         Rc::default()
     }
 
-    fn keep(&mut self, item: &Rc<T>, most: usize) {
+    fn recycle(&mut self, item: &Rc<T>, most: usize) {
         if self.0.len() < most {
             self.0.push_back(Rc::clone(item));
         }
@@ -52,17 +52,17 @@ impl<T: Default> Lent<T> {
 /// that no small buffer grows into a large one.
 #[derive(Debug)]
 pub struct Pool {
-    buffers: Lent<Vec<u8>>,
-    large: Lent<Vec<u8>>,
-    datagrams: Lent<Datagram>,
+    buffers: Recycler<Vec<u8>>,
+    large: Recycler<Vec<u8>>,
+    datagrams: Recycler<DatagramHeaders>,
 }
 
 impl Default for Pool {
     fn default() -> Self {
         Self {
-            buffers: Lent(VecDeque::new()),
-            large: Lent(VecDeque::new()),
-            datagrams: Lent(VecDeque::new()),
+            buffers: Recycler(VecDeque::new()),
+            large: Recycler(VecDeque::new()),
+            datagrams: Recycler(VecDeque::new()),
         }
     }
 }
@@ -72,26 +72,26 @@ impl Pool {
     /// After the caller has filled it, [`Pool::keep_buffer`] makes it available for reuse.
     pub fn buffer(&mut self, length: usize) -> Rc<Vec<u8>> {
         match length <= PACKET_BYTES {
-            true => self.buffers.take(),
-            false => self.large.take(),
+            true => self.buffers.acquire(),
+            false => self.large.acquire(),
         }
     }
 
     /// Remembers a filled buffer, to lend it again later.
     pub fn keep_buffer(&mut self, buffer: &Rc<Vec<u8>>) {
         match buffer.capacity() <= PACKET_BYTES {
-            true => self.buffers.keep(buffer, MAX_KEPT),
-            false => self.large.keep(buffer, MAX_LARGE),
+            true => self.buffers.recycle(buffer, MAX_KEPT),
+            false => self.large.recycle(buffer, MAX_LARGE),
         }
     }
 
     /// Returns headers of a datagram with these values.
-    pub fn datagram(&mut self, value: Datagram) -> Rc<Datagram> {
-        let mut item = self.datagrams.take();
+    pub fn datagram(&mut self, value: DatagramHeaders) -> Rc<DatagramHeaders> {
+        let mut item = self.datagrams.acquire();
         if let Some(place) = Rc::get_mut(&mut item) {
             *place = value;
         }
-        self.datagrams.keep(&item, MAX_KEPT);
+        self.datagrams.recycle(&item, MAX_KEPT);
         item
     }
 }
@@ -155,7 +155,7 @@ mod tests {
     fn headers_of_datagrams_are_kept_up_to_the_limit() {
         let mut pool = Pool::default();
         let lent: Vec<_> = (0..2 * MAX_KEPT)
-            .map(|_| pool.datagram(Datagram::default()))
+            .map(|_| pool.datagram(DatagramHeaders::default()))
             .collect();
         assert_eq!(lent.len(), 2 * MAX_KEPT);
         assert_eq!(pool.datagrams.0.len(), MAX_KEPT);

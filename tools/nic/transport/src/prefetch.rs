@@ -4,7 +4,7 @@
 //!
 //! With thousands of queue pairs, the state of the next queue pair is in no near cache: the program
 //! would wait for each of its cache lines, one after the other. A NIC knows the next turns
-//! ([`Ready::ahead`](crate::sched::Ready::ahead)), so it can prefetch a few turns before.
+//! ([`ReadyQueue::ahead`](crate::sched::ReadyQueue::ahead)), so it can prefetch a few turns before.
 //! Prefetches are hints that change nothing but the time, and without the feature `std` they do
 //! nothing.
 

@@ -4,7 +4,7 @@
 
 use verbena_lab_transport::engine::{Engine, Shape};
 use verbena_transport::host::WqeOpcode;
-use verbena_transport::{Config, Qp, QpType};
+use verbena_transport::{Qp, QpConfig, QpType};
 
 const PAIRS: u32 = 100;
 
@@ -31,7 +31,7 @@ fn a_queue_pair_is_twelve_cache_lines() {
 fn an_idle_queue_pair_has_at_most_32_bytes_of_heap() {
     let mut kept = None;
     let info = allocation_counter::measure(|| {
-        kept = Some(Qp::new(Config::new(1, QpType::Rc, 1)));
+        kept = Some(Qp::new(QpConfig::new(1, QpType::Rc, 1)));
     });
     assert!(info.bytes_current <= 32, "{}", info.bytes_current);
     drop(kept);

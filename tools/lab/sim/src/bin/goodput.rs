@@ -98,7 +98,7 @@ fn run(args: &Args, percent: f64) -> Total {
         let mut flows = Flows::new(shape, |end, config| {
             let own = [Old::Sender, Old::Receiver][end % 2];
             if args.old == own || args.old == Old::Both {
-                (config.recovers, config.keep_bytes) = (false, 0);
+                (config.recovers, config.reassembly_bytes) = (false, 0);
             }
         });
         flows.post(0, args.packets.div_ceil(64) as u32);

@@ -13,9 +13,9 @@ use std::rc::Rc;
 use verbena_transport::host::*;
 use verbena_transport::packet::Packet;
 use verbena_transport::prefetch;
-use verbena_transport::sched::{self, Ready, Wheel};
+use verbena_transport::sched::{self, ReadyQueue, TimerWheel};
 use verbena_transport::wire::frame;
-use verbena_transport::{Attr, Config, Qp, QpState};
+use verbena_transport::{Attr, Qp, QpConfig, QpState};
 
 mod nic;
 mod shape;
@@ -33,8 +33,8 @@ const SLICE_STEPS: u32 = 64;
 pub struct Engine {
     qps: Vec<Qp>,
     nic: Nic,
-    ready: Ready,
-    timers: Wheel,
+    ready: ReadyQueue,
+    timers: TimerWheel,
     now: u64,
     /// Number of messages completed at their senders.
     completed: u64,
@@ -51,8 +51,8 @@ impl Engine {
         let mut engine = Self {
             qps: Vec::new(),
             nic: Nic::new(shape),
-            ready: Ready::new(),
-            timers: Wheel::new(),
+            ready: ReadyQueue::new(),
+            timers: TimerWheel::new(),
             now: 0,
             completed: 0,
             turns: 0,
@@ -89,7 +89,7 @@ impl Engine {
             max_dest_rd_atomic: 16,
             ..Setup::default().attr
         };
-        let mut qp = Qp::new(Config::new(end, shape.qp_type, PD));
+        let mut qp = Qp::new(QpConfig::new(end, shape.qp_type, PD));
         let mut host = EndHost {
             nic: &mut self.nic,
             end,
@@ -194,7 +194,7 @@ impl Engine {
             room.clear();
             let nic = &mut self.nic;
             frame::emit(&path, &packet, room, |place| {
-                nic.copy(Target::Buffer(place), packet.payload.source())
+                nic.copy(CopyTarget::Buffer(place), packet.payload.source())
             })
             .expect("keys stay valid");
             self.nic.pool.keep_buffer(&bytes);

@@ -146,7 +146,7 @@ impl Nic {
         sges: &[Sge],
         offset: u32,
         length: u32,
-        access: Access,
+        access: KeyAccess,
     ) -> Result<usize, Syndrome> {
         let sge = sges.first().copied().unwrap_or_default();
         if offset > sge.length || length > sge.length - offset {
@@ -164,29 +164,33 @@ impl Nic {
     }
 
     /// Returns the place of a target in memory.
-    fn target(&self, target: &Target<'_>, length: u32) -> Result<usize, Syndrome> {
+    fn target(&self, target: &CopyTarget<'_>, length: u32) -> Result<usize, Syndrome> {
         match *target {
-            Target::Scatter {
+            CopyTarget::Scatter {
                 pd, sges, offset, ..
-            } => self.resolve_sge(pd, sges, offset, length, Access::LocalWrite),
-            Target::Region { pd, key, addr, .. } => self.resolve(&KeyUse {
+            } => self.resolve_sge(pd, sges, offset, length, KeyAccess::LocalWrite),
+            CopyTarget::Region { pd, key, addr, .. } => self.resolve(&KeyUse {
                 pd,
                 owner: 0,
                 privileged: false,
                 key,
                 addr,
                 length: length.into(),
-                access: Access::RemoteWrite,
+                access: KeyAccess::RemoteWrite,
             }),
-            Target::Buffer(_) => Err(Syndrome::LkeyUnknown),
+            CopyTarget::Buffer(_) => Err(Syndrome::LkeyUnknown),
         }
     }
 
     /// Implements [`Host::copy`].
-    pub(super) fn copy(&mut self, target: Target<'_>, source: Source<'_>) -> Result<(), CopyFault> {
+    pub(super) fn copy(
+        &mut self,
+        target: CopyTarget<'_>,
+        source: CopySource<'_>,
+    ) -> Result<(), CopyFault> {
         let (from, length) = match source {
-            Source::Bytes(bytes) => {
-                if let Target::Buffer(buffer) = target {
+            CopySource::Bytes(bytes) => {
+                if let CopyTarget::Buffer(buffer) = target {
                     buffer.copy_from_slice(bytes);
                     return Ok(());
                 }
@@ -196,17 +200,17 @@ impl Nic {
                 self.arena.bytes[to..to + bytes.len()].copy_from_slice(bytes);
                 return Ok(());
             }
-            Source::Gather {
+            CopySource::Gather {
                 pd,
                 sges,
                 offset,
                 length,
                 ..
             } => (
-                self.resolve_sge(pd, sges, offset, length, Access::LocalRead),
+                self.resolve_sge(pd, sges, offset, length, KeyAccess::LocalRead),
                 length,
             ),
-            Source::Region {
+            CopySource::Region {
                 pd,
                 key,
                 addr,
@@ -220,13 +224,13 @@ impl Nic {
                     key,
                     addr,
                     length: length.into(),
-                    access: Access::RemoteRead,
+                    access: KeyAccess::RemoteRead,
                 };
                 (self.resolve(&key), length)
             }
         };
         let (from, count) = (from.map_err(CopyFault::Source)?, length as usize);
-        if let Target::Buffer(buffer) = target {
+        if let CopyTarget::Buffer(buffer) = target {
             buffer.copy_from_slice(&self.arena.bytes[from..from + count]);
             return Ok(());
         }
@@ -251,7 +255,7 @@ impl Host for EndHost<'_> {
     fn fetch_send(
         &mut self,
         index: u32,
-        out: &mut SendWqe,
+        out: &mut DecodedSendWqe,
         gather: &mut Gather,
     ) -> Result<(), WqeError> {
         let shape = &self.nic.shape;
@@ -285,7 +289,7 @@ impl Host for EndHost<'_> {
         (index.into(), WcOpcode::Send)
     }
 
-    fn take_recv(&mut self, wqe: &mut RecvWqe) -> Take {
+    fn take_recv(&mut self, wqe: &mut DecodedRecvWqe) -> RecvFetch {
         // The program always has a receive posted.
         let end = &mut self.nic.ends[self.end as usize];
         wqe.index = end.recvs_taken;
@@ -299,7 +303,7 @@ impl Host for EndHost<'_> {
             length: half as u32,
             lkey: region.key,
         });
-        Take::Taken
+        RecvFetch::Taken
     }
 
     fn recv_credits(&mut self) -> Option<u32> {
@@ -310,7 +314,7 @@ impl Host for EndHost<'_> {
         self.nic.resolve(key).map(|_| ())
     }
 
-    fn copy(&mut self, target: Target<'_>, source: Source<'_>) -> Result<(), CopyFault> {
+    fn copy(&mut self, target: CopyTarget<'_>, source: CopySource<'_>) -> Result<(), CopyFault> {
         self.nic.copy(target, source)
     }
 
@@ -327,7 +331,7 @@ impl Host for EndHost<'_> {
         Err(Syndrome::KeyManagement)
     }
 
-    fn complete(&mut self, completion: &Completion) -> bool {
+    fn complete(&mut self, completion: &WorkCompletion) -> bool {
         let nic = &mut *self.nic;
         let recv = completion.is_recv();
         let at = nic.cq_produced as usize & (nic.cq.len() - 1);

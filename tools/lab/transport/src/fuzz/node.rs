@@ -24,7 +24,7 @@ pub fn pd(node: usize) -> u32 {
 #[derive(Clone, Debug)]
 pub struct Send {
     /// Header of the WQE.
-    pub wqe: SendWqe,
+    pub wqe: DecodedSendWqe,
     /// SGEs of the message.
     pub sges: Vec<Sge>,
     /// Inline data of the message.
@@ -142,8 +142,8 @@ impl World {
         })
     }
 
-    fn read(&self, source: &Source<'_>, into: &mut Vec<u8>) -> Result<(), Syndrome> {
-        if let Source::Gather { sges, .. } = source {
+    fn read(&self, source: &CopySource<'_>, into: &mut Vec<u8>) -> Result<(), Syndrome> {
+        if let CopySource::Gather { sges, .. } = source {
             assert!(
                 self.owns_send(sges),
                 "a buffer is read of which the work request is complete"
@@ -152,8 +152,13 @@ impl World {
         self.arena.read(source, into)
     }
 
-    fn write(&mut self, node: usize, mut target: Target<'_>, bytes: &[u8]) -> Result<(), Syndrome> {
-        if let Target::Scatter { sges, .. } = target {
+    fn write(
+        &mut self,
+        node: usize,
+        mut target: CopyTarget<'_>,
+        bytes: &[u8],
+    ) -> Result<(), Syndrome> {
+        if let CopyTarget::Scatter { sges, .. } = target {
             let mut held = self.nodes[node].held.iter();
             assert!(
                 held.any(|(_, recv)| recv.sges == sges) || self.owns_send(sges),
@@ -183,7 +188,7 @@ impl Host for NodeHost<'_> {
     fn fetch_send(
         &mut self,
         index: u32,
-        wqe: &mut SendWqe,
+        wqe: &mut DecodedSendWqe,
         gather: &mut Gather,
     ) -> Result<(), WqeError> {
         let pd = pd(self.node);
@@ -210,7 +215,7 @@ impl Host for NodeHost<'_> {
         (node.sends[index as usize].wqe.wr_id, WcOpcode::Send)
     }
 
-    fn take_recv(&mut self, wqe: &mut RecvWqe) -> Take {
+    fn take_recv(&mut self, wqe: &mut DecodedRecvWqe) -> RecvFetch {
         let pd = pd(self.node);
         assert!(wqe.sges.is_empty());
         self.node();
@@ -223,10 +228,10 @@ impl Host for NodeHost<'_> {
         } = &mut nodes[self.node];
         let ring = if *has_srq { srq } else { recvs };
         if ring.dead {
-            return Take::Dead(Syndrome::SrqUnreadable);
+            return RecvFetch::QueueError(Syndrome::SrqUnreadable);
         }
         let Some(post) = ring.posts.get(ring.taken) else {
-            return Take::Empty;
+            return RecvFetch::Empty;
         };
         wqe.wr_id = post.wr_id;
         wqe.index = ring.taken as u32;
@@ -234,7 +239,8 @@ impl Host for NodeHost<'_> {
         wqe.sges.extend_from_slice(&post.sges);
         held.push((wqe.index, post.clone()));
         ring.taken += 1;
-        post.malformed.map_or(Take::Taken, Take::Malformed)
+        post.malformed
+            .map_or(RecvFetch::Taken, RecvFetch::Malformed)
     }
 
     /// Numbers from 220 on have no queue, 200 to 219 are of another domain, and all others name the
@@ -262,7 +268,7 @@ impl Host for NodeHost<'_> {
         self.world.arena.regions.find(key).map(|_| ())
     }
 
-    fn copy(&mut self, target: Target<'_>, source: Source<'_>) -> Result<(), CopyFault> {
+    fn copy(&mut self, target: CopyTarget<'_>, source: CopySource<'_>) -> Result<(), CopyFault> {
         let mut bytes = std::mem::take(&mut self.world.scratch);
         bytes.clear();
         let mut copied = self
@@ -280,7 +286,7 @@ impl Host for NodeHost<'_> {
     }
 
     fn atomic(&mut self, key: &KeyUse, op: AtomicOp) -> Result<u64, Syndrome> {
-        assert!(key.length == 8 && key.addr % 8 == 0 && key.access == Access::RemoteAtomic);
+        assert!(key.length == 8 && key.addr % 8 == 0 && key.access == KeyAccess::RemoteAtomic);
         let arena = &mut self.world.arena;
         Ok(arena.atomic(arena.regions.find(key)?, op))
     }
@@ -297,7 +303,7 @@ impl Host for NodeHost<'_> {
         }
     }
 
-    fn complete(&mut self, completion: &Completion) -> bool {
+    fn complete(&mut self, completion: &WorkCompletion) -> bool {
         let is_flush = completion.status == WcStatus::WrFlushErr;
         let node = self.node();
         let index = completion.wqe_index as usize;

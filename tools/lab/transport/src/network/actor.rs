@@ -11,7 +11,7 @@ use super::Network;
 use crate::arena::parts;
 use crate::Rng;
 use verbena_abi::ctx::access;
-use verbena_transport::host::{DatagramDest, SendWqe, Sge, Syndrome, WqeOpcode};
+use verbena_transport::host::{DatagramDest, DecodedSendWqe, Sge, Syndrome, WqeOpcode};
 use verbena_transport::packet::Feth;
 use verbena_transport::{QpState, QpType};
 
@@ -124,14 +124,14 @@ impl Network {
             base: self.rng.below(BASES) as u32,
             ..Op::default()
         };
-        op.wqe = SendWqe {
+        op.wqe = DecodedSendWqe {
             wr_id: u64::from(number) << 8 | 7,
             opcode,
             signaled: self.rng.chance(60),
             solicited: self.rng.chance(20),
             fence: self.rng.chance(10),
             imm: (number ^ 0x1234_5678).to_be_bytes(),
-            ..SendWqe::default()
+            ..DecodedSendWqe::default()
         };
         if op.is_atomic() || opcode == WqeOpcode::AtomicWrite {
             op.length = 8;

@@ -304,7 +304,7 @@ impl Network {
                 return Ok(());
             }
             host.copy(
-                verbena_transport::host::Target::Buffer(place),
+                verbena_transport::host::CopyTarget::Buffer(place),
                 packet.payload.source(),
             )
         });

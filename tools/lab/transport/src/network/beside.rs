@@ -13,10 +13,10 @@ use crate::reference::unreliable::Unreliable;
 use crate::reference::work::Work;
 use crate::reference::{Effects, Next, Receive, Received, World};
 use verbena_transport::host::{
-    AtomicOp, Completion, KeyUse, Sge, Source, Take, Target, WcStatus, WqeOpcode,
+    AtomicOp, CopySource, CopyTarget, KeyUse, RecvFetch, Sge, WcStatus, WorkCompletion, WqeOpcode,
 };
 use verbena_transport::packet::{Packet, Payload};
-use verbena_transport::{Attr, Config, Qp, QpState, QpType};
+use verbena_transport::{Attr, Qp, QpConfig, QpState, QpType};
 
 /// The reference of a queue pair's service.
 #[derive(Debug)]
@@ -37,20 +37,20 @@ pub struct Beside {
 }
 
 impl Beside {
-    pub fn new(config: &Config) -> Self {
+    pub fn new(config: &QpConfig) -> Self {
         let (pd, shared, credits) = (config.pd, config.has_srq, config.credits);
         let model = match config.qp_type {
             QpType::Rc => Model::Rc(Box::new((
                 Responder::new(Setup {
                     pd,
                     credits,
-                    keep_bytes: config.keep_bytes.into(),
+                    keep_bytes: config.reassembly_bytes.into(),
                 }),
                 Requester::new(
                     credits,
                     config.min_timeout_ns,
                     config.recovers,
-                    config.keep_bytes.into(),
+                    config.reassembly_bytes.into(),
                 ),
             ))),
             other => Model::Other(Box::new(Unreliable::new(other, pd, shared))),
@@ -77,7 +77,7 @@ impl World for Around<'_> {
 
     fn readable(&self, payload: &Payload) -> bool {
         let source = payload.source();
-        !matches!(source, Source::Gather { .. }) || self.memory.reads(&source)
+        !matches!(source, CopySource::Gather { .. }) || self.memory.reads(&source)
     }
 
     fn next_receive(&self) -> Next {
@@ -124,7 +124,7 @@ impl Lab {
     /// is about to take.
     fn beside_hears(&mut self, me: usize, packet: &Packet, kept: bool) {
         let source = packet.payload.source();
-        let readable = !matches!(source, Source::Region { .. }) || self.memory.reads(&source);
+        let readable = !matches!(source, CopySource::Region { .. }) || self.memory.reads(&source);
         if !readable {
             if let Model::Rc(both) = &mut self.beside[self.ends[me].peer].model {
                 both.0.is_unread(packet);
@@ -170,16 +170,16 @@ impl Lab {
     }
 
     /// Notes bytes that the engine copied.
-    pub(super) fn beside_copies(&mut self, me: usize, target: &Target<'_>, length: u32) {
+    pub(super) fn beside_copies(&mut self, me: usize, target: &CopyTarget<'_>, length: u32) {
         let (beside, Call::Request { .. }) = (&mut self.beside[me], self.call) else {
             return;
         };
         match target {
-            Target::Region { key, addr, .. } => beside.seen.write(*key, *addr, length.into()),
-            Target::Scatter { offset, .. } => {
+            CopyTarget::Region { key, addr, .. } => beside.seen.write(*key, *addr, length.into()),
+            CopyTarget::Scatter { offset, .. } => {
                 beside.seen.store(u64::from(*offset), length.into());
             }
-            Target::Buffer(_) => {}
+            CopyTarget::Buffer(_) => {}
         }
     }
 
@@ -222,14 +222,14 @@ impl Lab {
     }
 
     /// Notes the result of asking for a receive.
-    pub(super) fn beside_takes(&mut self, me: usize, wr_id: u64, take: Take) {
-        if matches!(take, Take::Taken | Take::Malformed(_)) {
+    pub(super) fn beside_takes(&mut self, me: usize, wr_id: u64, take: RecvFetch) {
+        if matches!(take, RecvFetch::Taken | RecvFetch::Malformed(_)) {
             self.beside[me].taken.push(wr_id);
         }
     }
 
     /// Passes a completion.
-    pub(super) fn beside_completes(&mut self, me: usize, c: &Completion) {
+    pub(super) fn beside_completes(&mut self, me: usize, c: &WorkCompletion) {
         let beside = &mut self.beside[me];
         if !c.is_recv() {
             let index = c.wqe_index as usize;

@@ -10,7 +10,7 @@ use super::lab::Call;
 use super::work::Fault;
 use super::Network;
 use verbena_transport::host::{EventType, Syndrome};
-use verbena_transport::packet::{AethSyndrome, Kind, Packet};
+use verbena_transport::packet::{AethSyndrome, Packet, PacketKind};
 use verbena_transport::qp::timers::rnr_delay_ns;
 use verbena_transport::{Attr, Budget, QpState, QpType};
 
@@ -59,8 +59,8 @@ impl Network {
             // An ACK does not make the requester go back, unless a READ or atomic before it should
             // have been answered.
             let ack = match packet.kind {
-                Kind::Ack(aeth) => matches!(aeth.syndrome, AethSyndrome::Ack { .. }),
-                kind => kind == Kind::Cnp,
+                PacketKind::Ack(aeth) => matches!(aeth.syndrome, AethSyndrome::Ack { .. }),
+                kind => kind == PacketKind::Cnp,
             };
             let end = &mut self.lab.ends[me];
             end.sign |= !ack || end.reads > 0;
@@ -68,7 +68,7 @@ impl Network {
         };
         self.lab.call = call;
         let rnr = match packet.kind {
-            Kind::Ack(aeth) => match aeth.syndrome {
+            PacketKind::Ack(aeth) => match aeth.syndrome {
                 AethSyndrome::Rnr { timer } => Some((packet.psn, timer)),
                 _ => None,
             },
@@ -125,7 +125,8 @@ impl Network {
                     let low = end.again.unwrap_or(first).min(first);
                     end.again = Some(low);
                     // The peer asks again for all answers from this PSN on.
-                    let responds = !matches!(packet.kind, Kind::Send(_) | Kind::Write { .. });
+                    let responds =
+                        !matches!(packet.kind, PacketKind::Send(_) | PacketKind::Write { .. });
                     if responds {
                         while end.pending.back().is_some_and(|p| p.end > first) {
                             end.pending.pop_back();

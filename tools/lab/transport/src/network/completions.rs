@@ -6,21 +6,23 @@
 use super::cover::Topic;
 use super::lab::{Call, Lab};
 use super::work::{Fault, Op};
-use verbena_transport::host::{Completion, RecvWqe, Syndrome, Take, WcOpcode, WcStatus, WqeOpcode};
+use verbena_transport::host::{
+    DecodedRecvWqe, RecvFetch, Syndrome, WcOpcode, WcStatus, WorkCompletion, WqeOpcode,
+};
 use verbena_transport::QpType;
 
 impl Lab {
     /// Takes a receive from the queue.
-    pub(super) fn take_recv(&mut self, me: usize, wqe: &mut RecvWqe) -> Take {
+    pub(super) fn take_recv(&mut self, me: usize, wqe: &mut DecodedRecvWqe) -> RecvFetch {
         assert!(wqe.sges.is_empty());
         let end = &mut self.ends[me];
         assert!(end.held.is_none(), "a receive is taken twice");
         let queue = &mut self.queues[end.queue];
         if queue.dead {
-            return Take::Dead(Syndrome::SrqUnreadable);
+            return RecvFetch::QueueError(Syndrome::SrqUnreadable);
         }
         let Some(recv) = queue.posts.get(queue.taken).copied() else {
-            return Take::Empty;
+            return RecvFetch::Empty;
         };
         queue.taken += 1;
         end.held = Some(recv);
@@ -29,7 +31,9 @@ impl Lab {
         wqe.index = post.index;
         wqe.pd = post.pd;
         wqe.sges.extend_from_slice(&post.sges);
-        let result = post.malformed.map_or(Take::Taken, Take::Malformed);
+        let result = post
+            .malformed
+            .map_or(RecvFetch::Taken, RecvFetch::Malformed);
         if self.call != Call::Own && self.ends[me].strict {
             let (op, _) = self.cursor(me);
             let op = &mut self.ops[op as usize];
@@ -40,7 +44,7 @@ impl Lab {
     }
 
     /// Judges the completion of a work request or a receive.
-    pub(super) fn complete(&mut self, me: usize, c: &Completion) {
+    pub(super) fn complete(&mut self, me: usize, c: &WorkCompletion) {
         let success = c.status == WcStatus::Success;
         assert_eq!(c.syndrome.is_none(), success, "{c:?}");
         self.say(me, || format!("completion {c:?}"));
@@ -66,7 +70,7 @@ impl Lab {
 
     /// Checks that the receive which was taken completes by the message that is in progress in the
     /// model.
-    fn complete_recv(&mut self, me: usize, c: &Completion) {
+    fn complete_recv(&mut self, me: usize, c: &WorkCompletion) {
         let held = self.ends[me]
             .held
             .take()
@@ -163,7 +167,7 @@ impl Lab {
     }
 
     /// Completes a work request, and without completions all unsignaled ones before it.
-    fn complete_send(&mut self, me: usize, c: &Completion) {
+    fn complete_send(&mut self, me: usize, c: &WorkCompletion) {
         let index = c.wqe_index as usize;
         let (done, strict) = (self.ends[me].done, self.ends[me].strict);
         assert!(

@@ -4,7 +4,7 @@
 //! A17.9).
 
 use super::lab::Lab;
-use verbena_transport::packet::{Kind, Packet};
+use verbena_transport::packet::{Packet, PacketKind};
 use verbena_transport::QpType;
 
 /// Shortest time between two CNPs of a queue pair, in nanoseconds.
@@ -74,5 +74,5 @@ impl Lab {
 
 /// True if the packet is a CNP.
 pub fn is_cnp(packet: &Packet) -> bool {
-    packet.kind == Kind::Cnp
+    packet.kind == PacketKind::Cnp
 }

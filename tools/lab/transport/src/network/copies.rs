@@ -8,7 +8,7 @@ use super::lab::{Call, Lab};
 use super::memory::{pattern, Owner};
 use crate::arena::parts;
 use verbena_transport::host::{
-    AtomicOp, CopyFault, KeyUse, Sge, Source, Syndrome, Target, WqeOpcode,
+    AtomicOp, CopyFault, CopySource, CopyTarget, KeyUse, Sge, Syndrome, WqeOpcode,
 };
 use verbena_transport::QpType;
 
@@ -17,8 +17,8 @@ impl Lab {
     pub(super) fn copy(
         &mut self,
         me: usize,
-        mut target: Target<'_>,
-        source: &Source<'_>,
+        mut target: CopyTarget<'_>,
+        source: &CopySource<'_>,
     ) -> Result<(), CopyFault> {
         let mut bytes = std::mem::take(&mut self.scratch);
         let read = self.read(me, source, &mut bytes);
@@ -29,7 +29,7 @@ impl Lab {
         if result.is_ok() {
             self.beside_copies(me, &target, bytes.len() as u32);
             let known = self.expect_copy(me, &target, &bytes);
-            if let Target::Buffer(buffer) = &mut target {
+            if let CopyTarget::Buffer(buffer) = &mut target {
                 buffer.copy_from_slice(&bytes);
             }
             let mut rest = &bytes[..];
@@ -107,14 +107,14 @@ impl Lab {
 
     /// Enters the bytes that a copy has to bring, and their place, into the model. Returns false if
     /// the model does not know them.
-    fn expect_copy(&mut self, me: usize, target: &Target<'_>, bytes: &[u8]) -> bool {
+    fn expect_copy(&mut self, me: usize, target: &CopyTarget<'_>, bytes: &[u8]) -> bool {
         if !self.ends[me].strict {
             return false;
         }
         let length = bytes.len() as u32;
         match (self.call, target) {
-            (_, Target::Buffer(_)) => false,
-            (Call::Response { end }, Target::Scatter { sges, offset, .. }) => {
+            (_, CopyTarget::Buffer(_)) => false,
+            (Call::Response { end }, CopyTarget::Scatter { sges, offset, .. }) => {
                 let op = self.op_at(me, end - 1);
                 let op = op.expect("a response without a request is copied");
                 let op = &mut self.ops[op as usize];
@@ -136,7 +136,7 @@ impl Lab {
                 });
                 true
             }
-            (Call::Request { .. }, Target::Scatter { sges, offset, .. }) => {
+            (Call::Request { .. }, CopyTarget::Scatter { sges, offset, .. }) => {
                 let held = self.ends[me].held.expect("no receive was taken");
                 assert!(
                     self.recvs[held as usize].sges == *sges,
@@ -166,7 +166,7 @@ impl Lab {
                 self.advance(me, length);
                 true
             }
-            (Call::Request { .. }, Target::Region { key, addr, .. }) => {
+            (Call::Request { .. }, CopyTarget::Region { key, addr, .. }) => {
                 let (op, done) = self.cursor(me);
                 let op = &self.ops[op as usize];
                 assert!(
@@ -186,7 +186,7 @@ impl Lab {
                 true
             }
             (Call::Own, _) => panic!("memory is written without a packet"),
-            (Call::Response { .. }, Target::Region { .. }) => {
+            (Call::Response { .. }, CopyTarget::Region { .. }) => {
                 panic!("a response writes to remote memory")
             }
         }
@@ -237,8 +237,8 @@ impl Lab {
     }
 
     /// Checks the places of a target, and fills `ranges` with them.
-    fn resolve(&mut self, me: usize, target: &Target<'_>, length: u32) -> Result<(), Syndrome> {
-        if let Target::Scatter { sges, offset, .. } = target {
+    fn resolve(&mut self, me: usize, target: &CopyTarget<'_>, length: u32) -> Result<(), Syndrome> {
+        if let CopyTarget::Scatter { sges, offset, .. } = target {
             parts(sges, *offset, length, |sge, _| self.check_owner(me, &sge));
         }
         let ranges = &mut self.ranges;
@@ -248,8 +248,8 @@ impl Lab {
     }
 
     /// Reads a source into `to`.
-    fn read(&self, me: usize, source: &Source<'_>, to: &mut Vec<u8>) -> Result<(), Syndrome> {
-        if let Source::Gather {
+    fn read(&self, me: usize, source: &CopySource<'_>, to: &mut Vec<u8>) -> Result<(), Syndrome> {
+        if let CopySource::Gather {
             sges,
             offset,
             length,

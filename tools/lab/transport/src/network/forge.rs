@@ -5,7 +5,7 @@
 use super::air::Arrival;
 use super::Network;
 use crate::Rng;
-use verbena_transport::packet::{Aeth, AethSyndrome, Kind, NakCode, Reth, SendTail};
+use verbena_transport::packet::{Aeth, AethSyndrome, NakCode, PacketKind, Reth, SendTail};
 use verbena_transport::wire::frame;
 
 const NAKS: [NakCode; 5] = [
@@ -44,10 +44,10 @@ impl Network {
         let rng = &mut self.air.rng;
         let mut packet = parsed.packet;
         let reth = match packet.kind {
-            Kind::Write {
+            PacketKind::Write {
                 reth: Some(reth), ..
             }
-            | Kind::ReadRequest(reth) => reth,
+            | PacketKind::ReadRequest(reth) => reth,
             _ => {
                 let number = 1 + rng.below(keys);
                 Reth {
@@ -73,12 +73,12 @@ impl Network {
                 6 => packet.ack_req = !packet.ack_req,
                 7 if rng.chance(50) => packet.pkey ^= 0x8000,
                 7 => packet.pkey = rng.next() as u16,
-                8 => packet.kind = Kind::Ack(aeth(rng)),
+                8 => packet.kind = PacketKind::Ack(aeth(rng)),
                 9 => {
                     let value = rng.next();
                     packet.kind = match rng.below(3) {
-                        0 => Kind::AtomicResponse(aeth(rng), value),
-                        _ => Kind::ReadResponse(rng.chance(70).then(|| aeth(rng))),
+                        0 => PacketKind::AtomicResponse(aeth(rng), value),
+                        _ => PacketKind::ReadResponse(rng.chance(70).then(|| aeth(rng))),
                     };
                 }
                 10 => {
@@ -90,15 +90,15 @@ impl Network {
                     };
                     let reth = Reth { length, ..reth };
                     packet.kind = match rng.below(3) {
-                        0 => Kind::ReadRequest(reth),
-                        _ => Kind::Write {
+                        0 => PacketKind::ReadRequest(reth),
+                        _ => PacketKind::Write {
                             reth: rng.chance(80).then_some(reth),
                             imm: rng.chance(30).then_some([1; 4]),
                         },
                     };
                 }
                 _ => {
-                    packet.kind = Kind::Send(match rng.below(3) {
+                    packet.kind = PacketKind::Send(match rng.below(3) {
                         0 => SendTail::None,
                         1 => SendTail::Imm([2; 4]),
                         _ => SendTail::Invalidate(reth.rkey),

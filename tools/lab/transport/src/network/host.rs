@@ -28,7 +28,7 @@ impl Host for LabHost<'_> {
     fn fetch_send(
         &mut self,
         index: u32,
-        wqe: &mut SendWqe,
+        wqe: &mut DecodedSendWqe,
         gather: &mut Gather,
     ) -> Result<(), WqeError> {
         assert!(gather.sges.is_empty() && gather.inline.is_empty());
@@ -48,7 +48,7 @@ impl Host for LabHost<'_> {
         (op.wqe.wr_id, WcOpcode::Send)
     }
 
-    fn take_recv(&mut self, wqe: &mut RecvWqe) -> Take {
+    fn take_recv(&mut self, wqe: &mut DecodedRecvWqe) -> RecvFetch {
         let take = self.lab.take_recv(self.me, wqe);
         self.lab.beside_takes(self.me, wqe.wr_id, take);
         take
@@ -64,7 +64,7 @@ impl Host for LabHost<'_> {
         self.lab.memory.arena.regions.find(key).map(|_| ())
     }
 
-    fn copy(&mut self, target: Target<'_>, source: Source<'_>) -> Result<(), CopyFault> {
+    fn copy(&mut self, target: CopyTarget<'_>, source: CopySource<'_>) -> Result<(), CopyFault> {
         self.lab.copy(self.me, target, &source)
     }
 
@@ -81,7 +81,7 @@ impl Host for LabHost<'_> {
         Ok(())
     }
 
-    fn complete(&mut self, completion: &Completion) -> bool {
+    fn complete(&mut self, completion: &WorkCompletion) -> bool {
         self.lab.beside_completes(self.me, completion);
         self.lab.complete(self.me, completion);
         true
@@ -103,7 +103,7 @@ impl Host for LabHost<'_> {
         self.lab.ends[self.me].out.push(packet);
     }
 
-    fn executes_kept(&mut self, packet: &Packet) {
+    fn on_reassembled(&mut self, packet: &Packet) {
         self.lab.goes_on(self.me, packet);
     }
 

@@ -6,7 +6,7 @@
 
 use crate::arena::{Arena, Buffer};
 use std::ops::Range;
-use verbena_transport::host::{Sge, Source, Target};
+use verbena_transport::host::{CopySource, CopyTarget, Sge};
 
 /// Number of guard bytes between two regions.
 const GUARD: usize = 24;
@@ -82,13 +82,13 @@ impl Memory {
     }
 
     /// True if all of a source can be read.
-    pub fn reads(&self, source: &Source<'_>) -> bool {
+    pub fn reads(&self, source: &CopySource<'_>) -> bool {
         self.arena.regions.source(source, |_| ()).is_ok()
     }
 
     /// True if `length` bytes from `offset` on can be stored to SGEs.
     pub fn stores(&self, pd: u32, sges: &[Sge], offset: u64, length: u64) -> bool {
-        let target = Target::Scatter {
+        let target = CopyTarget::Scatter {
             pd,
             privileged: false,
             sges,

@@ -8,7 +8,9 @@ use super::cover::Topic;
 use super::end::{extend, Pending};
 use super::lab::Lab;
 use verbena_transport::host::{AtomicOp, WqeOpcode};
-use verbena_transport::packet::{Aeth, AethSyndrome, Kind, NakCode, Packet, Payload, SendTail};
+use verbena_transport::packet::{
+    Aeth, AethSyndrome, NakCode, Packet, PacketKind, Payload, SendTail,
+};
 use verbena_transport::QpState;
 use verbena_transport::QpType;
 
@@ -31,8 +33,9 @@ impl Lab {
         let end = &mut self.ends[me];
         end.books.tx_packets += u64::from(packet.psns);
         end.books.tx_bytes += u64::from(packet.payload.len());
-        if let Kind::Ack(aeth) | Kind::ReadResponse(Some(aeth)) | Kind::AtomicResponse(aeth, _) =
-            packet.kind
+        if let PacketKind::Ack(aeth)
+        | PacketKind::ReadResponse(Some(aeth))
+        | PacketKind::AtomicResponse(aeth, _) = packet.kind
         {
             self.cover.count(Topic::Aeth, syndrome_byte(&aeth), 0);
         }
@@ -189,7 +192,7 @@ impl Lab {
             // The number of responses that one request asks for depends on the path. The first
             // request determines it for all.
             op.part = match packet.kind {
-                Kind::ReadRequest(reth) => reth.length.div_ceil(mtu).max(1),
+                PacketKind::ReadRequest(reth) => reth.length.div_ceil(mtu).max(1),
                 _ => most,
             };
             assert!(
@@ -269,7 +272,7 @@ impl Lab {
             _ => SendTail::None,
         };
         assert!(
-            packet.kind == Kind::Send(tail)
+            packet.kind == PacketKind::Send(tail)
                 && packet.dst_qpn == qpn
                 && datagram.qkey == qkey
                 && packet.solicited == op.wqe.solicited
@@ -293,8 +296,8 @@ impl Lab {
         }
         let after = psn + u64::from(packet.psns);
         match packet.kind {
-            Kind::Ack(aeth) => self.observe_ack(me, psn, &aeth),
-            Kind::ReadResponse(_) | Kind::AtomicResponse(..) => {
+            PacketKind::Ack(aeth) => self.observe_ack(me, psn, &aeth),
+            PacketKind::ReadResponse(_) | PacketKind::AtomicResponse(..) => {
                 assert!(
                     after <= expected,
                     "a response to a request that was not executed"
@@ -303,7 +306,7 @@ impl Lab {
                 let op = &self.ops[number as usize];
                 let begin = (psn - op.first) as u32;
                 match packet.kind {
-                    Kind::AtomicResponse(_, value) => {
+                    PacketKind::AtomicResponse(_, value) => {
                         assert!(op.is_atomic() && op.executed);
                         assert_eq!(value, op.value, "an atomic's result is not the stored one");
                     }
@@ -457,17 +460,17 @@ fn check_request(packet: &Packet, op: &super::work::Op, begin: u32, mtu: u32) {
         let (_, end) = op.message_at(op.first + u64::from(begin));
         let part = op.length.min((end - op.first) as u32 * mtu);
         let kind = match wqe.opcode {
-            WqeOpcode::RdmaRead => Kind::ReadRequest(verbena_transport::packet::Reth {
+            WqeOpcode::RdmaRead => PacketKind::ReadRequest(verbena_transport::packet::Reth {
                 addr: wqe.remote_addr + u64::from(done),
                 rkey: if op.length == 0 { 0 } else { wqe.rkey },
                 length: part - done,
             }),
-            WqeOpcode::AtomicWrite => Kind::AtomicWrite(verbena_transport::packet::Reth {
+            WqeOpcode::AtomicWrite => PacketKind::AtomicWrite(verbena_transport::packet::Reth {
                 addr: wqe.remote_addr,
                 rkey: wqe.rkey,
                 length: 8,
             }),
-            WqeOpcode::Flush => Kind::Flush(
+            WqeOpcode::Flush => PacketKind::Flush(
                 wqe.flush.0,
                 verbena_transport::packet::Reth {
                     addr: wqe.remote_addr,
@@ -475,7 +478,7 @@ fn check_request(packet: &Packet, op: &super::work::Op, begin: u32, mtu: u32) {
                     length: wqe.flush.1,
                 },
             ),
-            WqeOpcode::CompareSwap => Kind::Atomic {
+            WqeOpcode::CompareSwap => PacketKind::Atomic {
                 addr: wqe.remote_addr,
                 rkey: wqe.rkey,
                 op: AtomicOp::CompareSwap {
@@ -483,7 +486,7 @@ fn check_request(packet: &Packet, op: &super::work::Op, begin: u32, mtu: u32) {
                     swap: wqe.swap,
                 },
             },
-            _ => Kind::Atomic {
+            _ => PacketKind::Atomic {
                 addr: wqe.remote_addr,
                 rkey: wqe.rkey,
                 op: AtomicOp::FetchAdd {
@@ -498,7 +501,7 @@ fn check_request(packet: &Packet, op: &super::work::Op, begin: u32, mtu: u32) {
     }
     let (first, last) = (begin == 0, begin + packet.psns == op.psns);
     let kind = match wqe.opcode {
-        WqeOpcode::RdmaWrite | WqeOpcode::RdmaWriteImm => Kind::Write {
+        WqeOpcode::RdmaWrite | WqeOpcode::RdmaWriteImm => PacketKind::Write {
             reth: first.then_some(verbena_transport::packet::Reth {
                 addr: wqe.remote_addr,
                 rkey: wqe.rkey,
@@ -506,9 +509,11 @@ fn check_request(packet: &Packet, op: &super::work::Op, begin: u32, mtu: u32) {
             }),
             imm: (last && op.has_imm()).then_some(wqe.imm),
         },
-        WqeOpcode::SendImm if last => Kind::Send(SendTail::Imm(wqe.imm)),
-        WqeOpcode::SendInv if last => Kind::Send(SendTail::Invalidate(u32::from_le_bytes(wqe.imm))),
-        _ => Kind::Send(SendTail::None),
+        WqeOpcode::SendImm if last => PacketKind::Send(SendTail::Imm(wqe.imm)),
+        WqeOpcode::SendInv if last => {
+            PacketKind::Send(SendTail::Invalidate(u32::from_le_bytes(wqe.imm)))
+        }
+        _ => PacketKind::Send(SendTail::None),
     };
     let due = (op.length - begin * mtu).min(packet.psns * mtu);
     assert!(

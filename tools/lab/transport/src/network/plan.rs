@@ -16,7 +16,7 @@ use crate::Rng;
 use std::collections::VecDeque;
 use verbena_abi::ctx::access;
 use verbena_transport::wire::{ipv4_to_gid, Path};
-use verbena_transport::{Attr, Budget, Config, Counters, Qp, QpState, QpType};
+use verbena_transport::{Attr, Budget, Counters, Qp, QpConfig, QpState, QpType};
 
 /// The kind of trouble in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -292,7 +292,7 @@ impl Network {
             lab.queues.len() - 1
         };
         let pd = 100 + me as u32;
-        let mut config = Config::new(qpn(me), qp_type, pd);
+        let mut config = QpConfig::new(qpn(me), qp_type, pd);
         config.has_srq = shared;
         // A requester with credits avoids RNR NAKs, so credits are drawn less often if RNR retries
         // are limited.
@@ -308,7 +308,7 @@ impl Network {
         config.min_probe_ns = 20_000;
         config.congestion_control = rng.chance(70);
         // Some QPs keep no packets, and some have too little memory to keep all.
-        config.keep_bytes = match rng.below(4) {
+        config.reassembly_bytes = match rng.below(4) {
             0 => 0,
             1 => rng.below(4_000) as u32,
             _ => 1 << 20,

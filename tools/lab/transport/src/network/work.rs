@@ -3,7 +3,7 @@
 //! Work requests as the model knows them: their contents, their deliberate faults, and their
 //! progress.
 
-use verbena_transport::host::{SendWqe, Sge, Syndrome, WcStatus, WqeError, WqeOpcode};
+use verbena_transport::host::{DecodedSendWqe, Sge, Syndrome, WcStatus, WqeError, WqeOpcode};
 
 /// The deliberate fault of a work request or a receive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -156,7 +156,7 @@ pub struct Op {
     /// Index of the queue pair that the work request was posted to.
     pub qp: usize,
     /// Header of the WQE.
-    pub wqe: SendWqe,
+    pub wqe: DecodedSendWqe,
     /// Local buffers of the message.
     pub sges: Vec<Sge>,
     /// Inline data of the message.

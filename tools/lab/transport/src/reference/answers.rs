@@ -6,7 +6,9 @@
 use super::tables::{code_of, near};
 use std::collections::BTreeSet;
 use verbena_transport::host::AtomicOp;
-use verbena_transport::packet::{Aeth, AethSyndrome, Feth, Kind, NakCode, Packet, Payload, Reth};
+use verbena_transport::packet::{
+    Aeth, AethSyndrome, Feth, NakCode, Packet, PacketKind, Payload, Reth,
+};
 
 /// The operation of a READ, an atomic, an ATOMIC WRITE or a FLUSH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -224,14 +226,14 @@ impl Answers {
     pub fn sends(&mut self, packet: &Packet, now: &Now) {
         let psn = near(now.expected, packet.psn);
         match packet.kind {
-            Kind::Ack(aeth) => self.acknowledges(psn, &aeth, now),
-            Kind::ReadResponse(aeth) => {
+            PacketKind::Ack(aeth) => self.acknowledges(psn, &aeth, now),
+            PacketKind::ReadResponse(aeth) => {
                 if let Some(aeth) = aeth {
                     self.is_positive(&aeth, now);
                 }
                 self.responds(packet, psn, now);
             }
-            Kind::AtomicResponse(aeth, value) => {
+            PacketKind::AtomicResponse(aeth, value) => {
                 self.is_positive(&aeth, now);
                 let found = self.stored.iter().find(|s| s.first == psn);
                 let stored = found.and_then(|s| s.value);

@@ -6,7 +6,7 @@
 use super::answers::Wish;
 use super::responder::{Message, Responder};
 use super::{Next, Receive, Received, World};
-use verbena_transport::host::{Access, AtomicOp, WcOpcode, WcStatus};
+use verbena_transport::host::{AtomicOp, KeyAccess, WcOpcode, WcStatus};
 use verbena_transport::packet::{Feth, NakCode, Packet, Reth, SendTail};
 
 /// Length in bytes of the longest message (C9-94).
@@ -129,7 +129,7 @@ impl Responder {
             length,
             ..reth
         };
-        let whole = !packet.first || self.allows(&reth, Access::RemoteWrite, world);
+        let whole = !packet.first || self.allows(&reth, KeyAccess::RemoteWrite, world);
         let end = done + u64::from(length);
         let fits = match packet.last {
             true => end == u64::from(reth.length),
@@ -144,7 +144,7 @@ impl Responder {
             return;
         }
         // The region may have gone since the first packet.
-        if !self.allows(&part, Access::RemoteWrite, world) {
+        if !self.allows(&part, KeyAccess::RemoteWrite, world) {
             self.refuse(NakCode::RemoteAccess, told(WcStatus::LocAccessErr));
             return;
         }
@@ -193,7 +193,7 @@ impl Responder {
             self.refuse(NakCode::InvalidRequest, None);
             return;
         }
-        if !self.allows(&reth, Access::RemoteRead, world) {
+        if !self.allows(&reth, KeyAccess::RemoteRead, world) {
             self.refuse(NakCode::RemoteAccess, None);
             return;
         }
@@ -214,7 +214,7 @@ impl Responder {
             rkey,
             length: 8,
         };
-        if !self.allows(&word, Access::RemoteAtomic, world) {
+        if !self.allows(&word, KeyAccess::RemoteAtomic, world) {
             self.refuse(NakCode::RemoteAccess, None);
             return;
         }
@@ -231,7 +231,7 @@ impl Responder {
             self.refuse(NakCode::InvalidRequest, None);
             return;
         }
-        if !self.allows(&reth, Access::RemoteWrite, world) {
+        if !self.allows(&reth, KeyAccess::RemoteWrite, world) {
             self.refuse(NakCode::RemoteAccess, None);
             return;
         }
@@ -252,7 +252,7 @@ impl Responder {
         // The length has no meaning for the flush of a whole region.
         let length = if feth.level == 1 { 1 } else { reth.length };
         let memory = Reth { length, ..reth };
-        if !self.allows(&memory, Access::RemoteFlush(feth), world) {
+        if !self.allows(&memory, KeyAccess::RemoteFlush(feth), world) {
             self.refuse(NakCode::RemoteAccess, None);
             return;
         }

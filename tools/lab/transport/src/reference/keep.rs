@@ -8,7 +8,7 @@ use super::requester::Requester;
 use super::responder::Responder;
 use super::tables::near;
 use super::{Effects, World};
-use verbena_transport::packet::{Kind, Packet, Payload};
+use verbena_transport::packet::{Packet, PacketKind, Payload};
 use verbena_transport::QpState;
 
 /// Distance in PSNs from which on no packet is kept.
@@ -85,8 +85,8 @@ impl Requester {
         );
         let ours = take(&mut self.kept, packet, psn);
         let aeth = match ours.kind {
-            Kind::ReadResponse(aeth) => aeth,
-            Kind::AtomicResponse(aeth, _) => Some(aeth),
+            PacketKind::ReadResponse(aeth) => aeth,
+            PacketKind::AtomicResponse(aeth, _) => Some(aeth),
             _ => None,
         };
         self.responded(&ours, aeth, now, stores);

@@ -40,7 +40,7 @@ pub mod unreliable;
 pub mod work;
 
 use verbena_transport::host::{AtomicOp, KeyUse, WcOpcode, WcStatus};
-use verbena_transport::packet::{Kind, Packet, Payload, Transport};
+use verbena_transport::packet::{Packet, PacketKind, Payload, Transport};
 
 /// A receive that a message can take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -163,17 +163,17 @@ impl Effects {
 /// True if a frame can carry the packet: its headers fit its place in the message.
 pub fn is_possible(packet: &Packet) -> bool {
     let place = match packet.kind {
-        Kind::Write { reth, imm } => {
+        PacketKind::Write { reth, imm } => {
             reth.is_some() == packet.first && (imm.is_none() || packet.last)
         }
-        Kind::Send(tail) => tail == verbena_transport::packet::SendTail::None || packet.last,
-        Kind::ReadResponse(aeth) => aeth.is_some() == (packet.first || packet.last),
-        Kind::AtomicWrite(_) => packet.first && packet.last,
+        PacketKind::Send(tail) => tail == verbena_transport::packet::SendTail::None || packet.last,
+        PacketKind::ReadResponse(aeth) => aeth.is_some() == (packet.first || packet.last),
+        PacketKind::AtomicWrite(_) => packet.first && packet.last,
         _ => packet.first && packet.last && packet.payload.is_empty(),
     };
     let solicits = matches!(
         packet.kind,
-        Kind::Send(_) | Kind::Write { imm: Some(_), .. }
+        PacketKind::Send(_) | PacketKind::Write { imm: Some(_), .. }
     );
     place && (solicits || !packet.solicited || packet.kind.is_request())
 }

@@ -8,8 +8,8 @@ use super::tables::{near, BASE};
 use super::work::Work;
 use std::ops::RangeInclusive;
 use verbena_transport::host::{EventType, WcStatus, WqeOpcode};
-use verbena_transport::packet::{Kind, Packet};
-use verbena_transport::{Attr, QpState, Snapshot};
+use verbena_transport::packet::{Packet, PacketKind};
+use verbena_transport::{Attr, QpSnapshot, QpState};
 
 /// The reference's state of a reliable requester.
 #[derive(Debug, Default)]
@@ -181,19 +181,19 @@ impl Requester {
         let index = self.work_at(psn).expect("a PSN of no work request");
         let work = &mut self.works[index];
         let kind_fits = match packet.kind {
-            Kind::Send(_) => work.is_send(),
-            Kind::Write { .. } => {
+            PacketKind::Send(_) => work.is_send(),
+            PacketKind::Write { .. } => {
                 matches!(work.opcode, WqeOpcode::RdmaWrite | WqeOpcode::RdmaWriteImm)
             }
-            Kind::ReadRequest(_) => work.opcode == WqeOpcode::RdmaRead,
-            Kind::Atomic { .. } => work.is_atomic(),
-            Kind::AtomicWrite(_) => work.opcode == WqeOpcode::AtomicWrite,
-            Kind::Flush(..) => work.opcode == WqeOpcode::Flush,
+            PacketKind::ReadRequest(_) => work.opcode == WqeOpcode::RdmaRead,
+            PacketKind::Atomic { .. } => work.is_atomic(),
+            PacketKind::AtomicWrite(_) => work.opcode == WqeOpcode::AtomicWrite,
+            PacketKind::Flush(..) => work.opcode == WqeOpcode::Flush,
             _ => false,
         };
         assert!(kind_fits, "reference: 9.7.3: {packet:?} of {work:?}");
         let mut count = u64::from(packet.psns);
-        if let Kind::ReadRequest(reth) = packet.kind {
+        if let PacketKind::ReadRequest(reth) = packet.kind {
             count = u64::from(reth.length.div_ceil(self.attr.path_mtu).max(1));
             work.asked.push((psn, psn + count));
             if psn == hi && psn > work.first {
@@ -331,7 +331,7 @@ impl Requester {
     }
 
     /// Compares the engine's state with the reference's after a call.
-    pub fn compare(&mut self, snap: &Snapshot, events: &[EventType], now: u64) {
+    pub fn compare(&mut self, snap: &QpSnapshot, events: &[EventType], now: u64) {
         if events.contains(&EventType::SqDrained) {
             self.drain = false;
         }

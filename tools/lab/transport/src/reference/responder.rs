@@ -8,8 +8,8 @@ use super::refuse::Refusal;
 use super::tables::{near, BASE};
 use super::{belongs, is_possible, Effects, Receive, Received, World};
 use verbena_abi::ctx::access;
-use verbena_transport::host::{Access, EventType, KeyUse, WcStatus};
-use verbena_transport::packet::{Kind, NakCode, Packet, Reth, Transport};
+use verbena_transport::host::{EventType, KeyAccess, KeyUse, WcStatus};
+use verbena_transport::packet::{NakCode, Packet, PacketKind, Reth, Transport};
 use verbena_transport::{Attr, QpState};
 
 /// Properties that do not change in the life of a queue pair.
@@ -234,16 +234,16 @@ impl Responder {
     /// C9-105, 9.7.5.1: handles a request with a PSN before the expected one.
     fn duplicate(&mut self, packet: &Packet, psn: u64, world: &impl World) {
         let wish = match packet.kind {
-            Kind::Send(_) | Kind::Write { .. } => {
+            PacketKind::Send(_) | PacketKind::Write { .. } => {
                 if packet.ack_req {
                     self.answers.owe_ack(self.expected - 1);
                 }
                 return;
             }
-            Kind::ReadRequest(reth) => Wish::Read(reth),
-            Kind::Atomic { addr, rkey, op } => Wish::Atomic { rkey, addr, op },
-            Kind::AtomicWrite(reth) => Wish::Write(reth),
-            Kind::Flush(feth, reth) => Wish::Flush(feth, reth),
+            PacketKind::ReadRequest(reth) => Wish::Read(reth),
+            PacketKind::Atomic { addr, rkey, op } => Wish::Atomic { rkey, addr, op },
+            PacketKind::AtomicWrite(reth) => Wish::Write(reth),
+            PacketKind::Flush(feth, reth) => Wish::Flush(feth, reth),
             _ => return,
         };
         if let Wish::Read(reth) = wish {
@@ -252,7 +252,7 @@ impl Responder {
                 self.loose = true;
                 return;
             }
-            if !self.allows(&reth, Access::RemoteRead, world) {
+            if !self.allows(&reth, KeyAccess::RemoteRead, world) {
                 // The duplicate is dropped, except between local peers, where the requester has to
                 // learn the reason.
                 self.loose |= self.attr.local_peer;
@@ -262,7 +262,7 @@ impl Responder {
         self.answers.ask_again(psn, self.attr.path_mtu, wish);
     }
 
-    pub(super) fn allows(&self, reth: &Reth, access: Access, world: &impl World) -> bool {
+    pub(super) fn allows(&self, reth: &Reth, access: KeyAccess, world: &impl World) -> bool {
         let key = KeyUse {
             pd: self.setup.pd,
             owner: 0,
@@ -279,23 +279,22 @@ impl Responder {
     fn execute(&mut self, packet: &Packet, world: &impl World) {
         let goes_on = match (self.message, packet.kind) {
             (Message::None, _) => packet.first,
-            (Message::Send { .. }, Kind::Send(_)) | (Message::Write { .. }, Kind::Write { .. }) => {
-                !packet.first
-            }
+            (Message::Send { .. }, PacketKind::Send(_))
+            | (Message::Write { .. }, PacketKind::Write { .. }) => !packet.first,
             _ => false,
         };
         let needs = match packet.kind {
-            Kind::Write { .. } | Kind::AtomicWrite(_) => access::REMOTE_WRITE,
-            Kind::ReadRequest(_) => access::REMOTE_READ,
-            Kind::Atomic { .. } => access::REMOTE_ATOMIC,
-            Kind::Flush(feth, _) => u32::from(feth.placement & 3) << 8,
+            PacketKind::Write { .. } | PacketKind::AtomicWrite(_) => access::REMOTE_WRITE,
+            PacketKind::ReadRequest(_) => access::REMOTE_READ,
+            PacketKind::Atomic { .. } => access::REMOTE_ATOMIC,
+            PacketKind::Flush(feth, _) => u32::from(feth.placement & 3) << 8,
             _ => 0,
         };
         let enabled = self.attr.access_flags & needs == needs || !packet.first;
         let known = match packet.kind {
-            Kind::Unknown(_) => false,
+            PacketKind::Unknown(_) => false,
             // A19: the placement and selectivity types must not be reserved.
-            Kind::Flush(feth, _) => (1..=3).contains(&feth.placement) && feth.level < 2,
+            PacketKind::Flush(feth, _) => (1..=3).contains(&feth.placement) && feth.level < 2,
             _ => true,
         };
         if !goes_on || !enabled || !known {
@@ -303,12 +302,12 @@ impl Responder {
             return;
         }
         match packet.kind {
-            Kind::Send(tail) => self.send(packet, tail, world),
-            Kind::Write { reth, imm } => self.write(packet, reth, imm, world),
-            Kind::ReadRequest(reth) => self.read(reth, world),
-            Kind::Atomic { addr, rkey, op } => self.atomic(addr, rkey, op, world),
-            Kind::AtomicWrite(reth) => self.write_word(packet, reth, world),
-            Kind::Flush(feth, reth) => self.flush(feth, reth, world),
+            PacketKind::Send(tail) => self.send(packet, tail, world),
+            PacketKind::Write { reth, imm } => self.write(packet, reth, imm, world),
+            PacketKind::ReadRequest(reth) => self.read(reth, world),
+            PacketKind::Atomic { addr, rkey, op } => self.atomic(addr, rkey, op, world),
+            PacketKind::AtomicWrite(reth) => self.write_word(packet, reth, world),
+            PacketKind::Flush(feth, reth) => self.flush(feth, reth, world),
             _ => {}
         }
     }
@@ -403,7 +402,7 @@ impl Responder {
             return;
         }
         let psn = near(self.expected, packet.psn);
-        if let Kind::Ack(aeth) = packet.kind {
+        if let PacketKind::Ack(aeth) = packet.kind {
             if self.sends_refusal(packet, psn, &aeth) {
                 return;
             }

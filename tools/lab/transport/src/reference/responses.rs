@@ -8,7 +8,7 @@ use super::tables::{near, rnr_ns, status_of};
 use super::work::Work;
 use super::{belongs, is_possible};
 use verbena_transport::host::{WcStatus, WqeOpcode};
-use verbena_transport::packet::{Aeth, AethSyndrome, Kind, NakCode, Packet, Transport};
+use verbena_transport::packet::{Aeth, AethSyndrome, NakCode, Packet, PacketKind, Transport};
 
 impl Requester {
     /// Advances the oldest unacknowledged PSN. Progress restores all retries, and ends the wait for
@@ -120,13 +120,13 @@ impl Requester {
         }
         let psn = near(self.una, packet.psn);
         match packet.kind {
-            Kind::Ack(aeth) => self.acknowledged(psn, &aeth, now),
-            Kind::ReadResponse(aeth) => {
+            PacketKind::Ack(aeth) => self.acknowledged(psn, &aeth, now),
+            PacketKind::ReadResponse(aeth) => {
                 for single in packet.clone().split(self.attr.path_mtu) {
                     self.responded(&single, aeth, now, stores);
                 }
             }
-            Kind::AtomicResponse(aeth, _) => self.responded(packet, Some(aeth), now, stores),
+            PacketKind::AtomicResponse(aeth, _) => self.responded(packet, Some(aeth), now, stores),
             _ => {}
         }
     }
@@ -199,7 +199,7 @@ impl Requester {
         let work = &self.works[index];
         let bad = aeth.is_some_and(|aeth| !matches!(aeth.syndrome, AethSyndrome::Ack { .. }));
         let fits = match packet.kind {
-            Kind::AtomicResponse(..) => work.is_atomic(),
+            PacketKind::AtomicResponse(..) => work.is_atomic(),
             _ if work.is_placed() => packet.first && packet.last && packet.payload.is_empty(),
             _ => work.opcode == WqeOpcode::RdmaRead && self.fits(work, packet, psn),
         };

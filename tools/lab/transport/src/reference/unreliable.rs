@@ -6,8 +6,8 @@
 use super::tables::{near, BASE};
 use super::{belongs, is_possible, Effects, Next, Receive, Received, World};
 use verbena_abi::ctx::access;
-use verbena_transport::host::{Access, EventType, KeyUse, WcOpcode, WcStatus};
-use verbena_transport::packet::{Kind, Packet, Reth, SendTail, Transport};
+use verbena_transport::host::{EventType, KeyAccess, KeyUse, WcOpcode, WcStatus};
+use verbena_transport::packet::{Packet, PacketKind, Reth, SendTail, Transport};
 use verbena_transport::{Attr, QpState, QpType};
 
 /// Bytes of the GRH before the payload of a datagram.
@@ -96,7 +96,8 @@ impl Unreliable {
         if self.loose || !belongs(packet, transport, self.attr.pkey) || !packet.kind.is_request() {
             return;
         }
-        if !is_possible(packet) || matches!(packet.kind, Kind::Send(SendTail::Invalidate(_))) {
+        if !is_possible(packet) || matches!(packet.kind, PacketKind::Send(SendTail::Invalidate(_)))
+        {
             // No frame of these services can carry such a packet.
             self.loose |= self.qp_type == QpType::Uc;
             return;
@@ -137,9 +138,8 @@ impl Unreliable {
         let follows = psn == self.expected;
         self.expected = psn + 1;
         let goes_on = match (self.message, packet.kind) {
-            (Message::Send(_), Kind::Send(_)) | (Message::Write(..), Kind::Write { .. }) => {
-                follows && !packet.first
-            }
+            (Message::Send(_), PacketKind::Send(_))
+            | (Message::Write(..), PacketKind::Write { .. }) => follows && !packet.first,
             _ => false,
         };
         if !goes_on {
@@ -149,8 +149,8 @@ impl Unreliable {
             return;
         }
         let done = match packet.kind {
-            Kind::Send(tail) => self.send(packet, tail, world),
-            Kind::Write { reth, imm } => self.write(packet, reth, imm, world),
+            PacketKind::Send(tail) => self.send(packet, tail, world),
+            PacketKind::Write { reth, imm } => self.write(packet, reth, imm, world),
             _ => None,
         };
         if done.is_none() {
@@ -308,7 +308,7 @@ impl Unreliable {
                 key: reth.rkey,
                 addr,
                 length,
-                access: Access::RemoteWrite,
+                access: KeyAccess::RemoteWrite,
             };
             length == 0 || world.allows(&key)
         };
@@ -340,7 +340,7 @@ impl Unreliable {
         if qkey != Some(self.attr.qkey) {
             return;
         }
-        let Kind::Send(tail) = packet.kind else {
+        let PacketKind::Send(tail) = packet.kind else {
             return;
         };
         if !packet.first || !packet.last {

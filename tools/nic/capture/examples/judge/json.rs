@@ -3,8 +3,10 @@
 //! Packets as lines of JSON: flat objects that have only the fields of the packet.
 
 use std::fmt::Write;
-use verbena_transport::host::Source;
-use verbena_transport::packet::{Aeth, AethSyndrome, Kind, NakCode, Packet, SendTail, Transport};
+use verbena_transport::host::CopySource;
+use verbena_transport::packet::{
+    Aeth, AethSyndrome, NakCode, Packet, PacketKind, SendTail, Transport,
+};
 use verbena_transport::wire::{atomic_eth, frame, Path};
 
 /// A line that is not complete.
@@ -84,10 +86,10 @@ impl JsonLine {
                 .number("srcqp", packet.src_qpn);
         }
         match &packet.kind {
-            Kind::Send(SendTail::None) | Kind::ReadResponse(None) => line,
-            Kind::Send(SendTail::Imm(imm)) => line.hex("imm", imm),
-            Kind::Send(SendTail::Invalidate(key)) => line.number("ieth", *key),
-            Kind::Write { reth, imm } => {
+            PacketKind::Send(SendTail::None) | PacketKind::ReadResponse(None) => line,
+            PacketKind::Send(SendTail::Imm(imm)) => line.hex("imm", imm),
+            PacketKind::Send(SendTail::Invalidate(key)) => line.number("ieth", *key),
+            PacketKind::Write { reth, imm } => {
                 if let Some(reth) = reth {
                     line = line.reth(reth.addr, reth.rkey);
                     line = line.number("dmalen", reth.length);
@@ -97,23 +99,25 @@ impl JsonLine {
                     None => line,
                 }
             }
-            Kind::Flush(feth, reth) => line
+            PacketKind::Flush(feth, reth) => line
                 .number("placement", feth.placement)
                 .number("level", feth.level)
                 .reth(reth.addr, reth.rkey)
                 .number("dmalen", reth.length),
-            Kind::ReadRequest(reth) | Kind::AtomicWrite(reth) => line
+            PacketKind::ReadRequest(reth) | PacketKind::AtomicWrite(reth) => line
                 .reth(reth.addr, reth.rkey)
                 .number("dmalen", reth.length),
-            Kind::ReadResponse(Some(aeth)) | Kind::Ack(aeth) => line.aeth(aeth),
-            Kind::AtomicResponse(aeth, original) => line.aeth(aeth).number("original", *original),
-            Kind::Atomic { addr, rkey, op } => {
+            PacketKind::ReadResponse(Some(aeth)) | PacketKind::Ack(aeth) => line.aeth(aeth),
+            PacketKind::AtomicResponse(aeth, original) => {
+                line.aeth(aeth).number("original", *original)
+            }
+            PacketKind::Atomic { addr, rkey, op } => {
                 let header = atomic_eth::Repr::new(*addr, *rkey, *op);
                 line.reth(*addr, *rkey)
                     .number("swap_add", header.swap_add)
                     .number("compare", header.compare)
             }
-            Kind::Cnp | Kind::Unknown(_) => line,
+            PacketKind::Cnp | PacketKind::Unknown(_) => line,
         }
     }
 
@@ -140,7 +144,7 @@ fn byte_of(syndrome: AethSyndrome) -> u8 {
 
 /// Returns the kind of an acknowledgement: a NAK with its code, others without their value.
 pub fn syndrome(packet: &Packet) -> Option<u8> {
-    let Kind::Ack(aeth) = packet.kind else {
+    let PacketKind::Ack(aeth) = packet.kind else {
         return None;
     };
     let byte = byte_of(aeth.syndrome);
@@ -160,7 +164,7 @@ pub fn packet(path: &Path, packet: &Packet, now: u64) -> String {
 pub fn frame(bytes: &[u8]) -> String {
     match frame::parse(bytes) {
         Ok(frame) => {
-            let Source::Bytes(payload) = frame.packet.payload.source() else {
+            let CopySource::Bytes(payload) = frame.packet.payload.source() else {
                 unreachable!("a frame's payload is bytes");
             };
             let line = JsonLine::new().path(&frame.path).packet(&frame.packet);

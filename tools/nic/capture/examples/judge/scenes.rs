@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use verbena_lab_transport::{Buffer, Mode, Pair, Post, Setup, Side};
 use verbena_transport::host::{DatagramDest, Sge, WcStatus, WqeOpcode, XrcSrq};
-use verbena_transport::packet::{Feth, Kind};
+use verbena_transport::packet::{Feth, PacketKind};
 use verbena_transport::wire::{ipv4_to_gid, Path};
 use verbena_transport::{Attr, QpType};
 use Side::{A, B};
@@ -280,7 +280,7 @@ impl ScenePairs<'_> {
         pair.run_until(pair.now + 20_000);
         pair.link.drop_if = None;
         pair.settle();
-        pair.link.drop_if = Some(|packet| matches!(packet.kind, Kind::ReadResponse(None)));
+        pair.link.drop_if = Some(|packet| matches!(packet.kind, PacketKind::ReadResponse(None)));
         send(&mut pair, Post::read(2, &[from.sge()], to));
         pair.run_until(pair.now + 20_000);
         pair.link.drop_if = None;

@@ -27,7 +27,7 @@ impl Sum {
         peer.qps += 1;
         peer.in_error += u32::from(matches!(qp.live.state, QpState::Err | QpState::Sqe));
         peer.in_flight += u64::from(qp.live.in_flight);
-        if let Some((trip, _)) = qp.live.round_trip {
+        if let Some((trip, _)) = qp.live.round_trip_ns {
             self.trips.0 = self.trips.0.saturating_add(trip);
             self.trips.1 += 1;
             peer.round_trip_max_ns = peer.round_trip_max_ns.max(Some(trip));
@@ -89,7 +89,7 @@ mod tests {
 
     /// A queue pair that has sent `sent` packets to `peer`.
     fn qp(peer: Option<u16>, sent: u64, trip: Option<u64>) -> QpFigures {
-        let transport = verbena_transport::Qp::new(verbena_transport::Config::new(
+        let transport = verbena_transport::Qp::new(verbena_transport::QpConfig::new(
             16,
             verbena_transport::QpType::Rc,
             1,
@@ -97,7 +97,7 @@ mod tests {
         let mut counters = [0; NUM_COUNTERS];
         counters[Counter::TxPackets as usize] = sent;
         let mut live = transport.snapshot();
-        live.round_trip = trip.map(|trip| (trip, 1));
+        live.round_trip_ns = trip.map(|trip| (trip, 1));
         live.in_flight = 2;
         let gid = |peer: u16| {
             std::array::from_fn(|n| {

@@ -128,8 +128,8 @@ fn queue_pair(qp: &QpFigures) -> said::QpDetails {
         is_local: qp.is_local,
         window: live.window,
         in_flight: live.in_flight,
-        round_trip_ns: live.round_trip.map(|(smoothed, _)| smoothed),
-        round_trip_deviation_ns: live.round_trip.map(|(_, deviation)| deviation),
+        round_trip_ns: live.round_trip_ns.map(|(smoothed, _)| smoothed),
+        round_trip_deviation_ns: live.round_trip_ns.map(|(_, deviation)| deviation),
         counters: counters(qp),
     }
 }

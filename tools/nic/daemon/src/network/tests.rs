@@ -133,7 +133,7 @@ fn a_frame_that_is_too_long_for_an_uplink_is_dropped_before_the_impairment() {
 
 #[test]
 fn the_switch_decides_once_for_frames_of_one_path_in_a_row() {
-    use verbena_transport::packet::{Kind, Payload};
+    use verbena_transport::packet::{PacketKind, Payload};
     use verbena_transport::{packet, Packet};
     // A frame between two stations. A number is the last byte of a station's MAC and IP address.
     let between = |from: u8, to: u8, psn: u32| {
@@ -147,7 +147,7 @@ fn the_switch_decides_once_for_frames_of_one_path_in_a_row() {
         };
         let packet = Packet {
             transport: packet::Transport::Rc,
-            kind: Kind::Send(packet::SendTail::None),
+            kind: PacketKind::Send(packet::SendTail::None),
             first: true,
             last: true,
             solicited: false,

@@ -52,7 +52,7 @@ pub struct QpFigures {
     /// True if the peer is a QP of this device.
     pub is_local: bool,
     /// State of the transport at the time of the call.
-    pub live: verbena_transport::Snapshot,
+    pub live: verbena_transport::QpSnapshot,
     /// Counters of the QP, indexed by `stats::Counter`.
     pub counters: [u64; NUM_COUNTERS],
     /// Counters of the transport of the QP.

@@ -32,7 +32,7 @@ use verbena_abi::syndrome::Syndrome;
 use verbena_faults::{alter, Action, Direction, Effect, On, Rule, RuleSet, Told, LOSS_OPTION};
 use verbena_recorder::full::Item;
 use verbena_transport::host::Host;
-use verbena_transport::packet::{Aeth, AethSyndrome, Kind, NakCode};
+use verbena_transport::packet::{Aeth, AethSyndrome, NakCode, PacketKind};
 use verbena_transport::wire::{ecn, frame, Path};
 use verbena_transport::Packet;
 
@@ -253,7 +253,7 @@ impl Device {
                 None
             }
             Effect::Nak(byte) => match &mut out.packet.kind {
-                Kind::Ack(aeth) => {
+                PacketKind::Ack(aeth) => {
                     aeth.syndrome = syndrome(byte);
                     Some(out)
                 }
@@ -315,7 +315,7 @@ impl Device {
             if responder.expected_psn != request.psn {
                 return false;
             }
-            let kind = Kind::Ack(Aeth {
+            let kind = PacketKind::Ack(Aeth {
                 syndrome,
                 msn: responder.msn,
             });

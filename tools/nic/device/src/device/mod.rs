@@ -33,7 +33,7 @@ use std::sync::Arc;
 use verbena_abi::stats::Counter;
 use verbena_abi::syndrome::Syndrome;
 use verbena_recorder::full::Item;
-use verbena_transport::sched::{Ready, Wheel};
+use verbena_transport::sched::{ReadyQueue, TimerWheel};
 
 /// Result of a slice: when the caller has to call again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -78,9 +78,9 @@ pub struct Device {
     /// Doorbell areas that were rung since the last slice.
     pub(crate) rung: Vec<u32>,
     /// QPs with work, in the order of their turns: by QPN, grouped by doorbell area.
-    pub(crate) ready: Ready,
+    pub(crate) ready: ReadyQueue,
     /// Deadlines of QPs, by QPN. None is later than the deadline that the transport states.
-    pub(crate) timers: Wheel,
+    pub(crate) timers: TimerWheel,
     /// Number of QPNs still to be checked for a CQ or SRQ in error.
     pub(crate) may_follow: u32,
     /// QPN at which that check continues.
@@ -129,8 +129,8 @@ impl Device {
             first_awake: 0,
             next_sweep: 0,
             rung: Vec::new(),
-            ready: Ready::new(),
-            timers: Wheel::new(),
+            ready: ReadyQueue::new(),
+            timers: TimerWheel::new(),
             may_follow: 0,
             follow_next: 0,
             follow_budget: 0,

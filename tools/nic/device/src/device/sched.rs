@@ -361,7 +361,7 @@ impl Device {
         let srq = env.srqn().and_then(|srqn| self.shared.srqs.get(srqn));
         let cause = if env.has_cq(cq_died) {
             Syndrome::CqDied
-        } else if srq.is_some_and(|srq| srq.error.is_some()) && !qp.transport.is_ending() {
+        } else if srq.is_some_and(|srq| srq.error.is_some()) && !qp.transport.is_refusal_pending() {
             // The QP that met the error may owe READ responses before its NAK, and goes to ERR
             // after them.
             Syndrome::SrqDied

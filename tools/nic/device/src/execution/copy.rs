@@ -12,7 +12,7 @@ use crate::memory::GuestMemory;
 use crate::objects::mr::{self, Mr, Span};
 use crate::slots::Slots;
 use verbena_abi::syndrome::Syndrome;
-use verbena_transport::host::{Access, CopyFault, KeyUse, Sge, Source, Target};
+use verbena_transport::host::{CopyFault, CopySource, CopyTarget, KeyAccess, KeyUse, Sge};
 
 /// One side of a copy: the memory of a guest, and the regions through which it can be reached.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ struct Walk<'a> {
     pd: u32,
     owner: u64,
     privileged: bool,
-    access: Access,
+    access: KeyAccess,
     sges: &'a [Sge],
     /// Number of bytes to skip before the walk begins.
     skip: u64,
@@ -150,14 +150,14 @@ pub fn copy<M: GuestMemory>(
     receiver: Side<'_, M>,
     sender: Side<'_, M>,
     lookups: &mut Lookups,
-    target: Target<'_>,
-    source: Source<'_>,
+    target: CopyTarget<'_>,
+    source: CopySource<'_>,
 ) -> Result<(), CopyFault> {
     let region_sge;
     let pages = &mut lookups.target;
     let mut from = match source {
-        Source::Bytes(bytes) => return put(receiver, pages, target, bytes),
-        Source::Gather {
+        CopySource::Bytes(bytes) => return put(receiver, pages, target, bytes),
+        CopySource::Gather {
             pd,
             privileged,
             sges,
@@ -167,14 +167,14 @@ pub fn copy<M: GuestMemory>(
             pd,
             owner: 0,
             privileged,
-            access: Access::LocalRead,
+            access: KeyAccess::LocalRead,
             sges,
             skip: offset.into(),
             left: length.into(),
             at: None,
             pages: &mut lookups.source,
         },
-        Source::Region {
+        CopySource::Region {
             pd,
             owner,
             key,
@@ -190,7 +190,7 @@ pub fn copy<M: GuestMemory>(
                 pd,
                 owner,
                 privileged: false,
-                access: Access::RemoteRead,
+                access: KeyAccess::RemoteRead,
                 sges: &region_sge,
                 skip: 0,
                 left: length.into(),
@@ -202,14 +202,14 @@ pub fn copy<M: GuestMemory>(
     let total = from.left;
     let target_sge;
     let mut to = match target {
-        Target::Buffer(buffer) => return get(sender, buffer, from),
-        Target::Scatter {
+        CopyTarget::Buffer(buffer) => return get(sender, buffer, from),
+        CopyTarget::Scatter {
             pd,
             privileged,
             sges,
             offset,
         } => scatter(pages, pd, privileged, sges, offset, total),
-        Target::Region {
+        CopyTarget::Region {
             pd,
             owner,
             key,
@@ -273,7 +273,7 @@ fn scatter<'a>(
         pd,
         owner: 0,
         privileged,
-        access: Access::LocalWrite,
+        access: KeyAccess::LocalWrite,
         sges,
         skip: offset.into(),
         left: total,
@@ -300,7 +300,7 @@ fn region<'a>(
         pd,
         owner,
         privileged: false,
-        access: Access::RemoteWrite,
+        access: KeyAccess::RemoteWrite,
         sges,
         skip: 0,
         left: total,
@@ -312,24 +312,24 @@ fn region<'a>(
 fn put<M: GuestMemory>(
     Side { mem, regions }: Side<'_, M>,
     pages: &mut PageCache,
-    target: Target<'_>,
+    target: CopyTarget<'_>,
     mut bytes: &[u8],
 ) -> Result<(), CopyFault> {
     let total = bytes.len() as u64;
     let sge;
     let mut to = match target {
-        Target::Buffer(buffer) => {
+        CopyTarget::Buffer(buffer) => {
             let n = buffer.len().min(bytes.len());
             buffer[..n].copy_from_slice(&bytes[..n]);
             return Ok(());
         }
-        Target::Scatter {
+        CopyTarget::Scatter {
             pd,
             privileged,
             sges,
             offset,
         } => scatter(pages, pd, privileged, sges, offset, total),
-        Target::Region {
+        CopyTarget::Region {
             pd,
             owner,
             key,

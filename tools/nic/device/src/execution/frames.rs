@@ -7,8 +7,8 @@ use crate::execution::shared::Shared;
 use crate::memory::GuestMemory;
 use crate::objects::port::Outgoing;
 use crate::tap::{Seen, Way};
-use verbena_transport::host::{CopyFault, Target};
-use verbena_transport::packet::Kind;
+use verbena_transport::host::{CopyFault, CopyTarget};
+use verbena_transport::packet::PacketKind;
 use verbena_transport::wire::{frame, Path};
 use verbena_transport::Packet;
 
@@ -131,7 +131,7 @@ impl Shared {
         let mut bytes = 0;
         // A READ request has the PSNs of its responses.
         let mut left = match out.packet.kind {
-            Kind::ReadRequest(_) => 1,
+            PacketKind::ReadRequest(_) => 1,
             _ => out.packet.psns,
         };
         for packet in out.packet.clone().split(out.mtu) {
@@ -208,7 +208,7 @@ fn emit_from<M: GuestMemory>(
     room: &mut Vec<u8>,
 ) -> Result<(), CopyFault> {
     frame::emit(path, packet, room, |buffer| {
-        let to = Target::Buffer(buffer);
+        let to = CopyTarget::Buffer(buffer);
         copy::copy(sender, sender, lookups, to, packet.payload.source())
     })
 }

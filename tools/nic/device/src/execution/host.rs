@@ -22,9 +22,9 @@ use verbena_abi::ctx::{mr_flags, AddressVector, MrState};
 use verbena_abi::stats::Counter;
 use verbena_abi::wqe::{self, send_flags, AtomicSegment, BindSegment, FastRegSegment};
 use verbena_transport::host::{
-    completes_as, AtomicOp, Completion, CopyFault, DatagramDest, EventType, Gather, Host, KeyUse,
-    RecvWqe, SendWqe, Source, Syndrome, Take, Target, WcOpcode, WcStatus, WqeError, WqeOpcode,
-    XrcSrq,
+    completes_as, AtomicOp, CopyFault, CopySource, CopyTarget, DatagramDest, DecodedRecvWqe,
+    DecodedSendWqe, EventType, Gather, Host, KeyUse, RecvFetch, Syndrome, WcOpcode, WcStatus,
+    WorkCompletion, WqeError, WqeOpcode, XrcSrq,
 };
 use verbena_transport::{Packet, Pool};
 
@@ -73,7 +73,7 @@ impl<M: GuestMemory> QpHost<'_, M> {
     }
 
     /// Moves the SRQ to ERR. The device then moves its queue pairs to ERR as well.
-    fn srq_dies(&mut self, srqn: u32, cause: Syndrome) -> Take {
+    fn srq_dies(&mut self, srqn: u32, cause: Syndrome) -> RecvFetch {
         if let Some(srq) = self.shared.srqs.get_mut(srqn) {
             if srq.error.is_none() {
                 srq.error = Some(cause);
@@ -83,27 +83,27 @@ impl<M: GuestMemory> QpHost<'_, M> {
                     .async_event(self.mem, EventType::SrqErr, srqn, Some(cause));
             }
         }
-        Take::Dead(cause)
+        RecvFetch::QueueError(cause)
     }
 
-    fn take_from_srq(&mut self, srqn: u32, out: &mut RecvWqe) -> Take {
+    fn take_from_srq(&mut self, srqn: u32, out: &mut DecodedRecvWqe) -> RecvFetch {
         let mem = self.mem;
         let Some(srq) = self.shared.srqs.get_mut(srqn) else {
-            return Take::Dead(Syndrome::SrqDied);
+            return RecvFetch::QueueError(Syndrome::SrqDied);
         };
         if srq.error.is_some() {
-            return Take::Dead(Syndrome::SrqDied);
+            return RecvFetch::QueueError(Syndrome::SrqDied);
         }
         // The receive could not be completed, so it stays in the SRQ for a queue pair with a
         // working CQ.
         let cq = srq.cq.as_ref().or(self.env.recv_cq.as_ref());
         let cq = cq.and_then(|cq| self.shared.cqs.get(cq.number()));
         if cq.is_none_or(|cq| cq.error.is_some()) {
-            return Take::Dead(Syndrome::CqDied);
+            return RecvFetch::QueueError(Syndrome::CqDied);
         }
         let posted = srq.producer(mem).wrapping_sub(srq.ci);
         if posted == 0 {
-            return Take::Empty;
+            return RecvFetch::Empty;
         }
         if posted > srq.ring.size() {
             return self.srq_dies(srqn, Syndrome::ProducerIndex);
@@ -127,7 +127,7 @@ impl<M: GuestMemory> QpHost<'_, M> {
             self.shared
                 .async_event(mem, EventType::SrqLimitReached, srqn, None);
         }
-        Take::Taken
+        RecvFetch::Taken
     }
 }
 
@@ -135,7 +135,7 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
     fn fetch_send(
         &mut self,
         index: u32,
-        out: &mut SendWqe,
+        out: &mut DecodedSendWqe,
         gather: &mut Gather,
     ) -> Result<(), WqeError> {
         self.env.counters.add(Counter::Posts, 1);
@@ -266,29 +266,29 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
         (header.wr_id.get(), opcode)
     }
 
-    fn take_recv(&mut self, out: &mut RecvWqe) -> Take {
+    fn take_recv(&mut self, out: &mut DecodedRecvWqe) -> RecvFetch {
         let xrc = (self.env.qp_type == QpType::XrcTgt).then_some(out.xrc.srqn);
         if let Some(srqn) = xrc.or(self.env.srqn()) {
             let take = self.take_from_srq(srqn, out);
-            if take == Take::Taken {
+            if take == RecvFetch::Taken {
                 self.env.counters.add(Counter::Recvs, 1);
             }
             return take;
         }
         let Some(rq) = &self.env.rq else {
-            return Take::Empty;
+            return RecvFetch::Empty;
         };
         let index = self.env.rq_ci;
         self.env.rq_pi = self.env.rq_producer(self.mem);
         let posted = self.env.rq_pi.wrapping_sub(index);
         if posted == 0 {
-            return Take::Empty;
+            return RecvFetch::Empty;
         }
         if posted > rq.size() {
-            return Take::Dead(Syndrome::ProducerIndex);
+            return RecvFetch::QueueError(Syndrome::ProducerIndex);
         }
         let Some(length) = self.shared.wqe.fetch(self.mem, rq, index) else {
-            return Take::Dead(Syndrome::RingUnreadable);
+            return RecvFetch::QueueError(Syndrome::RingUnreadable);
         };
         self.env.rq_ci = index.wrapping_add(1);
         self.env.counters.add(Counter::Recvs, 1);
@@ -297,9 +297,9 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
         let good = decode_recv(bytes, index, self.env.is_privileged(), out);
         if !good || out.sges.len() > self.env.create.max_recv_sge as usize {
             out.sges.clear();
-            return Take::Malformed(Syndrome::RecvWqeMalformed);
+            return RecvFetch::Malformed(Syndrome::RecvWqeMalformed);
         }
-        Take::Taken
+        RecvFetch::Taken
     }
 
     fn xrc_srq(&mut self, srqn: u32) -> Result<XrcSrq, Syndrome> {
@@ -343,7 +343,7 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
         mr::resolve(&self.shared.mrs, key).map(|_| ())
     }
 
-    fn copy(&mut self, target: Target<'_>, source: Source<'_>) -> Result<(), CopyFault> {
+    fn copy(&mut self, target: CopyTarget<'_>, source: CopySource<'_>) -> Result<(), CopyFault> {
         let own = Side {
             mem: self.mem,
             regions: &self.shared.mrs,
@@ -413,7 +413,7 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
         Err(cause)
     }
 
-    fn bind_window(&mut self, index: u32, wqe: &SendWqe) -> Result<(), Syndrome> {
+    fn bind_window(&mut self, index: u32, wqe: &DecodedSendWqe) -> Result<(), Syndrome> {
         let entry = self.env.sq.entry(index);
         let segment: BindSegment = self
             .mem
@@ -465,7 +465,7 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
         Ok(())
     }
 
-    fn complete(&mut self, completion: &Completion) -> bool {
+    fn complete(&mut self, completion: &WorkCompletion) -> bool {
         let recv = completion.is_recv();
         let env = &*self.env;
         let cq = if completion.xrc.life != 0 {

@@ -14,7 +14,7 @@ use verbena_faults::{Direction, On, Passing};
 use verbena_recorder::{
     EntryKind, PacketEntry as Noted, FIRST, LAST, LOST, RANDOM_DROP, RECV, WRITTEN,
 };
-use verbena_transport::packet::{Aeth, AethSyndrome, Kind, NakCode};
+use verbena_transport::packet::{Aeth, AethSyndrome, NakCode, PacketKind};
 use verbena_transport::{psn, Packet};
 
 /// Returns syndrome and MSN of an AETH as its word has them (IBTA 9.3).
@@ -29,16 +29,16 @@ fn syndrome(aeth: &Aeth) -> u32 {
 
 fn noted(qpn: u32, peer: u32, packet: &Packet) -> Noted {
     let (detail, address) = match &packet.kind {
-        Kind::Ack(aeth) | Kind::ReadResponse(Some(aeth)) | Kind::AtomicResponse(aeth, _) => {
-            (syndrome(aeth), 0)
-        }
-        Kind::Write {
+        PacketKind::Ack(aeth)
+        | PacketKind::ReadResponse(Some(aeth))
+        | PacketKind::AtomicResponse(aeth, _) => (syndrome(aeth), 0),
+        PacketKind::Write {
             reth: Some(reth), ..
         }
-        | Kind::ReadRequest(reth)
-        | Kind::AtomicWrite(reth)
-        | Kind::Flush(_, reth) => (reth.rkey, reth.addr),
-        Kind::Atomic { addr, rkey, .. } => (*rkey, *addr),
+        | PacketKind::ReadRequest(reth)
+        | PacketKind::AtomicWrite(reth)
+        | PacketKind::Flush(_, reth) => (reth.rkey, reth.addr),
+        PacketKind::Atomic { addr, rkey, .. } => (*rkey, *addr),
         _ => (0, 0),
     };
     let first = if packet.first { FIRST } else { 0 };

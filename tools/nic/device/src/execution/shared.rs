@@ -31,7 +31,7 @@ use verbena_abi::regs::NUM_UARS;
 use verbena_abi::stats::Counter;
 use verbena_abi::syndrome::Syndrome;
 use verbena_faults::On;
-use verbena_transport::sched::Wheel;
+use verbena_transport::sched::TimerWheel;
 use verbena_transport::Pool;
 
 /// Largest number of deadlines that a slice handles.
@@ -95,7 +95,7 @@ pub struct Shared {
     /// them.
     pub witnesses: Vec<u32>,
     /// Deadlines by which CQs must get their collapsed event.
-    pub moderated: Wheel,
+    pub moderated: TimerWheel,
     /// Page addresses that the present copy looks up.
     pub lookups: Lookups,
     /// Buffer for the copy of the present WQE.
@@ -141,7 +141,7 @@ impl Shared {
             outgoing: VecDeque::new(),
             pool: Pool::default(),
             witnesses: Vec::new(),
-            moderated: Wheel::new(),
+            moderated: TimerWheel::new(),
             lookups: Lookups::default(),
             wqe: Wqe::default(),
             dirty_eqs: Vec::new(),

@@ -5,7 +5,7 @@
 use crate::memory::ring::Ring;
 use crate::memory::GuestMemory;
 use verbena_abi::wqe;
-use verbena_transport::host::{RecvWqe, Sge, SgeList, Syndrome, WcStatus, WqeError};
+use verbena_transport::host::{DecodedRecvWqe, Sge, SgeList, Syndrome, WcStatus, WqeError};
 use verbena_transport::packet::Feth;
 use zerocopy::FromBytes;
 
@@ -84,7 +84,7 @@ pub fn decode_flush(bytes: &[u8]) -> Result<(Feth, u32), WqeError> {
 
 /// Decodes a receive WQE from its copy. Returns false if the WQE is malformed; `wr_id` is set even
 /// then.
-pub fn decode_recv(bytes: &[u8], index: u32, privileged: bool, out: &mut RecvWqe) -> bool {
+pub fn decode_recv(bytes: &[u8], index: u32, privileged: bool, out: &mut DecodedRecvWqe) -> bool {
     let Some(header) = read_at::<wqe::RecvWqe>(bytes, 0) else {
         return false;
     };

@@ -7,16 +7,16 @@
 use crate::config::{KEEP_BYTES, PEER_KEEP_BYTES};
 use std::collections::HashMap;
 use std::rc::{Rc, Weak};
-use verbena_transport::Allowance;
+use verbena_transport::ReassemblyQuota;
 
 type Gid = [u8; 16];
 
 /// The accounts of a device: see the module.
 #[derive(Debug)]
 pub struct Accounts {
-    whole: Rc<Allowance>,
+    whole: Rc<ReassemblyQuota>,
     /// Accounts of peers, which exist for as long as a queue pair uses them.
-    of_peers: HashMap<Gid, Weak<Allowance>>,
+    of_peers: HashMap<Gid, Weak<ReassemblyQuota>>,
     /// Number of peers at which the next call looks for accounts without a user.
     crowded: usize,
 }
@@ -24,7 +24,7 @@ pub struct Accounts {
 impl Default for Accounts {
     fn default() -> Self {
         Self {
-            whole: Allowance::new(KEEP_BYTES),
+            whole: ReassemblyQuota::new(KEEP_BYTES),
             of_peers: HashMap::new(),
             crowded: 64,
         }
@@ -33,12 +33,12 @@ impl Default for Accounts {
 
 impl Accounts {
     /// Returns the account of the device, for queue pairs without a peer.
-    pub fn whole(&self) -> Rc<Allowance> {
+    pub fn whole(&self) -> Rc<ReassemblyQuota> {
         Rc::clone(&self.whole)
     }
 
     /// Returns the account of the peer with this GID, and creates it if needed.
-    pub fn of_peer(&mut self, gid: &Gid) -> Rc<Allowance> {
+    pub fn of_peer(&mut self, gid: &Gid) -> Rc<ReassemblyQuota> {
         if let Some(account) = self.of_peers.get(gid).and_then(Weak::upgrade) {
             return account;
         }
@@ -47,7 +47,7 @@ impl Accounts {
                 .retain(|_, account| account.strong_count() > 0);
             self.crowded = (2 * self.of_peers.len()).max(64);
         }
-        let account = Allowance::part_of(&self.whole, PEER_KEEP_BYTES);
+        let account = ReassemblyQuota::child_of(&self.whole, PEER_KEEP_BYTES);
         self.of_peers.insert(*gid, Rc::downgrade(&account));
         account
     }
@@ -64,7 +64,7 @@ mod tests {
         assert!(Rc::ptr_eq(&one, &accounts.of_peer(&[1; 16])));
         assert!(!Rc::ptr_eq(&one, &accounts.of_peer(&[2; 16])));
         assert_eq!(
-            (one.left(), accounts.whole().left()),
+            (one.available(), accounts.whole().available()),
             (PEER_KEEP_BYTES, KEEP_BYTES)
         );
     }

@@ -3,7 +3,7 @@
 //! The counters of the device and of each queue pair.
 
 use verbena_abi::stats::{Counter, NUM_COUNTERS};
-use verbena_transport::packet::Kind;
+use verbena_transport::packet::PacketKind;
 use verbena_transport::Packet;
 
 /// A set of counters, of the device or of a queue pair.
@@ -100,12 +100,12 @@ impl Counters {
     /// Counts a request that arrived. A SEND or WRITE is counted with its last packet.
     pub fn add_request(&mut self, packet: &Packet) {
         let counter = match packet.kind {
-            Kind::Send(_) if packet.last => Counter::RxSends,
-            Kind::Write { .. } if packet.last => Counter::RxWriteRequests,
-            Kind::ReadRequest(_) => Counter::RxReadRequests,
-            Kind::Atomic { .. } => Counter::RxAtomicRequests,
-            Kind::AtomicWrite(_) => Counter::RxAtomicWriteRequests,
-            Kind::Flush(..) => Counter::RxFlushRequests,
+            PacketKind::Send(_) if packet.last => Counter::RxSends,
+            PacketKind::Write { .. } if packet.last => Counter::RxWriteRequests,
+            PacketKind::ReadRequest(_) => Counter::RxReadRequests,
+            PacketKind::Atomic { .. } => Counter::RxAtomicRequests,
+            PacketKind::AtomicWrite(_) => Counter::RxAtomicWriteRequests,
+            PacketKind::Flush(..) => Counter::RxFlushRequests,
             _ => return,
         };
         self.add(counter, 1);

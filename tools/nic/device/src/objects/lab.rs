@@ -14,7 +14,7 @@ use verbena_abi::eqe::EventType;
 use verbena_abi::syndrome::Syndrome;
 use verbena_faults::{Direction, Effect, Party, Passing, Sequence, Table};
 use verbena_transport::host::WcStatus;
-use verbena_transport::packet::Kind;
+use verbena_transport::packet::PacketKind;
 use verbena_transport::Packet;
 
 /// Largest number of frames that are kept back. Further frames are lost.
@@ -113,7 +113,7 @@ pub fn passing(env: &Env, way: Direction, packet: &Packet) -> Passing {
         psn: packet.psn,
         first_psn: first_psn.get(),
         sequence: match packet.kind {
-            Kind::Ack(_) | Kind::Cnp => None,
+            PacketKind::Ack(_) | PacketKind::Cnp => None,
             _ if packet.kind.is_request() => Some(Sequence::Requests),
             _ => Some(Sequence::Responses),
         },
@@ -121,7 +121,7 @@ pub fn passing(env: &Env, way: Direction, packet: &Packet) -> Passing {
         last: packet.last,
         psns: match &packet.kind {
             // A READ request has the PSNs of all its responses, but is one packet.
-            Kind::ReadRequest(reth) => reth.length.div_ceil(env.path_mtu_bytes()).max(1),
+            PacketKind::ReadRequest(reth) => reth.length.div_ceil(env.path_mtu_bytes()).max(1),
             _ => packet.psns,
         },
         mtu: env.path_mtu_bytes(),

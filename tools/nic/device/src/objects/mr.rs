@@ -14,7 +14,7 @@ use crate::objects::window::Bound;
 use crate::slots::Slots;
 use verbena_abi::ctx::{access, mr_flags, MemoryEntry, MrState};
 use verbena_abi::syndrome::Syndrome;
-use verbena_transport::host::{Access, KeyUse};
+use verbena_transport::host::{KeyAccess, KeyUse};
 
 /// A memory region or a memory window.
 #[derive(Debug)]
@@ -121,7 +121,7 @@ const REMOTE: Names = Names {
 
 /// Returns the syndrome for memory to which a key grants access and that cannot be reached.
 #[inline]
-pub fn unreachable(kind: Access) -> Syndrome {
+pub fn unreachable(kind: KeyAccess) -> Syndrome {
     if kind.is_local() {
         Syndrome::LkeyUnreachable
     } else {
@@ -165,7 +165,7 @@ pub fn resolve<'a>(regions: &'a Slots<Mr>, key: &KeyUse) -> Result<Span<'a>, Syn
         return Err(names.access);
     }
     // A FLUSH of the whole region has no address.
-    let whole = matches!(key.access, Access::RemoteFlush(feth) if feth.is_whole());
+    let whole = matches!(key.access, KeyAccess::RemoteFlush(feth) if feth.is_whole());
     let (addr, length) = if whole {
         (region.iova, 0)
     } else {

@@ -79,7 +79,7 @@ fn queue_pair_figures_show_its_counters_and_peer() {
         .iter()
         .all(|x| gids.iter().any(|(_, g)| g.gid == *x)));
     assert_eq!(a.counters[Counter::TxPackets as usize], 3);
-    assert_eq!((a.live.in_flight, a.live.round_trip), (0, None));
+    assert_eq!((a.live.in_flight, a.live.round_trip_ns), (0, None));
     assert!(a.live.window > 0);
     let beside: Vec<_> = Counters::beside(&a.transport, &a.congestion).collect();
     assert!(beside.contains(&("completed", 1)), "{beside:?}");

@@ -11,16 +11,16 @@ use verbena_abi::cmd::*;
 use verbena_abi::ctx::{access, mr_flags};
 use verbena_abi::syndrome::Syndrome::{self, *};
 use verbena_abi::wqe::{flush_level, flush_placement};
-use verbena_transport::host::{Access, KeyUse};
+use verbena_transport::host::{KeyAccess, KeyUse};
 use verbena_transport::packet::Feth;
 
-const USES: [(Access, u32); 6] = [
-    (Access::LocalRead, 0),
-    (Access::LocalWrite, access::LOCAL_WRITE),
-    (Access::RemoteRead, access::REMOTE_READ),
-    (Access::RemoteWrite, access::REMOTE_WRITE),
-    (Access::RemoteAtomic, access::REMOTE_ATOMIC),
-    (Access::RemoteFlush(RANGE), access::FLUSH_GLOBAL),
+const USES: [(KeyAccess, u32); 6] = [
+    (KeyAccess::LocalRead, 0),
+    (KeyAccess::LocalWrite, access::LOCAL_WRITE),
+    (KeyAccess::RemoteRead, access::REMOTE_READ),
+    (KeyAccess::RemoteWrite, access::REMOTE_WRITE),
+    (KeyAccess::RemoteAtomic, access::REMOTE_ATOMIC),
+    (KeyAccess::RemoteFlush(RANGE), access::FLUSH_GLOBAL),
 ];
 
 const RANGE: Feth = Feth {
@@ -138,7 +138,7 @@ fn a_flush_of_a_whole_region_has_no_address() {
             key: KEY,
             addr: 3,
             length: u64::MAX,
-            access: Access::RemoteFlush(Feth { placement, level }),
+            access: KeyAccess::RemoteFlush(Feth { placement, level }),
         };
         resolve(&d.device.shared.mrs, &key).map(|_| ()).err()
     };

@@ -11,7 +11,7 @@ use verbena_abi::ctx::{qp_mask as m, AddressVector, QpAttr, QpState};
 use verbena_abi::stats::Counter;
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::WqeOpcode;
-use verbena_transport::packet::{Aeth, AethSyndrome, Kind, NakCode, Packet, Payload};
+use verbena_transport::packet::{Aeth, AethSyndrome, NakCode, Packet, PacketKind, Payload};
 use verbena_transport::wire::{frame, Path};
 
 /// Returns a queue pair in RTS whose peer is on another machine, with this traffic class.
@@ -100,7 +100,7 @@ fn an_ignored_congestion_notification_is_counted() {
         ..sent.path
     };
     let packet = Packet {
-        kind: Kind::Cnp,
+        kind: PacketKind::Cnp,
         dst_qpn: qp.qpn,
         payload: Payload::None,
         ..sent.packet
@@ -484,7 +484,7 @@ fn exceeded_retries_are_counted_for_naks_and_for_timeouts() {
             ..there.path
         };
         let packet = Packet {
-            kind: Kind::Ack(Aeth {
+            kind: PacketKind::Ack(Aeth {
                 syndrome: AethSyndrome::Nak(NakCode::Sequence),
                 msn: 0,
             }),
@@ -541,8 +541,8 @@ fn out_of_order_packets_are_charged_to_the_account_of_the_peer() {
         d.device.receive_frame(&d.ram, &bytes, d.now);
     }
     let kept = &mut d.device.shared.kept;
-    let taken = KEEP_BYTES - kept.whole().left();
+    let taken = KEEP_BYTES - kept.whole().available();
     assert!(taken > 0);
-    assert_eq!(kept.of_peer(&peer).left(), PEER_KEEP_BYTES - taken);
-    assert_eq!(kept.of_peer(&[9; 16]).left(), PEER_KEEP_BYTES);
+    assert_eq!(kept.of_peer(&peer).available(), PEER_KEEP_BYTES - taken);
+    assert_eq!(kept.of_peer(&[9; 16]).available(), PEER_KEEP_BYTES);
 }

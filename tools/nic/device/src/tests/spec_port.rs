@@ -402,7 +402,7 @@ fn a_received_frame_completes_and_notifies_at_once() {
 
 #[test]
 fn frames_of_a_batch_are_received_except_foreign_and_malformed_ones() {
-    use verbena_transport::packet::{Kind, Payload, SendTail, Transport};
+    use verbena_transport::packet::{PacketKind, Payload, SendTail, Transport};
     let mut p = Pair::new();
     let far = gid([10, 0, 0, 9]);
     let mut qp = from_to(&mut p.d, &p.cq_a, 0, far);
@@ -417,7 +417,7 @@ fn frames_of_a_batch_are_received_except_foreign_and_malformed_ones() {
         };
         let packet = verbena_transport::Packet {
             transport: Transport::Rc,
-            kind: Kind::Send(SendTail::None),
+            kind: PacketKind::Send(SendTail::None),
             first: true,
             last: true,
             solicited: false,

@@ -8,7 +8,7 @@ use crate::mock::{gid, SendWr};
 use crate::tap::{tap, Seen, Tap, Watch, Way};
 use crate::Config;
 use verbena_abi::wqe::WqeOpcode;
-use verbena_transport::packet::{Kind, Payload};
+use verbena_transport::packet::{PacketKind, Payload};
 use verbena_transport::wire::frame;
 
 const FRAMES: usize = 1000;
@@ -56,7 +56,7 @@ fn packets_by_reference_are_shown_as_frames() {
             };
             assert_eq!([seen.src_qpn, seen.dst_qpn], ends.map(Some));
             assert_eq!((seen.way, packet.dst_qpn), (Way::Local, ends[1]));
-            assert_eq!(matches!(packet.kind, Kind::Ack(_)), n == 3);
+            assert_eq!(matches!(packet.kind, PacketKind::Ack(_)), n == 3);
             if let Payload::Bytes { bytes, .. } = packet.payload {
                 payload.extend_from_slice(&bytes);
             }

@@ -3,7 +3,7 @@
 //! Tests of altered frames, as the transport parses them.
 
 use verbena_faults::{alter, Corrupt, Field, Icrc};
-use verbena_transport::packet::{Kind, Reth, Transport};
+use verbena_transport::packet::{PacketKind, Reth, Transport};
 use verbena_transport::wire::{frame, Malformed, Path};
 use verbena_transport::{Packet, Payload};
 
@@ -26,7 +26,7 @@ fn write(is_ipv4: bool, vlan: Option<u16>) -> Vec<u8> {
     };
     let packet = Packet {
         transport: Transport::Rc,
-        kind: Kind::Write {
+        kind: PacketKind::Write {
             reth: Some(Reth {
                 addr: 0x1000,
                 rkey: 0x1234,
@@ -93,7 +93,7 @@ fn a_field_gets_the_requested_value() {
             rkey: 0xbad,
             length: 5,
         };
-        let kind = Kind::Write {
+        let kind = PacketKind::Write {
             reth: Some(expected),
             imm: None,
         };
@@ -113,7 +113,7 @@ fn a_bit_of_the_payload_is_flipped_but_not_of_the_padding() {
         &how(None, None, Some(4), Icrc::Right)
     ));
     let packet = frame::parse(&bytes).unwrap().packet;
-    let verbena_transport::host::Source::Bytes(payload) = packet.payload.source() else {
+    let verbena_transport::host::CopySource::Bytes(payload) = packet.payload.source() else {
         panic!("the payload is not bytes");
     };
     assert_eq!(payload, b"helln");

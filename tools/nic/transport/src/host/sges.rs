@@ -20,15 +20,15 @@ pub struct Sge {
 /// its allocation for the next use.
 #[derive(Clone, Debug)]
 #[allow(clippy::box_collection, reason = "an empty vector has three words")]
-pub struct Rare<T>(Option<Box<Vec<T>>>);
+pub struct LazyVec<T>(Option<Box<Vec<T>>>);
 
-impl<T> Default for Rare<T> {
+impl<T> Default for LazyVec<T> {
     fn default() -> Self {
         Self(None)
     }
 }
 
-impl<T: Copy> Rare<T> {
+impl<T: Copy> LazyVec<T> {
     /// Appends one value to the vector.
     pub fn push(&mut self, value: T) {
         self.0.get_or_insert_default().push(value);
@@ -50,7 +50,7 @@ impl<T: Copy> Rare<T> {
     }
 }
 
-impl<T> core::ops::Deref for Rare<T> {
+impl<T> core::ops::Deref for LazyVec<T> {
     type Target = [T];
 
     #[inline]
@@ -69,7 +69,7 @@ pub struct SgeList {
     one: [Sge; 1],
     count: u32,
     /// All SGEs, if there are at least two.
-    many: Rare<Sge>,
+    many: LazyVec<Sge>,
 }
 
 impl SgeList {

@@ -3,7 +3,7 @@
 //! Joins consecutive packets of a message into a super-packet: the inverse of [`Packet::split`],
 //! for a carrier that passes packets by reference.
 
-use super::{Kind, Packet, Payload, SendTail};
+use super::{Packet, PacketKind, Payload, SendTail};
 use crate::psn;
 use alloc::rc::Rc;
 
@@ -29,13 +29,13 @@ impl Packet {
             return false;
         }
         let kind = match (self.kind, next.kind) {
-            (Kind::Send(SendTail::None), Kind::Send(tail)) => Kind::Send(tail),
-            (Kind::Write { reth, imm: None }, Kind::Write { reth: None, imm }) => {
-                Kind::Write { reth, imm }
+            (PacketKind::Send(SendTail::None), PacketKind::Send(tail)) => PacketKind::Send(tail),
+            (PacketKind::Write { reth, imm: None }, PacketKind::Write { reth: None, imm }) => {
+                PacketKind::Write { reth, imm }
             }
             // The later AETH has the newer state of the responder.
-            (Kind::ReadResponse(first), Kind::ReadResponse(last)) => {
-                Kind::ReadResponse(last.or(first))
+            (PacketKind::ReadResponse(first), PacketKind::ReadResponse(last)) => {
+                PacketKind::ReadResponse(last.or(first))
             }
             _ => return false,
         };
@@ -72,7 +72,7 @@ impl Payload {
             }
             (
                 Payload::Region {
-                    lender,
+                    lease: lender,
                     pd,
                     key,
                     addr,
@@ -80,7 +80,7 @@ impl Payload {
                     owner,
                 },
                 Payload::Region {
-                    lender: next,
+                    lease: next,
                     pd: its_pd,
                     key: its_key,
                     addr: at,
@@ -108,7 +108,7 @@ fn extend(length: &mut u32, more: u32, follows: bool) -> bool {
 mod tests {
     use super::*;
     use crate::host::Gather;
-    use crate::packet::{Aeth, AethSyndrome, Lender, Reth, Transport};
+    use crate::packet::{Aeth, AethSyndrome, ReadLease, Reth, Transport};
     use alloc::format;
     use alloc::vec::Vec;
 
@@ -119,7 +119,7 @@ mod tests {
         length: 5000,
     };
 
-    fn message(kind: Kind, payload: Payload) -> Packet {
+    fn message(kind: PacketKind, payload: Payload) -> Packet {
         Packet {
             transport: Transport::Rc,
             kind,
@@ -149,7 +149,7 @@ mod tests {
 
     fn region() -> Payload {
         Payload::Region {
-            lender: Rc::new(Lender::default()),
+            lease: Rc::new(ReadLease::default()),
             pd: 1,
             key: 2,
             addr: u64::MAX - 1500,
@@ -172,16 +172,16 @@ mod tests {
 
     #[test]
     fn split_packets_join_to_the_original() {
-        let write = |imm| Kind::Write {
+        let write = |imm| PacketKind::Write {
             reth: Some(RETH),
             imm,
         };
         for whole in [
-            message(Kind::Send(SendTail::None), gather()),
-            message(Kind::Send(SendTail::Invalidate(5)), gather()),
+            message(PacketKind::Send(SendTail::None), gather()),
+            message(PacketKind::Send(SendTail::Invalidate(5)), gather()),
             message(write(Some([1; 4])), gather()),
             message(write(None), gather()),
-            message(Kind::ReadResponse(Some(aeth(3))), region()),
+            message(PacketKind::ReadResponse(Some(aeth(3))), region()),
         ] {
             let mut parts = whole.clone().split(MTU);
             let mut joined = parts.next().unwrap();
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn packets_that_do_not_follow_are_not_joined() {
-        let whole = message(Kind::Send(SendTail::None), gather());
+        let whole = message(PacketKind::Send(SendTail::None), gather());
         let parts: Vec<_> = whole.split(MTU).collect();
         let (front, next) = (&parts[0], &parts[1]);
         let refused = |front: &Packet, next: &Packet, mtu| {
@@ -214,7 +214,7 @@ mod tests {
             |p| p.pkey = 1,
             |p| p.first = true,
             |p| p.transport = Transport::Uc,
-            |p| p.kind = Kind::Unknown(3),
+            |p| p.kind = PacketKind::Unknown(3),
             |p| p.payload = p.payload.slice(1, MTU - 1),
         ];
         for change in others {
@@ -233,18 +233,18 @@ mod tests {
             assert!(refused(&other, next, MTU), "{other:?}");
         }
         // A gather of another work request with the same fields.
-        let other = message(Kind::Send(SendTail::None), gather());
+        let other = message(PacketKind::Send(SendTail::None), gather());
         assert!(refused(front, &other.split(MTU).nth(1).unwrap(), MTU));
         // Each call of `response` makes another lender, as after a RESET of the responder.
-        let response = || message(Kind::ReadResponse(Some(aeth(1))), region()).split(MTU);
+        let response = || message(PacketKind::ReadResponse(Some(aeth(1))), region()).split(MTU);
         let second = response().nth(1).unwrap();
         assert!(refused(&response().next().unwrap(), &second, MTU));
     }
 
     #[test]
     fn a_joined_response_has_the_later_aeth() {
-        let of = |credits| message(Kind::ReadResponse(Some(aeth(credits))), Payload::None);
-        let parts: Vec<_> = message(Kind::ReadResponse(Some(aeth(1))), region())
+        let of = |credits| message(PacketKind::ReadResponse(Some(aeth(credits))), Payload::None);
+        let parts: Vec<_> = message(PacketKind::ReadResponse(Some(aeth(1))), region())
             .split(2500)
             .collect();
         let mut joined = Packet {
@@ -271,6 +271,6 @@ mod tests {
             ..last
         };
         assert!(joined.join(&last, 2500));
-        assert!(matches!(joined.kind, Kind::ReadResponse(Some(a)) if a == aeth(2)));
+        assert!(matches!(joined.kind, PacketKind::ReadResponse(Some(a)) if a == aeth(2)));
     }
 }

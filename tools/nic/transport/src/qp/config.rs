@@ -3,12 +3,12 @@
 //! The configuration of a queue pair, which its owner chooses.
 
 use super::QpType;
-use crate::allowance::Allowance;
+use crate::reassembly_quota::ReassemblyQuota;
 use alloc::rc::Rc;
 
 /// The properties that a queue pair has from its creation on.
 #[derive(Clone, Debug)]
-pub struct Config {
+pub struct QpConfig {
     /// Queue pair number (QPN).
     pub qpn: u32,
     /// Transport service of the queue pair.
@@ -53,12 +53,12 @@ pub struct Config {
     pub min_probe_ns: u64,
     /// Maximum number of bytes that each side keeps of packets ahead of a gap. Each packet is
     /// counted as its payload and 256 bytes more. 0 keeps no packets.
-    pub keep_bytes: u32,
+    pub reassembly_bytes: u32,
     /// Account that kept packets are charged to, if there is one.
-    pub allowance: Option<Rc<Allowance>>,
+    pub reassembly_quota: Option<Rc<ReassemblyQuota>>,
 }
 
-impl Config {
+impl QpConfig {
     /// Creates the usual configuration.
     pub fn new(qpn: u32, qp_type: QpType, pd: u32) -> Self {
         Self {
@@ -78,8 +78,8 @@ impl Config {
             recovers: true,
             congestion_control: true,
             min_probe_ns: 100_000,
-            keep_bytes: 1 << 20,
-            allowance: None,
+            reassembly_bytes: 1 << 20,
+            reassembly_quota: None,
         }
     }
 }

@@ -19,32 +19,32 @@
 //! A queue pair has two sides. The requester (`requester.rs` and `requester/`) is the send queue:
 //! it sends requests and receives responses. The responder (`responder.rs` and `responder/`) is the
 //! receive queue: it receives requests and sends responses. `uc.rs` is the responder of unreliable
-//! connections, `ud.rs` both sides of datagrams. `notify.rs` answers packets that routers marked.
+//! connections, `ud.rs` both sides of datagrams. `cnp.rs` answers packets that routers marked.
 //! `config.rs`, `state.rs` and the codes of `timers.rs` and `credits.rs` belong to both sides.
 
+pub mod cnp;
 mod config;
 pub mod credits;
-pub mod notify;
 mod outgoing;
-mod owed;
+mod pending_completion;
+mod reassembly_buffer;
 mod requester;
 mod responder;
 pub mod state;
-mod store;
 pub mod timers;
 mod uc;
 mod ud;
 
-use crate::allowance::Allowance;
 use crate::counters::{CongestionCounters, Counters};
-use crate::host::{Completion, EventType, Host, Syndrome, WcStatus};
-use crate::packet::{Kind, Packet, Transport};
+use crate::host::{EventType, Host, Syndrome, WcStatus, WorkCompletion};
+use crate::packet::{Packet, PacketKind, Transport};
 use crate::prefetch;
 use crate::psn;
+use crate::reassembly_quota::ReassemblyQuota;
 use alloc::rc::Rc;
-pub use config::Config;
+use cnp::CnpGenerator;
+pub use config::QpConfig;
 use core::mem;
-use notify::Notifier;
 use requester::Requester;
 use responder::Responder;
 pub use state::QpState;
@@ -134,7 +134,7 @@ impl Budget {
 
 /// Present figures for the queue pair context (QPC).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Snapshot {
+pub struct QpSnapshot {
     /// Present state of the queue pair.
     pub state: QpState,
     /// True if sends drain: the state is SQD, and not every started send is complete.
@@ -164,14 +164,14 @@ pub struct Snapshot {
     /// Packets in flight: sent and not acknowledged.
     pub in_flight: u32,
     /// Smoothed round trip and its mean deviation in ns. None if not measured, as in one device.
-    pub round_trip: Option<(u64, u64)>,
+    pub round_trip_ns: Option<(u64, u64)>,
 }
 
 /// State that both sides share. The first two cache lines have the fields that every packet needs.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Core {
-    pub(crate) config: Config,
+    pub(crate) config: QpConfig,
     pub(crate) attr: Attr,
     pub(crate) state: QpState,
     /// True if a completion was lost with its CQ: the owner will call [`Qp::handle_failure`].
@@ -241,7 +241,7 @@ impl Core {
         self.doomed && self.state != QpState::Err
     }
 
-    pub(crate) fn complete<H: Host>(&mut self, host: &mut H, completion: &Completion) {
+    pub(crate) fn complete<H: Host>(&mut self, host: &mut H, completion: &WorkCompletion) {
         if completion.status == WcStatus::WrFlushErr {
             self.counters.flushed += 1;
         } else {
@@ -258,12 +258,12 @@ pub struct Qp {
     core: Core,
     req: Requester,
     resp: Responder,
-    notifier: Notifier,
+    notifier: CnpGenerator,
 }
 
 impl Qp {
     /// Creates a queue pair in RESET.
-    pub fn new(config: Config) -> Self {
+    pub fn new(config: QpConfig) -> Self {
         Self {
             core: Core {
                 config,
@@ -275,18 +275,18 @@ impl Qp {
             },
             req: Requester::new(),
             resp: Responder::new(),
-            notifier: Notifier::default(),
+            notifier: CnpGenerator::default(),
         }
     }
 
     /// Returns the configuration of the queue pair.
-    pub fn config(&self) -> &Config {
+    pub fn config(&self) -> &QpConfig {
         &self.core.config
     }
 
     /// Charges packets that are kept ahead of a gap to this account from now on.
-    pub fn set_allowance(&mut self, allowance: Rc<Allowance>) {
-        self.core.config.allowance = Some(allowance);
+    pub fn set_reassembly_quota(&mut self, allowance: Rc<ReassemblyQuota>) {
+        self.core.config.reassembly_quota = Some(allowance);
     }
 
     /// Returns the present attributes.
@@ -300,8 +300,8 @@ impl Qp {
     }
 
     /// True if the responder refused a request and enters ERR after answering the earlier ones.
-    pub fn is_ending(&self) -> bool {
-        self.resp.is_ending()
+    pub fn is_refusal_pending(&self) -> bool {
+        self.resp.is_refusal_pending()
     }
 
     /// Returns the counters since creation.
@@ -320,8 +320,8 @@ impl Qp {
     }
 
     /// Returns the present figures for the QPC.
-    pub fn snapshot(&self) -> Snapshot {
-        Snapshot {
+    pub fn snapshot(&self) -> QpSnapshot {
+        QpSnapshot {
             state: self.core.state,
             sq_draining: self.core.state == QpState::Sqd && !self.req.is_drained(),
             syndrome: self.core.syndrome,
@@ -336,7 +336,7 @@ impl Qp {
             rnr_left: self.req.rnr_left(),
             window: self.req.window(&self.core),
             in_flight: self.req.in_flight(&self.core),
-            round_trip: self.req.round_trip(),
+            round_trip_ns: self.req.round_trip_ns(),
         }
     }
 
@@ -370,7 +370,7 @@ impl Qp {
                 self.core.state = to;
                 self.core.syndrome = None;
                 self.core.doomed = false;
-                self.notifier.keep_spurious(self.req.reset());
+                self.notifier.add_spurious(self.req.reset());
                 self.resp.reset();
                 return Ok(());
             }
@@ -382,7 +382,7 @@ impl Qp {
         }
         let old = mem::replace(&mut self.core.attr, *attr);
         self.core.state = to;
-        self.req.change(&self.core, now, &old);
+        self.req.update_attr(&self.core, now, &old);
         match (from, to) {
             (QpState::Init, QpState::Rtr) => self.resp.start(&self.core),
             (QpState::Rtr, QpState::Rts) => self.req.start(&self.core),
@@ -418,7 +418,7 @@ impl Qp {
     }
 
     /// Sets the producer index of the send queue (free-running). The owner has checked that the
-    /// index is at most the size of the ring ahead of [`Snapshot::sq_consumer`].
+    /// index is at most the size of the ring ahead of [`QpSnapshot::sq_consumer`].
     pub fn handle_posts(&mut self, _now: u64, producer: u32) {
         // An XRC target has no send queue.
         if self.core.config.qp_type != QpType::XrcTgt {
@@ -429,7 +429,7 @@ impl Qp {
     /// Handles receives that may have been posted since the last call; cheap unless the peer has no
     /// credits. If the owner never calls it, such a peer loses the time of a refused request.
     pub fn handle_receives_posted<H: Host>(&mut self, host: &mut H, _now: u64) {
-        self.resp.receives_posted(&mut self.core, host);
+        self.resp.on_receives_posted(&mut self.core, host);
     }
 
     /// Handles a packet for this queue pair. Acknowledgements, completions and events go to the
@@ -443,7 +443,7 @@ impl Qp {
             return;
         }
         // A CNP belongs to no transport service.
-        let is_cnp = packet.kind == Kind::Cnp;
+        let is_cnp = packet.kind == PacketKind::Cnp;
         if !is_cnp && !core.takes(&packet) {
             core.counters.dropped_transport += 1;
             return;
@@ -453,12 +453,12 @@ impl Qp {
             return;
         }
         if packet.marked {
-            self.notifier.note_marked(core, host, &packet, now);
+            self.notifier.on_marked_packet(core, host, &packet, now);
         }
         if is_cnp {
             let runs = matches!(core.state, QpState::Rts | QpState::Sqd);
-            let is_heeded = runs && self.req.notified(now);
-            self.notifier.note_cnp(is_heeded);
+            let is_heeded = runs && self.req.on_cnp(now);
+            self.notifier.on_cnp(is_heeded);
             return;
         }
         if packet.transport == Transport::Ud {
@@ -489,10 +489,10 @@ impl Qp {
         cause: Syndrome,
     ) {
         if packet.kind.is_request() {
-            self.req.source_fault(&self.core, now, packet.psn, cause);
-        } else if let Some(cause) = self
-            .resp
-            .source_fault(&mut self.core, host, packet.psn, cause)
+            self.req.on_source_fault(&self.core, now, packet.psn, cause);
+        } else if let Some(cause) =
+            self.resp
+                .on_source_fault(&mut self.core, host, packet.psn, cause)
         {
             self.enter_error(cause);
         }
@@ -537,7 +537,7 @@ impl Qp {
     /// Returns the time at which [`Qp::poll`] has to be called if no event precedes it.
     pub fn next_deadline(&self) -> Option<u64> {
         match self.core.state {
-            QpState::Rts | QpState::Sqd if !self.core.doomed => self.req.deadline(),
+            QpState::Rts | QpState::Sqd if !self.core.doomed => self.req.deadline_ns(),
             _ => None,
         }
     }

@@ -4,11 +4,11 @@
 
 use super::Core;
 use crate::host::Host;
-use crate::packet::{Kind, Packet, Payload};
+use crate::packet::{Packet, PacketKind, Payload};
 
 impl Core {
     /// Returns a packet to the peer, which is a whole message without a payload.
-    pub(crate) fn packet(&self, kind: Kind, psn: u32, psns: u32) -> Packet {
+    pub(crate) fn packet(&self, kind: PacketKind, psn: u32, psns: u32) -> Packet {
         Packet {
             transport: self.transport(),
             kind,

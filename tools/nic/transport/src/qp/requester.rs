@@ -15,16 +15,16 @@
 //! | file | role |
 //! | --- | --- |
 //! | this one | the requester's state from RESET to RESET, and one round of sending |
-//! | `slots.rs` | the ring of work requests |
+//! | `send_slots.rs` | the ring of work requests |
 //! | `fetch.rs` | a WQE becomes a work request |
 //! | `sender.rs` | a work request becomes packets |
 //! | `datagram.rs` | a work request becomes a datagram, without a connection |
-//! | `credits.rs` | the messages that the peer has receives for |
+//! | `credit_limit.rs` | the messages that the peer has receives for |
 //! | `retry.rs` | timers, and going back |
-//! | `path.rs` | round trips, and the answers to retransmissions |
-//! | `congestion.rs` | the number of packets that may be in flight |
+//! | `path_state.rs` | round trips, and the answers to retransmissions |
+//! | `congestion_window.rs` | the number of packets that may be in flight |
 //! | `responses.rs` | responses and acknowledgements from the peer |
-//! | `early.rs` | responses that arrive ahead of a lost one |
+//! | `reassembly.rs` | responses that arrive ahead of a lost one |
 //! | `complete.rs` | work requests complete, in order |
 //!
 //! A fault of the work request itself (such as a bad key) stops the cursor there. The work request
@@ -32,39 +32,39 @@
 //! work request is sent.
 
 mod complete;
-mod congestion;
-mod credits;
+mod congestion_window;
+mod credit_limit;
 mod datagram;
-mod early;
 mod fetch;
-mod path;
+mod path_state;
 mod prefetch;
+mod reassembly;
 mod responses;
 mod retry;
+mod send_slots;
 mod sender;
-mod slots;
 
-use super::store::Store;
+use super::reassembly_buffer::ReassemblyBuffer;
 use super::{Attr, Budget, Core, QpState};
 use crate::host::{EventType, Host, Syndrome};
 use crate::packet::{Packet, Transport};
 use crate::psn;
 use alloc::boxed::Box;
 use core::mem;
-use credits::Limit;
-use path::Path;
-use retry::{Back, Wait};
-use slots::Slots;
+use credit_limit::CreditLimit;
+use path_state::PathState;
+use retry::{GoBack, RetryTimer};
+use send_slots::SendSlots;
 
 /// Minimum number of responses that a READ request asks for, even if the window is smaller: a
 /// request for each response would fill the path too.
-const LEAST_PART: u32 = 8;
+const MIN_READ_PART: u32 = 8;
 
 /// The requester's state from RESET to RESET.
 #[derive(Debug)]
 pub(crate) struct Requester {
     /// Work requests that are decoded and not complete.
-    slots: Slots,
+    slots: SendSlots,
     /// Producer index of the send queue, as last set.
     producer: u32,
     /// Index of the work request that is sent next.
@@ -79,22 +79,22 @@ pub(crate) struct Requester {
     sent_psn: u32,
     /// READs and atomics that have started and are not complete. A READ in parts counts once for
     /// each part that was requested and is not complete.
-    responses_due: u32,
+    outstanding_responses: u32,
     /// Limit from the credits of the peer.
-    limit: Limit,
+    credit_limit: CreditLimit,
     retry_left: u8,
     rnr_left: u8,
-    waits: Wait,
+    timer: RetryTimer,
     /// PSN from which lost responses were last requested again: once for each gap.
     implied_nak_at: Option<u32>,
     /// True if the cursor went back, and nothing has been sent since.
     rewound: bool,
     /// True if SQ_DRAINED is still to be reported.
-    drain_report: bool,
-    /// Present over a wire, if `Config::recovers` is set.
-    path: Option<Box<Path>>,
+    drained_event_pending: bool,
+    /// Present over a wire, if `QpConfig::recovers` is set.
+    path_state: Option<Box<PathState>>,
     /// Responses that arrived ahead of a missing one.
-    early: Option<Box<Store>>,
+    reassembly: Option<Box<ReassemblyBuffer>>,
 }
 
 impl Drop for Requester {
@@ -106,29 +106,29 @@ impl Drop for Requester {
 impl Requester {
     pub(crate) fn new() -> Self {
         Self {
-            slots: Slots::default(),
+            slots: SendSlots::default(),
             producer: 0,
             cursor: 0,
             cursor_packets: 0,
             next_psn: 0,
             una_psn: 0,
             sent_psn: 0,
-            responses_due: 0,
-            limit: Limit::new(true),
+            outstanding_responses: 0,
+            credit_limit: CreditLimit::new(true),
             retry_left: 0,
             rnr_left: 0,
-            waits: Wait::Nothing,
+            timer: RetryTimer::Stopped,
             implied_nak_at: None,
             rewound: false,
-            drain_report: false,
-            path: None,
-            early: None,
+            drained_event_pending: false,
+            path_state: None,
+            reassembly: None,
         }
     }
 
     /// Returns the number of spurious retransmissions since RESET.
     pub(crate) fn spurious_retransmits(&self) -> u64 {
-        self.path.as_ref().map_or(0, |path| path.spurious())
+        self.path_state.as_ref().map_or(0, |path| path.spurious())
     }
 
     /// Forgets everything on the way to RESET, and counts WQEs from 0 again. Returns the number of
@@ -148,11 +148,12 @@ impl Requester {
         self.next_psn = core.attr.sq_psn;
         self.una_psn = core.attr.sq_psn;
         self.sent_psn = core.attr.sq_psn;
-        self.limit = Limit::new(!core.config.credits || core.transport() != Transport::Rc);
+        self.credit_limit =
+            CreditLimit::new(!core.config.credits || core.transport() != Transport::Rc);
         self.reload_retries(core);
         let recovers = core.config.recovers && core.transport().is_reliable();
         if recovers && !core.attr.local_peer {
-            self.path = Some(Box::new(Path::new(&core.config, core.attr.sq_psn)));
+            self.path_state = Some(Box::new(PathState::new(&core.config, core.attr.sq_psn)));
         }
     }
 
@@ -167,7 +168,7 @@ impl Requester {
 
     /// Begins to drain on RTS to SQD.
     pub(crate) fn drain(&mut self) {
-        self.drain_report = true;
+        self.drained_event_pending = true;
     }
 
     /// Ends all access to the buffers of outstanding work requests: from now on packets in flight
@@ -178,12 +179,12 @@ impl Requester {
             slot.gather.alive.set(false);
             index = index.wrapping_add(1);
         }
-        self.waits = Wait::Nothing;
-        self.early = None;
+        self.timer = RetryTimer::Stopped;
+        self.reassembly = None;
     }
 
     /// Applies changed attributes: new retry counts and a new timeout hold from now on.
-    pub(crate) fn change(&mut self, core: &Core, now: u64, old: &Attr) {
+    pub(crate) fn update_attr(&mut self, core: &Core, now: u64, old: &Attr) {
         let attr = &core.attr;
         if (attr.retry_cnt, attr.rnr_retry) != (old.retry_cnt, old.rnr_retry) {
             self.reload_retries(core);
@@ -241,17 +242,21 @@ impl Requester {
     }
 
     /// Returns the smoothed round trip and its mean deviation in nanoseconds, if it was measured.
-    pub(crate) fn round_trip(&self) -> Option<(u64, u64)> {
-        self.path.as_ref()?.round_trip()
+    pub(crate) fn round_trip_ns(&self) -> Option<(u64, u64)> {
+        self.path_state.as_ref()?.round_trip_ns()
     }
 
-    pub(crate) fn deadline(&self) -> Option<u64> {
-        let waits = match self.waits {
-            Wait::Nothing => None,
-            Wait::Acknowledgement { expires, probe, .. } => probe.or(Some(expires)),
-            Wait::Receive { until } => return Some(until),
+    pub(crate) fn deadline_ns(&self) -> Option<u64> {
+        let waits = match self.timer {
+            RetryTimer::Stopped => None,
+            RetryTimer::Ack {
+                expires_ns,
+                probe_ns,
+                ..
+            } => probe_ns.or(Some(expires_ns)),
+            RetryTimer::Rnr { until_ns: until } => return Some(until),
         };
-        let paced = self.path.as_ref().and_then(|path| path.resumes_at());
+        let paced = self.path_state.as_ref().and_then(|path| path.resumes_at());
         waits.into_iter().chain(paced).min()
     }
 
@@ -262,8 +267,8 @@ impl Requester {
 
     /// Reports in SQD, once, that the last send is done.
     pub(crate) fn report_drained<H: Host>(&mut self, core: &Core, host: &mut H) {
-        if self.drain_report && core.state == QpState::Sqd && self.is_drained() {
-            self.drain_report = false;
+        if self.drained_event_pending && core.state == QpState::Sqd && self.is_drained() {
+            self.drained_event_pending = false;
             if core.attr.sqd_notify {
                 host.event(EventType::SqDrained, None);
             }
@@ -281,23 +286,25 @@ impl Requester {
         if !matches!(core.state, QpState::Rts | QpState::Sqd) {
             return Ok(false);
         }
-        if let Some(path) = &mut self.path {
-            path.resume();
+        if let Some(path) = &mut self.path_state {
+            path.clear_pacing();
         }
-        match self.waits {
-            Wait::Receive { until } if now < until => return Ok(false),
-            Wait::Receive { .. } => self.waits = Wait::Nothing,
-            Wait::Acknowledgement { expires, .. } if now >= expires => {
+        match self.timer {
+            RetryTimer::Rnr { until_ns: until } if now < until => return Ok(false),
+            RetryTimer::Rnr { .. } => self.timer = RetryTimer::Stopped,
+            RetryTimer::Ack { expires_ns, .. } if now >= expires_ns => {
                 core.counters.timeouts += 1;
                 self.disarm();
                 self.retry(
                     core,
                     host,
                     Syndrome::RetryExceeded,
-                    Back::Oldest { told: false },
+                    GoBack::Oldest {
+                        gap_reported: false,
+                    },
                 )?;
             }
-            Wait::Acknowledgement { probe, .. } if probe.is_some_and(|at| now >= at) => {
+            RetryTimer::Ack { probe_ns, .. } if probe_ns.is_some_and(|at| now >= at) => {
                 self.probe(core, now);
             }
             _ => {}
@@ -310,9 +317,13 @@ impl Requester {
         // does not run empty before the answer arrives, and a lost answer costs no timeout.
         let quarter = (self.window(core) / 4).max(1);
         let mut unasked = 0u32;
-        self.send_alone(core, host, budget)?;
+        self.send_retransmits(core, host, budget)?;
         let result = loop {
-            if self.path.as_mut().is_some_and(|path| path.holds(now)) {
+            if self
+                .path_state
+                .as_mut()
+                .is_some_and(|path| path.is_blocked(now))
+            {
                 break Ok(false);
             }
             if budget.is_spent() {
@@ -339,8 +350,8 @@ impl Requester {
                         packet.ack_req = core.transport().is_reliable();
                     }
                     let is_new = packet.psn == new;
-                    if self.path.is_some() {
-                        self.note_sending(&mut packet, is_new, now);
+                    if self.path_state.is_some() {
+                        self.on_send(&mut packet, is_new, now);
                     }
                     if let Some((ready, _)) = held.replace((packet, is_new)) {
                         core.transmit(host, ready);
@@ -352,15 +363,15 @@ impl Requester {
         };
         if let Some((mut packet, is_new)) = held {
             packet.ack_req = core.transport().is_reliable();
-            if let Some(path) = &mut self.path {
-                path.times(&packet, is_new, now);
+            if let Some(path) = &mut self.path_state {
+                path.start_rtt_sample(&packet, is_new, now);
             }
             core.transmit(host, packet);
         }
         if matches!(result, Ok(false)) {
-            if let Some(path) = &mut self.path {
-                path.ask_twice();
-                self.send_alone(core, host, budget)?;
+            if let Some(path) = &mut self.path_state {
+                path.repeat_retransmit();
+                self.send_retransmits(core, host, budget)?;
             }
         }
         if result.is_ok() {
@@ -371,30 +382,34 @@ impl Requester {
 
     /// Handles a congestion notification: a router has marked requests or responses of this
     /// requester. False if no congestion control acts on it.
-    pub(crate) fn notified(&mut self, now: u64) -> bool {
-        self.path.as_mut().is_some_and(|path| path.notified(now))
+    pub(crate) fn on_cnp(&mut self, now: u64) -> bool {
+        self.path_state
+            .as_mut()
+            .is_some_and(|path| path.on_cnp(now))
     }
 
     /// Returns the maximum number of unacknowledged packets.
     pub(crate) fn window(&self, core: &Core) -> u32 {
         let most = core.window();
-        self.path.as_ref().map_or(most, |path| path.window(most))
+        self.path_state
+            .as_ref()
+            .map_or(most, |path| path.window(most))
     }
 
     /// Returns the maximum number of responses that one READ request asks for.
     fn read_part(&self, core: &Core) -> u32 {
         let most = core.read_part();
-        match &self.path {
-            Some(_) => (self.window(core) / 2).max(LEAST_PART).min(most),
+        match &self.path_state {
+            Some(_) => (self.window(core) / 2).max(MIN_READ_PART).min(most),
             None => most,
         }
     }
 
     /// Notes a packet that is about to be sent in its turn.
-    fn note_sending(&mut self, packet: &mut Packet, is_new: bool, now: u64) {
+    fn on_send(&mut self, packet: &mut Packet, is_new: bool, now: u64) {
         let end = self.next_to_send();
-        if let Some(path) = &mut self.path {
-            path.sends(packet, end, is_new, now);
+        if let Some(path) = &mut self.path_state {
+            path.on_send(packet, end, is_new, now);
         }
     }
 }

@@ -8,29 +8,31 @@
 //! responses are pending, later acknowledgements and NAKs wait for them.
 //!
 //! This file checks the place of a request in the sequence, `execute.rs` executes it,
-//! `duplicate.rs` answers requests that were executed before, `keep.rs` keeps requests that arrive
-//! ahead of a gap, `place.rs` has ATOMIC WRITE and FLUSH, `answer.rs` sends answers, `refuse.rs`
+//! `duplicate.rs` answers requests that were executed before, `reassembly.rs` keeps requests that arrive
+//! ahead of a gap, `placement.rs` has ATOMIC WRITE and FLUSH, `respond.rs` sends answers, `refuse.rs`
 //! ends the connection, and `receives.rs` takes and flushes receives. Documentation/rules.md has
 //! the rules by clause.
 
-mod answer;
 mod duplicate;
 mod execute;
-mod keep;
-mod place;
+mod placement;
 mod prefetch;
+mod reassembly;
 mod receives;
 mod refuse;
+mod respond;
 mod xrc;
 
-use self::keep::AsksAlone;
-use super::store::Store;
+use self::reassembly::SelectiveRetransmission;
+use super::reassembly_buffer::ReassemblyBuffer;
 use super::{Core, QpState};
-use crate::host::{Access, AtomicOp, EventType, Host, KeyUse, RecvWqe, Syndrome, WcStatus};
-use crate::packet::{AethSyndrome, Feth, Kind, Lender, NakCode, Packet, Reth};
+use crate::host::{
+    AtomicOp, DecodedRecvWqe, EventType, Host, KeyAccess, KeyUse, Syndrome, WcStatus,
+};
+use crate::packet::{AethSyndrome, Feth, NakCode, Packet, PacketKind, ReadLease, Reth};
 use crate::psn;
 use crate::qp::credits;
-use crate::qp::owed::Owed;
+use crate::qp::pending_completion::PendingCompletion;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::rc::Rc;
@@ -40,23 +42,23 @@ const MAX_LENGTH: u32 = 1 << 31;
 
 /// A message whose last packet has not arrived.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Message {
+pub(super) enum MessageInProgress {
     Send,
     Write { reth: Reth },
 }
 
 /// A READ, atomic, ATOMIC WRITE or FLUSH that was executed: for its response, and for duplicates.
 #[derive(Clone, Copy, Debug)]
-struct Executed {
+struct ExecutedRequest {
     psn: u32,
     psns: u32,
     /// Protection domain of its memory.
     pd: u32,
-    body: Body,
+    op: ExecutedOp,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Body {
+enum ExecutedOp {
     Read(Reth),
     Atomic {
         addr: u64,
@@ -71,17 +73,17 @@ enum Body {
 
 /// A response that is to be sent.
 #[derive(Clone, Copy, Debug)]
-struct Answer {
-    to: Executed,
+struct PendingResponse {
+    request: ExecutedRequest,
     /// Number of response packets that were sent.
-    done: u32,
+    sent_packets: u32,
     /// True if the response is to a duplicate.
-    again: bool,
+    is_repeat: bool,
 }
 
 /// A refusal, which ends the connection after all earlier answers are sent.
 #[derive(Clone, Copy, Debug)]
-struct Refusal {
+struct RequestRefusal {
     psn: u32,
     /// Code of the NAK. None: the request is acknowledged.
     nak: Option<NakCode>,
@@ -95,33 +97,33 @@ struct Refusal {
 
 /// State of the NAK for the PSN expected, which is sent once for each gap (IBTA 9.7.5).
 #[derive(Clone, Copy, Debug)]
-enum Nak {
+enum NakState {
     NotSent,
     /// The NAK waits for the pending `answers`.
-    Due(AethSyndrome),
+    Pending(AethSyndrome),
     Sent {
         /// True if that PSN has not arrived. False if it has arrived and found no receive.
         gap: bool,
     },
 }
 
-impl Nak {
+impl NakState {
     /// True if the peer knows, or will know, why the PSN expected is not executed. If the reason is
     /// that the peer's own memory is gone, a later gap does not replace the reason.
-    fn is_told(self) -> bool {
-        !matches!(self, Nak::NotSent)
+    fn is_reported(self) -> bool {
+        !matches!(self, NakState::NotSent)
     }
 }
 
 /// The way in which this side ends the connection.
 #[derive(Clone, Copy, Debug)]
-enum End {
+enum ErrorState {
     None,
     /// The refusal waits for the pending `answers`, and packets that arrive meanwhile are dropped.
-    Due(Refusal),
+    Pending(RequestRefusal),
     /// In ERR: the NAK that ended the connection. It is repeated up to `repeats` times, for a peer
     /// that did not receive it.
-    Told {
+    NakSent {
         psn: u32,
         code: NakCode,
         repeats: u32,
@@ -129,7 +131,7 @@ enum End {
 }
 
 /// Reason why a packet was not executed.
-enum Stop {
+enum NotExecuted {
     /// The packet counts as lost, an RNR NAK answered it, or its refusal is pending.
     Dropped,
     /// The queue pair moves to ERR.
@@ -137,7 +139,7 @@ enum Stop {
 }
 
 /// Reason why a packet of a service that never answers was not executed.
-pub(super) enum Lost {
+pub(super) enum UnreliableDrop {
     /// The packet was counted as dropped.
     Counted,
     /// The queue pair moves to ERR, and its own side has a completion or an event.
@@ -153,35 +155,35 @@ pub(crate) struct Responder {
     /// Bytes of the present message that have arrived.
     pub(super) offset: u32,
     /// True if an acknowledgement waits for the pending `answers`.
-    ack_due: bool,
+    ack_pending: bool,
     /// Credit code that was sent last, or the one for "not used".
-    credits_told: u8,
-    asks_alone: AsksAlone,
-    pub(super) message: Option<Message>,
+    reported_credits: u8,
+    selective_retransmission: SelectiveRetransmission,
+    pub(super) message: Option<MessageInProgress>,
     /// Completion of the receive in `recv`, which was taken and is not complete.
-    pub(super) owed: Option<Owed>,
-    comm_est_due: bool,
-    last_wqe_due: bool,
-    nak: Nak,
+    pub(super) pending_completion: Option<PendingCompletion>,
+    comm_est_pending: bool,
+    last_wqe_pending: bool,
+    nak: NakState,
     /// Pending responses in PSN order.
-    answers: VecDeque<Answer>,
+    pending_responses: VecDeque<PendingResponse>,
     // Every packet needs the fields above, and only some packets need those below.
-    end: End,
+    error_state: ErrorState,
     pub(super) recv_capacity: u64,
-    pub(super) recv: RecvWqe,
+    pub(super) recv: DecodedRecvWqe,
     /// The last `max_dest_rd_atomic` READs and atomics, the newest last, with true if they were
     /// repeated.
-    memory: VecDeque<(Executed, bool)>,
+    executed_requests: VecDeque<(ExecutedRequest, bool)>,
     /// Permission of READ responses in flight to read memory. It also holds in ERR, because they
     /// were sent before.
-    lender: Rc<Lender>,
+    lease: Rc<ReadLease>,
     /// Requests that arrived ahead of a gap.
-    store: Option<Box<Store>>,
+    reassembly: Option<Box<ReassemblyBuffer>>,
 }
 
 impl Drop for Responder {
     fn drop(&mut self) {
-        self.lender.alive.set(false);
+        self.lease.alive.set(false);
     }
 }
 
@@ -192,20 +194,20 @@ impl Responder {
             msn: 0,
             message: None,
             offset: 0,
-            recv: RecvWqe::default(),
-            owed: None,
+            recv: DecodedRecvWqe::default(),
+            pending_completion: None,
             recv_capacity: 0,
-            answers: VecDeque::new(),
-            memory: VecDeque::new(),
-            ack_due: false,
-            nak: Nak::NotSent,
-            end: End::None,
-            credits_told: credits::INVALID,
-            lender: Rc::default(),
-            store: None,
-            asks_alone: AsksAlone::UNKNOWN,
-            comm_est_due: false,
-            last_wqe_due: false,
+            pending_responses: VecDeque::new(),
+            executed_requests: VecDeque::new(),
+            ack_pending: false,
+            nak: NakState::NotSent,
+            error_state: ErrorState::None,
+            reported_credits: credits::INVALID,
+            lease: Rc::default(),
+            reassembly: None,
+            selective_retransmission: SelectiveRetransmission::UNKNOWN,
+            comm_est_pending: false,
+            last_wqe_pending: false,
         }
     }
 
@@ -224,18 +226,18 @@ impl Responder {
     /// Takes the first PSN on INIT to RTR.
     pub(crate) fn start(&mut self, core: &Core) {
         self.expected_psn = core.attr.rq_psn;
-        self.comm_est_due = true;
+        self.comm_est_pending = true;
     }
 
     /// Drops all pending work on entry to ERR.
     pub(crate) fn abandon(&mut self) {
         self.message = None;
-        self.answers.clear();
-        self.ack_due = false;
-        self.nak = Nak::NotSent;
-        self.store = None;
+        self.pending_responses.clear();
+        self.ack_pending = false;
+        self.nak = NakState::NotSent;
+        self.reassembly = None;
         self.take_refusal();
-        self.last_wqe_due = true;
+        self.last_wqe_pending = true;
     }
 
     /// True if an unreliable service takes packets in this state.
@@ -247,9 +249,9 @@ impl Responder {
     }
 
     /// Reports COMM_EST once, for a packet that arrives in RTR.
-    pub(super) fn note_arrival<H: Host>(&mut self, core: &Core, host: &mut H) {
-        if core.state == QpState::Rtr && self.comm_est_due {
-            self.comm_est_due = false;
+    pub(super) fn on_arrival<H: Host>(&mut self, core: &Core, host: &mut H) {
+        if core.state == QpState::Rtr && self.comm_est_pending {
+            self.comm_est_pending = false;
             host.event(EventType::CommEst, None);
         }
     }
@@ -272,8 +274,8 @@ impl Responder {
                 return None;
             }
         }
-        self.note_arrival(core, host);
-        if self.is_ending() {
+        self.on_arrival(core, host);
+        if self.is_refusal_pending() {
             core.counters.dropped_state += 1;
             return None;
         }
@@ -284,28 +286,28 @@ impl Responder {
         if packet.psn != self.expected_psn {
             if !psn::is_behind(packet.psn, self.expected_psn) {
                 core.counters.out_of_sequence += u64::from(packet.psns);
-                return self.ahead(core, host, packet);
+                return self.on_out_of_order(core, host, packet);
             }
             let old = psn::ahead(self.expected_psn, packet.psn);
             if !is_data(&packet) || old >= packet.psns {
                 core.counters.duplicates += u64::from(packet.psns);
-                if self.asks_again(&packet) {
-                    return self.go_on(core, host, &packet);
+                if self.resumes_buffered(&packet) {
+                    return self.resume_buffered(core, host, &packet);
                 }
-                self.note_copy(&packet);
-                return self.duplicate(core, host, &packet);
+                self.on_duplicate_copy(&packet);
+                return self.on_duplicate(core, host, &packet);
             }
             core.counters.duplicates += u64::from(old);
             packet.trim_front(old, core.attr.path_mtu);
         }
-        let mut asked = asks(&packet);
-        let keeps = self.store.is_some();
-        let waits = keeps && self.close(&packet);
+        let mut asked = requests_ack(&packet);
+        let keeps = self.reassembly.is_some();
+        let waits = keeps && self.on_expected_request(&packet);
         let mut result = self.execute(core, host, packet);
         if waits {
-            self.forget_behind();
+            self.discard_duplicates();
         } else if keeps && result.is_ok() {
-            result = self.execute_kept(core, host, None, &mut asked);
+            result = self.execute_buffered(core, host, None, &mut asked);
         }
         self.finish(core, host, result, asked)
     }
@@ -317,7 +319,7 @@ impl Responder {
         &mut self,
         core: &mut Core,
         host: &mut H,
-        result: Result<(), Stop>,
+        result: Result<(), NotExecuted>,
         asked: bool,
     ) -> Option<Syndrome> {
         match result {
@@ -325,22 +327,22 @@ impl Responder {
             Ok(()) if core.is_doomed() => None,
             // The kept requests show the next gap. Its NAK acknowledges everything before the gap,
             // but the gap may close before the NAK is sent.
-            Ok(()) if self.keeps() && self.closed().is_none() => {
-                self.ack_due |= asked && !self.answers.is_empty();
-                self.nak(core, host, AethSyndrome::Nak(NakCode::Sequence));
+            Ok(()) if self.has_buffered() && self.closed_gap().is_none() => {
+                self.ack_pending |= asked && !self.pending_responses.is_empty();
+                self.send_nak(core, host, AethSyndrome::Nak(NakCode::Sequence));
                 None
             }
             Ok(()) => {
                 if asked {
-                    self.ack(core, host);
+                    self.send_ack(core, host);
                 }
                 None
             }
-            Err(Stop::Dropped) => {
-                self.store = None;
+            Err(NotExecuted::Dropped) => {
+                self.reassembly = None;
                 None
             }
-            Err(Stop::Error(cause)) => Some(cause),
+            Err(NotExecuted::Error(cause)) => Some(cause),
         }
     }
 
@@ -351,39 +353,42 @@ impl Responder {
         core: &mut Core,
         host: &mut H,
         packet: Packet,
-    ) -> Result<(), Stop> {
-        self.nak = Nak::NotSent;
+    ) -> Result<(), NotExecuted> {
+        self.nak = NakState::NotSent;
         self.find_xrc_srq(core, host, &packet)?;
         match packet.kind {
-            Kind::Send(tail) => self.send(core, host, &packet, tail),
-            Kind::Write { reth, imm } => self.write_parts(core, host, packet, reth, imm),
-            Kind::ReadRequest(reth) => self.read(core, host, &packet, reth),
-            Kind::Atomic { addr, rkey, op } => self.atomic(core, host, &packet, addr, rkey, op),
-            Kind::AtomicWrite(reth) => self.atomic_write(core, host, &packet, reth),
-            Kind::Flush(feth, reth) => self.flush_memory(core, host, &packet, feth, reth),
+            PacketKind::Send(tail) => self.send(core, host, &packet, tail),
+            PacketKind::Write { reth, imm } => self.write_parts(core, host, packet, reth, imm),
+            PacketKind::ReadRequest(reth) => self.read(core, host, &packet, reth),
+            PacketKind::Atomic { addr, rkey, op } => {
+                self.atomic(core, host, &packet, addr, rkey, op)
+            }
+            PacketKind::AtomicWrite(reth) => self.atomic_write(core, host, &packet, reth),
+            PacketKind::Flush(feth, reth) => self.flush_memory(core, host, &packet, feth, reth),
             // A reserved or unsupported opcode is an invalid request (IBTA 9.7.4.1, 9.9.3 class C).
-            Kind::Unknown(_) => {
+            PacketKind::Unknown(_) => {
                 Err(self.refuse_request(core, host, packet.psn, Syndrome::RequestOpcode))
             }
-            Kind::ReadResponse(_) | Kind::Ack(_) | Kind::AtomicResponse(..) | Kind::Cnp => {
-                Err(Stop::Dropped)
-            }
+            PacketKind::ReadResponse(_)
+            | PacketKind::Ack(_)
+            | PacketKind::AtomicResponse(..)
+            | PacketKind::Cnp => Err(NotExecuted::Dropped),
         }
     }
 }
 
 /// True if a request is a SEND or WRITE.
 fn is_data(packet: &Packet) -> bool {
-    matches!(packet.kind, Kind::Send(_) | Kind::Write { .. })
+    matches!(packet.kind, PacketKind::Send(_) | PacketKind::Write { .. })
 }
 
 /// True if a request asks for an acknowledgement. A READ or atomic is acknowledged by its response.
-fn asks(packet: &Packet) -> bool {
+fn requests_ack(packet: &Packet) -> bool {
     packet.ack_req && is_data(packet)
 }
 
 /// Returns the use of memory of a protection domain that a request asks for.
-fn remote_use(core: &Core, pd: u32, reth: &Reth, access: Access) -> KeyUse {
+fn remote_key_use(core: &Core, pd: u32, reth: &Reth, access: KeyAccess) -> KeyUse {
     KeyUse {
         pd,
         owner: core.config.owner,

@@ -6,10 +6,10 @@
 //! E). An invalid request is dropped and counted (class D), and the queue pair stays up. Only a
 //! receive that cannot be used moves the queue pair to ERR (class A).
 
-use super::responder::{Lost, Message, Responder};
+use super::responder::{MessageInProgress, Responder, UnreliableDrop};
 use super::Core;
-use crate::host::{Access, CopyFault, Host, KeyUse, Syndrome, Target, WcOpcode, WcStatus};
-use crate::packet::{Kind, Packet, Payload, Reth, SendTail};
+use crate::host::{CopyFault, CopyTarget, Host, KeyAccess, KeyUse, Syndrome, WcOpcode, WcStatus};
+use crate::packet::{Packet, PacketKind, Payload, Reth, SendTail};
 use crate::psn;
 use verbena_abi::ctx::access;
 
@@ -27,7 +27,7 @@ pub(super) fn receive<H: Host>(
         core.counters.dropped_state += 1;
         return None;
     }
-    resp.note_arrival(core, host);
+    resp.on_arrival(core, host);
     if packet.psn != resp.expected_psn {
         core.counters.out_of_sequence += u64::from(packet.psns);
         abandon(core, resp, host);
@@ -46,11 +46,11 @@ pub(super) fn receive<H: Host>(
     resp.expected_psn = next;
     match result {
         Ok(()) => None,
-        Err(Lost::Counted) => {
+        Err(UnreliableDrop::Counted) => {
             abandon(core, resp, host);
             None
         }
-        Err(Lost::Error(cause)) => Some(cause),
+        Err(UnreliableDrop::Error(cause)) => Some(cause),
     }
 }
 
@@ -60,14 +60,14 @@ fn abandon<H: Host>(core: &mut Core, resp: &mut Responder, host: &mut H) {
     if resp.message.take().is_some() {
         core.counters.aborted_messages += 1;
     }
-    if resp.owed.is_some() && core.config.has_srq {
+    if resp.pending_completion.is_some() && core.config.has_srq {
         resp.fail_recv(core, host, WcStatus::RemAbortErr, Syndrome::Aborted);
     }
 }
 
-fn invalid(core: &mut Core) -> Lost {
+fn invalid(core: &mut Core) -> UnreliableDrop {
     core.counters.dropped_invalid += 1;
-    Lost::Counted
+    UnreliableDrop::Counted
 }
 
 fn execute<H: Host>(
@@ -75,12 +75,12 @@ fn execute<H: Host>(
     resp: &mut Responder,
     host: &mut H,
     mut packet: Packet,
-) -> Result<(), Lost> {
+) -> Result<(), UnreliableDrop> {
     match packet.kind {
-        Kind::Send(tail) if !matches!(tail, SendTail::Invalidate(_)) => {
+        PacketKind::Send(tail) if !matches!(tail, SendTail::Invalidate(_)) => {
             send(core, resp, host, &packet, tail)
         }
-        Kind::Write { reth, imm } => {
+        PacketKind::Write { reth, imm } => {
             // The immediate belongs to the last packet alone.
             if imm.is_some() && packet.psns > 1 {
                 let count = packet.psns.saturating_sub(1);
@@ -100,13 +100,13 @@ fn send<H: Host>(
     host: &mut H,
     packet: &Packet,
     tail: SendTail,
-) -> Result<(), Lost> {
-    let in_order = packet.first || matches!(resp.message, Some(Message::Send));
-    if !in_order || !Responder::fits(core, packet) {
+) -> Result<(), UnreliableDrop> {
+    let in_order = packet.first || matches!(resp.message, Some(MessageInProgress::Send));
+    if !in_order || !Responder::has_valid_length(core, packet) {
         return Err(invalid(core));
     }
     if packet.first {
-        resp.take_silently(core, host)?;
+        resp.require_recv_unacknowledged(core, host)?;
     }
     let room = resp.recv_capacity.min(MAX_LENGTH.into());
     let room = room.saturating_sub(resp.offset.into());
@@ -122,12 +122,12 @@ fn send<H: Host>(
         if core.config.has_srq {
             resp.fail_recv(core, host, WcStatus::LocLenErr, Syndrome::RecvTooSmall);
         }
-        return Err(Lost::Counted);
+        return Err(UnreliableDrop::Counted);
     }
     scatter(core, resp, host, &packet.payload)?;
     let length = resp.offset.saturating_add(packet.payload.len());
-    resp.message = Some(Message::Send);
-    resp.executed(packet);
+    resp.message = Some(MessageInProgress::Send);
+    resp.on_executed(packet);
     if packet.last {
         let imm = match tail {
             SendTail::Imm(imm) => Some(imm),
@@ -153,11 +153,11 @@ fn scatter<H: Host>(
     resp: &mut Responder,
     host: &mut H,
     payload: &Payload,
-) -> Result<(), Lost> {
+) -> Result<(), UnreliableDrop> {
     if payload.is_empty() {
         return Ok(());
     }
-    let target = Target::Scatter {
+    let target = CopyTarget::Scatter {
         pd: resp.recv.pd,
         privileged: resp.recv.privileged,
         sges: &resp.recv.sges,
@@ -167,7 +167,7 @@ fn scatter<H: Host>(
         Ok(()) => Ok(()),
         Err(CopyFault::Target(cause)) => {
             resp.fail_recv(core, host, WcStatus::LocProtErr, cause);
-            Err(Lost::Error(cause))
+            Err(UnreliableDrop::Error(cause))
         }
         // A payload that cannot be read counts as lost.
         Err(CopyFault::Source(_)) => Err(invalid(core)),
@@ -181,10 +181,10 @@ fn write<H: Host>(
     packet: &Packet,
     reth: Option<Reth>,
     imm: Option<[u8; 4]>,
-) -> Result<(), Lost> {
+) -> Result<(), UnreliableDrop> {
     let reth = match (resp.message, reth) {
         (_, Some(reth)) if packet.first => reth,
-        (Some(Message::Write { reth }), None) if !packet.first => reth,
+        (Some(MessageInProgress::Write { reth }), None) if !packet.first => reth,
         _ => return Err(invalid(core)),
     };
     let length = packet.payload.len();
@@ -196,7 +196,7 @@ fn write<H: Host>(
     };
     if !whole
         || reth.length > MAX_LENGTH
-        || !Responder::fits(core, packet)
+        || !Responder::has_valid_length(core, packet)
         || core.attr.access_flags & access::REMOTE_WRITE == 0
     {
         return Err(invalid(core));
@@ -209,7 +209,7 @@ fn write<H: Host>(
             key: reth.rkey,
             addr: reth.addr,
             length: u64::from(reth.length),
-            access: Access::RemoteWrite,
+            access: KeyAccess::RemoteWrite,
         };
         if host.check(&key).is_err() {
             return Err(invalid(core));
@@ -217,10 +217,10 @@ fn write<H: Host>(
     }
     // UC has no retransmission, so a refused request takes no receive.
     if imm.is_some() {
-        resp.take_silently(core, host)?;
+        resp.require_recv_unacknowledged(core, host)?;
     }
     if length > 0 {
-        let target = Target::Region {
+        let target = CopyTarget::Region {
             pd: core.config.pd,
             owner: core.config.owner,
             key: reth.rkey,
@@ -230,8 +230,8 @@ fn write<H: Host>(
             return Err(invalid(core));
         }
     }
-    resp.message = Some(Message::Write { reth });
-    resp.executed(packet);
+    resp.message = Some(MessageInProgress::Write { reth });
+    resp.on_executed(packet);
     if imm.is_some() {
         resp.complete_recv(
             core,

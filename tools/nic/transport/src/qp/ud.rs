@@ -4,12 +4,12 @@
 //! left. A receiver never answers, and drops and counts the datagrams that it cannot take.
 
 use super::requester::Requester;
-use super::responder::{Lost, Responder};
+use super::responder::{Responder, UnreliableDrop};
 use super::{Budget, Core, QpState, QpType};
 use crate::host::{
-    Completion, CopyFault, DatagramSource, Host, Source, Syndrome, Target, WcStatus,
+    CopyFault, CopySource, CopyTarget, DatagramSource, Host, Syndrome, WcStatus, WorkCompletion,
 };
-use crate::packet::{Kind, Packet, SendTail};
+use crate::packet::{Packet, PacketKind, SendTail};
 
 /// Bytes before the payload in a receive's buffers: room for a GRH.
 pub const GRH_BYTES: u32 = 40;
@@ -28,7 +28,7 @@ pub(crate) fn run<H: Host>(
         if budget.is_spent() {
             return Ok(true);
         }
-        match req.datagram(core, host)? {
+        match req.send_datagram(core, host)? {
             Some(length) => budget.spend(length),
             None => break,
         }
@@ -49,8 +49,8 @@ pub(crate) fn receive<H: Host>(
     }
     // A datagram is a SEND of one packet, with or without immediate (IBTA 9.8.3).
     let imm = match packet.kind {
-        Kind::Send(SendTail::None) => None,
-        Kind::Send(SendTail::Imm(imm)) => Some(imm),
+        PacketKind::Send(SendTail::None) => None,
+        PacketKind::Send(SendTail::Imm(imm)) => Some(imm),
         _ => return invalid(core),
     };
     let Some(datagram) = packet.datagram.as_deref() else {
@@ -68,10 +68,10 @@ pub(crate) fn receive<H: Host>(
         core.counters.dropped_qkey += 1;
         return None;
     }
-    match resp.take_silently(core, host) {
+    match resp.require_recv_unacknowledged(core, host) {
         Ok(()) => {}
-        Err(Lost::Counted) => return None,
-        Err(Lost::Error(cause)) => return Some(cause),
+        Err(UnreliableDrop::Counted) => return None,
+        Err(UnreliableDrop::Error(cause)) => return Some(cause),
     }
     let length = packet.payload.len().saturating_add(GRH_BYTES);
     if u64::from(length) > resp.recv_capacity {
@@ -83,13 +83,13 @@ pub(crate) fn receive<H: Host>(
         }
         return None;
     }
-    let target = |offset| Target::Scatter {
+    let target = |offset| CopyTarget::Scatter {
         pd: resp.recv.pd,
         privileged: resp.recv.privileged,
         sges: &resp.recv.sges,
         offset,
     };
-    let mut copied = host.copy(target(0), Source::Bytes(&datagram.grh));
+    let mut copied = host.copy(target(0), CopySource::Bytes(&datagram.grh));
     if copied.is_ok() && !packet.payload.is_empty() {
         copied = host.copy(target(GRH_BYTES), packet.payload.source());
     }
@@ -108,8 +108,8 @@ pub(crate) fn receive<H: Host>(
             return invalid(core);
         }
     }
-    let owed = resp.owed.take()?;
-    let completion = Completion {
+    let owed = resp.pending_completion.take()?;
+    let completion = WorkCompletion {
         byte_len: length,
         imm,
         solicited: packet.solicited,
@@ -117,7 +117,7 @@ pub(crate) fn receive<H: Host>(
             qpn: packet.src_qpn,
             path: datagram.path,
         }),
-        ..owed.succeeded()
+        ..owed.success()
     };
     core.complete(host, &completion);
     None

@@ -9,7 +9,7 @@
 //!
 //! # Fairness
 //!
-//! [`Ready`] returns slots in turn, group by group, so a group with many slots has as many turns as
+//! [`ReadyQueue`] returns slots in turn, group by group, so a group with many slots has as many turns as
 //! a group with few. In its turn a queue pair gets a [`Budget`](crate::Budget), whose bytes limit
 //! the time for which a large message delays other queue pairs. With n queue pairs ready in one
 //! group, each has its next turn after n - 1 others, so a message of one packet waits for at most
@@ -18,15 +18,15 @@
 //!
 //! # Timers
 //!
-//! [`Wheel`] keeps one deadline for each slot. A deadline never expires early, and it expires late
-//! by less than [`wheel::GRANULARITY_NS`]. A deadline may be any time that fits 64 bits of
+//! [`TimerWheel`] keeps one deadline for each slot. A deadline never expires early, and it expires late
+//! by less than [`timer_wheel::GRANULARITY_NS`]. A deadline may be any time that fits 64 bits of
 //! nanoseconds.
 
-mod ready;
-pub mod wheel;
+mod ready_queue;
+pub mod timer_wheel;
 
-pub use ready::Ready;
-pub use wheel::Wheel;
+pub use ready_queue::ReadyQueue;
+pub use timer_wheel::TimerWheel;
 
 /// Number that stands for no slot or group.
 const NONE: u32 = u32::MAX;

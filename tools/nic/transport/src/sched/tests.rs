@@ -2,20 +2,20 @@
 
 //! Tests of the queue and of the timer wheel. Two of them compare each with a simple model.
 
-use super::wheel::GRANULARITY_NS;
+use super::timer_wheel::GRANULARITY_NS;
 use super::*;
 use alloc::collections::{BTreeMap, VecDeque};
 use std::vec::Vec;
 use verbena_lab_transport::Rng;
 
-/// Model of [`Ready`]: a ring of groups, and a list of slots for each group.
+/// Model of [`ReadyQueue`]: a ring of groups, and a list of slots for each group.
 #[derive(Default)]
-struct Model {
+struct ReadyQueueModel {
     ring: VecDeque<u32>,
     lists: BTreeMap<u32, VecDeque<u32>>,
 }
 
-impl Model {
+impl ReadyQueueModel {
     fn contains(&self, slot: u32) -> bool {
         self.lists.values().any(|list| list.contains(&slot))
     }
@@ -58,7 +58,7 @@ impl Model {
 fn the_queue_behaves_like_its_model() {
     for seed in 0..50 {
         let mut rng = Rng::new(seed);
-        let (mut queue, mut model) = (Ready::new(), Model::default());
+        let (mut queue, mut model) = (ReadyQueue::new(), ReadyQueueModel::default());
         for _ in 0..400 {
             let slot = rng.below(20) as u32;
             // A slot belongs to one group.
@@ -85,7 +85,7 @@ fn the_queue_behaves_like_its_model() {
 #[test]
 fn the_next_turns_are_known() {
     for groups in [1, 4, 9] {
-        let mut queue = Ready::new();
+        let mut queue = ReadyQueue::new();
         for slot in 0..9 {
             queue.push(slot % groups, slot);
         }
@@ -93,12 +93,12 @@ fn the_next_turns_are_known() {
         let turns = [(); 4].map(|()| queue.pop());
         assert_eq!(ahead, turns, "{groups} groups");
     }
-    assert_eq!(Ready::new().ahead(), [None; 3]);
+    assert_eq!(ReadyQueue::new().ahead(), [None; 3]);
 }
 
 #[test]
 fn a_group_with_many_slots_gets_no_more_turns() {
-    let mut queue = Ready::new();
+    let mut queue = ReadyQueue::new();
     for slot in 0..100 {
         queue.push(0, slot);
     }
@@ -114,7 +114,7 @@ fn a_group_with_many_slots_gets_no_more_turns() {
 
 #[test]
 fn every_slot_has_its_turn_before_one_has_two() {
-    let mut queue = Ready::new();
+    let mut queue = ReadyQueue::new();
     for slot in 0..10 {
         queue.push(0, slot);
     }
@@ -141,7 +141,7 @@ fn passed(model: &BTreeMap<u32, u64>, now: u64) -> Vec<u32> {
 fn the_wheel_behaves_like_its_model() {
     for seed in 0..200 {
         let mut rng = Rng::new(seed);
-        let (mut wheel, mut model) = (Wheel::new(), BTreeMap::new());
+        let (mut wheel, mut model) = (TimerWheel::new(), BTreeMap::new());
         // A quarter of the seeds begins shortly before high bits of the clock change.
         let mut now = match seed % 4 {
             0 => 0,
@@ -185,7 +185,7 @@ fn the_wheel_behaves_like_its_model() {
 
 #[test]
 fn a_deadline_needs_few_wakeups_and_is_not_late() {
-    let mut wheel = Wheel::new();
+    let mut wheel = TimerWheel::new();
     for at in [
         1,
         10_000,
@@ -207,13 +207,13 @@ fn a_deadline_needs_few_wakeups_and_is_not_late() {
             }
         }
         assert!(wakes <= 9, "{wakes}");
-        wheel = Wheel::new();
+        wheel = TimerWheel::new();
     }
 }
 
 #[test]
 fn a_deadline_in_the_last_nanosecond_is_accepted() {
-    let mut wheel = Wheel::new();
+    let mut wheel = TimerWheel::new();
     wheel.set(0, u64::MAX);
     assert_eq!(wheel.pop(u64::MAX - 2 * GRANULARITY_NS), None);
     assert!(wheel.next_deadline().is_some());

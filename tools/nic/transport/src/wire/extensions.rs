@@ -2,10 +2,10 @@
 
 //! The headers between BTH and payload together, in the order of the table of opcodes.
 
-use super::opcode::{Header, Operation, Row};
+use super::opcode::{ExtensionHeader, OpcodeRow, Operation};
 use super::{aeth, atomic_ack_eth, atomic_eth, deth, feth, ieth, imm_dt, reth, xrceth, Malformed};
 use crate::host::AtomicOp;
-use crate::packet::{Kind, Packet, SendTail, Transport};
+use crate::packet::{Packet, PacketKind, SendTail, Transport};
 use alloc::vec::Vec;
 
 /// Maximum number of bytes of these headers together: XRCETH and AtomicETH.
@@ -38,7 +38,7 @@ impl Repr {
     /// Reads these headers from the start of `bytes` and adds them. Returns the bytes after them.
     pub fn parse<'a>(
         &mut self,
-        headers: &[Header],
+        headers: &[ExtensionHeader],
         mut bytes: &'a [u8],
     ) -> Result<&'a [u8], Malformed> {
         macro_rules! read {
@@ -50,15 +50,15 @@ impl Repr {
         }
         for header in headers {
             match header {
-                Header::Deth => read!(deth),
-                Header::Reth => read!(reth),
-                Header::AtomicEth => read!(atomic_eth),
-                Header::Aeth => read!(aeth),
-                Header::AtomicAckEth => read!(atomic_ack_eth),
-                Header::ImmDt => read!(imm_dt),
-                Header::Ieth => read!(ieth),
-                Header::Xrceth => read!(xrceth),
-                Header::Feth => read!(feth),
+                ExtensionHeader::Deth => read!(deth),
+                ExtensionHeader::Reth => read!(reth),
+                ExtensionHeader::AtomicEth => read!(atomic_eth),
+                ExtensionHeader::Aeth => read!(aeth),
+                ExtensionHeader::AtomicAckEth => read!(atomic_ack_eth),
+                ExtensionHeader::ImmDt => read!(imm_dt),
+                ExtensionHeader::Ieth => read!(ieth),
+                ExtensionHeader::Xrceth => read!(xrceth),
+                ExtensionHeader::Feth => read!(feth),
             }
         }
         Ok(bytes)
@@ -66,7 +66,7 @@ impl Repr {
 
     /// Appends these headers to `out`. A missing header is written as zeros, so that a frame always
     /// has the length that its opcode requires.
-    pub fn emit(&self, headers: &[Header], out: &mut Vec<u8>) {
+    pub fn emit(&self, headers: &[ExtensionHeader], out: &mut Vec<u8>) {
         for header in headers {
             let start = out.len();
             out.resize(start.saturating_add(header.length()), 0);
@@ -81,15 +81,15 @@ impl Repr {
                 };
             }
             match header {
-                Header::Deth => write!(deth),
-                Header::Reth => write!(reth),
-                Header::AtomicEth => write!(atomic_eth),
-                Header::Aeth => write!(aeth),
-                Header::AtomicAckEth => write!(atomic_ack_eth),
-                Header::ImmDt => write!(imm_dt),
-                Header::Ieth => write!(ieth),
-                Header::Xrceth => write!(xrceth),
-                Header::Feth => write!(feth),
+                ExtensionHeader::Deth => write!(deth),
+                ExtensionHeader::Reth => write!(reth),
+                ExtensionHeader::AtomicEth => write!(atomic_eth),
+                ExtensionHeader::Aeth => write!(aeth),
+                ExtensionHeader::AtomicAckEth => write!(atomic_ack_eth),
+                ExtensionHeader::ImmDt => write!(imm_dt),
+                ExtensionHeader::Ieth => write!(ieth),
+                ExtensionHeader::Xrceth => write!(xrceth),
+                ExtensionHeader::Feth => write!(feth),
             }
         }
     }
@@ -106,22 +106,22 @@ impl Repr {
             ..Self::default()
         };
         match packet.kind {
-            Kind::Send(SendTail::None) | Kind::Cnp | Kind::Unknown(_) => {}
-            Kind::Send(SendTail::Imm(data)) => all.imm_dt = Some(imm_dt::Repr { data }),
-            Kind::Send(SendTail::Invalidate(rkey)) => all.ieth = Some(ieth::Repr { rkey }),
-            Kind::Write { reth, imm } => {
+            PacketKind::Send(SendTail::None) | PacketKind::Cnp | PacketKind::Unknown(_) => {}
+            PacketKind::Send(SendTail::Imm(data)) => all.imm_dt = Some(imm_dt::Repr { data }),
+            PacketKind::Send(SendTail::Invalidate(rkey)) => all.ieth = Some(ieth::Repr { rkey }),
+            PacketKind::Write { reth, imm } => {
                 all.reth = reth;
                 all.imm_dt = imm.map(|data| imm_dt::Repr { data });
             }
-            Kind::ReadRequest(reth) | Kind::AtomicWrite(reth) => all.reth = Some(reth),
-            Kind::Flush(feth, reth) => (all.feth, all.reth) = (Some(feth), Some(reth)),
-            Kind::ReadResponse(aeth) => all.aeth = aeth,
-            Kind::Ack(aeth) => all.aeth = Some(aeth),
-            Kind::AtomicResponse(aeth, original) => {
+            PacketKind::ReadRequest(reth) | PacketKind::AtomicWrite(reth) => all.reth = Some(reth),
+            PacketKind::Flush(feth, reth) => (all.feth, all.reth) = (Some(feth), Some(reth)),
+            PacketKind::ReadResponse(aeth) => all.aeth = aeth,
+            PacketKind::Ack(aeth) => all.aeth = Some(aeth),
+            PacketKind::AtomicResponse(aeth, original) => {
                 all.aeth = Some(aeth);
                 all.atomic_ack_eth = Some(atomic_ack_eth::Repr { original });
             }
-            Kind::Atomic { addr, rkey, op } => {
+            PacketKind::Atomic { addr, rkey, op } => {
                 all.atomic_eth = Some(atomic_eth::Repr::new(addr, rkey, op));
             }
         }
@@ -129,9 +129,9 @@ impl Repr {
     }
 
     /// Returns the operation of a packet with the opcode of this row and these headers.
-    pub fn kind(&self, row: &Row) -> Result<Kind, Malformed> {
+    pub fn kind(&self, row: &OpcodeRow) -> Result<PacketKind, Malformed> {
         let atomic = |op: fn(&atomic_eth::Repr) -> AtomicOp| {
-            self.atomic_eth.as_ref().map(|header| Kind::Atomic {
+            self.atomic_eth.as_ref().map(|header| PacketKind::Atomic {
                 addr: header.addr,
                 rkey: header.rkey,
                 op: op(header),
@@ -139,27 +139,29 @@ impl Repr {
         };
         let imm = self.imm_dt.map(|header| header.data);
         match row.operation {
-            Operation::Send => Some(Kind::Send(match (imm, self.ieth) {
+            Operation::Send => Some(PacketKind::Send(match (imm, self.ieth) {
                 (Some(imm), _) => SendTail::Imm(imm),
                 (None, Some(header)) => SendTail::Invalidate(header.rkey),
                 (None, None) => SendTail::None,
             })),
-            Operation::Write => Some(Kind::Write {
+            Operation::Write => Some(PacketKind::Write {
                 reth: self.reth,
                 imm,
             }),
-            Operation::ReadRequest => self.reth.map(Kind::ReadRequest),
-            Operation::ReadResponse => Some(Kind::ReadResponse(self.aeth)),
-            Operation::Acknowledge => self.aeth.map(Kind::Ack),
+            Operation::ReadRequest => self.reth.map(PacketKind::ReadRequest),
+            Operation::ReadResponse => Some(PacketKind::ReadResponse(self.aeth)),
+            Operation::Acknowledge => self.aeth.map(PacketKind::Ack),
             Operation::AtomicAcknowledge => match (self.aeth, self.atomic_ack_eth) {
-                (Some(aeth), Some(header)) => Some(Kind::AtomicResponse(aeth, header.original)),
+                (Some(aeth), Some(header)) => {
+                    Some(PacketKind::AtomicResponse(aeth, header.original))
+                }
                 _ => None,
             },
             Operation::CompareSwap => atomic(atomic_eth::Repr::compare_swap),
             Operation::FetchAdd => atomic(atomic_eth::Repr::fetch_add),
-            Operation::AtomicWrite => self.reth.map(Kind::AtomicWrite),
+            Operation::AtomicWrite => self.reth.map(PacketKind::AtomicWrite),
             Operation::Flush => match (self.feth, self.reth) {
-                (Some(feth), Some(reth)) => Some(Kind::Flush(feth, reth)),
+                (Some(feth), Some(reth)) => Some(PacketKind::Flush(feth, reth)),
                 _ => None,
             },
             Operation::NotServed => None,
@@ -195,7 +197,7 @@ mod tests {
             }),
             ..Repr::default()
         };
-        let headers = [Header::Reth, Header::ImmDt];
+        let headers = [ExtensionHeader::Reth, ExtensionHeader::ImmDt];
         let mut bytes = std::vec![];
         repr.emit(&headers, &mut bytes);
         // The missing immediate data is emitted as zeros.

@@ -4,7 +4,7 @@
 
 use super::{bth, deth, ethernet, extensions, icrc, imm_dt, ipv4, ipv6, opcode, udp, vlan};
 use super::{put, split, Malformed, Path};
-use crate::packet::{Datagram, Kind, Packet, Payload, Transport};
+use crate::packet::{DatagramHeaders, Packet, PacketKind, Payload, Transport};
 use crate::pool::Pool;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -36,7 +36,7 @@ pub fn peek(bytes: &[u8]) -> Option<Path> {
 }
 
 /// Ethernet and IP headers of a frame.
-struct Layers<'a> {
+struct LowerLayers<'a> {
     /// Path of the frame, without its UDP source port.
     path: Path,
     /// Packet from its IP header on.
@@ -45,7 +45,7 @@ struct Layers<'a> {
     segment: &'a [u8],
 }
 
-fn layers(bytes: &[u8]) -> Result<Layers<'_>, Malformed> {
+fn layers(bytes: &[u8]) -> Result<LowerLayers<'_>, Malformed> {
     let view = ethernet::View::new(bytes)?;
     let ethernet = ethernet::Repr::parse(view)?;
     let mut path = Path {
@@ -75,7 +75,7 @@ fn layers(bytes: &[u8]) -> Result<Layers<'_>, Malformed> {
         }
         _ => return Err(Malformed::EtherType),
     };
-    Ok(Layers {
+    Ok(LowerLayers {
         path,
         packet,
         segment,
@@ -109,14 +109,14 @@ pub fn parse_in(buffer: &Rc<Vec<u8>>, pool: &mut Pool) -> Result<Frame, Malforme
 }
 
 /// A frame whose packet has neither its payload nor the headers of a datagram yet.
-struct Parts<'a> {
+struct ParsedFrame<'a> {
     frame: Frame,
-    datagram: Option<Datagram>,
+    datagram: Option<DatagramHeaders>,
     payload: &'a [u8],
 }
 
-fn parse_parts(bytes: &[u8]) -> Result<Parts<'_>, Malformed> {
-    let Layers {
+fn parse_parts(bytes: &[u8]) -> Result<ParsedFrame<'_>, Malformed> {
+    let LowerLayers {
         mut path,
         packet: ip,
         segment,
@@ -150,7 +150,7 @@ fn parse_parts(bytes: &[u8]) -> Result<Parts<'_>, Malformed> {
         put(&mut datagram.grh, from, ip.get(..length).unwrap_or(&[]));
         datagram.path = path;
     }
-    Ok(Parts {
+    Ok(ParsedFrame {
         frame: Frame { path, packet },
         datagram,
         payload,
@@ -161,7 +161,9 @@ fn split_icrc(bytes: &[u8]) -> Result<(&[u8], &[u8; icrc::LEN]), Malformed> {
     bytes.split_last_chunk().ok_or(Malformed::Truncated)
 }
 
-fn parse_transport(view: bth::View<'_>) -> Result<(Packet, Option<Datagram>, &[u8]), Malformed> {
+fn parse_transport(
+    view: bth::View<'_>,
+) -> Result<(Packet, Option<DatagramHeaders>, &[u8]), Malformed> {
     let bth = bth::Repr::parse(view)?;
     if opcode::is_refused(bth.opcode) {
         return Ok((refused(bth, view.payload())?, None, &[]));
@@ -169,7 +171,7 @@ fn parse_transport(view: bth::View<'_>) -> Result<(Packet, Option<Datagram>, &[u
     if bth.opcode == opcode::CNP {
         // 16 reserved bytes follow the BTH of a CNP (A17.9.3).
         return match view.payload().len() {
-            opcode::CNP_PAYLOAD => Ok((packet(bth, Transport::Rc, Kind::Cnp), None, &[])),
+            opcode::CNP_PAYLOAD => Ok((packet(bth, Transport::Rc, PacketKind::Cnp), None, &[])),
             _ => Err(Malformed::Length),
         };
     }
@@ -194,15 +196,15 @@ fn parse_transport(view: bth::View<'_>) -> Result<(Packet, Option<Datagram>, &[u
         srqn: headers.xrceth.map_or(0, |xrceth| xrceth.srqn),
         ..packet(bth, transport, kind)
     };
-    let datagram = headers.deth.map(|deth| Datagram {
+    let datagram = headers.deth.map(|deth| DatagramHeaders {
         qkey: deth.qkey,
-        ..Datagram::default()
+        ..DatagramHeaders::default()
     });
     Ok((packet, datagram, rest.get(..length).unwrap_or(&[])))
 }
 
 /// Returns the single packet of a message, with the fields of its BTH.
-fn packet(bth: bth::Repr, transport: Transport, kind: Kind) -> Packet {
+fn packet(bth: bth::Repr, transport: Transport, kind: PacketKind) -> Packet {
     Packet {
         transport,
         kind,
@@ -231,7 +233,7 @@ fn refused(bth: bth::Repr, rest: &[u8]) -> Result<Packet, Malformed> {
     {
         return Err(Malformed::Length);
     }
-    let kind = Kind::Unknown(bth.opcode & opcode::OPERATION);
+    let kind = PacketKind::Unknown(bth.opcode & opcode::OPERATION);
     let transport = match bth.opcode & !opcode::OPERATION {
         opcode::service::XRC => Transport::Xrc,
         _ => Transport::Rc,
@@ -261,7 +263,7 @@ pub fn emit<E>(
         let headers = extensions::Repr::of(packet);
         headers.emit(service.headers_of(row), out);
         headers.emit(row.headers, out);
-    } else if packet.kind == Kind::Cnp {
+    } else if packet.kind == PacketKind::Cnp {
         out.resize(out.len().saturating_add(opcode::CNP_PAYLOAD), 0);
     }
     let payload_at = out.len();

@@ -5,7 +5,7 @@
 //! use the table, and no other code contains the order of the headers.
 
 use crate::host::AtomicOp;
-use crate::packet::{Kind, Packet, SendTail, Transport};
+use crate::packet::{Packet, PacketKind, SendTail, Transport};
 
 /// Operations: the lower five bits of an opcode.
 #[allow(missing_docs)]
@@ -65,7 +65,7 @@ pub const OPERATION: u8 = 0x1f;
 
 /// A header that may follow the BTH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Header {
+pub enum ExtensionHeader {
     /// Datagram extended transport header (DETH).
     Deth,
     /// XRC extended transport header (XRCETH).
@@ -86,24 +86,24 @@ pub enum Header {
     Feth,
 }
 
-impl Header {
+impl ExtensionHeader {
     /// Returns the number of bytes of the header.
     pub const fn length(self) -> usize {
         match self {
-            Header::Deth => super::deth::LEN,
-            Header::Reth => super::reth::LEN,
-            Header::AtomicEth => super::atomic_eth::LEN,
-            Header::Aeth => super::aeth::LEN,
-            Header::AtomicAckEth => super::atomic_ack_eth::LEN,
-            Header::ImmDt => super::imm_dt::LEN,
-            Header::Ieth => super::ieth::LEN,
-            Header::Xrceth => super::xrceth::LEN,
-            Header::Feth => super::feth::LEN,
+            ExtensionHeader::Deth => super::deth::LEN,
+            ExtensionHeader::Reth => super::reth::LEN,
+            ExtensionHeader::AtomicEth => super::atomic_eth::LEN,
+            ExtensionHeader::Aeth => super::aeth::LEN,
+            ExtensionHeader::AtomicAckEth => super::atomic_ack_eth::LEN,
+            ExtensionHeader::ImmDt => super::imm_dt::LEN,
+            ExtensionHeader::Ieth => super::ieth::LEN,
+            ExtensionHeader::Xrceth => super::xrceth::LEN,
+            ExtensionHeader::Feth => super::feth::LEN,
         }
     }
 }
 
-/// Operation of a packet; its [`Row`] has the position of the packet in the message.
+/// Operation of a packet; its [`OpcodeRow`] has the position of the packet in the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// SEND of any kind.
@@ -132,7 +132,7 @@ pub enum Operation {
 
 /// Row of the table: one operation.
 #[derive(Clone, Copy, Debug)]
-pub struct Row {
+pub struct OpcodeRow {
     /// Name of the operation in the specification.
     pub name: &'static str,
     /// Operation that the packet requests or answers.
@@ -142,7 +142,7 @@ pub struct Row {
     /// True if the packet ends a message.
     pub last: bool,
     /// Headers after the BTH and after the headers of the service, in their order.
-    pub headers: &'static [Header],
+    pub headers: &'static [ExtensionHeader],
     /// True if a payload may follow the headers.
     pub payload: bool,
 }
@@ -155,7 +155,7 @@ pub struct Service {
     /// Transport service in a [`Packet`]; `None` if it is not supported yet.
     pub transport: Option<Transport>,
     /// Headers before those of the operation.
-    headers: &'static [Header],
+    headers: &'static [ExtensionHeader],
     /// Operations that the service has, one bit for each.
     operations: u32,
 }
@@ -173,7 +173,7 @@ impl Operation {
 impl Service {
     /// Returns the headers before those of an operation: a response of an extended connection has
     /// no XRCETH (A14).
-    pub fn headers_of(&self, row: &Row) -> &'static [Header] {
+    pub fn headers_of(&self, row: &OpcodeRow) -> &'static [ExtensionHeader] {
         match self.transport {
             Some(Transport::Xrc) if row.operation.is_response() => &[],
             _ => self.headers,
@@ -185,10 +185,10 @@ const fn row(
     name: &'static str,
     operation: Operation,
     (first, last): (bool, bool),
-    headers: &'static [Header],
+    headers: &'static [ExtensionHeader],
     payload: bool,
-) -> Option<Row> {
-    Some(Row {
+) -> Option<OpcodeRow> {
+    Some(OpcodeRow {
         name,
         operation,
         first,
@@ -205,8 +205,8 @@ const ONLY: (bool, bool) = (true, true);
 
 /// Rows of the table, indexed by operation.
 #[rustfmt::skip]
-static ROWS: [Option<Row>; 32] = {
-    use Header::*;
+static ROWS: [Option<OpcodeRow>; 32] = {
+    use ExtensionHeader::*;
     use Operation::*;
     [
         row("SEND First", Send, FIRST, &[], true),
@@ -265,7 +265,7 @@ static SERVICES: [Option<Service>; 8] = {
     const fn service(
         name: &'static str,
         transport: Option<Transport>,
-        headers: &'static [Header],
+        headers: &'static [ExtensionHeader],
         operations: u32,
     ) -> Option<Service> {
         Some(Service { name, transport, headers, operations })
@@ -275,12 +275,12 @@ static SERVICES: [Option<Service>; 8] = {
         service("UC", Some(Transport::Uc), &[], up_to(op::WRITE_ONLY_IMM)),
         // Reliable datagrams: no known device supports them, and RoCE omits them.
         None,
-        service("UD", Some(Transport::Ud), &[Header::Deth], bit(op::SEND_ONLY) | bit(op::SEND_ONLY_IMM)),
+        service("UD", Some(Transport::Ud), &[ExtensionHeader::Deth], bit(op::SEND_ONLY) | bit(op::SEND_ONLY_IMM)),
         // The CNP has no row, because it is no operation and has no headers. Its number would be
         // that of SEND Middle.
         None,
         // The responses of XRC have no XRCETH: see [`Service::headers_of`].
-        service("XRC", Some(Transport::Xrc), &[Header::Xrceth], RELIABLE),
+        service("XRC", Some(Transport::Xrc), &[ExtensionHeader::Xrceth], RELIABLE),
         None,
         None,
     ]
@@ -288,7 +288,7 @@ static SERVICES: [Option<Service>; 8] = {
 
 /// Returns service and row of an opcode that the specification defines for the connections and
 /// datagrams of RoCEv2. [`is_served`] reports whether the opcode is supported.
-pub fn lookup(opcode: u8) -> Option<(&'static Service, &'static Row)> {
+pub fn lookup(opcode: u8) -> Option<(&'static Service, &'static OpcodeRow)> {
     let service = SERVICES.get(usize::from(opcode >> 5))?.as_ref()?;
     let operation = opcode & OPERATION;
     if service.operations & bit(operation) == 0 {
@@ -314,7 +314,7 @@ pub fn is_refused(opcode: u8) -> bool {
 
 /// Returns the opcode of a single packet.
 pub fn of(packet: &Packet) -> u8 {
-    if packet.kind == Kind::Cnp {
+    if packet.kind == PacketKind::Cnp {
         return CNP;
     }
     let service = match packet.transport {
@@ -326,7 +326,7 @@ pub fn of(packet: &Packet) -> u8 {
     let place = (packet.first, packet.last);
     service
         | match packet.kind {
-            Kind::Send(tail) => match (place, tail) {
+            PacketKind::Send(tail) => match (place, tail) {
                 (FIRST, _) => op::SEND_FIRST,
                 (MIDDLE, _) => op::SEND_MIDDLE,
                 (LAST, SendTail::None) => op::SEND_LAST,
@@ -336,7 +336,7 @@ pub fn of(packet: &Packet) -> u8 {
                 (ONLY, SendTail::Imm(_)) => op::SEND_ONLY_IMM,
                 (ONLY, SendTail::Invalidate(_)) => op::SEND_ONLY_INVALIDATE,
             },
-            Kind::Write { imm, .. } => match (place, imm) {
+            PacketKind::Write { imm, .. } => match (place, imm) {
                 (FIRST, _) => op::WRITE_FIRST,
                 (MIDDLE, _) => op::WRITE_MIDDLE,
                 (LAST, None) => op::WRITE_LAST,
@@ -344,24 +344,24 @@ pub fn of(packet: &Packet) -> u8 {
                 (ONLY, None) => op::WRITE_ONLY,
                 (ONLY, Some(_)) => op::WRITE_ONLY_IMM,
             },
-            Kind::ReadRequest(_) => op::READ_REQUEST,
-            Kind::ReadResponse(_) => match place {
+            PacketKind::ReadRequest(_) => op::READ_REQUEST,
+            PacketKind::ReadResponse(_) => match place {
                 FIRST => op::READ_RESPONSE_FIRST,
                 MIDDLE => op::READ_RESPONSE_MIDDLE,
                 LAST => op::READ_RESPONSE_LAST,
                 ONLY => op::READ_RESPONSE_ONLY,
             },
-            Kind::Ack(_) => op::ACKNOWLEDGE,
-            Kind::AtomicResponse(..) => op::ATOMIC_ACKNOWLEDGE,
-            Kind::AtomicWrite(_) => op::ATOMIC_WRITE,
-            Kind::Flush(..) => op::FLUSH,
-            Kind::Cnp => CNP & OPERATION,
-            Kind::Unknown(operation) => operation & OPERATION,
-            Kind::Atomic {
+            PacketKind::Ack(_) => op::ACKNOWLEDGE,
+            PacketKind::AtomicResponse(..) => op::ATOMIC_ACKNOWLEDGE,
+            PacketKind::AtomicWrite(_) => op::ATOMIC_WRITE,
+            PacketKind::Flush(..) => op::FLUSH,
+            PacketKind::Cnp => CNP & OPERATION,
+            PacketKind::Unknown(operation) => operation & OPERATION,
+            PacketKind::Atomic {
                 op: AtomicOp::CompareSwap { .. },
                 ..
             } => op::COMPARE_SWAP,
-            Kind::Atomic {
+            PacketKind::Atomic {
                 op: AtomicOp::FetchAdd { .. },
                 ..
             } => op::FETCH_ADD,
@@ -391,7 +391,7 @@ mod tests {
     fn flush_has_its_headers_and_unsupported_opcodes_are_not_served() {
         let headers =
             |opcode| lookup(opcode).map(|(service, row)| (service.headers_of(row), row.headers));
-        let flush: &[Header] = &[Header::Feth, Header::Reth];
+        let flush: &[ExtensionHeader] = &[ExtensionHeader::Feth, ExtensionHeader::Reth];
         assert_eq!(headers(service::RC | op::FLUSH), Some((&[][..], flush)));
         for opcode in [
             service::RD | op::SEND_ONLY,
@@ -417,9 +417,9 @@ mod tests {
             let Some((service, row)) = lookup(service::XRC | operation) else {
                 continue;
             };
-            let expected: &[Header] = match operation {
+            let expected: &[ExtensionHeader] = match operation {
                 op::READ_RESPONSE_FIRST..=op::ATOMIC_ACKNOWLEDGE => &[],
-                _ => &[Header::Xrceth],
+                _ => &[ExtensionHeader::Xrceth],
             };
             assert_eq!(service.headers_of(row), expected, "{operation:#x}");
         }

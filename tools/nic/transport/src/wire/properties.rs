@@ -2,11 +2,12 @@
 
 //! Properties of every header and every frame, tested with random values.
 
-use super::opcode::Header;
+use super::opcode::ExtensionHeader;
 use super::*;
-use crate::host::Source;
+use crate::host::CopySource;
 use crate::packet::{
-    Aeth, AethSyndrome, Datagram, Kind, NakCode, Packet, Payload, Reth, SendTail, Transport,
+    Aeth, AethSyndrome, DatagramHeaders, NakCode, Packet, PacketKind, Payload, Reth, SendTail,
+    Transport,
 };
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -136,18 +137,20 @@ fn extensions() -> impl Strategy<Value = extensions::Repr> {
 }
 
 /// Returns only those headers that an opcode has.
-fn only(headers: &[Header], all: &extensions::Repr) -> extensions::Repr {
+fn only(headers: &[ExtensionHeader], all: &extensions::Repr) -> extensions::Repr {
     let has = |header| headers.contains(&header);
     extensions::Repr {
-        deth: all.deth.filter(|_| has(Header::Deth)),
-        xrceth: all.xrceth.filter(|_| has(Header::Xrceth)),
-        feth: all.feth.filter(|_| has(Header::Feth)),
-        reth: all.reth.filter(|_| has(Header::Reth)),
-        atomic_eth: all.atomic_eth.filter(|_| has(Header::AtomicEth)),
-        aeth: all.aeth.filter(|_| has(Header::Aeth)),
-        atomic_ack_eth: all.atomic_ack_eth.filter(|_| has(Header::AtomicAckEth)),
-        imm_dt: all.imm_dt.filter(|_| has(Header::ImmDt)),
-        ieth: all.ieth.filter(|_| has(Header::Ieth)),
+        deth: all.deth.filter(|_| has(ExtensionHeader::Deth)),
+        xrceth: all.xrceth.filter(|_| has(ExtensionHeader::Xrceth)),
+        feth: all.feth.filter(|_| has(ExtensionHeader::Feth)),
+        reth: all.reth.filter(|_| has(ExtensionHeader::Reth)),
+        atomic_eth: all.atomic_eth.filter(|_| has(ExtensionHeader::AtomicEth)),
+        aeth: all.aeth.filter(|_| has(ExtensionHeader::Aeth)),
+        atomic_ack_eth: all
+            .atomic_ack_eth
+            .filter(|_| has(ExtensionHeader::AtomicAckEth)),
+        imm_dt: all.imm_dt.filter(|_| has(ExtensionHeader::ImmDt)),
+        ieth: all.ieth.filter(|_| has(ExtensionHeader::Ieth)),
     }
 }
 
@@ -213,9 +216,9 @@ fn packets() -> impl Strategy<Value = Packet> {
             srqn: before.xrceth.map_or(0, |xrceth| xrceth.srqn),
             marked: false,
             datagram: deth.map(|deth| {
-                Rc::new(Datagram {
+                Rc::new(DatagramHeaders {
                     qkey: deth.qkey,
-                    ..Datagram::default()
+                    ..DatagramHeaders::default()
                 })
             }),
             payload: if row.payload {
@@ -229,7 +232,7 @@ fn packets() -> impl Strategy<Value = Packet> {
 
 fn payload_of(packet: &Packet) -> &[u8] {
     match packet.payload.source() {
-        Source::Bytes(bytes) => bytes,
+        CopySource::Bytes(bytes) => bytes,
         source => panic!("{source:?}"),
     }
 }
@@ -309,8 +312,8 @@ proptest! {
         let mut expected = packet.clone();
         expected.marked = path.is_marked();
         expected.datagram = packet.datagram.as_ref().map(|datagram| {
-            let imm = matches!(packet.kind, Kind::Send(SendTail::Imm(_)));
-            Rc::new(Datagram {
+            let imm = matches!(packet.kind, PacketKind::Send(SendTail::Imm(_)));
+            Rc::new(DatagramHeaders {
                 path,
                 qkey: datagram.qkey,
                 grh: stored_grh(&path, frame::datagram_udp_length(packet.payload.len(), imm)),
@@ -340,7 +343,7 @@ proptest! {
         valid in packets(),
     ) {
         let mut bytes = emitted(&path, &Packet {
-            kind: Kind::Send(SendTail::None),
+            kind: PacketKind::Send(SendTail::None),
             transport: Transport::Rc,
             datagram: None,
             payload: Payload::from_bytes(&body),
@@ -354,7 +357,7 @@ proptest! {
         bytes[end..].copy_from_slice(&crc);
         match frame::parse(&bytes) {
             // A packet that its responder will refuse keeps only its BTH.
-            Ok(frame) if matches!(frame.packet.kind, Kind::Unknown(_)) => {
+            Ok(frame) if matches!(frame.packet.kind, PacketKind::Unknown(_)) => {
                 prop_assert!(opcode::is_refused(opcode));
                 prop_assert_eq!(frame.packet.opcode(), opcode);
             }

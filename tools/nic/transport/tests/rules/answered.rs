@@ -4,7 +4,7 @@
 
 use super::by_hand::request;
 use verbena_lab_transport::{Mode, Pair, Setup, Side::*};
-use verbena_transport::packet::{Aeth, AethSyndrome, Kind, NakCode, Packet};
+use verbena_transport::packet::{Aeth, AethSyndrome, NakCode, Packet, PacketKind};
 use verbena_transport::qp::credits;
 
 pub use super::by_hand::psn;
@@ -45,12 +45,12 @@ pub fn numbers(p: &mut Pair) -> Vec<u32> {
 }
 
 /// Delivers to A an answer with PSN number `n`.
-pub fn answer(p: &mut Pair, kind: Kind, n: u32, payload: &[u8]) {
+pub fn answer(p: &mut Pair, kind: PacketKind, n: u32, payload: &[u8]) {
     p.deliver(A, request(kind, n, payload));
 }
 
 /// Delivers to A one of several packets of an answer; `ends` says if it is the first and the last.
-pub fn answer_part(p: &mut Pair, kind: Kind, n: u32, payload: &[u8], ends: [bool; 2]) {
+pub fn answer_part(p: &mut Pair, kind: PacketKind, n: u32, payload: &[u8], ends: [bool; 2]) {
     let mut packet = request(kind, n, payload);
     [packet.first, packet.last] = ends;
     p.deliver(A, packet);
@@ -67,12 +67,12 @@ pub fn positive() -> Aeth {
 }
 
 fn aeth(p: &mut Pair, n: u32, syndrome: AethSyndrome, msn: u32) {
-    answer(p, Kind::Ack(Aeth { syndrome, msn }), n, &[]);
+    answer(p, PacketKind::Ack(Aeth { syndrome, msn }), n, &[]);
 }
 
 /// Delivers an ACK of a peer that does not use credits.
 pub fn ack(p: &mut Pair, n: u32) {
-    answer(p, Kind::Ack(positive()), n, &[]);
+    answer(p, PacketKind::Ack(positive()), n, &[]);
 }
 
 /// Delivers an ACK with an MSN and a number of receives.
@@ -93,5 +93,5 @@ pub fn rnr(p: &mut Pair, n: u32) {
 
 /// Delivers the only response of a READ.
 pub fn read_only(p: &mut Pair, n: u32, payload: &[u8]) {
-    answer(p, Kind::ReadResponse(Some(positive())), n, payload);
+    answer(p, PacketKind::ReadResponse(Some(positive())), n, payload);
 }

@@ -6,7 +6,7 @@
 use verbena_lab_transport::{Buffer, Mode, Pair, Setup, Side::*};
 use verbena_transport::host::AtomicOp;
 use verbena_transport::packet::{
-    Aeth, AethSyndrome, Kind, NakCode, Packet, Payload, Reth, SendTail, Transport,
+    Aeth, AethSyndrome, NakCode, Packet, PacketKind, Payload, Reth, SendTail, Transport,
 };
 use verbena_transport::QpType;
 
@@ -92,7 +92,7 @@ pub fn acks(packets: &[Packet]) -> Vec<(u32, AethSyndrome)> {
     packets
         .iter()
         .map(|packet| match packet.kind {
-            Kind::Ack(aeth) => (packet.psn, aeth.syndrome),
+            PacketKind::Ack(aeth) => (packet.psn, aeth.syndrome),
             kind => panic!("{kind:?} is not an acknowledgement"),
         })
         .collect()
@@ -125,15 +125,15 @@ pub fn psns(packets: &[Packet]) -> Vec<u32> {
 /// Returns the AETH of an answer, if it has one.
 pub fn aeth(packet: &Packet) -> Option<Aeth> {
     match packet.kind {
-        Kind::Ack(aeth) | Kind::AtomicResponse(aeth, _) | Kind::ReadResponse(Some(aeth)) => {
-            Some(aeth)
-        }
+        PacketKind::Ack(aeth)
+        | PacketKind::AtomicResponse(aeth, _)
+        | PacketKind::ReadResponse(Some(aeth)) => Some(aeth),
         _ => None,
     }
 }
 
 /// Returns a request of one packet with PSN number `n`.
-pub fn request(kind: Kind, n: u32, payload: &[u8]) -> Packet {
+pub fn request(kind: PacketKind, n: u32, payload: &[u8]) -> Packet {
     Packet {
         transport: Transport::Rc,
         kind,
@@ -179,7 +179,7 @@ pub fn uc(packet: Packet) -> Packet {
 }
 
 /// SEND without immediate data.
-pub const SEND: Kind = Kind::Send(SendTail::None);
+pub const SEND: PacketKind = PacketKind::Send(SendTail::None);
 
 /// Returns a RETH for a whole buffer.
 pub fn reth(buffer: Buffer) -> Reth {
@@ -191,15 +191,15 @@ pub fn reth(buffer: Buffer) -> Reth {
 }
 
 /// Returns a WRITE of a whole buffer.
-pub fn write(buffer: Buffer) -> Kind {
-    Kind::Write {
+pub fn write(buffer: Buffer) -> PacketKind {
+    PacketKind::Write {
         reth: Some(reth(buffer)),
         imm: None,
     }
 }
 
 /// WRITE of no bytes.
-pub const WRITE_NOTHING: Kind = Kind::Write {
+pub const WRITE_NOTHING: PacketKind = PacketKind::Write {
     reth: Some(Reth {
         addr: 0,
         rkey: 0,
@@ -209,19 +209,19 @@ pub const WRITE_NOTHING: Kind = Kind::Write {
 };
 
 /// A packet of a WRITE after the first one.
-pub const WRITE_ON: Kind = Kind::Write {
+pub const WRITE_ON: PacketKind = PacketKind::Write {
     reth: None,
     imm: None,
 };
 
 /// Returns a READ of a whole buffer.
-pub fn read(buffer: Buffer) -> Kind {
-    Kind::ReadRequest(reth(buffer))
+pub fn read(buffer: Buffer) -> PacketKind {
+    PacketKind::ReadRequest(reth(buffer))
 }
 
 /// Returns a FetchAdd to the first word of a buffer.
-pub fn fetch_add(buffer: Buffer, add: u64) -> Kind {
-    Kind::Atomic {
+pub fn fetch_add(buffer: Buffer, add: u64) -> PacketKind {
+    PacketKind::Atomic {
         addr: buffer.addr,
         rkey: buffer.key,
         op: AtomicOp::FetchAdd { add },

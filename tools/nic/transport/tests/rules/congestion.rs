@@ -7,8 +7,8 @@
 use super::answered::{ack, answer, numbers, requester, requester_by};
 use super::by_hand::{answers, ask, put, request, responder, responder_by};
 use verbena_lab_transport::{Mode, Pair, Post, Setup, Side::*};
-use verbena_transport::packet::{Kind, Packet, Reth};
-use verbena_transport::qp::notify::CNP_INTERVAL_NS;
+use verbena_transport::packet::{Packet, PacketKind, Reth};
+use verbena_transport::qp::cnp::CNP_INTERVAL_NS;
 use verbena_transport::qp::QpState;
 
 const WINDOW: u32 = 16;
@@ -21,7 +21,7 @@ fn marked(packet: Packet) -> Packet {
 }
 
 fn cnps(packets: &[Packet]) -> usize {
-    packets.iter().filter(|p| p.kind == Kind::Cnp).count()
+    packets.iter().filter(|p| p.kind == PacketKind::Cnp).count()
 }
 
 /// Returns a WRITE of no bytes.
@@ -31,7 +31,7 @@ fn write(n: u32) -> Packet {
         rkey: 0,
         length: 0,
     });
-    request(Kind::Write { reth, imm: None }, n, &[])
+    request(PacketKind::Write { reth, imm: None }, n, &[])
 }
 
 #[test]
@@ -39,7 +39,7 @@ fn a_marked_request_is_answered_by_a_cnp() {
     let mut p = responder(Setup::default());
     let got = ask(&mut p, marked(write(0)));
     assert_eq!(cnps(&got), 1);
-    let cnp = got.iter().find(|p| p.kind == Kind::Cnp).unwrap();
+    let cnp = got.iter().find(|p| p.kind == PacketKind::Cnp).unwrap();
     assert_eq!((cnp.psn, cnp.psns, cnp.dst_qpn), (0, 1, 0x11));
     assert!(cnp.payload.is_empty() && !cnp.marked);
     let counters = p.qps[0].congestion();
@@ -101,7 +101,7 @@ fn longer(setup: Setup, packets: usize) -> Pair {
 
 /// Delivers a CNP to A.
 fn notify(p: &mut Pair) {
-    answer(p, Kind::Cnp, 0, &[]);
+    answer(p, PacketKind::Cnp, 0, &[]);
 }
 
 /// Acknowledges all packets in flight after `trip` nanoseconds, and returns the number of packets
@@ -289,14 +289,14 @@ fn marked_responses_shrink_the_parts_of_reads() {
         p.settle();
         let log = std::mem::take(&mut p.link.log);
         let lengths = log.iter().filter_map(|(_, packet)| match packet.kind {
-            Kind::ReadRequest(reth) => Some(reth.length / 256),
+            PacketKind::ReadRequest(reth) => Some(reth.length / 256),
             _ => None,
         });
         lengths.max().unwrap()
     };
     p.post(A, Post::read(1, &[mine.sge()], there));
     assert_eq!(parts(&mut p), 32);
-    p.link.mark_if = Some(|packet| matches!(packet.kind, Kind::ReadResponse(_)));
+    p.link.mark_if = Some(|packet| matches!(packet.kind, PacketKind::ReadResponse(_)));
     p.post(A, Post::read(2, &[mine.sge()], there));
     p.settle();
     p.link.log.clear();

@@ -6,7 +6,7 @@
 use super::pattern;
 use verbena_lab_transport::{Mode, Pair, Post, Setup, Side, Side::*};
 use verbena_transport::host::WqeOpcode;
-use verbena_transport::packet::Kind;
+use verbena_transport::packet::PacketKind;
 use verbena_transport::{QpState, QpType};
 
 type Counted = Vec<(&'static str, u64)>;
@@ -97,7 +97,7 @@ fn requests_and_responses_that_are_lost() {
     let (near, far) = (p.buffer(A, &pattern(600, 1)), p.zeros(B, 600));
     p.post(A, Post::write(1, &[near.sge()], far));
     // The first packet is lost once.
-    p.link.drop_if = Some(|packet| packet.first && matches!(packet.kind, Kind::Write { .. }));
+    p.link.drop_if = Some(|packet| packet.first && matches!(packet.kind, PacketKind::Write { .. }));
     p.run_until(p.now + 500);
     p.link.drop_if = None;
     p.settle();

@@ -8,7 +8,7 @@ use verbena_lab_transport::{Buffer, Mode, Pair, Post, Setup, Side::*};
 use verbena_transport::host::WcStatus::*;
 use verbena_transport::packet::{AethSyndrome, Packet};
 use verbena_transport::qp::credits::{decode, INVALID};
-use verbena_transport::{Config, Qp, QpState, QpType};
+use verbena_transport::{Qp, QpConfig, QpState, QpType};
 
 /// Returns the credit codes of the positive acknowledgements among packets.
 fn codes(packets: &[Packet]) -> Vec<u8> {
@@ -151,7 +151,7 @@ fn a_lost_credit_does_not_stop_the_requester() {
 fn credits_can_be_switched_off() {
     let mut p = rc();
     let word = p.zeros(A, 8);
-    let mut config = Config::new(0x10, QpType::Rc, 100);
+    let mut config = QpConfig::new(0x10, QpType::Rc, 100);
     config.credits = false;
     p.qps[0] = Qp::new(config);
     p.connect(A);

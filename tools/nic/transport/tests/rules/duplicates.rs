@@ -6,7 +6,7 @@ use super::by_hand::*;
 use super::pattern;
 use verbena_lab_transport::{Buffer, Mode, Pair, Setup, Side::*};
 use verbena_transport::host::WcStatus::*;
-use verbena_transport::packet::{AethSyndrome, Kind, NakCode, Packet, Reth};
+use verbena_transport::packet::{AethSyndrome, NakCode, Packet, PacketKind, Reth};
 use verbena_transport::QpState;
 
 fn with_depth(depth: u8) -> Pair {
@@ -20,7 +20,7 @@ fn values(packets: &[Packet]) -> Vec<u64> {
     packets
         .iter()
         .map(|packet| match packet.kind {
-            Kind::AtomicResponse(_, value) => value,
+            PacketKind::AtomicResponse(_, value) => value,
             kind => panic!("{kind:?} is not an atomic response"),
         })
         .collect()
@@ -72,8 +72,8 @@ fn a_read_is_executed_again() {
 }
 
 /// Returns a READ of the rest of a whole buffer, from packet `n` on.
-fn rest(far: Buffer, n: u32) -> Kind {
-    Kind::ReadRequest(Reth {
+fn rest(far: Buffer, n: u32) -> PacketKind {
+    PacketKind::ReadRequest(Reth {
         addr: far.addr + u64::from(256 * n),
         rkey: far.key,
         length: far.len - 256 * n,
@@ -159,7 +159,7 @@ fn a_read_that_differs_from_the_first_is_dropped() {
             },
         ),
     ] {
-        let got = ask(&mut p, request(Kind::ReadRequest(bad), n, &[]));
+        let got = ask(&mut p, request(PacketKind::ReadRequest(bad), n, &[]));
         assert!(got.is_empty(), "{n} {bad:?}");
     }
     // Another operation with the same PSN.
@@ -229,7 +229,7 @@ fn of_two_reads_with_one_psn_the_newer_is_repeated() {
             length: psns * 256,
             ..reth(long)
         };
-        ask(&mut p, request(Kind::ReadRequest(whole), n, &[]));
+        ask(&mut p, request(PacketKind::ReadRequest(whole), n, &[]));
         n += psns;
     }
     assert_eq!(psn(n), psn(0));
@@ -319,7 +319,7 @@ fn a_repeated_read_is_answered_before_the_nak_for_a_later_read() {
     let got = answers(&mut p);
     assert_eq!(psns(&got), [psn(0), psn(1), psn(2), psn(4)]);
     assert!(
-        matches!(got[3].kind, Kind::Ack(aeth) if aeth.syndrome == AethSyndrome::Nak(NakCode::RemoteAccess))
+        matches!(got[3].kind, PacketKind::Ack(aeth) if aeth.syndrome == AethSyndrome::Nak(NakCode::RemoteAccess))
     );
     assert_eq!(p.state(A), QpState::Err);
     // A NAK that is repeated in ERR counts too.

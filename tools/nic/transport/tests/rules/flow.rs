@@ -5,7 +5,7 @@
 use super::{pattern, MODES};
 use verbena_lab_transport::{Mode, Pair, Post, Setup, Side::*};
 use verbena_transport::host::{WcOpcode, WcStatus, WqeOpcode};
-use verbena_transport::packet::Kind;
+use verbena_transport::packet::PacketKind;
 use verbena_transport::{Budget, QpType};
 
 #[test]
@@ -137,7 +137,7 @@ fn a_read_of_no_bytes_is_sent_with_r_key_0() {
     p.post(A, Post::new(1, WqeOpcode::RdmaRead, &[]).at(0xdead, 0xbeef));
     p.settle();
     let asked = p.link.log.iter().find_map(|(_, packet)| match packet.kind {
-        Kind::ReadRequest(reth) => Some((reth.addr, reth.rkey, reth.length)),
+        PacketKind::ReadRequest(reth) => Some((reth.addr, reth.rkey, reth.length)),
         _ => None,
     });
     assert_eq!(asked, Some((0xdead, 0, 0)));
@@ -230,8 +230,8 @@ fn max_rd_atomic_limits_the_outstanding_reads() {
         let (mut due, mut most) = (0, 0);
         for (_, packet) in &p.link.log {
             match packet.kind {
-                Kind::ReadRequest(_) => due += 1,
-                Kind::ReadResponse(_) => due -= 1,
+                PacketKind::ReadRequest(_) => due += 1,
+                PacketKind::ReadResponse(_) => due -= 1,
                 _ => {}
             }
             most = most.max(due);

@@ -8,11 +8,11 @@ use super::pattern;
 use verbena_lab_transport::{Mode, Pair, Post, Rng, Setup, Side::*};
 use verbena_transport::host::{EventType, Syndrome, WcStatus::*};
 use verbena_transport::packet::{
-    Aeth, AethSyndrome, Kind, NakCode, Packet, Payload, Reth, SendTail, Transport,
+    Aeth, AethSyndrome, NakCode, Packet, PacketKind, Payload, Reth, SendTail, Transport,
 };
 
 /// Returns a packet to A that seems to come from B.
-fn forged(kind: Kind, psn: u32, payload: &[u8]) -> Packet {
+fn forged(kind: PacketKind, psn: u32, payload: &[u8]) -> Packet {
     Packet {
         transport: Transport::Rc,
         kind,
@@ -39,7 +39,10 @@ const ACK: Aeth = Aeth {
 
 #[test]
 fn a_response_that_cannot_answer_the_request() {
-    for kind in [Kind::ReadResponse(Some(ACK)), Kind::AtomicResponse(ACK, 1)] {
+    for kind in [
+        PacketKind::ReadResponse(Some(ACK)),
+        PacketKind::AtomicResponse(ACK, 1),
+    ] {
         let mut p = Pair::rc(Mode::Local);
         p.link.loss = 100;
         let (src, dst) = (p.zeros(A, 8), p.zeros(B, 8));
@@ -62,7 +65,10 @@ fn a_read_response_of_the_wrong_length() {
         p.post(A, Post::read(1, &[dst.sge()], src));
         p.run_until(1);
         let psn = p.qps[0].snapshot().una_psn;
-        p.deliver(A, forged(Kind::ReadResponse(Some(ACK)), psn, &vec![1; len]));
+        p.deliver(
+            A,
+            forged(PacketKind::ReadResponse(Some(ACK)), psn, &vec![1; len]),
+        );
         let [sends, _] = outcome(&mut p);
         assert_eq!(sends, [(1, BadRespErr)]);
         assert_eq!(p.world.bytes(dst), [0; 8]);
@@ -80,7 +86,11 @@ fn acknowledgements_of_packets_that_were_not_sent_are_ignored() {
     for ahead in [1, 2, 1000, (1 << 24) - 1, 1 << 23] {
         p.deliver(
             A,
-            forged(Kind::Ack(ACK), verbena_transport::psn::add(una, ahead), &[]),
+            forged(
+                PacketKind::Ack(ACK),
+                verbena_transport::psn::add(una, ahead),
+                &[],
+            ),
         );
     }
     assert_eq!(p.qps[0].counters().stale_responses, 5);
@@ -104,7 +114,7 @@ fn two_reports_of_one_loss_are_one_retry() {
     p.run_until(1);
     // The first NAK asks for a retransmission. The second shows that the READ response was lost,
     // and arrives before anything is sent again.
-    let nak = Kind::Ack(Aeth {
+    let nak = PacketKind::Ack(Aeth {
         syndrome: AethSyndrome::Nak(NakCode::Sequence),
         ..ACK
     });
@@ -119,13 +129,13 @@ fn two_reports_of_one_loss_are_one_retry() {
 /// Each case has valid packets, then a request to A that no correct peer sends.
 #[test]
 fn requests_that_break_the_order_of_a_message_are_refused() {
-    let send = Kind::Send(SendTail::None);
+    let send = PacketKind::Send(SendTail::None);
     let reth = Reth {
         addr: 0,
         rkey: 0,
         length: 1000,
     };
-    let write = |reth| Kind::Write { reth, imm: None };
+    let write = |reth| PacketKind::Write { reth, imm: None };
     let packet = |kind, first, last, payload: &[u8]| Packet {
         first,
         last,
@@ -149,7 +159,7 @@ fn requests_that_break_the_order_of_a_message_are_refused() {
         ),
         (
             vec![packet(send, true, false, &[0; 256])],
-            packet(Kind::ReadRequest(reth), true, true, &[]),
+            packet(PacketKind::ReadRequest(reth), true, true, &[]),
         ),
         (
             vec![],
@@ -170,7 +180,7 @@ fn requests_that_break_the_order_of_a_message_are_refused() {
         (
             vec![],
             packet(
-                Kind::ReadRequest(Reth {
+                PacketKind::ReadRequest(Reth {
                     length: u32::MAX,
                     ..reth
                 }),
@@ -239,20 +249,20 @@ fn random_packets_never_panic_and_never_complete_wrongly() {
                 length: rng.next() as u32 >> rng.below(32),
             };
             let kind = match rng.below(8) {
-                0 => Kind::Ack(aeth),
-                1 => Kind::ReadResponse(Some(aeth)),
-                2 => Kind::AtomicResponse(aeth, 1),
-                3 => Kind::ReadRequest(reth),
-                4 => Kind::Write {
+                0 => PacketKind::Ack(aeth),
+                1 => PacketKind::ReadResponse(Some(aeth)),
+                2 => PacketKind::AtomicResponse(aeth, 1),
+                3 => PacketKind::ReadRequest(reth),
+                4 => PacketKind::Write {
                     reth: rng.chance(70).then_some(reth),
                     imm: None,
                 },
-                5 => Kind::Send(SendTail::Imm([0; 4])),
-                6 => Kind::Ack(Aeth {
+                5 => PacketKind::Send(SendTail::Imm([0; 4])),
+                6 => PacketKind::Ack(Aeth {
                     syndrome: AethSyndrome::Rnr { timer: 1 },
                     msn: 0,
                 }),
-                _ => Kind::Send(SendTail::None),
+                _ => PacketKind::Send(SendTail::None),
             };
             let near = if rng.chance(50) {
                 5

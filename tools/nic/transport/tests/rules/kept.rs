@@ -11,7 +11,7 @@ use super::by_hand::{
 use super::pattern;
 use verbena_lab_transport::{Buffer, Pair, Post, Rng, Setup, Side::*};
 use verbena_transport::host::WcStatus::*;
-use verbena_transport::packet::{AethSyndrome, Kind, NakCode, Packet};
+use verbena_transport::packet::{AethSyndrome, NakCode, Packet, PacketKind};
 use verbena_transport::QpState;
 
 #[test]
@@ -99,7 +99,7 @@ impl Peer {
     }
 
     fn hear(&mut self, packet: &Packet) {
-        let Kind::Ack(aeth) = packet.kind else {
+        let PacketKind::Ack(aeth) = packet.kind else {
             panic!("{packet:?}");
         };
         let at = verbena_transport::psn::ahead(packet.psn, psn(0)) as usize;
@@ -185,7 +185,7 @@ fn transfer(asks: Asks, seed: u64, loss: u32) -> (Pair, Peer) {
     }
     assert_eq!(p.qps[0].snapshot().msn, 12);
     assert_eq!(
-        whole.left(),
+        whole.available(),
         1 << 20,
         "bytes of kept requests did not return"
     );
@@ -211,13 +211,13 @@ fn a_peer_that_sends_everything_again_transfers_all_messages_with_any_ackreq() {
 
 /// Returns a responder with a gap that closed without AckReq, so that the kept requests after it
 /// wait, and its account.
-fn waiting() -> (Pair, std::rc::Rc<verbena_transport::Allowance>) {
+fn waiting() -> (Pair, std::rc::Rc<verbena_transport::ReassemblyQuota>) {
     let mut p = receiving(4);
     let whole = p.restrict(A, 10_000);
     send(&mut p, 1);
     send(&mut p, 2);
     send_quietly(&mut p, 0);
-    assert_eq!(whole.left(), 10_000 - 2 * 264);
+    assert_eq!(whole.available(), 10_000 - 2 * 264);
     (p, whole)
 }
 
@@ -225,18 +225,18 @@ fn waiting() -> (Pair, std::rc::Rc<verbena_transport::Allowance>) {
 fn bytes_of_kept_requests_return_to_the_account() {
     let (mut p, whole) = waiting();
     assert!(is_ack(&send(&mut p, 1), 1));
-    assert_eq!(whole.left(), 10_000 - 264);
+    assert_eq!(whole.available(), 10_000 - 264);
     assert!(is_ack(&send(&mut p, 2), 2));
-    assert_eq!(whole.left(), 10_000);
+    assert_eq!(whole.available(), 10_000);
     for state in [QpState::Err, QpState::Reset] {
         let (mut p, whole) = waiting();
         p.modify(A, state).unwrap();
-        assert_eq!(whole.left(), 10_000, "{state:?}");
+        assert_eq!(whole.available(), 10_000, "{state:?}");
     }
     // The expected request differs from the kept one with its PSN, which is discarded.
     let (mut p, whole) = waiting();
     ask(&mut p, request(SEND, 1, &[9; 8]));
-    assert_eq!(whole.left(), 10_000 - 264);
+    assert_eq!(whole.available(), 10_000 - 264);
     assert_eq!(
         p.statuses(A),
         [(0, Success), (1, Success)],
@@ -249,7 +249,7 @@ fn bytes_of_kept_requests_return_to_the_account() {
     send_quietly(&mut p, 0);
     send(&mut p, 1);
     assert_eq!(p.qps[0].counters().rnr_naks_sent, 1);
-    assert_eq!(whole.left(), 10_000);
+    assert_eq!(whole.available(), 10_000);
     // After that, a copy of the packet that closed the gap executes nothing.
     assert!(is_ack_twice(&send(&mut p, 0), 0));
 }

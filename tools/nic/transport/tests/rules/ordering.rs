@@ -8,7 +8,7 @@ use super::placement::RANGE;
 use super::MODES;
 use verbena_lab_transport::{Buffer, Pair, Post, Setup, Side::*};
 use verbena_transport::host::{WcStatus::*, WqeOpcode};
-use verbena_transport::packet::Kind;
+use verbena_transport::packet::PacketKind;
 use verbena_transport::Budget;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,7 +95,7 @@ fn a_fence_waits_for_reads_and_atomics() {
             match first {
                 Read => read_only(&mut p, 1, &[1; 8]),
                 AtomicWrite | Flush => read_only(&mut p, 1, &[]),
-                _ => answer(&mut p, Kind::AtomicResponse(positive(), 1), 1, &[]),
+                _ => answer(&mut p, PacketKind::AtomicResponse(positive(), 1), 1, &[]),
             }
             assert_eq!(p.statuses(A), [(1, Success)]);
             assert_eq!(numbers(&mut p), [2]);

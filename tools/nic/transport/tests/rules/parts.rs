@@ -8,7 +8,7 @@ use super::pattern;
 use std::ops::Range;
 use verbena_lab_transport::{Buffer, Mode, Pair, Post, Setup, Side::*};
 use verbena_transport::host::{EventType, WcStatus::*};
-use verbena_transport::packet::{Aeth, AethSyndrome, Kind, NakCode, Packet};
+use verbena_transport::packet::{Aeth, AethSyndrome, NakCode, Packet, PacketKind};
 use verbena_transport::qp::credits;
 use verbena_transport::QpState;
 
@@ -36,7 +36,7 @@ fn reader(setup: Setup) -> (Pair, Buffer, Buffer) {
 fn asked(packets: &[Packet], from: Buffer) -> Vec<(u32, Option<(u64, u32)>)> {
     let one = |packet: &Packet| {
         let part = match packet.kind {
-            Kind::ReadRequest(reth) => Some((reth.addr - from.addr, reth.length)),
+            PacketKind::ReadRequest(reth) => Some((reth.addr - from.addr, reth.length)),
             _ => None,
         };
         (verbena_transport::psn::ahead(packet.psn, psn(0)), part)
@@ -49,7 +49,7 @@ fn asked(packets: &[Packet], from: Buffer) -> Vec<(u32, Option<(u64, u32)>)> {
 fn some(p: &mut Pair, these: Range<u32>, begin: u32, end: u32, aeth: Aeth) {
     for at in these {
         let ends = [at == begin, at + 1 == end];
-        let kind = Kind::ReadResponse(ends.contains(&true).then_some(aeth));
+        let kind = PacketKind::ReadResponse(ends.contains(&true).then_some(aeth));
         let length = if at == 10 { 100 } else { 256 };
         answer_part(p, kind, at, &vec![at as u8 + 1; length], ends);
     }
@@ -150,7 +150,7 @@ fn a_lost_response_is_requested_again_with_the_requested_parts_after_it() {
     let (mut p, _, there) = reader(places(4));
     sent(&mut p);
     // The third response is lost, and the fourth shows the loss.
-    let part = Kind::ReadResponse;
+    let part = PacketKind::ReadResponse;
     answer_part(&mut p, part(Some(positive())), 0, &[1; 256], [true, false]);
     answer_part(&mut p, part(None), 1, &[2; 256], [false, false]);
     answer_part(&mut p, part(Some(positive())), 3, &[4; 256], [false, true]);
@@ -201,10 +201,10 @@ fn a_response_with_wrong_ends_of_its_part_is_bad() {
         sent(&mut p);
         for at in 0..before {
             let part_ends = [at == 0, at == 3];
-            let kind = Kind::ReadResponse(part_ends.contains(&true).then(positive));
+            let kind = PacketKind::ReadResponse(part_ends.contains(&true).then(positive));
             answer_part(&mut p, kind, at, &[1; 256], part_ends);
         }
-        let kind = Kind::ReadResponse(ends.contains(&true).then(positive));
+        let kind = PacketKind::ReadResponse(ends.contains(&true).then(positive));
         answer_part(&mut p, kind, n, &[1; 256], ends);
         assert_eq!(p.statuses(A), [(1, BadRespErr)], "{n}");
     }
@@ -373,7 +373,7 @@ fn a_response_with_invalid_payload_is_not_kept() {
         A,
         Packet {
             psn: psn(2),
-            kind: Kind::ReadResponse(None),
+            kind: PacketKind::ReadResponse(None),
             first: false,
             last: false,
             ..response
@@ -388,13 +388,13 @@ fn kept_responses_are_limited_and_discarded_in_err() {
     let whole = p.restrict(A, 2 * 512);
     sent(&mut p);
     some(&mut p, 1..4, 0, 4, positive());
-    assert_eq!((whole.left(), p.qps[0].counters().kept), (0, 2));
+    assert_eq!((whole.available(), p.qps[0].counters().kept), (0, 2));
     some(&mut p, 0..1, 0, 4, positive());
-    assert_eq!((whole.left(), una(&p)), (2 * 512, 3));
+    assert_eq!((whole.available(), una(&p)), (2 * 512, 3));
     some(&mut p, 4..5, 4, 8, positive());
-    assert_eq!(whole.left(), 512);
+    assert_eq!(whole.available(), 512);
     p.modify(A, QpState::Err).unwrap();
-    assert_eq!(whole.left(), 2 * 512);
+    assert_eq!(whole.available(), 2 * 512);
 }
 
 #[test]
@@ -402,7 +402,13 @@ fn a_kept_response_is_checked_when_it_is_taken() {
     let (mut p, _, _) = reader(places(4));
     sent(&mut p);
     // The response is too short for its place.
-    answer_part(&mut p, Kind::ReadResponse(None), 2, &[3; 100], [false; 2]);
+    answer_part(
+        &mut p,
+        PacketKind::ReadResponse(None),
+        2,
+        &[3; 100],
+        [false; 2],
+    );
     some(&mut p, 0..1, 0, 4, positive());
     assert_eq!(p.state(A), QpState::Rts);
     some(&mut p, 1..2, 0, 4, positive());

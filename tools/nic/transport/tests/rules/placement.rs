@@ -8,7 +8,7 @@ use super::MODES;
 use verbena_abi::ctx::access;
 use verbena_lab_transport::{Buffer, Mode, Pair, Post, Setup, Side::*};
 use verbena_transport::host::{EventType, Syndrome, WcOpcode, WcStatus::*, WqeOpcode};
-use verbena_transport::packet::{AethSyndrome, Feth, Kind, NakCode, Packet, Reth};
+use verbena_transport::packet::{AethSyndrome, Feth, NakCode, Packet, PacketKind, Reth};
 use verbena_transport::{Attr, QpState};
 
 /// FLUSH of a range with global visibility.
@@ -30,18 +30,18 @@ fn reth(of: Buffer) -> Reth {
     }
 }
 
-fn atomic_write(to: Buffer) -> Kind {
-    Kind::AtomicWrite(reth(to))
+fn atomic_write(to: Buffer) -> PacketKind {
+    PacketKind::AtomicWrite(reth(to))
 }
 
-fn flush(how: Feth, of: Buffer) -> Kind {
-    Kind::Flush(how, reth(of))
+fn flush(how: Feth, of: Buffer) -> PacketKind {
+    PacketKind::Flush(how, reth(of))
 }
 
 /// True if the packets are the one answer to PSN number `n`: a READ response of no bytes.
 fn is_placed(packets: &[Packet], n: u32) -> bool {
     matches!(packets, [packet]
-        if matches!(packet.kind, Kind::ReadResponse(Some(aeth))
+        if matches!(packet.kind, PacketKind::ReadResponse(Some(aeth))
             if matches!(aeth.syndrome, AethSyndrome::Ack { .. }))
         && packet.first && packet.last && packet.payload.is_empty() && packet.psn == psn(n))
 }
@@ -119,7 +119,7 @@ fn a_duplicate_is_answered_again_and_writes_nothing() {
 
 /// Returns how a responder refuses a request for a region of 16 bytes. The queue pair grants the
 /// peer all rights but those in `taken`.
-fn refusal(taken: u32, make: impl Fn(Buffer) -> (Kind, usize)) -> (NakCode, Syndrome) {
+fn refusal(taken: u32, make: impl Fn(Buffer) -> (PacketKind, usize)) -> (NakCode, Syndrome) {
     let mut p = rc();
     let attr = Attr {
         access_flags: p.attr(A).access_flags & !taken | access::FLUSH_PERSISTENT,

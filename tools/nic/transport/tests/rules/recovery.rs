@@ -12,7 +12,7 @@ use super::by_hand::{
 use super::pattern;
 use verbena_lab_transport::{Mode, Pair, Post, Setup, Side::*};
 use verbena_transport::host::{WcStatus::*, WqeOpcode};
-use verbena_transport::packet::{AethSyndrome, Kind, NakCode, Packet};
+use verbena_transport::packet::{AethSyndrome, NakCode, Packet, PacketKind};
 use verbena_transport::QpState;
 
 /// Returns a requester with a WRITE of this number of packets in flight.
@@ -160,10 +160,10 @@ fn the_last_packet_of_a_super_packet_is_timed() {
     // The peer acknowledges the first packet, which has no AckReq.
     p.run_until(10_000);
     ack(&mut p, 0);
-    assert_eq!(p.qps[0].snapshot().round_trip, None);
+    assert_eq!(p.qps[0].snapshot().round_trip_ns, None);
     p.run_until(30_000);
     ack(&mut p, 3);
-    assert_eq!(p.qps[0].snapshot().round_trip, Some((30_000, 15_000)));
+    assert_eq!(p.qps[0].snapshot().round_trip_ns, Some((30_000, 15_000)));
 }
 
 #[test]
@@ -192,7 +192,7 @@ fn responses_without_progress_defer_the_probe() {
     sent(&mut p);
     let part = |p: &mut Pair, n, ends| {
         let aeth = (n == 0 || n == 3).then(positive);
-        answer_part(p, Kind::ReadResponse(aeth), n, &[1; 256], ends);
+        answer_part(p, PacketKind::ReadResponse(aeth), n, &[1; 256], ends);
     };
     part(&mut p, 0, [true, false]);
     p.run_until(60_000);
@@ -376,7 +376,7 @@ fn after_one_retransmission_alone_a_late_packet_needs_no_ackreq() {
     let far = p.zeros(A, 20 * 256);
     let piece = |n: u32, ack_req| {
         let kind = match write(far) {
-            Kind::Write { reth, imm } => Kind::Write {
+            PacketKind::Write { reth, imm } => PacketKind::Write {
                 reth: reth.filter(|_| n == 0),
                 imm,
             },
@@ -449,7 +449,7 @@ fn an_rnr_nak_discards_kept_requests() {
     assert!(is_nak(&send(&mut p, 1), 0, NakCode::Sequence));
     let got = send(&mut p, 0);
     assert!(
-        matches!(got[0].kind, Kind::Ack(aeth) if matches!(aeth.syndrome, AethSyndrome::Rnr { .. }))
+        matches!(got[0].kind, PacketKind::Ack(aeth) if matches!(aeth.syndrome, AethSyndrome::Rnr { .. }))
     );
     // Requests after the RNR NAK are not kept either.
     assert!(send(&mut p, 2).is_empty());
@@ -539,11 +539,11 @@ fn kept_requests_are_charged_to_the_account() {
     let whole = p.restrict(A, 10_000);
     send(&mut p, 1);
     send(&mut p, 2);
-    assert_eq!(whole.left(), 10_000 - 2 * 264);
+    assert_eq!(whole.available(), 10_000 - 2 * 264);
     send(&mut p, 0);
-    assert_eq!(whole.left(), 10_000);
+    assert_eq!(whole.available(), 10_000);
     send(&mut p, 4);
-    assert_eq!(whole.left(), 10_000 - 264);
+    assert_eq!(whole.available(), 10_000 - 264);
     p.modify(A, QpState::Err).unwrap();
-    assert_eq!(whole.left(), 10_000);
+    assert_eq!(whole.available(), 10_000);
 }

@@ -7,7 +7,7 @@ use super::pattern;
 use verbena_lab_transport::{Mode, Pair, Post, Setup, Side::*};
 use verbena_transport::host::{WcStatus::*, WqeOpcode};
 use verbena_transport::packet::{
-    Aeth, AethSyndrome, Kind, NakCode, Packet, Reth, SendTail, Transport,
+    Aeth, AethSyndrome, NakCode, Packet, PacketKind, Reth, SendTail, Transport,
 };
 use verbena_transport::QpType;
 
@@ -52,7 +52,7 @@ fn packets_leave_in_psn_order_message_by_message() {
         })
     };
     let kinds: Vec<_> = packets.iter().map(|packet| packet.kind).collect();
-    let write = |reth, imm| Kind::Write { reth, imm };
+    let write = |reth, imm| PacketKind::Write { reth, imm };
     assert_eq!(kinds[0], write(reth(600), None));
     assert_eq!(kinds[1], write(None, None));
     assert_eq!(kinds[2], write(None, Some([1, 2, 3, 4])));
@@ -73,8 +73,8 @@ fn a_send_has_its_tail_in_its_last_packet() {
     assert_eq!(
         kinds,
         [
-            Kind::Send(SendTail::None),
-            Kind::Send(SendTail::Imm([9; 4]))
+            PacketKind::Send(SendTail::None),
+            PacketKind::Send(SendTail::Imm([9; 4]))
         ]
     );
 }
@@ -181,7 +181,7 @@ fn unreliable_senders_take_no_acknowledgement() {
             AethSyndrome::Rnr { timer: 1 },
         ] {
             for n in 0..3 {
-                let kind = Kind::Ack(Aeth { syndrome, msn: 1 });
+                let kind = PacketKind::Ack(Aeth { syndrome, msn: 1 });
                 let mut packet = super::by_hand::request(kind, n, &[]);
                 packet.transport = transport;
                 p.deliver(A, packet);

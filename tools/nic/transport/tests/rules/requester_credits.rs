@@ -7,7 +7,7 @@ use super::answered::*;
 use verbena_lab_transport::{Mode, Pair, Post, Setup, Side::*};
 use verbena_transport::host::WcStatus::*;
 use verbena_transport::host::WqeOpcode;
-use verbena_transport::{Config, Qp, QpType};
+use verbena_transport::{Qp, QpConfig, QpType};
 
 /// Returns a requester with this number of posted SENDs of no bytes.
 fn sends(count: u64) -> Pair {
@@ -107,7 +107,7 @@ fn invalid_credits_lift_the_limit() {
 #[test]
 fn without_credits_in_the_configuration_there_is_no_limit() {
     let mut p = requester(Setup::default());
-    let mut config = Config::new(0x10, QpType::Rc, 100);
+    let mut config = QpConfig::new(0x10, QpType::Rc, 100);
     config.credits = false;
     p.qps[0] = Qp::new(config);
     p.connect(A);

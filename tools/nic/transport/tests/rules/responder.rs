@@ -6,7 +6,7 @@ use super::by_hand::*;
 use super::pattern;
 use verbena_lab_transport::{Buffer, Mode, Pair, Post, Setup, Side::*};
 use verbena_transport::host::{EventType, Syndrome, WcStatus::*};
-use verbena_transport::packet::{AethSyndrome, Kind, NakCode, SendTail};
+use verbena_transport::packet::{AethSyndrome, NakCode, PacketKind, SendTail};
 use verbena_transport::QpState;
 
 const RNR: AethSyndrome = AethSyndrome::Rnr { timer: 1 };
@@ -98,7 +98,7 @@ fn a_key_to_invalidate_may_come_with_a_last() {
     p.post_recv(A, 1, &[far.sge()]);
     ask(&mut p, part(true, false, request(SEND, 0, &[1; 256])));
     assert!(p.world.region(window).valid);
-    let last = Kind::Send(SendTail::Invalidate(window.key));
+    let last = PacketKind::Send(SendTail::Invalidate(window.key));
     let got = ask(&mut p, part(false, true, request(last, 1, &[2; 10])));
     assert!(is_ack(&got, 1));
     let got = p.completions(A);
@@ -272,7 +272,8 @@ fn the_last_nak_is_repeated_for_requests_that_want_an_answer() {
         ask(&mut p, bad.clone());
         // READs and atomics are answered with and without AckReq.
         for kind in [SEND, write(far), read(far), fetch_add(far, 1)] {
-            let answered = ack_req || !matches!(kind, Kind::Send(_) | Kind::Write { .. });
+            let answered =
+                ack_req || !matches!(kind, PacketKind::Send(_) | PacketKind::Write { .. });
             let mut again = request(kind, 0, &[]);
             again.ack_req = ack_req;
             let got = ask(&mut p, again);
@@ -299,7 +300,7 @@ fn rnr_names_the_request_and_the_timer() {
     // A WRITE gets the RNR NAK at the packet that needs the receive.
     let first = part(true, false, request(write(far), 1, &[1; 256]));
     assert!(is_ack(&ask(&mut p, first), 1));
-    let last = Kind::Write {
+    let last = PacketKind::Write {
         reth: None,
         imm: Some([0; 4]),
     };
@@ -389,7 +390,7 @@ fn a_write_with_immediate_may_be_solicited() {
         let mut p = rc();
         let word = p.zeros(A, 8);
         p.post_recv(A, 1, &[]);
-        let kind = Kind::Write {
+        let kind = PacketKind::Write {
             reth: Some(reth(word)),
             imm: Some([1; 4]),
         };

@@ -5,7 +5,7 @@
 use super::by_hand::*;
 use verbena_lab_transport::{Buffer, Pair, Setup, Side::*};
 use verbena_transport::host::{EventType, Syndrome, WcStatus::*};
-use verbena_transport::packet::{Aeth, AethSyndrome, Kind, NakCode, Packet, Reth, SendTail};
+use verbena_transport::packet::{Aeth, AethSyndrome, NakCode, Packet, PacketKind, Reth, SendTail};
 use verbena_transport::QpState;
 use NakCode::{InvalidRequest, RemoteAccess};
 
@@ -16,10 +16,10 @@ fn responses_to_a_responder_are_not_answered() {
         msn: 0,
     };
     for kind in [
-        Kind::Ack(aeth),
-        Kind::ReadResponse(Some(aeth)),
-        Kind::ReadResponse(None),
-        Kind::AtomicResponse(aeth, 1),
+        PacketKind::Ack(aeth),
+        PacketKind::ReadResponse(Some(aeth)),
+        PacketKind::ReadResponse(None),
+        PacketKind::AtomicResponse(aeth, 1),
     ] {
         let mut p = rc();
         assert!(ask(&mut p, request(kind, 0, &[])).is_empty());
@@ -50,13 +50,13 @@ fn an_unknown_opcode_is_an_invalid_request() {
         let word = p.zeros(A, 8);
         p.post_recv(A, 1, &[word.sge()]);
         // Ahead of the PSN expected, the packet is out of sequence like any other.
-        let got = ask(&mut p, request(Kind::Unknown(code), 1, &[]));
+        let got = ask(&mut p, request(PacketKind::Unknown(code), 1, &[]));
         assert!(is_nak(&got, 0, NakCode::Sequence), "{code:#x}");
         assert!(is_ack(&ask(&mut p, request(write(word), 0, &[1; 8])), 0));
         // Before the PSN expected, it is a duplicate that matches no executed request.
-        assert!(ask(&mut p, request(Kind::Unknown(code), 0, &[])).is_empty());
+        assert!(ask(&mut p, request(PacketKind::Unknown(code), 0, &[])).is_empty());
         assert_eq!(p.state(A), QpState::Rts, "{code:#x}");
-        let got = ask(&mut p, request(Kind::Unknown(code), 1, &[]));
+        let got = ask(&mut p, request(PacketKind::Unknown(code), 1, &[]));
         assert!(is_nak(&got, 1, InvalidRequest), "{code:#x}");
         assert_eq!(p.state(A), QpState::Err, "{code:#x}");
         assert_eq!(p.qps[0].snapshot().syndrome, Some(Syndrome::RequestOpcode));
@@ -72,7 +72,7 @@ fn an_unknown_opcode_within_a_send_completes_its_receive_in_error() {
     p.post_recv(A, 1, &[far.sge()]);
     put(&mut p, part(true, false, request(SEND, 0, &[1; 256])));
     answers(&mut p);
-    let got = ask(&mut p, request(Kind::Unknown(0x1f), 1, &[]));
+    let got = ask(&mut p, request(PacketKind::Unknown(0x1f), 1, &[]));
     assert!(is_nak(&got, 1, InvalidRequest));
     assert_eq!(p.statuses(A), [(1, LocQpOpErr)]);
     assert!(p.events(A).is_empty());
@@ -119,7 +119,7 @@ fn every_opcode_out_of_its_order_is_an_invalid_request() {
             let small = Buffer { len: 8, ..far };
             let rest = if before == Write { 768 } else { 512 };
             // The earlier WRITE packet had 256 bytes of 1024.
-            let last = |tail| (Kind::Send(tail), false, true, 8);
+            let last = |tail| (PacketKind::Send(tail), false, true, 8);
             let (kind, first, last, length) = match name {
                 "SEND FIRST" => (SEND, true, false, 256),
                 "SEND MIDDLE" => (SEND, false, false, 256),
@@ -132,7 +132,7 @@ fn every_opcode_out_of_its_order_is_an_invalid_request() {
                 "WRITE ONLY" => (write(small), true, true, 8),
                 "WRITE LAST IMM" => {
                     let imm = Some([0; 4]);
-                    (Kind::Write { reth: None, imm }, false, true, rest)
+                    (PacketKind::Write { reth: None, imm }, false, true, rest)
                 }
                 "READ" => (read(small), true, true, 0),
                 _ => (fetch_add(far, 1), true, true, 0),
@@ -263,7 +263,7 @@ fn the_first_fault_in_the_order_of_checks_is_answered() {
         rkey: 0xbad,
         length: 100,
     };
-    let write = |reth| Kind::Write {
+    let write = |reth| PacketKind::Write {
         reth: Some(reth),
         imm: None,
     };
@@ -273,7 +273,7 @@ fn the_first_fault_in_the_order_of_checks_is_answered() {
             false,
             true,
             request(
-                Kind::Write {
+                PacketKind::Write {
                     reth: None,
                     imm: None,
                 },
@@ -293,13 +293,13 @@ fn the_first_fault_in_the_order_of_checks_is_answered() {
             ..p.attr(A)
         };
         p.modify_attr(A, QpState::Rts, &attr).unwrap();
-        vec![request(Kind::ReadRequest(bad), 0, &[])]
+        vec![request(PacketKind::ReadRequest(bad), 0, &[])]
     });
     assert_eq!(code, InvalidRequest);
     // The key is checked before the length.
     let code = refused(None, |_| vec![request(write(bad), 0, &[1; 50])]);
     assert_eq!(code, RemoteAccess);
-    let atomic = Kind::Atomic {
+    let atomic = PacketKind::Atomic {
         addr: 4,
         rkey: 0xbad,
         op: verbena_transport::host::AtomicOp::FetchAdd { add: 1 },
@@ -313,7 +313,9 @@ fn the_first_fault_in_the_order_of_checks_is_answered() {
         length: (1 << 31) + 1,
         ..bad
     };
-    let code = refused(None, |_| vec![request(Kind::ReadRequest(long), 0, &[])]);
+    let code = refused(None, |_| {
+        vec![request(PacketKind::ReadRequest(long), 0, &[])]
+    });
     assert_eq!(code, InvalidRequest);
     let code = refused(None, |_| {
         vec![part(true, false, request(write(long), 0, &[1; 256]))]
@@ -321,7 +323,7 @@ fn the_first_fault_in_the_order_of_checks_is_answered() {
     assert_eq!(code, InvalidRequest);
     // The receive is checked before the key, and the sequence before everything else.
     let mut p = rc();
-    let imm = Kind::Write {
+    let imm = PacketKind::Write {
         reth: Some(bad),
         imm: Some([0; 4]),
     };

@@ -7,7 +7,7 @@ use super::by_hand;
 use super::pattern;
 use verbena_lab_transport::{Buffer, Mode, Pair, Post, Setup, Side::*};
 use verbena_transport::host::{Syndrome, WcStatus, WcStatus::*, WqeOpcode};
-use verbena_transport::packet::{Aeth, AethSyndrome, Kind, NakCode, Packet};
+use verbena_transport::packet::{Aeth, AethSyndrome, NakCode, Packet, PacketKind};
 use verbena_transport::{Budget, QpState};
 
 /// Returns a requester with a WRITE of 3 packets (PSNs 0 to 2), a READ of 3 responses (3 to 5) and
@@ -31,8 +31,8 @@ fn una(p: &Pair) -> u32 {
     verbena_transport::psn::ahead(p.qps[0].snapshot().una_psn, psn(0))
 }
 
-fn response(first: bool, last: bool) -> Kind {
-    Kind::ReadResponse((first || last).then(positive))
+fn response(first: bool, last: bool) -> PacketKind {
+    PacketKind::ReadResponse((first || last).then(positive))
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn the_rest_of_a_read_has_its_own_address_and_length() {
     // The second response is lost.
     answer_part(&mut p, response(false, true), 5, &[3; 88], [false, true]);
     let again = sent(&mut p);
-    let Kind::ReadRequest(reth) = again[0].kind else {
+    let PacketKind::ReadRequest(reth) = again[0].kind else {
         panic!("{:?}", again[0]);
     };
     let whole = p.world.ends[0].sq[1].wqe.remote_addr;
@@ -209,7 +209,7 @@ fn answers_to_psns_that_are_not_outstanding_are_ignored() {
         nak(&mut p, n, NakCode::Sequence);
         nak(&mut p, n, NakCode::RemoteAccess);
         read_only(&mut p, n, &[9; 256]);
-        answer(&mut p, Kind::AtomicResponse(positive(), 9), n, &[]);
+        answer(&mut p, PacketKind::AtomicResponse(positive(), 9), n, &[]);
         assert_eq!(p.qps[0].snapshot(), before, "{n}");
     }
     assert!(numbers(&mut p).is_empty() && p.statuses(A).is_empty());
@@ -269,7 +269,7 @@ fn responses_from_before_and_after_a_retry_are_both_taken() {
 }
 
 /// Answers a READ of 3 responses by one response that has to end the connection.
-fn bad(kind: Kind, ends: [bool; 2], n: u32, len: usize) {
+fn bad(kind: PacketKind, ends: [bool; 2], n: u32, len: usize) {
     let mut p = requester(Setup::default());
     let (back, there) = (p.zeros(A, 600), p.zeros(B, 600));
     p.post(A, Post::read(1, &[back.sge()], there));
@@ -288,7 +288,7 @@ fn bad(kind: Kind, ends: [bool; 2], n: u32, len: usize) {
     assert_eq!(p.world.bytes(back), [0; 600]);
     // A response of the right kind, in its place and with a positive AETH, can only have a wrong
     // length.
-    let good = matches!(kind, Kind::ReadResponse(aeth) if aeth.is_none_or(|a| matches!(a.syndrome, AethSyndrome::Ack { .. })));
+    let good = matches!(kind, PacketKind::ReadResponse(aeth) if aeth.is_none_or(|a| matches!(a.syndrome, AethSyndrome::Ack { .. })));
     let length = good && ends[0] == (n == 0);
     let cause = if length {
         Syndrome::ResponseLength
@@ -335,7 +335,12 @@ fn a_response_out_of_sequence_is_bad() {
     bad(response(false, true), [false, true], 0, 256);
     bad(response(true, true), [true, true], 0, 256);
     bad(response(false, true), [false, true], 1, 256);
-    bad(Kind::AtomicResponse(positive(), 1), [true, true], 0, 0);
+    bad(
+        PacketKind::AtomicResponse(positive(), 1),
+        [true, true],
+        0,
+        0,
+    );
 }
 
 #[test]
@@ -354,7 +359,7 @@ fn a_response_with_a_nak_is_bad() {
         AethSyndrome::Rnr { timer: 3 },
     ] {
         let aeth = Aeth { syndrome, msn: 1 };
-        bad(Kind::ReadResponse(Some(aeth)), [true, false], 0, 256);
+        bad(PacketKind::ReadResponse(Some(aeth)), [true, false], 0, 256);
         let mut p = requester(Setup::default());
         let (back, there) = (p.zeros(A, 8), p.zeros(B, 8));
         p.post(
@@ -362,7 +367,7 @@ fn a_response_with_a_nak_is_bad() {
             Post::new(1, WqeOpcode::FetchAdd, &[back.sge()]).at(there.addr, there.key),
         );
         sent(&mut p);
-        answer(&mut p, Kind::AtomicResponse(aeth, 5), 0, &[]);
+        answer(&mut p, PacketKind::AtomicResponse(aeth, 5), 0, &[]);
         assert_eq!(p.statuses(A), [(1, BadRespErr)]);
         assert_eq!(p.world.bytes(back), [0; 8]);
     }

@@ -5,11 +5,11 @@
 use super::{pattern, MODES};
 use verbena_lab_transport::{Mode, Pair, Post, Setup, Side::*};
 use verbena_transport::host::WcStatus::*;
-use verbena_transport::packet::{AethSyndrome, Kind, NakCode, Packet};
+use verbena_transport::packet::{AethSyndrome, NakCode, Packet, PacketKind};
 use verbena_transport::QpState;
 
 fn is_nak(packet: &Packet) -> bool {
-    matches!(packet.kind, Kind::Ack(aeth) if aeth.syndrome == AethSyndrome::Nak(NakCode::Sequence))
+    matches!(packet.kind, PacketKind::Ack(aeth) if aeth.syndrome == AethSyndrome::Nak(NakCode::Sequence))
 }
 
 /// Sends `count` WRITEs of one packet. The link loses the packets for which `lost` is true in the
@@ -78,7 +78,9 @@ fn a_nak_makes_the_requester_go_back_to_its_psn() {
 
 #[test]
 fn a_lost_acknowledgement_is_requested_again() {
-    let mut p = writes(Mode::Local, 4, |packet| matches!(packet.kind, Kind::Ack(_)));
+    let mut p = writes(Mode::Local, 4, |packet| {
+        matches!(packet.kind, PacketKind::Ack(_))
+    });
     assert_eq!(p.qps[0].counters().timeouts, 1);
     assert_eq!(p.qps[1].counters().duplicates, 4);
     // The last packet asked for an acknowledgement. In the retransmission, the first and the last
@@ -95,7 +97,7 @@ fn a_duplicate_send_does_not_take_another_receive() {
         let (src, dst) = (p.buffer(A, &pattern(600, 1)), p.zeros(B, 600));
         p.post_recv(B, 1, &[dst.sge()]);
         p.post_recv(B, 2, &[dst.sge()]);
-        p.link.drop_if = Some(|packet| matches!(packet.kind, Kind::Ack(_)));
+        p.link.drop_if = Some(|packet| matches!(packet.kind, PacketKind::Ack(_)));
         p.post(A, Post::send(1, &[src.sge()]));
         p.run_until(150_000);
         p.link.drop_if = None;
@@ -116,7 +118,7 @@ fn a_duplicate_atomic_is_answered_from_its_stored_result() {
     )
     .at(word.addr, word.key);
     post.wqe.compare_add = 5;
-    p.link.drop_if = Some(|packet| matches!(packet.kind, Kind::AtomicResponse(..)));
+    p.link.drop_if = Some(|packet| matches!(packet.kind, PacketKind::AtomicResponse(..)));
     p.post(A, post);
     p.run_until(150_000);
     p.link.drop_if = None;
@@ -136,7 +138,8 @@ fn a_read_is_requested_again_from_its_lost_response_on() {
     });
     let (back, src) = (p.zeros(A, 2048), p.buffer(B, &pattern(2048, 1)));
     p.link.record = true;
-    p.link.drop_if = Some(|packet| packet.psn == 3 && matches!(packet.kind, Kind::ReadResponse(_)));
+    p.link.drop_if =
+        Some(|packet| packet.psn == 3 && matches!(packet.kind, PacketKind::ReadResponse(_)));
     p.post(A, Post::read(1, &[back.sge()], src));
     p.run_until(2_500);
     p.link.drop_if = None;
@@ -147,7 +150,7 @@ fn a_read_is_requested_again_from_its_lost_response_on() {
         .log
         .iter()
         .filter_map(|(_, packet)| match packet.kind {
-            Kind::ReadRequest(reth) => Some((packet.psn, reth.length)),
+            PacketKind::ReadRequest(reth) => Some((packet.psn, reth.length)),
             _ => None,
         })
         .collect();
@@ -170,7 +173,7 @@ fn an_acknowledgement_beyond_a_read_implies_that_its_response_was_lost() {
     });
     let (mine, theirs) = (p.zeros(A, 8), p.buffer(B, &pattern(8, 1)));
     let other = p.zeros(B, 8);
-    p.link.drop_if = Some(|packet| matches!(packet.kind, Kind::ReadResponse(_)));
+    p.link.drop_if = Some(|packet| matches!(packet.kind, PacketKind::ReadResponse(_)));
     p.post(A, Post::read(1, &[mine.sge()], theirs));
     p.post(A, Post::write(2, &[mine.sge()], other));
     p.run_until(2_500);
@@ -350,7 +353,7 @@ fn a_lost_nak_is_repeated_by_a_responder_in_error() {
     for mode in MODES {
         let mut p = Pair::rc(mode);
         let (src, dst) = (p.zeros(A, 600), p.zeros(B, 599));
-        p.link.drop_if = Some(|packet| matches!(packet.kind, Kind::Ack(_)));
+        p.link.drop_if = Some(|packet| matches!(packet.kind, PacketKind::Ack(_)));
         p.post(A, Post::write(1, &[src.sge()], dst));
         p.run_until(150_000);
         assert_eq!(p.state(B), QpState::Err);

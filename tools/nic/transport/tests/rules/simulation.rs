@@ -5,7 +5,7 @@
 
 use super::{pattern, MODES};
 use verbena_lab_transport::{Buffer, Mode, Pair, Post, Rng, Setup, Side, Side::*};
-use verbena_transport::host::{Completion, WcStatus, WqeOpcode};
+use verbena_transport::host::{WcStatus, WorkCompletion, WqeOpcode};
 use verbena_transport::Counters;
 
 /// The impairments of the link.
@@ -26,7 +26,7 @@ const FAIR: Weather = Weather {
 #[derive(Debug, PartialEq)]
 struct Outcome {
     memory: Vec<u8>,
-    queues: Vec<Vec<Completion>>,
+    queues: Vec<Vec<WorkCompletion>>,
 }
 
 impl Outcome {
@@ -135,7 +135,8 @@ fn run(seed: u64, mode: Mode, weather: Weather) -> (Outcome, Counters) {
             "seed {seed}: {all:?}"
         );
         assert!(p.events(side).is_empty());
-        let (receives, sends): (Vec<_>, Vec<_>) = all.into_iter().partition(Completion::is_recv);
+        let (receives, sends): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(WorkCompletion::is_recv);
         assert_eq!(
             p.qps[side as usize].snapshot().sq_consumer,
             60,

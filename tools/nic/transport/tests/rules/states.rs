@@ -72,7 +72,7 @@ fn err_flushes_both_queues_once_and_in_order() {
         let (receives, sends): (Vec<_>, Vec<_>) = p
             .completions(A)
             .into_iter()
-            .partition(verbena_transport::host::Completion::is_recv);
+            .partition(verbena_transport::host::WorkCompletion::is_recv);
         assert!(sends
             .iter()
             .chain(&receives)
@@ -306,7 +306,7 @@ fn packets_in_flight_of_a_destroyed_queue_pair_are_lost() {
     p.link.delay_ns = 10_000;
     p.post(A, Post::write(1, &[src.sge()], dst));
     p.run_until(5_000);
-    let fresh = verbena_transport::Qp::new(verbena_transport::Config::new(
+    let fresh = verbena_transport::Qp::new(verbena_transport::QpConfig::new(
         0x10,
         verbena_transport::QpType::Rc,
         100,

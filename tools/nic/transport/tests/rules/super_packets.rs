@@ -5,8 +5,8 @@
 use super::by_hand::*;
 use super::pattern;
 use verbena_lab_transport::{Buffer, Pair, Rng, Setup, Side::*};
-use verbena_transport::host::{Completion, EventType};
-use verbena_transport::packet::{AethSyndrome, Kind, Packet, Reth, SendTail, Transport};
+use verbena_transport::host::{EventType, WorkCompletion};
+use verbena_transport::packet::{AethSyndrome, Packet, PacketKind, Reth, SendTail, Transport};
 use verbena_transport::{QpState, QpType};
 
 /// Returns a responder without a message in progress, with receives of these sizes, and their
@@ -44,8 +44,8 @@ fn message(rng: &mut Rng, transport: Transport, at: u32, targets: &[Buffer]) -> 
     };
     let imm = rng.chance(40).then_some([7; 4]);
     let kind = match rng.below(2) {
-        0 => Kind::Send(imm.map_or(SendTail::None, SendTail::Imm)),
-        _ => Kind::Write {
+        0 => PacketKind::Send(imm.map_or(SendTail::None, SendTail::Imm)),
+        _ => PacketKind::Write {
             reth: Some(reth),
             imm,
         },
@@ -64,7 +64,7 @@ struct Seen {
     state: QpState,
     expected: u32,
     msn: u32,
-    completions: Vec<Completion>,
+    completions: Vec<WorkCompletion>,
     events: Vec<EventType>,
     answers: Vec<(u32, AethSyndrome)>,
 }
@@ -129,7 +129,7 @@ fn compare(seed: u64, qp_type: QpType, has_srq: bool) {
 }
 
 fn both(whole: &mut Pair, split: &mut Pair, mut packet: Packet, seed: u64, step: u32) {
-    if let (false, Kind::Write { reth, .. }) = (packet.first, &mut packet.kind) {
+    if let (false, PacketKind::Write { reth, .. }) = (packet.first, &mut packet.kind) {
         *reth = None;
     }
     put(whole, packet.clone());

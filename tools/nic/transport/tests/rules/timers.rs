@@ -144,7 +144,7 @@ fn the_ack_timer_does_not_run_during_an_rnr_wait() {
     p.post(A, Post::send(1, &[]));
     sent(&mut p);
     // Timer code 22 is 20.48 ms.
-    let kind = verbena_transport::packet::Kind::Ack(verbena_transport::packet::Aeth {
+    let kind = verbena_transport::packet::PacketKind::Ack(verbena_transport::packet::Aeth {
         syndrome: verbena_transport::packet::AethSyndrome::Rnr { timer: 22 },
         msn: 0,
     });

@@ -7,23 +7,23 @@ use super::pattern;
 use std::rc::Rc;
 use verbena_lab_transport::{Buffer, Pair, Setup, Side::*};
 use verbena_transport::host::{EventType, Syndrome, WcStatus::*};
-use verbena_transport::packet::{Datagram, Kind, Packet, Reth, SendTail, Transport};
+use verbena_transport::packet::{DatagramHeaders, Packet, PacketKind, Reth, SendTail, Transport};
 use verbena_transport::{QpState, QpType};
 
 /// Returns the first packet of a message. The functions below return other packets of a message.
-fn first(kind: Kind, n: u32) -> Packet {
+fn first(kind: PacketKind, n: u32) -> Packet {
     uc(part(true, false, request(kind, n, &[1; 256])))
 }
 
-fn middle(kind: Kind, n: u32) -> Packet {
+fn middle(kind: PacketKind, n: u32) -> Packet {
     uc(part(false, false, request(kind, n, &[2; 256])))
 }
 
-fn last(kind: Kind, n: u32, bytes: usize) -> Packet {
+fn last(kind: PacketKind, n: u32, bytes: usize) -> Packet {
     uc(part(false, true, request(kind, n, &vec![3; bytes])))
 }
 
-fn only(kind: Kind, n: u32, bytes: usize) -> Packet {
+fn only(kind: PacketKind, n: u32, bytes: usize) -> Packet {
     uc(request(kind, n, &vec![4; bytes]))
 }
 
@@ -47,9 +47,9 @@ fn unreliable_responders_never_answer() {
         only(write(Buffer { len: 8, ..far }), 2, 8),
         only(write(far), 3, 8),
         only(SEND, 900, 8),
-        only(Kind::ReadRequest(reth(far)), 901, 0),
+        only(PacketKind::ReadRequest(reth(far)), 901, 0),
         only(fetch_add(far, 1), 902, 0),
-        only(Kind::Send(SendTail::Invalidate(far.key)), 903, 8),
+        only(PacketKind::Send(SendTail::Invalidate(far.key)), 903, 8),
     ] {
         put(&mut p, packet);
     }
@@ -89,7 +89,7 @@ fn a_packet_that_does_not_continue_a_message_abandons_it() {
                 &mut p,
                 match case {
                     0 => middle(WRITE_ON, 1),
-                    1 => last(Kind::Write { reth: None, imm }, 1, 8),
+                    1 => last(PacketKind::Write { reth: None, imm }, 1, 8),
                     2 => middle(SEND, 2),
                     3 => last(SEND, 1, 0),
                     4 => uc(part(false, false, request(SEND, 1, &[1; 255]))),
@@ -173,7 +173,7 @@ fn a_write_over_the_longest_is_dropped() {
         let mut p = uc_pair(false);
         let far = p.zeros(A, 1000);
         p.world.region(far).addr = 0;
-        let kind = Kind::Write {
+        let kind = PacketKind::Write {
             reth: Some(Reth {
                 addr: 0,
                 rkey: far.key,
@@ -197,7 +197,7 @@ fn a_refused_write_with_immediate_takes_no_receive() {
         p.post_recv(A, 1, &[]);
         let mut bad = reth(far);
         bad.rkey ^= 1;
-        let kind = Kind::Write {
+        let kind = PacketKind::Write {
             reth: Some(bad),
             imm: Some([0; 4]),
         };
@@ -318,9 +318,9 @@ fn an_unreadable_receive_queue_is_fatal_on_every_service() {
 fn datagram(qkey: u32, payload: &[u8]) -> Packet {
     Packet {
         transport: Transport::Ud,
-        datagram: Some(Rc::new(Datagram {
+        datagram: Some(Rc::new(DatagramHeaders {
             qkey,
-            ..Datagram::default()
+            ..DatagramHeaders::default()
         })),
         ..request(SEND, 0, payload)
     }
@@ -360,7 +360,7 @@ fn a_datagram_is_a_send_of_one_packet() {
             ..good.clone()
         },
         Packet {
-            kind: Kind::Send(SendTail::Invalidate(far.key)),
+            kind: PacketKind::Send(SendTail::Invalidate(far.key)),
             ..good.clone()
         },
     ] {

@@ -5,7 +5,7 @@
 use super::answered::*;
 use verbena_lab_transport::{Mode, Pair, Post, Setup, Side::*};
 use verbena_transport::host::{Sge, WcStatus::*, WqeOpcode};
-use verbena_transport::packet::{Kind, NakCode};
+use verbena_transport::packet::{NakCode, PacketKind};
 
 const HALF: u32 = verbena_transport::psn::PSN_WINDOW;
 
@@ -32,7 +32,7 @@ fn the_longest_read_fills_the_window() {
     p.post(A, Post::new(2, WqeOpcode::RdmaWrite, &[]));
     let packets = sent(&mut p);
     assert_eq!(packets.len(), 1, "the WRITE has no PSN yet");
-    let Kind::ReadRequest(reth) = packets[0].kind else {
+    let PacketKind::ReadRequest(reth) = packets[0].kind else {
         panic!("{:?}", packets[0]);
     };
     assert_eq!(reth.length, 1 << 31);
@@ -42,7 +42,7 @@ fn the_longest_read_fills_the_window() {
         HALF
     );
     // After one response, the WRITE gets a PSN.
-    let kind = Kind::ReadResponse(Some(positive()));
+    let kind = PacketKind::ReadResponse(Some(positive()));
     answer_part(&mut p, kind, 0, &[0; 256], [true, false]);
     // The WRITE still waits for the window of packets, which is counted from the oldest PSN.
     sent(&mut p);
@@ -52,10 +52,10 @@ fn the_longest_read_fills_the_window() {
         HALF
     );
     // A response at the far end of the PSNs makes the requester ask for the lost ones.
-    let kind = Kind::ReadResponse(None);
+    let kind = PacketKind::ReadResponse(None);
     answer_part(&mut p, kind, HALF - 2, &[0; 256], [false, false]);
     let again = sent(&mut p);
-    let Kind::ReadRequest(reth) = again[0].kind else {
+    let PacketKind::ReadRequest(reth) = again[0].kind else {
         panic!("{:?}", again[0]);
     };
     assert_eq!((again[0].psn, reth.length), (psn(1), (1 << 31) - 256));
@@ -79,7 +79,7 @@ fn no_more_than_half_of_the_psns_are_outstanding() {
         sent(&mut p);
         assert_eq!(given(&p), if fits { HALF } else { HALF - 1 });
         // After one response there is room for the WRITE.
-        let kind = Kind::ReadResponse(Some(positive()));
+        let kind = PacketKind::ReadResponse(Some(positive()));
         answer_part(&mut p, kind, 0, &[0; 256], [true, false]);
         sent(&mut p);
         assert_eq!(given(&p), if fits { HALF - 1 } else { HALF });

@@ -7,7 +7,9 @@ use super::errors::{in_error, outcome};
 use super::{pattern, MODES};
 use verbena_lab_transport::{Mode, Pair, Post, Setup, Side::*};
 use verbena_transport::host::{EventType, Syndrome, WcOpcode, WcStatus::*, WqeOpcode, XrcSrq};
-use verbena_transport::packet::{AethSyndrome, Kind, NakCode, Packet, Reth, SendTail, Transport};
+use verbena_transport::packet::{
+    AethSyndrome, NakCode, Packet, PacketKind, Reth, SendTail, Transport,
+};
 use verbena_transport::{QpState, QpType};
 
 /// The SRQ that most tests use. Its protection domain differs from the target's, and decides which
@@ -47,7 +49,7 @@ fn to(srqn: u32, mut post: Post) -> Post {
     post
 }
 
-fn request(srqn: u32, kind: Kind, n: u32, payload: &[u8]) -> Packet {
+fn request(srqn: u32, kind: PacketKind, n: u32, payload: &[u8]) -> Packet {
     Packet {
         transport: Transport::Xrc,
         srqn,
@@ -176,7 +178,7 @@ fn a_message_stays_with_its_first_srq() {
         p.world.ends[0].pd = SRQ.pd;
         let dst = p.zeros(A, 600);
         p.post_recv(A, 11, &[dst.sge()]);
-        let send = Kind::Send(SendTail::None);
+        let send = PacketKind::Send(SendTail::None);
         let first = request(5, send, 0, &pattern(256, 1));
         assert!(by_hand::is_ack(
             &ask(&mut p, by_hand::part(true, false, first)),
@@ -218,7 +220,7 @@ fn a_repeated_read_uses_its_first_protection_domain() {
     p.world.xrc.insert(6, Ok(other));
     p.world.ends[0].pd = SRQ.pd;
     let there = p.buffer(A, &pattern(300, 3));
-    let read = Kind::ReadRequest(Reth {
+    let read = PacketKind::ReadRequest(Reth {
         addr: there.addr,
         rkey: there.key,
         length: 300,
@@ -227,14 +229,14 @@ fn a_repeated_read_uses_its_first_protection_domain() {
     p.world.ends[0].pd = other.pd;
     let dst = p.zeros(A, 8);
     p.post_recv(A, 11, &[dst.sge()]);
-    let send = request(6, Kind::Send(SendTail::None), 2, &[1; 8]);
+    let send = request(6, PacketKind::Send(SendTail::None), 2, &[1; 8]);
     ask(&mut p, send);
     assert_eq!(p.statuses(A), [(11, Success)]);
     let again = ask(&mut p, request(6, read, 0, &[]));
     assert_eq!(again.len(), 2);
     assert!(again
         .iter()
-        .all(|packet| matches!(packet.kind, Kind::ReadResponse(_))));
+        .all(|packet| matches!(packet.kind, PacketKind::ReadResponse(_))));
     // A response has no SRQ number.
     assert!(again.iter().all(|packet| packet.srqn == 0));
 }
@@ -246,10 +248,10 @@ fn an_initiator_drops_requests_and_a_target_drops_responses() {
     p.post_recv(A, 1, &[dst.sge()]);
     let ini = Packet {
         dst_qpn: 0x10,
-        ..request(5, Kind::Send(SendTail::None), 0, &[1])
+        ..request(5, PacketKind::Send(SendTail::None), 0, &[1])
     };
     p.deliver(A, ini);
-    let nak = Kind::Ack(verbena_transport::packet::Aeth {
+    let nak = PacketKind::Ack(verbena_transport::packet::Aeth {
         syndrome: AethSyndrome::Nak(NakCode::RemoteAccess),
         msn: 0,
     });
@@ -263,14 +265,17 @@ fn an_initiator_drops_requests_and_a_target_drops_responses() {
     }
     assert!(p.statuses(A).is_empty() && p.statuses(B).is_empty());
     // The target drops a packet of a reliable connection too.
-    p.deliver(B, by_hand::request(Kind::Send(SendTail::None), 0, &[1]));
+    p.deliver(
+        B,
+        by_hand::request(PacketKind::Send(SendTail::None), 0, &[1]),
+    );
     assert_eq!(p.qps[1].counters().dropped_transport, 2);
 }
 
 #[test]
 fn an_unknown_operation_is_refused() {
     let mut p = target();
-    let answers = ask(&mut p, request(5, Kind::Unknown(0x1f), 0, &[]));
+    let answers = ask(&mut p, request(5, PacketKind::Unknown(0x1f), 0, &[]));
     assert!(is_nak(&answers, 0, NakCode::InvalidRequest));
     assert_eq!(p.state(A), QpState::Err);
 }

@@ -4,7 +4,7 @@
 
 use super::{path, Lab, Mode};
 use crate::fuzz::Input;
-use verbena_transport::host::{CopyFault, Syndrome, Target};
+use verbena_transport::host::{CopyFault, CopyTarget, Syndrome};
 use verbena_transport::packet::Packet;
 use verbena_transport::wire::frame;
 use verbena_transport::{psn, Host, QpType};
@@ -83,7 +83,7 @@ impl Lab {
         let mut host = self.world.host(node);
         let emitted = frame::emit(&path(node), packet, &mut bytes, |place| match place {
             [] => Ok(()),
-            _ => host.copy(Target::Buffer(place), packet.payload.source()),
+            _ => host.copy(CopyTarget::Buffer(place), packet.payload.source()),
         });
         match emitted {
             Ok(()) => {

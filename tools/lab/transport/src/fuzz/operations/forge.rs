@@ -8,9 +8,10 @@ use crate::fuzz::Input;
 use std::rc::Rc;
 use verbena_transport::host::AtomicOp;
 use verbena_transport::packet::{
-    Aeth, AethSyndrome, Datagram, Feth, Kind, NakCode, Packet, Payload, Reth, Transport,
+    Aeth, AethSyndrome, DatagramHeaders, Feth, NakCode, Packet, PacketKind, Payload, Reth,
+    Transport,
 };
-use verbena_transport::wire::opcode::{self, op, Header};
+use verbena_transport::wire::opcode::{self, op, ExtensionHeader};
 use verbena_transport::wire::{atomic_ack_eth, atomic_eth, deth, extensions, ieth, imm_dt, xrceth};
 use verbena_transport::{psn, QpType};
 
@@ -39,36 +40,38 @@ impl Lab {
         let mut headers = extensions::Repr::default();
         for header in service.headers_of(row).iter().chain(row.headers) {
             let (addr, rkey) = match header {
-                Header::Reth | Header::AtomicEth | Header::Ieth => remote(input, node & 1),
+                ExtensionHeader::Reth | ExtensionHeader::AtomicEth | ExtensionHeader::Ieth => {
+                    remote(input, node & 1)
+                }
                 _ => (0, 0),
             };
             match header {
-                Header::Deth => {
+                ExtensionHeader::Deth => {
                     let qkey = match flags & 3 {
                         0 => input.u32(),
                         _ => self.gsi_or(node, QKEY),
                     };
                     headers.deth = Some(deth::Repr { qkey, src_qpn: 9 });
                 }
-                Header::Reth => {
+                ExtensionHeader::Reth => {
                     let length = length(input);
                     headers.reth = Some(Reth { addr, rkey, length });
                 }
-                Header::AtomicEth => {
+                ExtensionHeader::AtomicEth => {
                     let op = AtomicOp::FetchAdd { add: 1 };
                     headers.atomic_eth = Some(atomic_eth::Repr::new(addr, rkey, op));
                 }
-                Header::Aeth => headers.aeth = Some(aeth(input)),
-                Header::AtomicAckEth => {
+                ExtensionHeader::Aeth => headers.aeth = Some(aeth(input)),
+                ExtensionHeader::AtomicAckEth => {
                     headers.atomic_ack_eth = Some(atomic_ack_eth::Repr { original: 5 })
                 }
-                Header::ImmDt => headers.imm_dt = Some(imm_dt::Repr { data: [9; 4] }),
-                Header::Ieth => headers.ieth = Some(ieth::Repr { rkey }),
-                Header::Xrceth => {
+                ExtensionHeader::ImmDt => headers.imm_dt = Some(imm_dt::Repr { data: [9; 4] }),
+                ExtensionHeader::Ieth => headers.ieth = Some(ieth::Repr { rkey }),
+                ExtensionHeader::Xrceth => {
                     let srqn = u32::from(input.u8());
                     headers.xrceth = Some(xrceth::Repr { srqn });
                 }
-                Header::Feth => {
+                ExtensionHeader::Feth => {
                     let (placement, level) = (flags & 0xf, flags >> 4 & 3);
                     headers.feth = Some(Feth { placement, level });
                 }
@@ -78,7 +81,7 @@ impl Lab {
             return;
         };
         if refused {
-            kind = Kind::Unknown(code);
+            kind = PacketKind::Unknown(code);
         }
         let snapshot = self.qps[node].snapshot();
         let near = if kind.is_request() {
@@ -112,7 +115,7 @@ impl Lab {
             srqn: headers.xrceth.map_or(0, |xrceth| xrceth.srqn),
             marked: flags & 0x80 != 0,
             datagram: headers.deth.map(|deth| {
-                Rc::new(Datagram {
+                Rc::new(DatagramHeaders {
                     path: path(node ^ 1),
                     qkey: deth.qkey,
                     grh: [0; 40],

@@ -21,7 +21,7 @@ use verbena_abi::ctx::access;
 use verbena_transport::host::Syndrome;
 use verbena_transport::packet::Packet;
 use verbena_transport::wire::{ipv4_to_gid, Path};
-use verbena_transport::{Attr, Budget, Config, Qp, QpState, QpType};
+use verbena_transport::{Attr, Budget, Qp, QpConfig, QpState, QpType};
 
 mod flight;
 mod forge;
@@ -129,7 +129,7 @@ impl Lab {
                 QpType::XrcIni if node % 2 == 1 => QpType::XrcTgt,
                 qp_type => qp_type,
             };
-            let mut config = Config::new(0x10 + node as u32, qp_type, pd(node));
+            let mut config = QpConfig::new(0x10 + node as u32, qp_type, pd(node));
             config.has_srq = has_srq;
             config.window = [64, 4, 1, 2048][usize::from(shape >> 5 & 3)];
             config.wire_window = config.window.min(128);

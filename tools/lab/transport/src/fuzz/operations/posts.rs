@@ -7,7 +7,7 @@ use crate::arena::Region;
 use crate::fuzz::node::{Recv, Send, World, REGIONS};
 use crate::fuzz::Input;
 use verbena_transport::host::{
-    DatagramDest, SendWqe, Sge, Syndrome, WcStatus, WqeError, WqeOpcode,
+    DatagramDest, DecodedSendWqe, Sge, Syndrome, WcStatus, WqeError, WqeOpcode,
 };
 use verbena_transport::packet::Feth;
 use verbena_transport::QpType;
@@ -85,7 +85,7 @@ impl Lab {
         let (opcode, flags) = (input.u8(), input.u8());
         let opcode = OPCODES[usize::from(opcode) % OPCODES.len()];
         let has = |bit: u8| flags & bit != 0;
-        let mut wqe = SendWqe {
+        let mut wqe = DecodedSendWqe {
             wr_id: self.wr_id,
             opcode,
             signaled: has(1),
@@ -94,7 +94,7 @@ impl Lab {
             imm: [1, 2, 3, 4],
             compare_add: u64::from(has(8)),
             swap: 7,
-            ..SendWqe::default()
+            ..DecodedSendWqe::default()
         };
         match opcode {
             WqeOpcode::LocalInv | WqeOpcode::SendInv => {

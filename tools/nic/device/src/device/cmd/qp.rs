@@ -134,15 +134,15 @@ impl Device {
         // The number is used up even if the creation fails, so no other QP ever gets it.
         self.shared.owners += 1;
         let owner = self.shared.owners;
-        let config = verbena_transport::Config {
+        let config = verbena_transport::QpConfig {
             has_srq: has_srq || qp_type == QpType::XrcTgt,
             owner,
             max_msg_size: config::MAX_MSG,
             credits: self.shared.config.credits,
             congestion_control: self.shared.config.congestion_control,
             wire_super_packets: config::WIRE_SUPER_PACKETS,
-            allowance: Some(self.shared.kept.whole()),
-            ..verbena_transport::Config::new(qpn, qp_type, request.pdn.get())
+            reassembly_quota: Some(self.shared.kept.whole()),
+            ..verbena_transport::QpConfig::new(qpn, qp_type, request.pdn.get())
         };
         // All checks have passed, so nothing fails from here on.
         let srq = if has_srq {
@@ -337,7 +337,7 @@ impl Device {
             };
             transport.handle_modify(host, now, to, &wanted)?;
             if let Some(account) = account {
-                transport.set_allowance(account);
+                transport.set_reassembly_quota(account);
             }
             let env = &mut *host.env;
             (env.attr, env.av, env.path) = (attr, av, path);

@@ -3,7 +3,7 @@
 //! Completion of work requests: the oldest first, each once.
 
 use super::Requester;
-use crate::host::{Completion, Host, Syndrome, WcStatus, WqeError};
+use crate::host::{Host, Syndrome, WcStatus, WorkCompletion, WqeError};
 use crate::psn;
 use crate::qp::{Budget, Core};
 
@@ -21,7 +21,7 @@ impl Requester {
             slot.gather.alive.set(false);
         }
         if let Some(owed) = self.slots.pop() {
-            core.complete(host, &owed.failed(status, cause));
+            core.complete(host, &owed.error(status, cause));
         }
         cause
     }
@@ -35,9 +35,9 @@ impl Requester {
         slot.gather.alive.set(false);
         let (signaled, byte_len) = (slot.wqe.signaled, slot.length());
         if slot.awaits_response() {
-            self.responses_due = self.responses_due.saturating_sub(1);
+            self.outstanding_responses = self.outstanding_responses.saturating_sub(1);
         } else if slot.takes_receive() {
-            self.limit.complete();
+            self.credit_limit.on_complete();
         }
         let Some(owed) = self.slots.pop() else {
             return;
@@ -47,9 +47,9 @@ impl Requester {
             self.cursor_packets = 0;
         }
         if signaled {
-            let completion = Completion {
+            let completion = WorkCompletion {
                 byte_len,
-                ..owed.succeeded()
+                ..owed.success()
             };
             core.complete(host, &completion);
         } else {
@@ -71,7 +71,7 @@ impl Requester {
 
     /// Handles a packet whose memory could not be read: the work request with this PSN fails after
     /// the earlier ones are done.
-    pub(crate) fn source_fault(&mut self, core: &Core, now: u64, psn: u32, cause: Syndrome) {
+    pub(crate) fn on_source_fault(&mut self, core: &Core, now: u64, psn: u32, cause: Syndrome) {
         let mut index = self.slots.oldest();
         while let Some(slot) = self.slots.get_mut(index) {
             if slot.started && psn::ahead(psn, slot.first_psn) < slot.psns {
@@ -102,11 +102,11 @@ impl Requester {
                 Some(owed) => owed,
                 None => {
                     let (wr_id, opcode) = host.send_wr_id(index);
-                    self.slots.pass(wr_id, opcode)
+                    self.slots.skip(wr_id, opcode)
                 }
             };
             self.cursor = self.slots.oldest();
-            let completion = owed.failed(WcStatus::WrFlushErr, Syndrome::Flushed);
+            let completion = owed.error(WcStatus::WrFlushErr, Syndrome::Flushed);
             core.complete(host, &completion);
         }
         false

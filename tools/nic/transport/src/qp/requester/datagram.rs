@@ -3,8 +3,8 @@
 //! Datagrams, and copies of payloads for packets that outlive their work request.
 
 use super::Requester;
-use crate::host::{CopyFault, Host, Syndrome, Target, WcStatus, WqeOpcode};
-use crate::packet::{Datagram, Kind, Payload, SendTail};
+use crate::host::{CopyFault, CopyTarget, Host, Syndrome, WcStatus, WqeOpcode};
+use crate::packet::{DatagramHeaders, PacketKind, Payload, SendTail};
 use crate::psn;
 use crate::qp::Core;
 use crate::wire;
@@ -12,7 +12,7 @@ use alloc::rc::Rc;
 
 impl Requester {
     /// Sends one datagram and returns its length in bytes. None if nothing is posted.
-    pub(in crate::qp) fn datagram<H: Host>(
+    pub(in crate::qp) fn send_datagram<H: Host>(
         &mut self,
         core: &mut Core,
         host: &mut H,
@@ -45,10 +45,10 @@ impl Requester {
             WqeOpcode::SendImm => SendTail::Imm(slot.wqe.imm),
             _ => SendTail::None,
         };
-        let mut packet = core.packet(Kind::Send(tail), self.next_psn, 1);
+        let mut packet = core.packet(PacketKind::Send(tail), self.next_psn, 1);
         packet.solicited = slot.wqe.solicited;
         packet.dst_qpn = dest.qpn;
-        let datagram = Datagram {
+        let datagram = DatagramHeaders {
             path: dest.path,
             // If the top bit is set, the Q_Key of the queue pair is sent (IBTA 10.2.5).
             qkey: if dest.qkey & 1 << 31 != 0 {
@@ -72,7 +72,7 @@ impl Requester {
             offset: 0,
             length,
         };
-        match read_payload(host, &payload) {
+        match copy_payload(host, &payload) {
             Ok(payload) => packet.payload = payload,
             Err(cause) => return Err(self.fail_oldest(core, host, WcStatus::LocProtErr, cause)),
         }
@@ -86,7 +86,7 @@ impl Requester {
 }
 
 /// Copies a payload into a buffer of its own.
-pub(super) fn read_payload<H: Host>(host: &mut H, payload: &Payload) -> Result<Payload, Syndrome> {
+pub(super) fn copy_payload<H: Host>(host: &mut H, payload: &Payload) -> Result<Payload, Syndrome> {
     if payload.is_empty() {
         return Ok(Payload::None);
     }
@@ -101,7 +101,7 @@ pub(super) fn read_payload<H: Host>(host: &mut H, payload: &Payload) -> Result<P
             buffer.resize(length, 0);
         }
         if let Some(place) = buffer.get_mut(..length) {
-            host.copy(Target::Buffer(place), payload.source())
+            host.copy(CopyTarget::Buffer(place), payload.source())
                 .map_err(|fault| match fault {
                     CopyFault::Source(cause) | CopyFault::Target(cause) => cause,
                 })?;

@@ -3,7 +3,9 @@
 //! Decoding of a WQE into a work request, once, and its checks.
 
 use super::Requester;
-use crate::host::{Access, Gather, Host, KeyUse, SendWqe, Syndrome, WcStatus, WqeError, WqeOpcode};
+use crate::host::{
+    DecodedSendWqe, Gather, Host, KeyAccess, KeyUse, Syndrome, WcStatus, WqeError, WqeOpcode,
+};
 use crate::packet::Transport;
 use crate::qp::Core;
 use alloc::rc::Rc;
@@ -56,7 +58,7 @@ fn is_local(opcode: WqeOpcode) -> bool {
 fn check<H: Host>(
     core: &Core,
     host: &mut H,
-    wqe: &SendWqe,
+    wqe: &DecodedSendWqe,
     gather: &mut Gather,
 ) -> Result<(), WqeError> {
     let transport = core.transport();
@@ -113,7 +115,7 @@ fn check<H: Host>(
             key: sge.lkey,
             addr: sge.addr,
             length: u64::from(sge.length),
-            access: Access::LocalRead,
+            access: KeyAccess::LocalRead,
         };
         host.check(&key)
             .map_err(|cause| WqeError::new(WcStatus::LocProtErr, cause))?;

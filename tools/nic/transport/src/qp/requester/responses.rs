@@ -6,10 +6,10 @@
 //! before n. If the response to a READ or atomic before n has not arrived, the answer shows that
 //! this response was lost on the way ("implied NAK", IBTA 9.7.5).
 
-use super::retry::{Back, Wait};
+use super::retry::{GoBack, RetryTimer};
 use super::Requester;
-use crate::host::{CopyFault, Host, Source, Syndrome, WcStatus, WqeOpcode};
-use crate::packet::{Aeth, AethSyndrome, Kind, NakCode, Packet, Payload};
+use crate::host::{CopyFault, CopySource, Host, Syndrome, WcStatus, WqeOpcode};
+use crate::packet::{Aeth, AethSyndrome, NakCode, Packet, PacketKind, Payload};
 use crate::psn;
 use crate::qp::timers::rnr_delay_ns;
 use crate::qp::{Core, QpState};
@@ -30,14 +30,14 @@ impl Requester {
         }
         let una = self.una_psn;
         let kind = packet.kind;
-        if packet.marked && matches!(kind, Kind::ReadResponse(_)) {
-            self.notified(now);
+        if packet.marked && matches!(kind, PacketKind::ReadResponse(_)) {
+            self.on_cnp(now);
         }
         let result = match kind {
-            Kind::Ack(aeth) => self.acknowledgement(core, host, now, packet.psn, aeth),
-            Kind::ReadResponse(_) | Kind::AtomicResponse(..) => self
-                .response(core, host, now, packet)
-                .and_then(|()| self.take_early(core, host, now)),
+            PacketKind::Ack(aeth) => self.on_ack(core, host, now, packet.psn, aeth),
+            PacketKind::ReadResponse(_) | PacketKind::AtomicResponse(..) => self
+                .on_response(core, host, now, packet)
+                .and_then(|()| self.process_buffered(core, host, now)),
             _ => Ok(()),
         };
         if let Err(cause) = result {
@@ -45,8 +45,8 @@ impl Requester {
         }
         self.complete_local(core, host);
         if self.una_psn != una {
-            self.note_answer(&kind);
-        } else if matches!(kind, Kind::ReadResponse(_)) {
+            self.on_answer(&kind);
+        } else if matches!(kind, PacketKind::ReadResponse(_)) {
             self.defer_probe(core, now);
         }
         self.arm(core, now, self.una_psn != una);
@@ -55,25 +55,24 @@ impl Requester {
 
     /// Handles the answer to a retransmission. If the answer acknowledges no later packet, the rest
     /// may have to be retransmitted too.
-    fn note_answer(&mut self, kind: &Kind) {
-        let Some(path) = &mut self.path else {
+    fn on_answer(&mut self, kind: &PacketKind) {
+        let Some(path) = &mut self.path_state else {
             return;
         };
-        let asks =
-            matches!(kind, Kind::Ack(aeth) if !matches!(aeth.syndrome, AethSyndrome::Ack { .. }));
-        let is_missing = path.answered(self.una_psn, asks);
+        let asks = matches!(kind, PacketKind::Ack(aeth) if !matches!(aeth.syndrome, AethSyndrome::Ack { .. }));
+        let is_missing = path.on_answer(self.una_psn, asks);
         if self.sent_psn == self.una_psn {
-            path.sent_alone();
+            path.clear_pending();
         } else if is_missing {
             self.rewind();
         }
     }
 
     /// Notes an answer to a PSN that is not outstanding.
-    fn note_stale(&mut self, core: &mut Core, now: u64) {
+    fn on_stale_response(&mut self, core: &mut Core, now: u64) {
         core.counters.stale_responses += 1;
-        if let Some(path) = &mut self.path {
-            path.answered_twice(now);
+        if let Some(path) = &mut self.path_state {
+            path.on_duplicate_answer(now);
         }
     }
 
@@ -88,20 +87,20 @@ impl Requester {
         let una = self.una_psn;
         let all = self.acknowledge_slots(core, host, end);
         if self.una_psn != una {
-            self.note_progress(core, now);
+            self.on_progress(core, now);
         }
         all
     }
 
     /// Notes progress: all retries are available again (IBTA 9.7.6), and the peer has taken the
     /// request for which it had no receive.
-    fn note_progress(&mut self, core: &Core, now: u64) {
+    fn on_progress(&mut self, core: &Core, now: u64) {
         self.reload_retries(core);
-        if let Some(path) = &mut self.path {
-            path.acknowledged(self.una_psn, now);
+        if let Some(path) = &mut self.path_state {
+            path.on_ack(self.una_psn, now);
         }
-        if self.awaits_receive() {
-            self.waits = Wait::Nothing;
+        if self.is_rnr_waiting() {
+            self.timer = RetryTimer::Stopped;
         }
         self.implied_nak_at = None;
         self.skip_acknowledged();
@@ -132,7 +131,7 @@ impl Requester {
         true
     }
 
-    fn acknowledgement<H: Host>(
+    fn on_ack<H: Host>(
         &mut self,
         core: &mut Core,
         host: &mut H,
@@ -142,15 +141,15 @@ impl Requester {
     ) -> Result<(), Syndrome> {
         let syndrome = aeth.syndrome;
         if !self.is_outstanding(psn) {
-            self.note_stale(core, now);
+            self.on_stale_response(core, now);
             // The peer sent this because receives were posted: it has credits and acknowledges
             // nothing new.
             if psn::add(psn, 1) == self.una_psn {
-                self.take_credits(aeth);
+                self.update_credits(aeth);
             }
             return Ok(());
         }
-        self.take_credits(aeth);
+        self.update_credits(aeth);
         let end = match syndrome {
             AethSyndrome::Ack { .. } => psn::add(psn, 1),
             _ => psn,
@@ -162,8 +161,8 @@ impl Requester {
             AethSyndrome::Ack { .. } => Ok(()),
             AethSyndrome::Rnr { timer } => {
                 // This is a copy of the RNR NAK whose timer runs already.
-                if self.awaits_receive() {
-                    self.note_stale(core, now);
+                if self.is_rnr_waiting() {
+                    self.on_stale_response(core, now);
                     return Ok(());
                 }
                 core.counters.rnr_naks_received += 1;
@@ -176,22 +175,22 @@ impl Requester {
                     self.rnr_left -= 1;
                 }
                 self.rewind();
-                self.waits = Wait::Receive {
-                    until: now.saturating_add(rnr_delay_ns(timer)),
+                self.timer = RetryTimer::Rnr {
+                    until_ns: now.saturating_add(rnr_delay_ns(timer)),
                 };
                 Ok(())
             }
             AethSyndrome::Nak(NakCode::Sequence) => {
                 core.counters.sequence_naks_received += 1;
                 // The packets that the NAK asks for are about to be retransmitted already.
-                if self.is_rewound() || self.awaits_receive() {
+                if self.is_rewound() || self.is_rnr_waiting() {
                     return Ok(());
                 }
                 self.retry(
                     core,
                     host,
                     Syndrome::SequenceRetryExceeded,
-                    Back::Oldest { told: true },
+                    GoBack::Oldest { gap_reported: true },
                 )
             }
             AethSyndrome::Nak(code) => {
@@ -217,9 +216,9 @@ impl Requester {
         }
     }
 
-    fn take_credits(&mut self, aeth: Aeth) {
+    fn update_credits(&mut self, aeth: Aeth) {
         if let AethSyndrome::Ack { credits } = aeth.syndrome {
-            self.limit.told(aeth.msn, credits);
+            self.credit_limit.on_aeth(aeth.msn, credits);
         }
     }
 
@@ -227,12 +226,12 @@ impl Requester {
     fn imply_nak<H: Host>(&mut self, core: &mut Core, host: &mut H) -> Result<(), Syndrome> {
         let asked = self.implied_nak_at == Some(self.una_psn);
         // The request is about to be sent again already.
-        if asked || self.is_rewound() || self.awaits_receive() {
+        if asked || self.is_rewound() || self.is_rnr_waiting() {
             return Ok(());
         }
         self.implied_nak_at = Some(self.una_psn);
         core.counters.implied_naks += 1;
-        self.retry(core, host, Syndrome::RetryExceeded, Back::All)
+        self.retry(core, host, Syndrome::RetryExceeded, GoBack::All)
     }
 
     fn bad_response<H: Host>(
@@ -246,7 +245,7 @@ impl Requester {
 
     /// Handles a response whose PSN expects none, which is an error. A response with a dead
     /// payload, from before a RESET of the peer, counts as lost.
-    fn misplaced<H: Host>(
+    fn on_misplaced_response<H: Host>(
         &mut self,
         core: &mut Core,
         host: &mut H,
@@ -260,7 +259,7 @@ impl Requester {
     }
 
     /// Handles a READ or atomic response.
-    pub(super) fn response<H: Host>(
+    pub(super) fn on_response<H: Host>(
         &mut self,
         core: &mut Core,
         host: &mut H,
@@ -272,7 +271,7 @@ impl Requester {
         // A super-packet that reaches beyond the outstanding PSNs, as from a peer with a smaller
         // path MTU, is not stale: its length is wrong.
         if !self.is_outstanding(packet.psn) && !self.is_outstanding(last_psn) {
-            self.note_stale(core, now);
+            self.on_stale_response(core, now);
             return Ok(());
         }
         // The oldest work request that waits for a response. All before it are done, since this
@@ -280,7 +279,7 @@ impl Requester {
         let mut index = self.slots.oldest();
         let slot = loop {
             match self.slots.get(index).filter(|slot| slot.started) {
-                None => return self.misplaced(core, host, &packet),
+                None => return self.on_misplaced_response(core, host, &packet),
                 Some(slot) if slot.awaits_response() => break slot,
                 Some(_) => index = index.wrapping_add(1),
             }
@@ -294,19 +293,19 @@ impl Requester {
             if old >= packet.psns {
                 if psn::is_behind(packet.psn, first) {
                     // The PSN belongs to a SEND or WRITE.
-                    return self.misplaced(core, host, &packet);
+                    return self.on_misplaced_response(core, host, &packet);
                 }
-                self.note_stale(core, now);
+                self.on_stale_response(core, now);
                 return Ok(());
             }
             packet.trim_front(old, mtu);
         } else if ahead > 0 {
-            if ahead < psns - progress || self.answers_response(packet.psn) {
+            if ahead < psns - progress || self.is_response_awaited(packet.psn) {
                 self.acknowledge(core, host, now, expected);
-                self.keep(core, host, packet, expected);
+                self.buffer_response(core, host, packet, expected);
                 return self.imply_nak(core, host);
             }
-            return self.misplaced(core, host, &packet);
+            return self.on_misplaced_response(core, host, &packet);
         }
         if !packet.payload.is_alive() {
             core.counters.dead_payloads += 1;
@@ -315,15 +314,15 @@ impl Requester {
         self.acknowledge(core, host, now, expected);
         self.una_psn = expected;
         let aeth = match packet.kind {
-            Kind::ReadResponse(aeth) => aeth,
-            Kind::AtomicResponse(aeth, _) => Some(aeth),
+            PacketKind::ReadResponse(aeth) => aeth,
+            PacketKind::AtomicResponse(aeth, _) => Some(aeth),
             _ => None,
         };
         if let Some(aeth) = aeth {
             if !matches!(aeth.syndrome, AethSyndrome::Ack { .. }) {
                 return self.bad_response(core, host, Syndrome::ResponseOpcode);
             }
-            self.take_credits(aeth);
+            self.update_credits(aeth);
         }
         let Some(slot) = self.slots.get(index) else {
             return Ok(());
@@ -336,7 +335,7 @@ impl Requester {
         let part_end = slot.part_end(progress);
         let is_read = slot.wqe.opcode == WqeOpcode::RdmaRead;
         let copied = match packet.kind {
-            Kind::ReadResponse(_) if is_read => {
+            PacketKind::ReadResponse(_) if is_read => {
                 let offset = progress * mtu;
                 let due = (slot.length() - offset).min(packet.psns.saturating_mul(mtu));
                 let ends = progress + packet.psns == part_end;
@@ -352,7 +351,7 @@ impl Requester {
                     host.copy(slot.target(offset), packet.payload.source())
                 }
             }
-            Kind::ReadResponse(_)
+            PacketKind::ReadResponse(_)
                 if matches!(slot.wqe.opcode, WqeOpcode::AtomicWrite | WqeOpcode::Flush) =>
             {
                 if packet.psns != 1 || !packet.last || !packet.payload.is_empty() {
@@ -360,13 +359,13 @@ impl Requester {
                 }
                 Ok(())
             }
-            Kind::AtomicResponse(_, value)
+            PacketKind::AtomicResponse(_, value)
                 if matches!(
                     slot.wqe.opcode,
                     WqeOpcode::CompareSwap | WqeOpcode::FetchAdd
                 ) =>
             {
-                host.copy(slot.target(0), Source::Bytes(&value.to_ne_bytes()))
+                host.copy(slot.target(0), CopySource::Bytes(&value.to_ne_bytes()))
             }
             _ => return self.bad_response(core, host, Syndrome::ResponseOpcode),
         };
@@ -378,7 +377,7 @@ impl Requester {
             // The peer's memory went away between its check and the copy. When the request is sent
             // again, the peer reports the error itself.
             Err(CopyFault::Source(cause)) => {
-                if let Payload::Region { lender, .. } = &packet.payload {
+                if let Payload::Region { lease: lender, .. } = &packet.payload {
                     lender.fault.set(Some((expected, cause)));
                 }
                 if self.implied_nak_at != Some(expected) {
@@ -396,15 +395,15 @@ impl Requester {
                 self.complete_oldest(core, host);
             } else if slot.progress >= part_end {
                 // A complete part frees its place for the next one.
-                self.responses_due = self.responses_due.saturating_sub(1);
+                self.outstanding_responses = self.outstanding_responses.saturating_sub(1);
             }
         }
-        self.note_progress(core, now);
+        self.on_progress(core, now);
         Ok(())
     }
 
     /// True if a PSN belongs to a work request that waits for a response.
-    fn answers_response(&self, psn: u32) -> bool {
+    fn is_response_awaited(&self, psn: u32) -> bool {
         let mut index = self.slots.oldest();
         while let Some(slot) = self.slots.get(index) {
             if slot.started && psn::ahead(psn, slot.first_psn) < slot.psns {

@@ -9,36 +9,36 @@ use crate::qp::timers::ack_timeout_ns;
 use crate::qp::{Budget, Core};
 
 /// Timeout in nanoseconds before the first round trip is measured.
-const UNKNOWN_TRIP_NS: u64 = 1_000_000;
+const INITIAL_TIMEOUT_NS: u64 = 1_000_000;
 
 /// The event that the requester waits for before a retransmission; times are in nanoseconds.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Wait {
+pub(super) enum RetryTimer {
     /// Nothing is outstanding, or no timer runs: a retransmission is about to be sent, or there is
     /// no timeout.
-    Nothing,
+    Stopped,
     /// The peer has to acknowledge packets.
-    Acknowledgement {
+    Ack {
         /// Time when the ACK timer expires; the retransmission then counts as a retry.
-        expires: u64,
+        expires_ns: u64,
         /// Time of the next probe before that, if any; a probe does not count as a retry.
-        probe: Option<u64>,
+        probe_ns: Option<u64>,
         /// Delay before that probe; the next one waits twice as long.
-        delay: u64,
+        delay_ns: u64,
     },
     /// The peer has no receive: an RNR NAK arrived, and nothing is sent until its timer expires.
-    Receive {
+    Rnr {
         /// Time when the RNR NAK timer expires.
-        until: u64,
+        until_ns: u64,
     },
 }
 
 /// The packets to retransmit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Back {
-    /// The oldest packet, whose answer shows where to go on. `told` is true if the peer has
+pub(super) enum GoBack {
+    /// The oldest packet, whose answer shows where to go on. `gap_reported` is true if the peer has
     /// reported a gap.
-    Oldest { told: bool },
+    Oldest { gap_reported: bool },
     /// Everything that is not acknowledged.
     All,
 }
@@ -48,43 +48,43 @@ impl Requester {
     pub(super) fn arm(&mut self, core: &Core, now: u64, progress: bool) {
         if self.sent_psn == self.una_psn {
             self.disarm();
-        } else if matches!(self.waits, Wait::Nothing) || progress && !self.awaits_receive() {
+        } else if matches!(self.timer, RetryTimer::Stopped) || progress && !self.is_rnr_waiting() {
             let least = core.config.min_timeout_ns;
-            let delay = self.patience(core);
-            self.waits = match ack_timeout_ns(core.attr.timeout) {
+            let delay_ns = self.retransmission_timeout_ns(core);
+            self.timer = match ack_timeout_ns(core.attr.timeout) {
                 Some(timeout) => {
-                    await_ack(core, now, now.saturating_add(timeout.max(least)), delay)
+                    ack_timer(core, now, now.saturating_add(timeout.max(least)), delay_ns)
                 }
-                None => Wait::Nothing,
+                None => RetryTimer::Stopped,
             };
         }
     }
 
     /// Returns the time in nanoseconds to wait for an answer before a probe.
-    fn patience(&self, core: &Core) -> u64 {
+    fn retransmission_timeout_ns(&self, core: &Core) -> u64 {
         let least = core.config.min_timeout_ns;
-        self.path.as_ref().map_or(least, |path| {
-            path.patience(least.min(UNKNOWN_TRIP_NS), core.config.min_probe_ns)
+        self.path_state.as_ref().map_or(least, |path| {
+            path.retransmission_timeout_ns(least.min(INITIAL_TIMEOUT_NS), core.config.min_probe_ns)
         })
     }
 
     /// Defers the probe after a READ response without progress: the requested responses follow it.
     pub(super) fn defer_probe(&mut self, core: &Core, now: u64) {
-        if let (Wait::Acknowledgement { expires, .. }, Some(_)) = (self.waits, &self.path) {
-            self.waits = await_ack(core, now, expires, self.patience(core));
+        if let (RetryTimer::Ack { expires_ns, .. }, Some(_)) = (self.timer, &self.path_state) {
+            self.timer = ack_timer(core, now, expires_ns, self.retransmission_timeout_ns(core));
         }
     }
 
     /// Stops the ACK timer. An RNR NAK timer runs on.
     pub(super) fn disarm(&mut self) {
-        if !self.awaits_receive() {
-            self.waits = Wait::Nothing;
+        if !self.is_rnr_waiting() {
+            self.timer = RetryTimer::Stopped;
         }
     }
 
     /// True if an RNR NAK arrived and its timer has not expired.
-    pub(super) fn awaits_receive(&self) -> bool {
-        matches!(self.waits, Wait::Receive { .. })
+    pub(super) fn is_rnr_waiting(&self) -> bool {
+        matches!(self.timer, RetryTimer::Rnr { .. })
     }
 
     /// Retransmits the oldest packet before the ACK timer expires, with growing delays; its answer
@@ -92,13 +92,20 @@ impl Requester {
     /// retransmission would otherwise cost the whole ACK timeout.
     pub(super) fn probe(&mut self, core: &mut Core, now: u64) {
         core.counters.probes += 1;
-        if let Some(path) = &mut self.path {
-            path.probes();
+        if let Some(path) = &mut self.path_state {
+            path.on_probe();
         }
-        let waits = self.waits;
-        self.go_back(Back::Oldest { told: false });
-        if let Wait::Acknowledgement { expires, delay, .. } = waits {
-            self.waits = await_ack(core, now, expires, delay.saturating_mul(2));
+        let waits = self.timer;
+        self.go_back(GoBack::Oldest {
+            gap_reported: false,
+        });
+        if let RetryTimer::Ack {
+            expires_ns,
+            delay_ns,
+            ..
+        } = waits
+        {
+            self.timer = ack_timer(core, now, expires_ns, delay_ns.saturating_mul(2));
         }
     }
 
@@ -113,7 +120,7 @@ impl Requester {
         core: &mut Core,
         host: &mut H,
         cause: Syndrome,
-        back: Back,
+        back: GoBack,
     ) -> Result<(), Syndrome> {
         if self.retry_left == 0 {
             return Err(self.fail_oldest(core, host, WcStatus::RetryExcErr, cause));
@@ -123,19 +130,23 @@ impl Requester {
         Ok(())
     }
 
-    fn go_back(&mut self, back: Back) {
-        let told = match back {
-            Back::Oldest { told } => {
-                if self.path.as_mut().is_some_and(|path| path.ask_alone(told)) {
+    fn go_back(&mut self, back: GoBack) {
+        let gap_reported = match back {
+            GoBack::Oldest { gap_reported } => {
+                if self
+                    .path_state
+                    .as_mut()
+                    .is_some_and(|path| path.request_retransmit(gap_reported))
+                {
                     return;
                 }
-                told
+                gap_reported
             }
-            Back::All => false,
+            GoBack::All => false,
         };
         self.rewind();
-        if let Some(path) = &mut self.path {
-            path.went_back(told);
+        if let Some(path) = &mut self.path_state {
+            path.on_go_back(gap_reported);
         }
     }
 
@@ -155,20 +166,23 @@ impl Requester {
 
     /// Retransmits the packets that are due alone: the oldest, or a few. Other packets then
     /// continue where they were.
-    pub(super) fn send_alone<H: Host>(
+    pub(super) fn send_retransmits<H: Host>(
         &mut self,
         core: &mut Core,
         host: &mut H,
         budget: &mut Budget,
     ) -> Result<(), Syndrome> {
-        let due = self.path.as_ref().map_or(0, |path| path.due());
+        let due = self
+            .path_state
+            .as_ref()
+            .map_or(0, |path| path.pending_packets());
         if due == 0 || self.sent_psn == self.una_psn {
             return Ok(());
         }
         let (cursor, packets) = (self.cursor, self.cursor_packets);
         let oldest = self.slots.oldest();
         self.cursor = oldest;
-        self.cursor_packets = self.acknowledged_of_oldest();
+        self.cursor_packets = self.oldest_progress();
         let end = (cursor.wrapping_sub(oldest), packets);
         for count in 1..=due {
             // Packets that were not sent before follow in their turn.
@@ -179,14 +193,14 @@ impl Requester {
                 break;
             };
             let end = self.next_to_send();
-            if let Some(path) = &mut self.path {
-                path.sends_alone(&mut packet, end, count);
+            if let Some(path) = &mut self.path_state {
+                path.on_retransmit(&mut packet, end, count);
             }
             budget.spend(packet.payload.len());
             core.transmit(host, packet);
         }
-        if let Some(path) = &mut self.path {
-            path.sent_alone();
+        if let Some(path) = &mut self.path_state {
+            path.clear_pending();
         }
         if (self.cursor.wrapping_sub(oldest), self.cursor_packets) < end {
             (self.cursor, self.cursor_packets) = (cursor, packets);
@@ -198,33 +212,35 @@ impl Requester {
     pub(super) fn rewind(&mut self) {
         self.disarm();
         self.rewound = true;
-        if let Some(path) = &mut self.path {
-            path.went_back(false);
+        if let Some(path) = &mut self.path_state {
+            path.on_go_back(false);
         }
         self.cursor = self.slots.oldest();
-        self.cursor_packets = self.acknowledged_of_oldest();
+        self.cursor_packets = self.oldest_progress();
     }
 
     /// True if everything unacknowledged is about to be retransmitted anyway, so that a request for
     /// it costs no retry.
     pub(super) fn is_rewound(&self) -> bool {
         self.rewound
-            || self.path.as_ref().is_some_and(|path| path.due() > 0)
-            || self.cursor == self.slots.oldest()
-                && self.cursor_packets == self.acknowledged_of_oldest()
+            || self
+                .path_state
+                .as_ref()
+                .is_some_and(|path| path.pending_packets() > 0)
+            || self.cursor == self.slots.oldest() && self.cursor_packets == self.oldest_progress()
     }
 
     /// Skips packets that were acknowledged after the cursor went back, so that they are not sent
     /// again.
     pub(super) fn skip_acknowledged(&mut self) {
         if self.cursor == self.slots.oldest() {
-            self.cursor_packets = self.cursor_packets.max(self.acknowledged_of_oldest());
+            self.cursor_packets = self.cursor_packets.max(self.oldest_progress());
         }
     }
 
     /// Returns the number of acknowledged packets of the oldest work request; for a READ, of
     /// responses that have arrived.
-    fn acknowledged_of_oldest(&self) -> u32 {
+    fn oldest_progress(&self) -> u32 {
         match self.slots.front() {
             Some(slot) if slot.started && slot.awaits_response() => slot.progress,
             Some(slot) if slot.started => psn::ahead(self.una_psn, slot.first_psn).min(slot.psns),
@@ -235,11 +251,11 @@ impl Requester {
 
 /// Returns the wait for an acknowledgement, with the next probe if it is due before the ACK timer
 /// expires. Local peers need no probe, because no packet is lost between them.
-fn await_ack(core: &Core, now: u64, expires: u64, delay: u64) -> Wait {
-    let probe = now.saturating_add(delay);
-    Wait::Acknowledgement {
-        expires,
-        probe: (probe < expires && !core.attr.local_peer).then_some(probe),
-        delay,
+fn ack_timer(core: &Core, now: u64, expires_ns: u64, delay_ns: u64) -> RetryTimer {
+    let probe_ns = now.saturating_add(delay_ns);
+    RetryTimer::Ack {
+        expires_ns,
+        probe_ns: (probe_ns < expires_ns && !core.attr.local_peer).then_some(probe_ns),
+        delay_ns,
     }
 }

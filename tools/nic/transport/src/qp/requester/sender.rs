@@ -2,10 +2,10 @@
 
 //! Work requests become packets, as far as the window, fences and the number of READs allow.
 
-use super::datagram::read_payload;
+use super::datagram::copy_payload;
 use super::Requester;
 use crate::host::{AtomicOp, Host, Syndrome, WcStatus, WqeError, WqeOpcode};
-use crate::packet::{Kind, Packet, Payload, Reth, SendTail, Transport};
+use crate::packet::{Packet, PacketKind, Payload, Reth, SendTail, Transport};
 use crate::psn;
 use crate::qp::{Budget, Core, QpState};
 use alloc::rc::Rc;
@@ -77,7 +77,7 @@ impl Requester {
     /// instead.
     fn try_start<H: Host>(&mut self, core: &Core, host: &mut H, index: u32) -> bool {
         let outstanding = psn::ahead(self.next_psn, self.una_psn);
-        let (responses_due, next_psn) = (self.responses_due, self.next_psn);
+        let (responses_due, next_psn) = (self.outstanding_responses, self.next_psn);
         let is_oldest = self.slots.oldest() == index;
         let part = self.read_part(core);
         let Some(slot) = self.slots.get_mut(index) else {
@@ -130,7 +130,7 @@ impl Requester {
                 return false;
             }
         }
-        let Some(ssn) = self.limit.start(slot.takes_receive()) else {
+        let Some(ssn) = self.credit_limit.start(slot.takes_receive()) else {
             return false;
         };
         slot.ssn = ssn;
@@ -141,12 +141,12 @@ impl Requester {
         slot.placed = slot.part_end(0);
         let responds = slot.awaits_response();
         self.next_psn = psn::add(next_psn, psns);
-        self.responses_due += u32::from(responds);
+        self.outstanding_responses += u32::from(responds);
         true
     }
 
     /// Notes that `count` PSNs from `from` on were sent.
-    fn note_sent(&mut self, core: &mut Core, from: u32, count: u32) {
+    fn record_sent(&mut self, core: &mut Core, from: u32, count: u32) {
         self.rewound = false;
         let sent = psn::ahead(self.sent_psn, self.una_psn);
         let begin = psn::ahead(from, self.una_psn);
@@ -162,7 +162,7 @@ impl Requester {
 
     /// Reserves a place among `max_rd_atomic` for the next part of a READ. The first part has a
     /// place since the READ started. Returns false if no place is free.
-    fn place_part(&mut self, core: &Core, begin: u32) -> bool {
+    fn reserve_part(&mut self, core: &Core, begin: u32) -> bool {
         let Some(slot) = self.slots.get_mut(self.cursor) else {
             return false;
         };
@@ -171,11 +171,11 @@ impl Requester {
         }
         // The driver may have lowered the limit in SQD. A READ that has started ends nevertheless.
         let limit = u32::from(core.attr.max_rd_atomic).max(1);
-        if self.responses_due >= limit || self.limit.start(false).is_none() {
+        if self.outstanding_responses >= limit || self.credit_limit.start(false).is_none() {
             return false;
         }
         slot.placed = slot.part_end(begin);
-        self.responses_due += 1;
+        self.outstanding_responses += 1;
         true
     }
 
@@ -194,7 +194,7 @@ impl Requester {
         if ahead > 0 && ahead.saturating_add(reach) > self.window(core) {
             return None;
         }
-        if !self.place_part(core, begin) {
+        if !self.reserve_part(core, begin) {
             return None;
         }
         let slot = self.slots.get(self.cursor)?;
@@ -205,7 +205,7 @@ impl Requester {
                 let done = begin * mtu;
                 let part = slot.length().min(end.saturating_mul(mtu));
                 let length = part - done;
-                Kind::ReadRequest(Reth {
+                PacketKind::ReadRequest(Reth {
                     addr: wqe.remote_addr.wrapping_add(u64::from(done)),
                     // No responder checks the key of zero bytes (C9-88), but soft RoCE drops each
                     // copy that names one.
@@ -213,12 +213,12 @@ impl Requester {
                     length,
                 })
             }
-            WqeOpcode::AtomicWrite => Kind::AtomicWrite(Reth {
+            WqeOpcode::AtomicWrite => PacketKind::AtomicWrite(Reth {
                 addr: wqe.remote_addr,
                 rkey: wqe.rkey,
                 length: slot.length(),
             }),
-            WqeOpcode::Flush => Kind::Flush(
+            WqeOpcode::Flush => PacketKind::Flush(
                 wqe.flush.0,
                 Reth {
                     addr: wqe.remote_addr,
@@ -226,7 +226,7 @@ impl Requester {
                     length: wqe.flush.1,
                 },
             ),
-            WqeOpcode::CompareSwap => Kind::Atomic {
+            WqeOpcode::CompareSwap => PacketKind::Atomic {
                 addr: wqe.remote_addr,
                 rkey: wqe.rkey,
                 op: AtomicOp::CompareSwap {
@@ -234,7 +234,7 @@ impl Requester {
                     swap: wqe.swap,
                 },
             },
-            _ => Kind::Atomic {
+            _ => PacketKind::Atomic {
                 addr: wqe.remote_addr,
                 rkey: wqe.rkey,
                 op: AtomicOp::FetchAdd {
@@ -244,14 +244,14 @@ impl Requester {
         };
         let mut packet = core.packet(kind, from, 1);
         packet.srqn = wqe.srqn;
-        if let Kind::AtomicWrite(reth) = packet.kind {
+        if let PacketKind::AtomicWrite(reth) = packet.kind {
             packet.payload = Payload::Gather {
                 gather: Rc::clone(&slot.gather),
                 offset: 0,
                 length: reth.length,
             };
         }
-        self.note_sent(core, from, rest);
+        self.record_sent(core, from, rest);
         self.cursor_packets = begin;
         self.advance(rest);
         Some(packet)
@@ -277,7 +277,7 @@ impl Requester {
             return Ok(None);
         }
         let mut count = (slot.psns - done).min(most).min(room);
-        let is_beyond = slot.takes_receive() && self.limit.is_beyond(slot.ssn);
+        let is_beyond = slot.takes_receive() && self.credit_limit.is_beyond(slot.ssn);
         if is_beyond && slot.wqe.opcode != WqeOpcode::RdmaWriteImm {
             // Without a credit only the first packet is sent. Its acknowledgement shows that there
             // is a receive (IBTA 9.7.7.2).
@@ -293,7 +293,7 @@ impl Requester {
         let (first, last) = (done == 0, done + count == slot.psns);
         let wqe = &slot.wqe;
         let kind = match wqe.opcode {
-            WqeOpcode::RdmaWrite | WqeOpcode::RdmaWriteImm => Kind::Write {
+            WqeOpcode::RdmaWrite | WqeOpcode::RdmaWriteImm => PacketKind::Write {
                 reth: first.then_some(Reth {
                     addr: wqe.remote_addr,
                     rkey: wqe.rkey,
@@ -301,11 +301,11 @@ impl Requester {
                 }),
                 imm: (last && wqe.opcode == WqeOpcode::RdmaWriteImm).then_some(wqe.imm),
             },
-            WqeOpcode::SendImm if last => Kind::Send(SendTail::Imm(wqe.imm)),
+            WqeOpcode::SendImm if last => PacketKind::Send(SendTail::Imm(wqe.imm)),
             WqeOpcode::SendInv if last => {
-                Kind::Send(SendTail::Invalidate(u32::from_le_bytes(wqe.imm)))
+                PacketKind::Send(SendTail::Invalidate(u32::from_le_bytes(wqe.imm)))
             }
-            _ => Kind::Send(SendTail::None),
+            _ => PacketKind::Send(SendTail::None),
         };
         let mut packet = core.packet(kind, from, count);
         packet.srqn = wqe.srqn;
@@ -324,14 +324,14 @@ impl Requester {
         if unreliable {
             // The work request completes when the packet leaves, so the packet must not need its
             // buffers.
-            match read_payload(host, &packet.payload) {
+            match copy_payload(host, &packet.payload) {
                 Ok(payload) => packet.payload = payload,
                 Err(cause) => {
                     return Err(self.fail_oldest(core, host, WcStatus::LocProtErr, cause))
                 }
             }
         }
-        self.note_sent(core, from, count);
+        self.record_sent(core, from, count);
         self.advance(count);
         if unreliable {
             self.una_psn = psn::add(from, count);

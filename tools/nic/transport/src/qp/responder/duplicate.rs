@@ -11,15 +11,15 @@
 //! from the one that was executed under its PSN. A READ whose key is gone by now is dropped too:
 //! the copy may have been late, and a request that was valid once must not end the connection.
 
-use super::{remote_use, Answer, Body, Executed, Responder, Stop};
-use crate::host::{Access, Host, Syndrome};
-use crate::packet::{Kind, Packet, Reth};
+use super::{remote_key_use, ExecutedOp, ExecutedRequest, NotExecuted, PendingResponse, Responder};
+use crate::host::{Host, KeyAccess, Syndrome};
+use crate::packet::{Packet, PacketKind, Reth};
 use crate::psn;
 use crate::qp::Core;
 
 impl Responder {
     /// Handles a request that was executed before. A returned cause moves the queue pair to ERR.
-    pub(super) fn duplicate<H: Host>(
+    pub(super) fn on_duplicate<H: Host>(
         &mut self,
         core: &mut Core,
         host: &mut H,
@@ -28,22 +28,27 @@ impl Responder {
         let psn = packet.psn;
         match packet.kind {
             // The acknowledgement has the PSN of the last request executed (C9-105).
-            Kind::Send(_) | Kind::Write { .. } => {
+            PacketKind::Send(_) | PacketKind::Write { .. } => {
                 if packet.ack_req {
-                    self.ack(core, host);
-                    if packet.last && !core.attr.local_peer && self.answers.is_empty() {
-                        self.ack(core, host);
+                    self.send_ack(core, host);
+                    if packet.last && !core.attr.local_peer && self.pending_responses.is_empty() {
+                        self.send_ack(core, host);
                     }
                 }
             }
-            Kind::ReadRequest(reth) => {
-                let again = self.remembered(psn, |first| {
+            PacketKind::ReadRequest(reth) => {
+                let again = self.find_repeated(psn, |first| {
                     rest_of_read(first, psn, &reth, core.attr.path_mtu)
                 })?;
                 if reth.length > 0 {
-                    let check = host.check(&remote_use(core, again.pd, &reth, Access::RemoteRead));
+                    let check = host.check(&remote_key_use(
+                        core,
+                        again.pd,
+                        &reth,
+                        KeyAccess::RemoteRead,
+                    ));
                     // A key may be valid for memory that cannot be read.
-                    let fault = self.lender.fault.get().filter(|(at, _)| *at == psn);
+                    let fault = self.lease.fault.get().filter(|(at, _)| *at == psn);
                     let unread = fault.map(|(_, cause)| cause);
                     if let Some(cause) = check.err().or(unread) {
                         // Between local peers no copy is late: the peer found the memory gone when
@@ -51,18 +56,18 @@ impl Responder {
                         // takes packets by reference does so too.
                         if core.attr.local_peer || unread.is_some() {
                             return match self.refuse_executed(core, host, psn, cause) {
-                                Stop::Error(cause) => Some(cause),
-                                Stop::Dropped => None,
+                                NotExecuted::Error(cause) => Some(cause),
+                                NotExecuted::Dropped => None,
                             };
                         }
                         return None;
                     }
                 }
-                self.answer_again(core, again);
+                self.respond_again(core, again);
             }
-            Kind::Atomic { addr, rkey, op } => {
-                let again = self.remembered(psn, |first| match first.body {
-                    Body::Atomic {
+            PacketKind::Atomic { addr, rkey, op } => {
+                let again = self.find_repeated(psn, |first| match first.op {
+                    ExecutedOp::Atomic {
                         addr: a,
                         rkey: r,
                         op: o,
@@ -70,41 +75,42 @@ impl Responder {
                     } if (a, r, o) == (addr, rkey, op) => Some(*first),
                     _ => None,
                 })?;
-                self.answer_again(core, again);
+                self.respond_again(core, again);
             }
             // The memory may have been read since, so the ATOMIC WRITE is not executed again.
             // Flushed memory stays flushed.
-            Kind::AtomicWrite(_) | Kind::Flush(..) => {
-                let again = self.remembered(psn, |first| is_placed(first, &packet.kind))?;
-                self.answer_again(core, again);
+            PacketKind::AtomicWrite(_) | PacketKind::Flush(..) => {
+                let again =
+                    self.find_repeated(psn, |first| matching_placement(first, &packet.kind))?;
+                self.respond_again(core, again);
             }
-            Kind::Unknown(_)
-            | Kind::ReadResponse(_)
-            | Kind::Ack(_)
-            | Kind::AtomicResponse(..)
-            | Kind::Cnp => {}
+            PacketKind::Unknown(_)
+            | PacketKind::ReadResponse(_)
+            | PacketKind::Ack(_)
+            | PacketKind::AtomicResponse(..)
+            | PacketKind::Cnp => {}
         }
         None
     }
 
     /// Remembers a READ or atomic that was executed, for its duplicates.
-    pub(super) fn remember(&mut self, core: &Core, executed: Executed) {
-        while self.memory.len() >= usize::from(core.attr.max_dest_rd_atomic.max(1)) {
-            self.memory.pop_front();
+    pub(super) fn remember(&mut self, core: &Core, executed: ExecutedRequest) {
+        while self.executed_requests.len() >= usize::from(core.attr.max_dest_rd_atomic.max(1)) {
+            self.executed_requests.pop_front();
         }
-        self.memory.push_back((executed, false));
+        self.executed_requests.push_back((executed, false));
     }
 
     /// Returns the result of `find` for the READ or atomic that was executed under a PSN, and marks
     /// that request as repeated.
-    fn remembered(
+    fn find_repeated(
         &mut self,
         psn: u32,
-        find: impl Fn(&Executed) -> Option<Executed>,
-    ) -> Option<Executed> {
+        find: impl Fn(&ExecutedRequest) -> Option<ExecutedRequest>,
+    ) -> Option<ExecutedRequest> {
         // The search begins with the newest, because PSNs wrap around.
         let (first, repeated) = self
-            .memory
+            .executed_requests
             .iter_mut()
             .rev()
             .find(|(first, _)| psn::ahead(psn, first.psn) < first.psns)?;
@@ -117,7 +123,7 @@ impl Responder {
     /// displaced from `memory` was: until its first answer it counts among `max_dest_rd_atomic`, so
     /// it stays there.
     pub(super) fn was_repeated(&self, psn: u32) -> bool {
-        self.memory
+        self.executed_requests
             .iter()
             .rev()
             .find(|(first, _)| psn::ahead(psn, first.psn) < first.psns)
@@ -126,62 +132,73 @@ impl Responder {
 
     /// Adds an answer to a duplicate, in PSN order. A pending answer for the same PSN is not sent
     /// twice.
-    fn answer_again(&mut self, core: &Core, to: Executed) {
-        let again = Answer {
-            to,
-            done: 0,
-            again: true,
+    fn respond_again(&mut self, core: &Core, to: ExecutedRequest) {
+        let again = PendingResponse {
+            request: to,
+            sent_packets: 0,
+            is_repeat: true,
         };
-        for waiting in &mut self.answers {
-            let skip = psn::ahead(to.psn, waiting.to.psn);
-            if skip < waiting.to.psns {
-                if skip < waiting.done {
+        for waiting in &mut self.pending_responses {
+            let skip = psn::ahead(to.psn, waiting.request.psn);
+            if skip < waiting.request.psns {
+                if skip < waiting.sent_packets {
                     // The pending answer was sent in part, and begins again at the PSN that is
                     // requested now.
-                    *waiting = Answer {
-                        again: waiting.again,
+                    *waiting = PendingResponse {
+                        is_repeat: waiting.is_repeat,
                         ..again
                     };
                 }
                 return;
             }
-            if psn::ahead(waiting.to.psn, to.psn) < to.psns {
+            if psn::ahead(waiting.request.psn, to.psn) < to.psns {
                 // The same READ is requested from an earlier packet on, which includes the pending
                 // answer.
                 *waiting = again;
                 return;
             }
         }
-        let repeated = self.answers.iter().filter(|a| a.again).count();
+        let repeated = self
+            .pending_responses
+            .iter()
+            .filter(|a| a.is_repeat)
+            .count();
         if repeated >= usize::from(core.attr.max_dest_rd_atomic) {
             return;
         }
         let age = psn::ahead(self.expected_psn, to.psn);
-        let newer = |a: &Answer| psn::ahead(self.expected_psn, a.to.psn) < age;
-        let at = self.answers.iter().position(newer);
-        let at = at.unwrap_or(self.answers.len());
+        let newer = |a: &PendingResponse| psn::ahead(self.expected_psn, a.request.psn) < age;
+        let at = self.pending_responses.iter().position(newer);
+        let at = at.unwrap_or(self.pending_responses.len());
         // The peer drops answers to later PSNs, so one that was sent in part begins again after
         // this one.
-        if let Some(next) = self.answers.get_mut(at) {
-            next.done = 0;
+        if let Some(next) = self.pending_responses.get_mut(at) {
+            next.sent_packets = 0;
         }
-        self.answers.insert(at, again);
+        self.pending_responses.insert(at, again);
     }
 }
 
 /// Returns the ATOMIC WRITE or FLUSH that was executed, if it is the one requested.
-fn is_placed(first: &Executed, asked: &Kind) -> Option<Executed> {
-    let same = match (first.body, *asked) {
-        (Body::AtomicWrite(reth), Kind::AtomicWrite(again)) => reth == again,
-        (Body::Flush(feth, reth), Kind::Flush(how, what)) => (feth, reth) == (how, what),
+fn matching_placement(first: &ExecutedRequest, asked: &PacketKind) -> Option<ExecutedRequest> {
+    let same = match (first.op, *asked) {
+        (ExecutedOp::AtomicWrite(reth), PacketKind::AtomicWrite(again)) => reth == again,
+        (ExecutedOp::Flush(feth, reth), PacketKind::Flush(how, what)) => {
+            (feth, reth) == (how, what)
+        }
         _ => false,
     };
     same.then_some(*first)
 }
 
 /// Returns the READ that `reth` requests, if it is `first` from one of its packets on, to its end.
-fn rest_of_read(first: &Executed, psn: u32, reth: &Reth, mtu: u32) -> Option<Executed> {
-    let Body::Read(whole) = first.body else {
+fn rest_of_read(
+    first: &ExecutedRequest,
+    psn: u32,
+    reth: &Reth,
+    mtu: u32,
+) -> Option<ExecutedRequest> {
+    let ExecutedOp::Read(whole) = first.op else {
         return None;
     };
     let skip = psn::ahead(psn, first.psn);
@@ -191,10 +208,10 @@ fn rest_of_read(first: &Executed, psn: u32, reth: &Reth, mtu: u32) -> Option<Exe
         rkey: whole.rkey,
         length: whole.length.checked_sub(offset)?,
     };
-    (*reth == rest).then_some(Executed {
+    (*reth == rest).then_some(ExecutedRequest {
         psn,
         psns: first.psns.checked_sub(skip)?,
         pd: first.pd,
-        body: Body::Read(rest),
+        op: ExecutedOp::Read(rest),
     })
 }

@@ -2,18 +2,22 @@
 
 //! Checks and execution of requests that are in sequence.
 
-use super::{remote_use, Answer, Body, Executed, Message, Refusal, Responder, Stop, MAX_LENGTH};
-use crate::host::{
-    Access, AtomicOp, Completion, CopyFault, EventType, Host, Syndrome, Target, WcOpcode, WcStatus,
+use super::{
+    remote_key_use, ExecutedOp, ExecutedRequest, MessageInProgress, NotExecuted, PendingResponse,
+    RequestRefusal, Responder, MAX_LENGTH,
 };
-use crate::packet::{Kind, NakCode, Packet, Payload, Reth, SendTail};
+use crate::host::{
+    AtomicOp, CopyFault, CopyTarget, EventType, Host, KeyAccess, Syndrome, WcOpcode, WcStatus,
+    WorkCompletion,
+};
+use crate::packet::{NakCode, Packet, PacketKind, Payload, Reth, SendTail};
 use crate::psn;
 use crate::qp::Core;
 use verbena_abi::ctx::access;
 
 impl Responder {
     /// True if the payload has the size that its place in the message demands (C9-92).
-    pub(in crate::qp) fn fits(core: &Core, packet: &Packet) -> bool {
+    pub(in crate::qp) fn has_valid_length(core: &Core, packet: &Packet) -> bool {
         let full = packet.psns.saturating_mul(core.attr.path_mtu);
         let length = packet.payload.len();
         if packet.last {
@@ -25,7 +29,7 @@ impl Responder {
     }
 
     /// Counts a packet as executed.
-    pub(in crate::qp) fn executed(&mut self, packet: &Packet) {
+    pub(in crate::qp) fn on_executed(&mut self, packet: &Packet) {
         self.expected_psn = psn::add(packet.psn, packet.psns);
         self.offset = if packet.last {
             0
@@ -44,20 +48,20 @@ impl Responder {
         host: &mut H,
         packet: &Packet,
         tail: SendTail,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), NotExecuted> {
         let in_order = match self.message {
             None => packet.first,
-            Some(Message::Send) => !packet.first,
-            Some(Message::Write { .. }) => false,
+            Some(MessageInProgress::Send) => !packet.first,
+            Some(MessageInProgress::Write { .. }) => false,
         };
         if !in_order {
             return Err(self.refuse_request(core, host, packet.psn, Syndrome::RequestOpcode));
         }
         if packet.first {
-            self.take(core, host, packet)?;
+            self.require_recv(core, host, packet)?;
         }
         let left = MAX_LENGTH.saturating_sub(self.offset);
-        if !Self::fits(core, packet) || packet.payload.len() > left {
+        if !Self::has_valid_length(core, packet) || packet.payload.len() > left {
             return Err(self.refuse_request(core, host, packet.psn, Syndrome::RequestLength));
         }
         let mtu = core.attr.path_mtu;
@@ -68,13 +72,13 @@ impl Responder {
             if good > 0 {
                 let front = packet.clone().split_front(good, mtu);
                 self.scatter(core, host, &front, &front.payload)?;
-                self.message = Some(Message::Send);
-                self.executed(&front);
+                self.message = Some(MessageInProgress::Send);
+                self.on_executed(&front);
             }
             return Err(self.refuse(
                 core,
                 host,
-                Refusal {
+                RequestRefusal {
                     psn: psn::add(packet.psn, good),
                     nak: Some(NakCode::InvalidRequest),
                     status: WcStatus::LocLenErr,
@@ -85,8 +89,8 @@ impl Responder {
         }
         self.scatter(core, host, packet, &packet.payload)?;
         let length = self.offset.saturating_add(packet.payload.len());
-        self.message = Some(Message::Send);
-        self.executed(packet);
+        self.message = Some(MessageInProgress::Send);
+        self.on_executed(packet);
         if !packet.last {
             return Ok(());
         }
@@ -100,7 +104,7 @@ impl Responder {
                     return Err(self.refuse(
                         core,
                         host,
-                        Refusal {
+                        RequestRefusal {
                             psn: psn::add(packet.psn, packet.psns.saturating_sub(1)),
                             nak: None,
                             status: WcStatus::MwBindErr,
@@ -131,11 +135,11 @@ impl Responder {
         host: &mut H,
         packet: &Packet,
         payload: &Payload,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), NotExecuted> {
         if payload.is_empty() {
             return Ok(());
         }
-        let target = Target::Scatter {
+        let target = CopyTarget::Scatter {
             pd: self.recv.pd,
             privileged: self.recv.privileged,
             sges: &self.recv.sges,
@@ -143,7 +147,7 @@ impl Responder {
         };
         match host.copy(target, payload.source()) {
             Ok(()) => Ok(()),
-            Err(CopyFault::Source(cause)) => Err(self.sender_fault(core, host, packet, cause)),
+            Err(CopyFault::Source(cause)) => Err(self.on_sender_fault(core, host, packet, cause)),
             Err(CopyFault::Target(cause)) => {
                 Err(self.refuse_operation(core, host, packet.psn, WcStatus::LocProtErr, cause))
             }
@@ -159,7 +163,7 @@ impl Responder {
         mut packet: Packet,
         reth: Option<Reth>,
         imm: Option<[u8; 4]>,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), NotExecuted> {
         if imm.is_some() && packet.psns > 1 {
             let front = packet.split_front(packet.psns.saturating_sub(1), core.attr.path_mtu);
             self.write(core, host, &front, reth, None)?;
@@ -175,11 +179,11 @@ impl Responder {
         packet: &Packet,
         reth: Option<Reth>,
         imm: Option<[u8; 4]>,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), NotExecuted> {
         let psn = packet.psn;
         let reth = match (self.message, reth) {
             (None, Some(reth)) if packet.first => reth,
-            (Some(Message::Write { reth }), None) if !packet.first => reth,
+            (Some(MessageInProgress::Write { reth }), None) if !packet.first => reth,
             _ => return Err(self.refuse_request(core, host, psn, Syndrome::RequestOpcode)),
         };
         if packet.first && core.attr.access_flags & access::REMOTE_WRITE == 0 {
@@ -193,15 +197,15 @@ impl Responder {
             length < rest
         };
         if imm.is_some() {
-            self.take(core, host, packet)?;
+            self.require_recv(core, host, packet)?;
         }
-        let wrong = !whole || !Self::fits(core, packet);
+        let wrong = !whole || !Self::has_valid_length(core, packet);
         if reth.length > MAX_LENGTH {
             return Err(self.refuse_request(core, host, psn, Syndrome::RequestLength));
         }
         // If a valid message has only one part, the copy checks the key.
         if packet.first && reth.length > 0 && (wrong || !packet.last) {
-            let key = remote_use(core, self.pd(core), &reth, Access::RemoteWrite);
+            let key = remote_key_use(core, self.pd(core), &reth, KeyAccess::RemoteWrite);
             if let Err(cause) = host.check(&key) {
                 return Err(self.refuse_access(core, host, psn, cause));
             }
@@ -210,7 +214,7 @@ impl Responder {
             return Err(self.refuse_request(core, host, psn, Syndrome::RequestLength));
         }
         if length > 0 {
-            let target = Target::Region {
+            let target = CopyTarget::Region {
                 pd: self.pd(core),
                 owner: core.config.owner,
                 key: reth.rkey,
@@ -219,15 +223,15 @@ impl Responder {
             match host.copy(target, packet.payload.source()) {
                 Ok(()) => {}
                 Err(CopyFault::Source(cause)) => {
-                    return Err(self.sender_fault(core, host, packet, cause))
+                    return Err(self.on_sender_fault(core, host, packet, cause))
                 }
                 Err(CopyFault::Target(cause)) => {
                     return Err(self.refuse_access(core, host, psn, cause))
                 }
             }
         }
-        self.message = Some(Message::Write { reth });
-        self.executed(packet);
+        self.message = Some(MessageInProgress::Write { reth });
+        self.on_executed(packet);
         if imm.is_some() {
             self.complete_recv(
                 core,
@@ -248,38 +252,38 @@ impl Responder {
         host: &mut H,
         packet: &Packet,
         reth: Reth,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), NotExecuted> {
         self.check_response_request(core, host, packet, access::REMOTE_READ)?;
         if reth.length > MAX_LENGTH {
             return Err(self.refuse_request(core, host, packet.psn, Syndrome::RequestLength));
         }
         if reth.length > 0 {
-            let key = remote_use(core, self.pd(core), &reth, Access::RemoteRead);
+            let key = remote_key_use(core, self.pd(core), &reth, KeyAccess::RemoteRead);
             if let Err(cause) = host.check(&key) {
                 return Err(self.refuse_access(core, host, packet.psn, cause));
             }
         }
         let psns = reth.length.div_ceil(core.attr.path_mtu.max(1)).max(1);
         // The MSN counts a READ when its request is taken (C9-148).
-        self.answer_first(
+        self.respond_first(
             core,
-            Executed {
+            ExecutedRequest {
                 psn: packet.psn,
                 psns,
                 pd: self.pd(core),
-                body: Body::Read(reth),
+                op: ExecutedOp::Read(reth),
             },
         );
         Ok(())
     }
 
     /// Counts a READ or atomic as executed, and adds its response to the pending ones.
-    pub(super) fn answer_first(&mut self, core: &Core, to: Executed) {
+    pub(super) fn respond_first(&mut self, core: &Core, to: ExecutedRequest) {
         self.remember(core, to);
-        self.answers.push_back(Answer {
-            to,
-            done: 0,
-            again: false,
+        self.pending_responses.push_back(PendingResponse {
+            request: to,
+            sent_packets: 0,
+            is_repeat: false,
         });
         self.expected_psn = psn::add(to.psn, to.psns);
         self.msn = psn::add(self.msn, 1);
@@ -293,12 +297,12 @@ impl Responder {
         addr: u64,
         rkey: u32,
         op: AtomicOp,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), NotExecuted> {
         self.check_response_request(core, host, packet, access::REMOTE_ATOMIC)?;
         if addr % 8 != 0 {
             return Err(self.refuse_request(core, host, packet.psn, Syndrome::AtomicMisaligned));
         }
-        let key = remote_use(
+        let key = remote_key_use(
             core,
             self.pd(core),
             &Reth {
@@ -306,25 +310,25 @@ impl Responder {
                 rkey,
                 length: 8,
             },
-            Access::RemoteAtomic,
+            KeyAccess::RemoteAtomic,
         );
         let value = match host.atomic(&key, op) {
             Ok(value) => value,
             Err(cause) => return Err(self.refuse_access(core, host, packet.psn, cause)),
         };
-        let body = Body::Atomic {
+        let body = ExecutedOp::Atomic {
             addr,
             rkey,
             op,
             value,
         };
-        self.answer_first(
+        self.respond_first(
             core,
-            Executed {
+            ExecutedRequest {
                 psn: packet.psn,
                 psns: 1,
                 pd: self.pd(core),
-                body,
+                op: body,
             },
         );
         Ok(())
@@ -337,7 +341,7 @@ impl Responder {
         host: &mut H,
         packet: &Packet,
         access: u32,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), NotExecuted> {
         if self.message.is_some() {
             return Err(self.refuse_request(core, host, packet.psn, Syndrome::RequestOpcode));
         }
@@ -350,11 +354,15 @@ impl Responder {
         // sends such a request, because for it a request is outstanding until the last response has
         // arrived, which the responder sent earlier. Answers to duplicates do not count: their
         // request was counted when it first arrived.
-        let waiting = self.answers.iter().filter(|answer| !answer.again).count();
+        let waiting = self
+            .pending_responses
+            .iter()
+            .filter(|answer| !answer.is_repeat)
+            .count();
         if waiting >= usize::from(core.attr.max_dest_rd_atomic) {
             return Err(self.refuse_request(core, host, packet.psn, Syndrome::TooManyReads));
         }
-        if !packet.payload.is_empty() && !matches!(packet.kind, Kind::AtomicWrite(_)) {
+        if !packet.payload.is_empty() && !matches!(packet.kind, PacketKind::AtomicWrite(_)) {
             return Err(self.refuse_request(core, host, packet.psn, Syndrome::RequestLength));
         }
         Ok(())
@@ -371,16 +379,16 @@ impl Responder {
         invalidated: Option<u32>,
         solicited: bool,
     ) {
-        let Some(owed) = self.owed.take() else {
+        let Some(owed) = self.pending_completion.take() else {
             return;
         };
-        let completion = Completion {
+        let completion = WorkCompletion {
             opcode,
             byte_len,
             imm,
             invalidated,
             solicited,
-            ..owed.succeeded()
+            ..owed.success()
         };
         core.complete(host, &completion);
     }

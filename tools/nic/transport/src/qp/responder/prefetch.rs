@@ -10,6 +10,6 @@ impl Responder {
     #[inline]
     pub(crate) fn prefetch(&self) {
         prefetch::line(self);
-        prefetch::line(&self.end);
+        prefetch::line(&self.error_state);
     }
 }

@@ -2,89 +2,91 @@
 
 //! Receives: taken for a request, kept for a message, completed in error, flushed in ERR.
 
-use super::{Lost, Responder, Stop};
-use crate::host::{EventType, Host, Syndrome, Take, WcOpcode, WcStatus};
+use super::{NotExecuted, Responder, UnreliableDrop};
+use crate::host::{EventType, Host, RecvFetch, Syndrome, WcOpcode, WcStatus};
 use crate::packet::{AethSyndrome, Packet};
-use crate::qp::owed::Owed;
+use crate::qp::pending_completion::PendingCompletion;
 use crate::qp::{Budget, Core};
 
 impl Responder {
     /// Returns the index and `wr_id` of the receive that is held.
     pub(crate) fn held_recv(&self) -> Option<(u32, u64)> {
-        self.owed.as_ref().map(Owed::names)
+        self.pending_completion.as_ref().map(PendingCompletion::ids)
     }
 
     /// Takes a receive, unless one is held already.
-    fn hold<H: Host>(&mut self, host: &mut H) -> Take {
-        if self.owed.is_some() {
-            return Take::Taken;
+    fn hold_recv<H: Host>(&mut self, host: &mut H) -> RecvFetch {
+        if self.pending_completion.is_some() {
+            return RecvFetch::Taken;
         }
-        let take = self.next(host);
-        if take == Take::Taken {
+        let take = self.take_next_recv(host);
+        if take == RecvFetch::Taken {
             self.recv_capacity = self.recv.capacity();
         }
         take
     }
 
     /// Takes the next receive out of its queue.
-    fn next<H: Host>(&mut self, host: &mut H) -> Take {
+    fn take_next_recv<H: Host>(&mut self, host: &mut H) -> RecvFetch {
         self.recv.sges.clear();
         let take = host.take_recv(&mut self.recv);
-        if matches!(take, Take::Taken | Take::Malformed(_)) {
+        if matches!(take, RecvFetch::Taken | RecvFetch::Malformed(_)) {
             let (wr_id, index) = (self.recv.wr_id, self.recv.index);
-            self.owed = Some(Owed::new(wr_id, index, WcOpcode::Recv).of(self.recv.xrc));
+            self.pending_completion = Some(
+                PendingCompletion::new(wr_id, index, WcOpcode::Recv).with_xrc_srq(self.recv.xrc),
+            );
         }
         take
     }
 
     /// Makes sure that a receive is held. If none is posted, an RNR NAK answers the request.
-    pub(super) fn take<H: Host>(
+    pub(super) fn require_recv<H: Host>(
         &mut self,
         core: &mut Core,
         host: &mut H,
         packet: &Packet,
-    ) -> Result<(), Stop> {
-        match self.hold(host) {
-            Take::Taken => Ok(()),
-            Take::Empty => {
-                self.nak(
+    ) -> Result<(), NotExecuted> {
+        match self.hold_recv(host) {
+            RecvFetch::Taken => Ok(()),
+            RecvFetch::Empty => {
+                self.send_nak(
                     core,
                     host,
                     AethSyndrome::Rnr {
                         timer: core.attr.min_rnr_timer,
                     },
                 );
-                Err(Stop::Dropped)
+                Err(NotExecuted::Dropped)
             }
-            Take::Malformed(cause) => {
+            RecvFetch::Malformed(cause) => {
                 self.recv_capacity = 0;
                 Err(self.refuse_operation(core, host, packet.psn, WcStatus::LocQpOpErr, cause))
             }
-            Take::Dead(cause) => {
+            RecvFetch::QueueError(cause) => {
                 Err(self.refuse_operation(core, host, packet.psn, WcStatus::LocQpOpErr, cause))
             }
         }
     }
 
     /// Makes sure that a receive is held, for a service that never answers.
-    pub(in crate::qp) fn take_silently<H: Host>(
+    pub(in crate::qp) fn require_recv_unacknowledged<H: Host>(
         &mut self,
         core: &mut Core,
         host: &mut H,
-    ) -> Result<(), Lost> {
-        match self.hold(host) {
-            Take::Taken => Ok(()),
-            Take::Empty => {
+    ) -> Result<(), UnreliableDrop> {
+        match self.hold_recv(host) {
+            RecvFetch::Taken => Ok(()),
+            RecvFetch::Empty => {
                 core.counters.dropped_no_receive += 1;
-                Err(Lost::Counted)
+                Err(UnreliableDrop::Counted)
             }
-            Take::Malformed(cause) => {
+            RecvFetch::Malformed(cause) => {
                 self.fail_recv(core, host, WcStatus::LocQpOpErr, cause);
-                Err(Lost::Error(cause))
+                Err(UnreliableDrop::Error(cause))
             }
-            Take::Dead(cause) => {
+            RecvFetch::QueueError(cause) => {
                 host.event(EventType::QpFatal, Some(cause));
-                Err(Lost::Error(cause))
+                Err(UnreliableDrop::Error(cause))
             }
         }
     }
@@ -97,8 +99,8 @@ impl Responder {
         status: WcStatus,
         cause: Syndrome,
     ) {
-        if let Some(owed) = self.owed.take() {
-            core.complete(host, &owed.failed(status, cause));
+        if let Some(owed) = self.pending_completion.take() {
+            core.complete(host, &owed.error(status, cause));
         }
     }
 
@@ -113,21 +115,21 @@ impl Responder {
             if budget.is_spent() {
                 return true;
             }
-            if self.owed.is_none() {
+            if self.pending_completion.is_none() {
                 // Receives in an SRQ belong to no queue pair yet.
                 if core.config.has_srq {
                     break;
                 }
-                match self.next(host) {
-                    Take::Taken | Take::Malformed(_) => {}
-                    Take::Empty | Take::Dead(_) => break,
+                match self.take_next_recv(host) {
+                    RecvFetch::Taken | RecvFetch::Malformed(_) => {}
+                    RecvFetch::Empty | RecvFetch::QueueError(_) => break,
                 }
             }
             budget.spend(0);
             self.fail_recv(core, host, WcStatus::WrFlushErr, Syndrome::Flushed);
         }
-        if self.last_wqe_due {
-            self.last_wqe_due = false;
+        if self.last_wqe_pending {
+            self.last_wqe_pending = false;
             if core.config.has_srq {
                 host.event(EventType::QpLastWqeReached, None);
             }

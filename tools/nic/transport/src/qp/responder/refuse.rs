@@ -3,7 +3,7 @@
 //! The end of a connection: a request that is refused (IBTA 9.9.3, classes A, C and J), its NAK,
 //! and the report to the responder's own side.
 
-use super::{is_data, End, Refusal, Responder, Stop};
+use super::{is_data, ErrorState, NotExecuted, RequestRefusal, Responder};
 use crate::host::{EventType, Host, Syndrome, WcStatus};
 use crate::packet::{AethSyndrome, NakCode, Packet, Payload};
 use crate::psn;
@@ -21,8 +21,8 @@ impl Responder {
         host: &mut H,
         psn: u32,
         cause: Syndrome,
-    ) -> Stop {
-        let refusal = Refusal {
+    ) -> NotExecuted {
+        let refusal = RequestRefusal {
             psn,
             nak: Some(NakCode::InvalidRequest),
             status: WcStatus::LocQpOpErr,
@@ -40,13 +40,13 @@ impl Responder {
         host: &mut H,
         psn: u32,
         cause: Syndrome,
-    ) -> Stop {
-        let refusal = Refusal {
+    ) -> NotExecuted {
+        let refusal = RequestRefusal {
             psn,
             nak: Some(NakCode::RemoteAccess),
             status: WcStatus::LocAccessErr,
             event: EventType::QpAccessErr,
-            cause: if self.owed.is_some() {
+            cause: if self.pending_completion.is_some() {
                 Syndrome::WriteImmAccess
             } else {
                 cause
@@ -63,8 +63,8 @@ impl Responder {
         psn: u32,
         status: WcStatus,
         cause: Syndrome,
-    ) -> Stop {
-        let refusal = Refusal {
+    ) -> NotExecuted {
+        let refusal = RequestRefusal {
             psn,
             nak: Some(NakCode::RemoteOperational),
             status,
@@ -82,11 +82,11 @@ impl Responder {
         host: &mut H,
         psn: u32,
         cause: Syndrome,
-    ) -> Stop {
+    ) -> NotExecuted {
         // Requests after the READ are not acknowledged before the NAK reports that the READ failed.
-        self.ack_due = false;
-        self.nak = super::Nak::NotSent;
-        let refusal = Refusal {
+        self.ack_pending = false;
+        self.nak = super::NakState::NotSent;
+        let refusal = RequestRefusal {
             psn,
             nak: Some(NakCode::RemoteAccess),
             status: WcStatus::WrFlushErr,
@@ -101,55 +101,55 @@ impl Responder {
         &mut self,
         core: &mut Core,
         host: &mut H,
-        refusal: Refusal,
-    ) -> Stop {
-        self.store = None;
-        if self.answers.is_empty() {
-            Stop::Error(self.carry_out(core, host, refusal))
+        refusal: RequestRefusal,
+    ) -> NotExecuted {
+        self.reassembly = None;
+        if self.pending_responses.is_empty() {
+            NotExecuted::Error(self.apply_refusal(core, host, refusal))
         } else {
-            self.end = End::Due(refusal);
-            Stop::Dropped
+            self.error_state = ErrorState::Pending(refusal);
+            NotExecuted::Dropped
         }
     }
 
     /// True if a refusal is pending.
-    pub(crate) fn is_ending(&self) -> bool {
-        matches!(self.end, End::Due(_))
+    pub(crate) fn is_refusal_pending(&self) -> bool {
+        matches!(self.error_state, ErrorState::Pending(_))
     }
 
     /// Takes the pending refusal, if there is one.
-    pub(super) fn take_refusal(&mut self) -> Option<Refusal> {
-        let End::Due(refusal) = self.end else {
+    pub(super) fn take_refusal(&mut self) -> Option<RequestRefusal> {
+        let ErrorState::Pending(refusal) = self.error_state else {
             return None;
         };
-        self.end = End::None;
+        self.error_state = ErrorState::None;
         Some(refusal)
     }
 
-    pub(super) fn carry_out<H: Host>(
+    pub(super) fn apply_refusal<H: Host>(
         &mut self,
         core: &mut Core,
         host: &mut H,
-        refusal: Refusal,
+        refusal: RequestRefusal,
     ) -> Syndrome {
         if let Some(code) = refusal.nak {
             core.counters.naks_sent += 1;
             if code == NakCode::RemoteAccess {
                 core.counters.access_naks_sent += 1;
             }
-            self.end = End::Told {
+            self.error_state = ErrorState::NakSent {
                 psn: refusal.psn,
                 code,
                 repeats: NAK_REPEATS,
             };
-            self.answer_aeth(core, host, refusal.psn, AethSyndrome::Nak(code));
+            self.send_aeth(core, host, refusal.psn, AethSyndrome::Nak(code));
         } else {
             core.counters.acks_sent += 1;
-            let syndrome = self.positive(core, host);
-            self.answer_aeth(core, host, refusal.psn, syndrome);
+            let syndrome = self.ack_syndrome(core, host);
+            self.send_aeth(core, host, refusal.psn, syndrome);
         }
-        let tells = self.owed.is_some() && refusal.status != WcStatus::WrFlushErr;
-        if tells && self.is_heard_of(core, host) {
+        let tells = self.pending_completion.is_some() && refusal.status != WcStatus::WrFlushErr;
+        if tells && self.is_recv_reportable(core, host) {
             self.fail_recv(core, host, refusal.status, refusal.cause);
         } else {
             host.event(refusal.event, Some(refusal.cause));
@@ -159,29 +159,31 @@ impl Responder {
 
     /// Handles the loss of a local sender's memory: the sender gets a NAK, and the packet counts as
     /// lost.
-    pub(super) fn sender_fault<H: Host>(
+    pub(super) fn on_sender_fault<H: Host>(
         &mut self,
         core: &mut Core,
         host: &mut H,
         packet: &Packet,
         cause: Syndrome,
-    ) -> Stop {
+    ) -> NotExecuted {
         if let Payload::Gather { gather, .. } = &packet.payload {
             gather.fault.set(Some(cause));
-            self.nak(core, host, AethSyndrome::Nak(NakCode::SourceFault));
+            self.send_nak(core, host, AethSyndrome::Nak(NakCode::SourceFault));
         }
-        Stop::Dropped
+        NotExecuted::Dropped
     }
 
     /// Handles a READ response whose memory could not be read when it was sent out.
-    pub(crate) fn source_fault<H: Host>(
+    pub(crate) fn on_source_fault<H: Host>(
         &mut self,
         core: &mut Core,
         host: &mut H,
         psn: u32,
         cause: Syndrome,
     ) -> Option<Syndrome> {
-        if !matches!(core.state, QpState::Rtr | QpState::Rts | QpState::Sqd) || self.is_ending() {
+        if !matches!(core.state, QpState::Rtr | QpState::Rts | QpState::Sqd)
+            || self.is_refusal_pending()
+        {
             return None;
         }
         // The peer may no longer wait for a response to a READ that was repeated.
@@ -190,14 +192,14 @@ impl Responder {
         }
         // Repeated answers to earlier requests are still owed, and the NAK waits for them.
         let expected = self.expected_psn;
-        self.answers.retain(|answer| {
-            let first = answer.to.psn;
+        self.pending_responses.retain(|answer| {
+            let first = answer.request.psn;
             psn::ahead(expected, first) > psn::ahead(expected, psn)
-                && psn::ahead(psn, first) >= answer.to.psns
+                && psn::ahead(psn, first) >= answer.request.psns
         });
         match self.refuse_executed(core, host, psn, cause) {
-            Stop::Error(cause) => Some(cause),
-            Stop::Dropped => None,
+            NotExecuted::Error(cause) => Some(cause),
+            NotExecuted::Dropped => None,
         }
     }
 
@@ -205,14 +207,14 @@ impl Responder {
     /// ERR, but if that NAK is lost, the peer has no reason for the end.
     pub(super) fn repeat_nak<H: Host>(&mut self, core: &mut Core, host: &mut H, packet: &Packet) {
         core.counters.dropped_state += 1;
-        let End::Told { psn, code, repeats } = &mut self.end else {
+        let ErrorState::NakSent { psn, code, repeats } = &mut self.error_state else {
             return;
         };
         if *repeats > 0 && (packet.ack_req || !is_data(packet)) {
             *repeats = repeats.saturating_sub(1);
             let (psn, code) = (*psn, *code);
             core.counters.naks_sent += 1;
-            self.answer_aeth(core, host, psn, AethSyndrome::Nak(code));
+            self.send_aeth(core, host, psn, AethSyndrome::Nak(code));
         }
     }
 }

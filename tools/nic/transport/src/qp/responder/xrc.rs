@@ -4,9 +4,9 @@
 //! that it takes a receive from, and the protection domain of that queue decides which memory the
 //! request may access.
 
-use super::{Refusal, Responder, Stop};
+use super::{NotExecuted, RequestRefusal, Responder};
 use crate::host::{EventType, Host, Syndrome, WcStatus};
-use crate::packet::{Kind, NakCode, Packet, Transport};
+use crate::packet::{NakCode, Packet, PacketKind, Transport};
 use crate::qp::Core;
 
 impl Responder {
@@ -26,13 +26,13 @@ impl Responder {
         core: &mut Core,
         host: &mut H,
         packet: &Packet,
-    ) -> Result<(), Stop> {
-        if core.transport() != Transport::Xrc || matches!(packet.kind, Kind::Unknown(_)) {
+    ) -> Result<(), NotExecuted> {
+        if core.transport() != Transport::Xrc || matches!(packet.kind, PacketKind::Unknown(_)) {
             return Ok(());
         }
         let found = host.xrc_srq(packet.srqn).and_then(|found| {
             // A message belongs to one queue from its first packet on.
-            let is_bound = self.message.is_some() || self.owed.is_some();
+            let is_bound = self.message.is_some() || self.pending_completion.is_some();
             if is_bound && found.life != self.recv.xrc.life {
                 return Err(Syndrome::XrcSrq);
             }
@@ -44,7 +44,7 @@ impl Responder {
                 Ok(())
             }
             Err(cause @ (Syndrome::SrqDied | Syndrome::CqDied)) => {
-                let refusal = Refusal {
+                let refusal = RequestRefusal {
                     psn: packet.psn,
                     nak: Some(NakCode::RemoteOperational),
                     // A receive that was taken from that queue can no longer be reported.
@@ -60,7 +60,7 @@ impl Responder {
 
     /// True if the receive of the present message can be reported. The queue that it was taken from
     /// may be gone.
-    pub(super) fn is_heard_of<H: Host>(&self, core: &Core, host: &mut H) -> bool {
+    pub(super) fn is_recv_reportable<H: Host>(&self, core: &Core, host: &mut H) -> bool {
         if core.transport() != Transport::Xrc {
             return true;
         }

@@ -4,7 +4,7 @@
 
 use super::*;
 use crate::host::AtomicOp;
-use crate::packet::{Aeth, AethSyndrome, Kind, NakCode, Reth, SendTail, Transport};
+use crate::packet::{Aeth, AethSyndrome, NakCode, PacketKind, Reth, SendTail, Transport};
 use crate::wire::ipv4_to_gid;
 use std::vec;
 use verbena_lab_transport::Rng;
@@ -20,9 +20,15 @@ fn path() -> Path {
     }
 }
 
-fn packet(transport: Transport, kind: Kind, first: bool, last: bool, payload: &[u8]) -> Packet {
+fn packet(
+    transport: Transport,
+    kind: PacketKind,
+    first: bool,
+    last: bool,
+    payload: &[u8],
+) -> Packet {
     let datagram = (transport == Transport::Ud).then(|| {
-        Rc::new(Datagram {
+        Rc::new(DatagramHeaders {
             path: path(),
             qkey: 0x8001_0000,
             grh: [0; 40],
@@ -72,14 +78,24 @@ fn samples() -> Vec<Packet> {
     };
     let rc = |kind, first, last, payload: &[u8]| packet(Transport::Rc, kind, first, last, payload);
     vec![
-        rc(Kind::Send(SendTail::None), true, false, &[7; 256]),
-        rc(Kind::Send(SendTail::None), false, false, &[7; 256]),
-        rc(Kind::Send(SendTail::None), false, true, &[1]),
-        rc(Kind::Send(SendTail::Imm([1, 2, 3, 4])), true, true, &[1, 2]),
-        rc(Kind::Send(SendTail::Invalidate(5)), true, true, &[1, 2, 3]),
-        rc(Kind::Send(SendTail::None), true, true, &[]),
+        rc(PacketKind::Send(SendTail::None), true, false, &[7; 256]),
+        rc(PacketKind::Send(SendTail::None), false, false, &[7; 256]),
+        rc(PacketKind::Send(SendTail::None), false, true, &[1]),
         rc(
-            Kind::Write {
+            PacketKind::Send(SendTail::Imm([1, 2, 3, 4])),
+            true,
+            true,
+            &[1, 2],
+        ),
+        rc(
+            PacketKind::Send(SendTail::Invalidate(5)),
+            true,
+            true,
+            &[1, 2, 3],
+        ),
+        rc(PacketKind::Send(SendTail::None), true, true, &[]),
+        rc(
+            PacketKind::Write {
                 reth: Some(reth),
                 imm: None,
             },
@@ -88,7 +104,7 @@ fn samples() -> Vec<Packet> {
             &[1, 2, 3, 4, 5],
         ),
         rc(
-            Kind::Write {
+            PacketKind::Write {
                 reth: None,
                 imm: None,
             },
@@ -97,7 +113,7 @@ fn samples() -> Vec<Packet> {
             &[9; 1024],
         ),
         rc(
-            Kind::Write {
+            PacketKind::Write {
                 reth: None,
                 imm: Some([9; 4]),
             },
@@ -106,7 +122,7 @@ fn samples() -> Vec<Packet> {
             &[9; 1024],
         ),
         rc(
-            Kind::Write {
+            PacketKind::Write {
                 reth: Some(reth),
                 imm: Some([9; 4]),
             },
@@ -114,14 +130,19 @@ fn samples() -> Vec<Packet> {
             true,
             &[1, 2, 3, 4, 5],
         ),
-        rc(Kind::ReadRequest(reth), true, true, &[]),
-        rc(Kind::ReadResponse(Some(aeth)), true, false, &[4; 4096]),
-        rc(Kind::ReadResponse(None), false, false, &[4; 4096]),
-        rc(Kind::ReadResponse(Some(aeth)), false, true, &[4; 3]),
-        rc(Kind::Ack(nak), true, true, &[]),
-        rc(Kind::AtomicResponse(aeth, 77), true, true, &[]),
+        rc(PacketKind::ReadRequest(reth), true, true, &[]),
         rc(
-            Kind::Atomic {
+            PacketKind::ReadResponse(Some(aeth)),
+            true,
+            false,
+            &[4; 4096],
+        ),
+        rc(PacketKind::ReadResponse(None), false, false, &[4; 4096]),
+        rc(PacketKind::ReadResponse(Some(aeth)), false, true, &[4; 3]),
+        rc(PacketKind::Ack(nak), true, true, &[]),
+        rc(PacketKind::AtomicResponse(aeth, 77), true, true, &[]),
+        rc(
+            PacketKind::Atomic {
                 addr: 8,
                 rkey: 1,
                 op: add,
@@ -131,7 +152,7 @@ fn samples() -> Vec<Packet> {
             &[],
         ),
         rc(
-            Kind::Atomic {
+            PacketKind::Atomic {
                 addr: 8,
                 rkey: 1,
                 op: swap,
@@ -142,14 +163,14 @@ fn samples() -> Vec<Packet> {
         ),
         packet(
             Transport::Uc,
-            Kind::Send(SendTail::None),
+            PacketKind::Send(SendTail::None),
             true,
             true,
             &[1; 18],
         ),
         packet(
             Transport::Ud,
-            Kind::Send(SendTail::None),
+            PacketKind::Send(SendTail::None),
             true,
             true,
             &[1; 18],
@@ -158,7 +179,7 @@ fn samples() -> Vec<Packet> {
             srqn: 0x77_8899,
             ..packet(
                 Transport::Xrc,
-                Kind::Send(SendTail::Imm([1; 4])),
+                PacketKind::Send(SendTail::Imm([1; 4])),
                 true,
                 true,
                 &[1; 18],
@@ -166,18 +187,24 @@ fn samples() -> Vec<Packet> {
         },
         Packet {
             srqn: 0x77_8899,
-            ..packet(Transport::Xrc, Kind::ReadRequest(reth), true, true, &[])
+            ..packet(
+                Transport::Xrc,
+                PacketKind::ReadRequest(reth),
+                true,
+                true,
+                &[],
+            )
         },
         packet(
             Transport::Xrc,
-            Kind::ReadResponse(Some(aeth)),
+            PacketKind::ReadResponse(Some(aeth)),
             true,
             true,
             &[4; 3],
         ),
         packet(
             Transport::Ud,
-            Kind::Send(SendTail::Imm([1; 4])),
+            PacketKind::Send(SendTail::Imm([1; 4])),
             true,
             true,
             &[1; 18],
@@ -187,7 +214,7 @@ fn samples() -> Vec<Packet> {
 
 fn bytes_of(path: &Path, packet: &Packet) -> Vec<u8> {
     let mut out = vec![];
-    let crate::host::Source::Bytes(source) = packet.payload.source() else {
+    let crate::host::CopySource::Bytes(source) = packet.payload.source() else {
         panic!("bytes")
     };
     emit::<()>(path, packet, &mut out, |place| {
@@ -200,7 +227,7 @@ fn bytes_of(path: &Path, packet: &Packet) -> Vec<u8> {
 
 fn payload_bytes(packet: &Packet) -> Vec<u8> {
     match packet.payload.source() {
-        crate::host::Source::Bytes(bytes) => bytes.to_vec(),
+        crate::host::CopySource::Bytes(bytes) => bytes.to_vec(),
         _ => panic!("bytes"),
     }
 }
@@ -266,7 +293,7 @@ fn a_frame_in_a_buffer_is_read_without_a_copy() {
 fn grh_of_a_datagram_is_the_ip_header() {
     let sent = packet(
         Transport::Ud,
-        Kind::Send(SendTail::None),
+        PacketKind::Send(SendTail::None),
         true,
         true,
         &[1; 18],
@@ -380,9 +407,9 @@ fn resealed(change: impl FnOnce(&mut Vec<u8>)) -> Result<Frame, Malformed> {
 
 #[test]
 fn frames_that_contradict_themselves_are_refused() {
-    type Change = fn(&mut Vec<u8>);
+    type FrameChange = fn(&mut Vec<u8>);
     // An RDMA WRITE ONLY of 5 bytes: 12 of BTH, 16 of RETH, 3 of padding.
-    let cases: [(Change, Malformed); 9] = [
+    let cases: [(FrameChange, Malformed); 9] = [
         (|bytes| bytes[1] |= 0x01, Malformed::TransportVersion),
         // UC has no operation 0x15.
         (
@@ -423,7 +450,7 @@ fn a_request_that_will_be_refused_is_parsed_without_payload() {
     for code in [0x15, 0x18, 0x1e, 0x1f] {
         let good = resealed(|_| {}).unwrap().packet;
         let packet = resealed(|bytes| bytes[0] = code).unwrap().packet;
-        assert_eq!(packet.kind, Kind::Unknown(code));
+        assert_eq!(packet.kind, PacketKind::Unknown(code));
         assert_eq!((packet.opcode(), packet.psn), (code, good.psn));
         assert!(packet.payload.is_empty() && packet.kind.is_request());
         assert_eq!(packet.transport, Transport::Rc);
@@ -449,7 +476,10 @@ fn a_cnp_with_its_reserved_bytes_is_parsed() {
         bytes.resize(12 + opcode::CNP_PAYLOAD, 0);
     });
     let cnp = cnp.unwrap().packet;
-    assert_eq!((cnp.kind, cnp.psn, cnp.psns), (Kind::Cnp, 0xab_cdef, 1));
+    assert_eq!(
+        (cnp.kind, cnp.psn, cnp.psns),
+        (PacketKind::Cnp, 0xab_cdef, 1)
+    );
     assert!(!cnp.kind.is_request() && cnp.payload.is_empty());
 }
 
@@ -462,7 +492,7 @@ fn an_emitted_cnp_has_the_fields_of_one_from_hardware() {
         psn: 0,
         solicited: false,
         ack_req: false,
-        ..packet(Transport::Rc, Kind::Cnp, true, true, &[])
+        ..packet(Transport::Rc, PacketKind::Cnp, true, true, &[])
     };
     let bytes = bytes_of(&path(), &cnp);
     let bth = &bytes[14 + 20 + 8..bytes.len() - icrc::LEN];
@@ -472,7 +502,7 @@ fn an_emitted_cnp_has_the_fields_of_one_from_hardware() {
     let frame = parse(&bytes).unwrap();
     assert_eq!(
         (frame.packet.kind, frame.packet.dst_qpn),
-        (Kind::Cnp, 0x118)
+        (PacketKind::Cnp, 0x118)
     );
 }
 

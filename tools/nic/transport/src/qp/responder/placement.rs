@@ -5,8 +5,8 @@
 //! once has nothing to do for a FLUSH: all earlier writes are visible. Persistence is a property of
 //! regions, and no region has it.
 
-use super::{remote_use, Body, Executed, Responder, Stop};
-use crate::host::{Access, CopyFault, Host, Syndrome, Target};
+use super::{remote_key_use, ExecutedOp, ExecutedRequest, NotExecuted, Responder};
+use crate::host::{CopyFault, CopyTarget, Host, KeyAccess, Syndrome};
 use crate::packet::{Feth, Packet, Reth};
 use crate::qp::Core;
 use verbena_abi::ctx::access;
@@ -21,10 +21,10 @@ impl Responder {
         host: &mut H,
         packet: &Packet,
         reth: Reth,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), NotExecuted> {
         let psn = packet.psn;
         self.check_response_request(core, host, packet, access::REMOTE_WRITE)?;
-        let key = remote_use(core, self.pd(core), &reth, Access::RemoteWrite);
+        let key = remote_key_use(core, self.pd(core), &reth, KeyAccess::RemoteWrite);
         let is_sized = reth.length == SIZE && packet.payload.len() == SIZE;
         if !is_sized || reth.addr % u64::from(SIZE) != 0 {
             if reth.length > 0 {
@@ -40,16 +40,16 @@ impl Responder {
             return Err(self.refuse_request(core, host, psn, cause));
         }
         let mut value = [0; SIZE as usize];
-        match host.copy(Target::Buffer(&mut value), packet.payload.source()) {
+        match host.copy(CopyTarget::Buffer(&mut value), packet.payload.source()) {
             Ok(()) => {}
             Err(CopyFault::Source(cause) | CopyFault::Target(cause)) => {
-                return Err(self.sender_fault(core, host, packet, cause));
+                return Err(self.on_sender_fault(core, host, packet, cause));
             }
         }
         if let Err(cause) = host.atomic_write(&key, value) {
             return Err(self.refuse_access(core, host, psn, cause));
         }
-        self.placed(core, packet, Body::AtomicWrite(reth));
+        self.record_placement(core, packet, ExecutedOp::AtomicWrite(reth));
         Ok(())
     }
 
@@ -60,31 +60,31 @@ impl Responder {
         packet: &Packet,
         feth: Feth,
         reth: Reth,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), NotExecuted> {
         if !feth.is_known() {
             return Err(self.refuse_request(core, host, packet.psn, Syndrome::FlushType));
         }
         self.check_response_request(core, host, packet, feth.permission())?;
         // A range of zero bytes needs no key, as elsewhere (C9-88).
         if feth.is_whole() || reth.length > 0 {
-            let mut key = remote_use(core, self.pd(core), &reth, Access::RemoteFlush(feth));
+            let mut key = remote_key_use(core, self.pd(core), &reth, KeyAccess::RemoteFlush(feth));
             key.length = key.length.max(1);
             if let Err(cause) = host.check(&key) {
                 return Err(self.refuse_access(core, host, packet.psn, cause));
             }
         }
-        self.placed(core, packet, Body::Flush(feth, reth));
+        self.record_placement(core, packet, ExecutedOp::Flush(feth, reth));
         Ok(())
     }
 
-    fn placed(&mut self, core: &Core, packet: &Packet, body: Body) {
-        self.answer_first(
+    fn record_placement(&mut self, core: &Core, packet: &Packet, body: ExecutedOp) {
+        self.respond_first(
             core,
-            Executed {
+            ExecutedRequest {
                 psn: packet.psn,
                 psns: 1,
                 pd: self.pd(core),
-                body,
+                op: body,
             },
         );
     }

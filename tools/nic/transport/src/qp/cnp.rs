@@ -11,7 +11,7 @@
 use super::{Core, QpState};
 use crate::counters::CongestionCounters;
 use crate::host::Host;
-use crate::packet::{Kind, Packet};
+use crate::packet::{Packet, PacketKind};
 use alloc::boxed::Box;
 
 /// Minimum time between two CNPs of one queue pair, in nanoseconds.
@@ -19,18 +19,18 @@ pub const CNP_INTERVAL_NS: u64 = 50_000;
 
 /// Answers and counts marked packets. A queue pair without congestion has no memory for this.
 #[derive(Debug, Default)]
-pub(super) struct Notifier(Option<Box<Met>>);
+pub(super) struct CnpGenerator(Option<Box<CnpState>>);
 
 /// State of a queue pair that has met congestion.
 #[derive(Debug, Default)]
-struct Met {
+struct CnpState {
     /// Time before which no CNP is sent.
-    next: u64,
+    next_cnp_ns: u64,
     counters: CongestionCounters,
 }
 
-impl Notifier {
-    fn met(&mut self) -> &mut Met {
+impl CnpGenerator {
+    fn state(&mut self) -> &mut CnpState {
         self.0.get_or_insert_with(Box::default)
     }
 
@@ -43,15 +43,15 @@ impl Notifier {
     }
 
     /// Keeps the count of spurious retransmissions of a path that RESET is about to forget.
-    pub(super) fn keep_spurious(&mut self, count: u64) {
+    pub(super) fn add_spurious(&mut self, count: u64) {
         if count > 0 {
-            self.met().counters.spurious_retransmits += count;
+            self.state().counters.spurious_retransmits += count;
         }
     }
 
     /// Counts a CNP; `is_heeded` is true if congestion control acts on it.
-    pub(super) fn note_cnp(&mut self, is_heeded: bool) {
-        let counters = &mut self.met().counters;
+    pub(super) fn on_cnp(&mut self, is_heeded: bool) {
+        let counters = &mut self.state().counters;
         if is_heeded {
             counters.rp_cnp_handled += 1;
         } else {
@@ -60,22 +60,26 @@ impl Notifier {
     }
 
     /// Counts a packet that a router has marked, and sends a CNP if it is a request.
-    pub(super) fn note_marked<H: Host>(
+    pub(super) fn on_marked_packet<H: Host>(
         &mut self,
         core: &mut Core,
         host: &mut H,
         packet: &Packet,
         now: u64,
     ) {
-        let met = self.met();
+        let met = self.state();
         met.counters.np_ecn_marked_roce_packets += u64::from(packet.psns);
         let hears = matches!(core.state, QpState::Rtr | QpState::Rts | QpState::Sqd);
-        if !core.controls_congestion() || !packet.kind.is_request() || !hears || now < met.next {
+        if !core.controls_congestion()
+            || !packet.kind.is_request()
+            || !hears
+            || now < met.next_cnp_ns
+        {
             return;
         }
-        met.next = now.saturating_add(CNP_INTERVAL_NS);
+        met.next_cnp_ns = now.saturating_add(CNP_INTERVAL_NS);
         met.counters.np_cnp_sent += 1;
-        let cnp = core.packet(Kind::Cnp, 0, 1);
+        let cnp = core.packet(PacketKind::Cnp, 0, 1);
         core.transmit(host, cnp);
     }
 }

@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 
 /// Links of a slot in the list of its group.
 #[derive(Clone, Copy, Debug)]
-struct Link {
+struct SlotLinks {
     next: u32,
     prev: u32,
     /// Group whose list the slot is in, or [`NONE`].
@@ -18,7 +18,7 @@ struct Link {
 
 /// A group: a list of slots, and the group's link in the ring of groups with slots.
 #[derive(Clone, Copy, Debug)]
-struct Group {
+struct SlotGroup {
     head: u32,
     tail: u32,
     next: u32,
@@ -26,13 +26,13 @@ struct Group {
     listed: bool,
 }
 
-const NO_LINK: Link = Link {
+const NO_LINK: SlotLinks = SlotLinks {
     next: NONE,
     prev: NONE,
     group: NONE,
 };
 
-const NO_GROUP: Group = Group {
+const NO_GROUP: SlotGroup = SlotGroup {
     head: NONE,
     tail: NONE,
     next: NONE,
@@ -42,22 +42,22 @@ const NO_GROUP: Group = Group {
 /// The queue. The owner numbers slots and groups with small numbers; a slot is in the queue at most
 /// once.
 #[derive(Debug)]
-pub struct Ready {
-    links: Vec<Link>,
-    groups: Vec<Group>,
+pub struct ReadyQueue {
+    links: Vec<SlotLinks>,
+    groups: Vec<SlotGroup>,
     /// First and last group of the ring.
     first: u32,
     last: u32,
     count: u32,
 }
 
-impl Default for Ready {
+impl Default for ReadyQueue {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Ready {
+impl ReadyQueue {
     /// Returns an empty queue.
     pub const fn new() -> Self {
         Self {
@@ -69,7 +69,7 @@ impl Ready {
         }
     }
 
-    /// Makes room for the slots and groups below these numbers, so that [`Ready::push`] allocates
+    /// Makes room for the slots and groups below these numbers, so that [`ReadyQueue::push`] allocates
     /// nothing for them.
     pub fn reserve(&mut self, slots: u32, groups: u32) {
         if self.links.len() < slots as usize {
@@ -95,7 +95,7 @@ impl Ready {
         self.link(slot).group != NONE
     }
 
-    fn link(&self, slot: u32) -> Link {
+    fn link(&self, slot: u32) -> SlotLinks {
         self.links.get(slot as usize).copied().unwrap_or(NO_LINK)
     }
 
@@ -117,7 +117,7 @@ impl Ready {
         let listed = list.listed;
         list.listed = true;
         if let Some(link) = self.links.get_mut(slot as usize) {
-            *link = Link {
+            *link = SlotLinks {
                 next: NONE,
                 prev: tail,
                 group,

@@ -9,37 +9,37 @@ use super::Requester;
 use crate::host::{Host, Syndrome};
 use crate::packet::Packet;
 use crate::psn;
-use crate::qp::store::Store;
+use crate::qp::reassembly_buffer::ReassemblyBuffer;
 use crate::qp::Core;
 
 impl Requester {
     /// Keeps a response that is ahead of the missing PSN `expected`.
-    pub(super) fn keep<H: Host>(
+    pub(super) fn buffer_response<H: Host>(
         &mut self,
         core: &mut Core,
         host: &mut H,
         packet: Packet,
         expected: u32,
     ) {
-        Store::keep(&mut self.early, core, host, packet, expected);
+        ReassemblyBuffer::insert(&mut self.reassembly, core, host, packet, expected);
     }
 
     /// Takes the kept responses up to the next missing one.
-    pub(super) fn take_early<H: Host>(
+    pub(super) fn process_buffered<H: Host>(
         &mut self,
         core: &mut Core,
         host: &mut H,
         now: u64,
     ) -> Result<(), Syndrome> {
-        while self.early.is_some() && !core.is_doomed() {
+        while self.reassembly.is_some() && !core.is_doomed() {
             // If no response is awaited, all kept ones are late.
-            let next = self.awaited().unwrap_or(self.next_psn);
-            let Some(packet) = Store::take(&mut self.early, next) else {
+            let next = self.awaited_psn().unwrap_or(self.next_psn);
+            let Some(packet) = ReassemblyBuffer::take_expected(&mut self.reassembly, next) else {
                 break;
             };
-            host.executes_kept(&packet);
-            self.response(core, host, now, packet)?;
-            if self.awaited() == Some(next) {
+            host.on_reassembled(&packet);
+            self.on_response(core, host, now, packet)?;
+            if self.awaited_psn() == Some(next) {
                 // The response was of no use.
                 break;
             }
@@ -48,7 +48,7 @@ impl Requester {
     }
 
     /// Returns the PSN of the oldest missing response.
-    fn awaited(&self) -> Option<u32> {
+    fn awaited_psn(&self) -> Option<u32> {
         let mut index = self.slots.oldest();
         while let Some(slot) = self.slots.get(index).filter(|slot| slot.started) {
             if slot.awaits_response() {

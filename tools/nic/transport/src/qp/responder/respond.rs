@@ -2,64 +2,69 @@
 
 //! The answers of a responder: acknowledgements with credits, NAKs and responses, in PSN order.
 
-use super::{Body, Nak, Responder};
+use super::{ExecutedOp, NakState, Responder};
 use crate::host::{Host, Syndrome};
-use crate::packet::{Aeth, AethSyndrome, Kind, NakCode, Payload};
+use crate::packet::{Aeth, AethSyndrome, NakCode, PacketKind, Payload};
 use crate::psn;
 use crate::qp::{credits, Budget, Core, QpState};
 use alloc::rc::Rc;
 
 impl Responder {
     /// Acknowledges everything that was executed, or lets that wait for the pending responses.
-    pub(super) fn ack<H: Host>(&mut self, core: &mut Core, host: &mut H) {
-        if self.answers.is_empty() {
-            self.ack_due = false;
+    pub(super) fn send_ack<H: Host>(&mut self, core: &mut Core, host: &mut H) {
+        if self.pending_responses.is_empty() {
+            self.ack_pending = false;
             core.counters.acks_sent += 1;
             let psn = psn::add(self.expected_psn, psn::PSN_MASK);
-            let syndrome = self.positive(core, host);
-            self.answer_aeth(core, host, psn, syndrome);
+            let syndrome = self.ack_syndrome(core, host);
+            self.send_aeth(core, host, psn, syndrome);
         } else {
-            self.ack_due = true;
+            self.ack_pending = true;
         }
     }
 
     /// Sends a NAK for the PSN expected, or lets it wait for the pending responses.
-    pub(super) fn nak<H: Host>(&mut self, core: &mut Core, host: &mut H, syndrome: AethSyndrome) {
-        if !self.answers.is_empty() {
-            self.nak = Nak::Due(syndrome);
+    pub(super) fn send_nak<H: Host>(
+        &mut self,
+        core: &mut Core,
+        host: &mut H,
+        syndrome: AethSyndrome,
+    ) {
+        if !self.pending_responses.is_empty() {
+            self.nak = NakState::Pending(syndrome);
             return;
         }
         self.nak = match syndrome {
-            AethSyndrome::Nak(NakCode::SourceFault) => Nak::NotSent,
-            AethSyndrome::Nak(NakCode::Sequence) => Nak::Sent { gap: true },
-            _ => Nak::Sent { gap: false },
+            AethSyndrome::Nak(NakCode::SourceFault) => NakState::NotSent,
+            AethSyndrome::Nak(NakCode::Sequence) => NakState::Sent { gap: true },
+            _ => NakState::Sent { gap: false },
         };
-        if !matches!(self.nak, Nak::Sent { gap: true }) {
-            self.store = None;
+        if !matches!(self.nak, NakState::Sent { gap: true }) {
+            self.reassembly = None;
         }
         match syndrome {
             AethSyndrome::Rnr { .. } => core.counters.rnr_naks_sent += 1,
             AethSyndrome::Nak(NakCode::Sequence) => core.counters.sequence_naks_sent += 1,
             _ => core.counters.naks_sent += 1,
         }
-        self.answer_aeth(core, host, self.expected_psn, syndrome);
+        self.send_aeth(core, host, self.expected_psn, syndrome);
     }
 
     fn aeth<H: Host>(&mut self, core: &Core, host: &mut H) -> Aeth {
         Aeth {
-            syndrome: self.positive(core, host),
+            syndrome: self.ack_syndrome(core, host),
             msn: self.msn,
         }
     }
 
-    pub(super) fn answer_aeth<H: Host>(
+    pub(super) fn send_aeth<H: Host>(
         &self,
         core: &mut Core,
         host: &mut H,
         psn: u32,
         syndrome: AethSyndrome,
     ) {
-        let kind = Kind::Ack(Aeth {
+        let kind = PacketKind::Ack(Aeth {
             syndrome,
             msn: self.msn,
         });
@@ -69,10 +74,10 @@ impl Responder {
 
     /// Returns a positive syndrome with the present credits: the posted receives, and the one of
     /// the message in progress, which the MSN does not count yet (IBTA 9.7.7.2).
-    pub(super) fn positive<H: Host>(&mut self, core: &Core, host: &mut H) -> AethSyndrome {
-        self.credits_told = self.credit_code(core, host);
+    pub(super) fn ack_syndrome<H: Host>(&mut self, core: &Core, host: &mut H) -> AethSyndrome {
+        self.reported_credits = self.credit_code(core, host);
         AethSyndrome::Ack {
-            credits: self.credits_told,
+            credits: self.reported_credits,
         }
     }
 
@@ -83,20 +88,22 @@ impl Responder {
         host.recv_credits().map_or(credits::INVALID, |posted| {
             // The receive of a refused message is no credit, even if only a part of the message was
             // executed.
-            let held = self.owed.is_some() && self.message.is_some() && !self.is_ending();
+            let held = self.pending_completion.is_some()
+                && self.message.is_some()
+                && !self.is_refusal_pending();
             credits::encode(posted.saturating_add(held.into()))
         })
     }
 
     /// Handles posted receives. A requester whose last credit count was 0 gets an acknowledgement
     /// unasked, if there are credits now.
-    pub(crate) fn receives_posted<H: Host>(&mut self, core: &mut Core, host: &mut H) {
-        if self.credits_told == 0
-            && !self.is_ending()
+    pub(crate) fn on_receives_posted<H: Host>(&mut self, core: &mut Core, host: &mut H) {
+        if self.reported_credits == 0
+            && !self.is_refusal_pending()
             && matches!(core.state, QpState::Rtr | QpState::Rts | QpState::Sqd)
             && self.credit_code(core, host) != 0
         {
-            self.ack(core, host);
+            self.send_ack(core, host);
         }
     }
 
@@ -108,39 +115,39 @@ impl Responder {
         host: &mut H,
         budget: &mut Budget,
     ) -> Result<bool, Syndrome> {
-        while let Some(front) = self.answers.front().copied() {
+        while let Some(front) = self.pending_responses.front().copied() {
             if budget.is_spent() {
                 return Ok(true);
             }
-            let psn = psn::add(front.to.psn, front.done);
-            let left = front.to.psns.saturating_sub(front.done);
-            let packet = match front.to.body {
-                Body::Atomic { value, .. } => {
+            let psn = psn::add(front.request.psn, front.sent_packets);
+            let left = front.request.psns.saturating_sub(front.sent_packets);
+            let packet = match front.request.op {
+                ExecutedOp::Atomic { value, .. } => {
                     let aeth = self.aeth(core, host);
-                    core.packet(Kind::AtomicResponse(aeth, value), psn, 1)
+                    core.packet(PacketKind::AtomicResponse(aeth, value), psn, 1)
                 }
                 // The answer is a READ response without bytes (A19).
-                Body::AtomicWrite(_) | Body::Flush(..) => {
+                ExecutedOp::AtomicWrite(_) | ExecutedOp::Flush(..) => {
                     let aeth = self.aeth(core, host);
-                    core.packet(Kind::ReadResponse(Some(aeth)), psn, 1)
+                    core.packet(PacketKind::ReadResponse(Some(aeth)), psn, 1)
                 }
-                Body::Read(reth) => {
+                ExecutedOp::Read(reth) => {
                     let mtu = core.attr.path_mtu;
                     let count = left.min(core.super_packets());
-                    let offset = front.done.saturating_mul(mtu);
+                    let offset = front.sent_packets.saturating_mul(mtu);
                     let length = reth
                         .length
                         .saturating_sub(offset)
                         .min(count.saturating_mul(mtu));
-                    let (first, last) = (front.done == 0, count == left);
+                    let (first, last) = (front.sent_packets == 0, count == left);
                     let aeth = (first || last).then(|| self.aeth(core, host));
-                    let mut packet = core.packet(Kind::ReadResponse(aeth), psn, count);
+                    let mut packet = core.packet(PacketKind::ReadResponse(aeth), psn, count);
                     packet.first = first;
                     packet.last = last;
                     if length > 0 {
                         packet.payload = Payload::Region {
-                            lender: Rc::clone(&self.lender),
-                            pd: front.to.pd,
+                            lease: Rc::clone(&self.lease),
+                            pd: front.request.pd,
                             owner: core.config.owner,
                             key: reth.rkey,
                             addr: reth.addr.wrapping_add(u64::from(offset)),
@@ -154,19 +161,19 @@ impl Responder {
             budget.spend(packet.payload.len());
             core.transmit(host, packet);
             if sent >= left {
-                self.answers.pop_front();
-            } else if let Some(front) = self.answers.front_mut() {
-                front.done = front.done.saturating_add(sent);
+                self.pending_responses.pop_front();
+            } else if let Some(front) = self.pending_responses.front_mut() {
+                front.sent_packets = front.sent_packets.saturating_add(sent);
             }
         }
-        if self.ack_due {
-            self.ack(core, host);
+        if self.ack_pending {
+            self.send_ack(core, host);
         }
-        if let Nak::Due(syndrome) = self.nak {
-            self.nak(core, host, syndrome);
+        if let NakState::Pending(syndrome) = self.nak {
+            self.send_nak(core, host, syndrome);
         }
         match self.take_refusal() {
-            Some(refusal) => Err(self.carry_out(core, host, refusal)),
+            Some(refusal) => Err(self.apply_refusal(core, host, refusal)),
             None => Ok(false),
         }
     }

@@ -2,21 +2,21 @@
 
 //! The completion that a work request is owed: exactly one, however the work request ends.
 
-use crate::host::{Completion, Syndrome, WcOpcode, WcStatus, XrcSrq};
+use crate::host::{Syndrome, WcOpcode, WcStatus, WorkCompletion, XrcSrq};
 
 /// The completion that a work request is owed (IBTA 10.8.5). Code that takes a work request out of
 /// its queue receives this value instead. Only consuming the value makes a completion, so none is
 /// reported twice. Only RESET drops work requests without one.
 #[derive(Debug)]
 #[must_use = "a work request is owed a completion"]
-pub(crate) struct Owed {
+pub(crate) struct PendingCompletion {
     wr_id: u64,
     wqe_index: u32,
     opcode: WcOpcode,
     xrc: XrcSrq,
 }
 
-impl Owed {
+impl PendingCompletion {
     /// Creates the value for the work request with this free-running index in its ring.
     #[inline]
     pub(super) fn new(wr_id: u64, wqe_index: u32, opcode: WcOpcode) -> Self {
@@ -30,19 +30,19 @@ impl Owed {
 
     /// Sets the XRC SRQ that the receive was taken from.
     #[inline]
-    pub(super) fn of(self, xrc: XrcSrq) -> Self {
+    pub(super) fn with_xrc_srq(self, xrc: XrcSrq) -> Self {
         Self { xrc, ..self }
     }
 
     /// Returns the free-running index and the `wr_id` of the work request.
-    pub(super) fn names(&self) -> (u32, u64) {
+    pub(super) fn ids(&self) -> (u32, u64) {
         (self.wqe_index, self.wr_id)
     }
 
     /// Returns a completion in success, with no bytes and not solicited.
     #[inline]
-    pub(super) fn succeeded(self) -> Completion {
-        Completion {
+    pub(super) fn success(self) -> WorkCompletion {
+        WorkCompletion {
             wr_id: self.wr_id,
             wqe_index: self.wqe_index,
             status: WcStatus::Success,
@@ -59,12 +59,12 @@ impl Owed {
 
     /// Returns a completion in error with status, queue and cause; the rest is empty. A completion
     /// in error always counts as solicited.
-    pub(super) fn failed(self, status: WcStatus, cause: Syndrome) -> Completion {
-        Completion {
+    pub(super) fn error(self, status: WcStatus, cause: Syndrome) -> WorkCompletion {
+        WorkCompletion {
             status,
             syndrome: Some(cause),
             solicited: true,
-            ..self.succeeded()
+            ..self.success()
         }
     }
 

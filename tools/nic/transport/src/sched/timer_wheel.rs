@@ -24,7 +24,7 @@ const BUCKETS: usize = 1 << LOG_BUCKETS;
 const LEVELS: usize = (u64::BITS - LOG_TICK).div_ceil(LOG_BUCKETS) as usize;
 
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct TimerEntry {
     /// Deadline that the owner set, in nanoseconds.
     at: u64,
     next: u32,
@@ -33,7 +33,7 @@ struct Entry {
     place: u32,
 }
 
-const UNSET: Entry = Entry {
+const UNSET: TimerEntry = TimerEntry {
     at: 0,
     next: NONE,
     prev: NONE,
@@ -42,15 +42,15 @@ const UNSET: Entry = Entry {
 
 /// A timer wheel with one deadline for each slot.
 #[derive(Debug)]
-pub struct Wheel {
-    entries: Vec<Entry>,
+pub struct TimerWheel {
+    entries: Vec<TimerEntry>,
     heads: [[u32; BUCKETS]; LEVELS],
     occupied: [u64; LEVELS],
-    /// Present time in ticks: [`Wheel::pop`] has returned every slot with an earlier deadline.
+    /// Present time in ticks: [`TimerWheel::pop`] has returned every slot with an earlier deadline.
     tick: u64,
 }
 
-impl Default for Wheel {
+impl Default for TimerWheel {
     fn default() -> Self {
         Self::new()
     }
@@ -61,7 +61,7 @@ fn tick_of(at: u64) -> u64 {
     at.div_ceil(GRANULARITY_NS)
 }
 
-impl Wheel {
+impl TimerWheel {
     /// Returns an empty wheel, at time 0.
     pub const fn new() -> Self {
         Self {
@@ -72,7 +72,7 @@ impl Wheel {
         }
     }
 
-    /// Makes room for the slots below this number, so that [`Wheel::set`] allocates nothing for
+    /// Makes room for the slots below this number, so that [`TimerWheel::set`] allocates nothing for
     /// them.
     pub fn reserve(&mut self, slots: u32) {
         if self.entries.len() < slots as usize {
@@ -111,7 +111,7 @@ impl Wheel {
         let Some(entry) = self.entries.get_mut(slot as usize) else {
             return;
         };
-        let Entry {
+        let TimerEntry {
             next, prev, place, ..
         } = *entry;
         if place == NONE {
@@ -163,7 +163,7 @@ impl Wheel {
         }
     }
 
-    /// Returns the time at which [`Wheel::pop`] is to be called again, in nanoseconds. It is not
+    /// Returns the time at which [`TimerWheel::pop`] is to be called again, in nanoseconds. It is not
     /// after the tick of the first deadline. It may be before that tick a few times, when slots
     /// have to move down.
     pub fn next_deadline(&self) -> Option<u64> {
@@ -179,7 +179,7 @@ impl Wheel {
             .iter()
             .enumerate()
             .find(|(_, occupied)| **occupied != 0)?;
-        // [`Wheel::pop`] has emptied the earlier buckets of the level, so all occupied buckets are
+        // [`TimerWheel::pop`] has emptied the earlier buckets of the level, so all occupied buckets are
         // at or after the present one.
         let bucket = occupied.trailing_zeros();
         let shift = LOG_BUCKETS * level as u32;

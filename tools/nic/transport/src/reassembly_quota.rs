@@ -9,45 +9,48 @@ use core::cell::Cell;
 
 /// An account of bytes.
 #[derive(Debug)]
-pub struct Allowance {
+pub struct ReassemblyQuota {
     left: Cell<u64>,
     /// Account that this account is a part of.
-    whole: Option<Rc<Allowance>>,
+    parent: Option<Rc<ReassemblyQuota>>,
 }
 
-impl Allowance {
+impl ReassemblyQuota {
     /// Returns an account of `bytes` bytes.
     pub fn new(bytes: u64) -> Rc<Self> {
         Rc::new(Self {
             left: Cell::new(bytes),
-            whole: None,
+            parent: None,
         })
     }
 
     /// Returns a part of another account, with a limit of `bytes` bytes.
-    pub fn part_of(whole: &Rc<Self>, bytes: u64) -> Rc<Self> {
+    pub fn child_of(whole: &Rc<Self>, bytes: u64) -> Rc<Self> {
         Rc::new(Self {
             left: Cell::new(bytes),
-            whole: Some(Rc::clone(whole)),
+            parent: Some(Rc::clone(whole)),
         })
     }
 
     /// Returns the number of bytes that are left in the account and in the accounts that it is part
     /// of.
-    pub fn left(&self) -> u64 {
-        let whole = self.whole.as_ref().map_or(u64::MAX, |whole| whole.left());
+    pub fn available(&self) -> u64 {
+        let whole = self
+            .parent
+            .as_ref()
+            .map_or(u64::MAX, |whole| whole.available());
         self.left.get().min(whole)
     }
 
     /// Takes bytes from the account, or returns `None` if fewer are left. The bytes return to the
     /// account when the returned value is dropped.
-    pub(crate) fn take(self: &Rc<Self>, bytes: u32) -> Option<Held> {
-        if self.left() < bytes.into() {
+    pub(crate) fn reserve(self: &Rc<Self>, bytes: u32) -> Option<QuotaReservation> {
+        if self.available() < bytes.into() {
             return None;
         }
         self.add(bytes, false);
-        Some(Held {
-            from: Rc::clone(self),
+        Some(QuotaReservation {
+            quota: Rc::clone(self),
             bytes,
         })
     }
@@ -59,7 +62,7 @@ impl Allowance {
         } else {
             left.saturating_sub(bytes64)
         });
-        if let Some(whole) = &self.whole {
+        if let Some(whole) = &self.parent {
             whole.add(bytes, back);
         }
     }
@@ -67,14 +70,14 @@ impl Allowance {
 
 /// Bytes that were taken from an account.
 #[derive(Debug)]
-pub(crate) struct Held {
-    from: Rc<Allowance>,
+pub(crate) struct QuotaReservation {
+    quota: Rc<ReassemblyQuota>,
     bytes: u32,
 }
 
-impl Drop for Held {
+impl Drop for QuotaReservation {
     fn drop(&mut self) {
-        self.from.add(self.bytes, true);
+        self.quota.add(self.bytes, true);
     }
 }
 
@@ -84,19 +87,25 @@ mod tests {
 
     #[test]
     fn dropped_bytes_return_to_the_account() {
-        let whole = Allowance::new(100);
+        let whole = ReassemblyQuota::new(100);
         let (a, b) = (
-            Allowance::part_of(&whole, 60),
-            Allowance::part_of(&whole, 60),
+            ReassemblyQuota::child_of(&whole, 60),
+            ReassemblyQuota::child_of(&whole, 60),
         );
-        let first = a.take(50).unwrap();
-        assert_eq!((a.left(), b.left(), whole.left()), (10, 50, 50));
-        assert!(a.take(11).is_none() && b.take(51).is_none());
-        let second = b.take(50).unwrap();
-        assert_eq!((a.left(), whole.left()), (0, 0));
+        let first = a.reserve(50).unwrap();
+        assert_eq!(
+            (a.available(), b.available(), whole.available()),
+            (10, 50, 50)
+        );
+        assert!(a.reserve(11).is_none() && b.reserve(51).is_none());
+        let second = b.reserve(50).unwrap();
+        assert_eq!((a.available(), whole.available()), (0, 0));
         drop(first);
-        assert_eq!((a.left(), b.left()), (50, 10));
+        assert_eq!((a.available(), b.available()), (50, 10));
         drop(second);
-        assert_eq!((a.left(), b.left(), whole.left()), (60, 60, 100));
+        assert_eq!(
+            (a.available(), b.available(), whole.available()),
+            (60, 60, 100)
+        );
     }
 }

@@ -15,15 +15,15 @@ use crate::qp::credits;
 
 /// The credit limit of one connection.
 #[derive(Debug)]
-pub(super) struct Limit {
+pub(super) struct CreditLimit {
     /// SSN of the message that started last.
     ssn: u32,
     /// Limit (LSN): messages up to this SSN have a credit.
     lsn: u32,
     /// Outstanding messages that take a receive.
-    due: u32,
+    outstanding: u32,
     /// True if there is no limit, because this side or the peer does not use credits.
-    lifted: bool,
+    unlimited: bool,
 }
 
 /// True if `a` comes after `b`, on the shorter way round.
@@ -31,13 +31,13 @@ fn is_after(a: u32, b: u32) -> bool {
     a != b && !psn::is_behind(a, b)
 }
 
-impl Limit {
+impl CreditLimit {
     pub(super) fn new(lifted: bool) -> Self {
         Self {
             ssn: 0,
             lsn: 0,
-            due: 0,
-            lifted,
+            outstanding: 0,
+            unlimited: lifted,
         }
     }
 
@@ -45,41 +45,41 @@ impl Limit {
     #[inline]
     pub(super) fn start(&mut self, takes_receive: bool) -> Option<u32> {
         let ssn = psn::add(self.ssn, 1);
-        if !self.lifted {
+        if !self.unlimited {
             let next = psn::add(self.lsn, 1);
             let is_beyond = is_after(ssn, next);
             if !takes_receive && !is_beyond {
                 self.lsn = next;
-            } else if takes_receive && is_beyond && self.due > 0 {
+            } else if takes_receive && is_beyond && self.outstanding > 0 {
                 return None;
             }
         }
-        self.due = self.due.saturating_add(takes_receive.into());
+        self.outstanding = self.outstanding.saturating_add(takes_receive.into());
         self.ssn = ssn;
         Some(ssn)
     }
 
     /// Notes that a message that takes a receive is complete.
     #[inline]
-    pub(super) fn complete(&mut self) {
-        self.due = self.due.saturating_sub(1);
+    pub(super) fn on_complete(&mut self) {
+        self.outstanding = self.outstanding.saturating_sub(1);
     }
 
     /// True if a message that has started has no credit.
     #[inline]
     pub(super) fn is_beyond(&self, ssn: u32) -> bool {
-        !self.lifted && is_after(ssn, self.lsn)
+        !self.unlimited && is_after(ssn, self.lsn)
     }
 
     /// Takes the MSN and the code of credits from an AETH.
     #[inline]
-    pub(super) fn told(&mut self, msn: u32, code: u8) {
-        if self.lifted {
+    pub(super) fn on_aeth(&mut self, msn: u32, code: u8) {
+        if self.unlimited {
             return;
         }
         match credits::decode(code) {
             // A peer that once does not use credits never uses them.
-            None => self.lifted = true,
+            None => self.unlimited = true,
             Some(count) => {
                 let lsn = psn::add(msn, count);
                 if is_after(lsn, self.lsn) {
@@ -94,19 +94,19 @@ impl Limit {
 mod tests {
     use super::*;
 
-    fn beyond(limit: &Limit) -> bool {
+    fn beyond(limit: &CreditLimit) -> bool {
         limit.is_beyond(limit.ssn)
     }
 
     #[test]
     fn credits_count_from_the_msn() {
-        let mut limit = Limit::new(false);
+        let mut limit = CreditLimit::new(false);
         assert_eq!(limit.start(true), Some(1));
         assert!(beyond(&limit));
         assert_eq!(limit.start(true), None);
         // The peer has executed message 1 and has 2 receives left.
-        limit.told(1, credits::encode(2));
-        limit.complete();
+        limit.on_aeth(1, credits::encode(2));
+        limit.on_complete();
         assert_eq!((limit.start(true), limit.start(true)), (Some(2), Some(3)));
         assert!(!beyond(&limit));
         assert_eq!(limit.start(true), Some(4));
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn a_message_that_takes_no_receive_moves_the_limit() {
-        let mut limit = Limit::new(false);
+        let mut limit = CreditLimit::new(false);
         for ssn in 1..=5 {
             assert_eq!(limit.start(false), Some(ssn));
         }
@@ -127,16 +127,16 @@ mod tests {
         assert_eq!(limit.start(false), Some(7));
         assert!(limit.is_beyond(6) && limit.start(true).is_none());
         // The peer counts such messages in its MSN too: 7 are executed, and 1 receive is left.
-        limit.told(7, 1);
+        limit.on_aeth(7, 1);
         assert_eq!(limit.start(true), Some(8));
         assert!(!beyond(&limit));
     }
 
     #[test]
     fn a_late_count_does_not_lower_the_limit() {
-        let mut limit = Limit::new(false);
-        limit.told(0, credits::encode(8));
-        limit.told(0, credits::encode(2));
+        let mut limit = CreditLimit::new(false);
+        limit.on_aeth(0, credits::encode(8));
+        limit.on_aeth(0, credits::encode(2));
         for ssn in 1..=9 {
             assert_eq!(limit.start(true), Some(ssn));
         }
@@ -145,18 +145,18 @@ mod tests {
 
     #[test]
     fn numbers_wrap_at_24_bits() {
-        let mut limit = Limit::new(false);
+        let mut limit = CreditLimit::new(false);
         (limit.ssn, limit.lsn) = (0xff_fffe, 0xff_fffe);
-        limit.told(0xff_fffe, credits::encode(3));
+        limit.on_aeth(0xff_fffe, credits::encode(3));
         let starts: [_; 5] = core::array::from_fn(|_| limit.start(true));
         assert_eq!(starts, [Some(0xff_ffff), Some(0), Some(1), Some(2), None]);
     }
 
     #[test]
     fn the_invalid_code_lifts_the_limit_for_good() {
-        let mut limit = Limit::new(false);
-        limit.told(0, credits::INVALID);
-        limit.told(0, 0);
+        let mut limit = CreditLimit::new(false);
+        limit.on_aeth(0, credits::INVALID);
+        limit.on_aeth(0, 0);
         for ssn in 1..100 {
             assert_eq!(limit.start(true), Some(ssn));
             assert!(!beyond(&limit));
@@ -165,12 +165,12 @@ mod tests {
 
     #[test]
     fn a_peer_with_a_wrong_msn_does_not_stop_the_requester() {
-        let mut limit = Limit::new(false);
+        let mut limit = CreditLimit::new(false);
         for ssn in 1..100 {
             assert_eq!(limit.start(true), Some(ssn));
-            limit.told(0, 0);
+            limit.on_aeth(0, 0);
             assert!(ssn == 1 || limit.start(true).is_none());
-            limit.complete();
+            limit.on_complete();
         }
     }
 }

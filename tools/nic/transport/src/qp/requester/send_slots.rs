@@ -2,16 +2,18 @@
 
 //! The work requests of a send queue that are decoded and not complete: a ring of slots.
 
-use crate::host::{completes_as, Gather, SendWqe, Target, WcOpcode, WqeError, WqeOpcode};
-use crate::qp::owed::Owed;
+use crate::host::{
+    completes_as, CopyTarget, DecodedSendWqe, Gather, WcOpcode, WqeError, WqeOpcode,
+};
+use crate::qp::pending_completion::PendingCompletion;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::mem;
 
 /// A work request that was decoded.
 #[derive(Debug, Default)]
-pub(super) struct Slot {
-    pub(super) wqe: SendWqe,
+pub(super) struct SendSlot {
+    pub(super) wqe: DecodedSendWqe,
     pub(super) gather: Rc<Gather>,
     /// First PSN, valid after the start.
     pub(super) first_psn: u32,
@@ -32,7 +34,7 @@ pub(super) struct Slot {
     pub(super) fault: Option<WqeError>,
 }
 
-impl Slot {
+impl SendSlot {
     /// True if a response ends the work request, not an acknowledgement.
     pub(super) fn awaits_response(&self) -> bool {
         matches!(
@@ -69,8 +71,8 @@ impl Slot {
     }
 
     /// Returns the destination of a response whose first byte is byte `offset` of the message.
-    pub(super) fn target(&self, offset: u32) -> Target<'_> {
-        Target::Scatter {
+    pub(super) fn target(&self, offset: u32) -> CopyTarget<'_> {
+        CopyTarget::Scatter {
             pd: self.gather.pd,
             privileged: self.gather.privileged,
             sges: &self.gather.sges,
@@ -80,17 +82,17 @@ impl Slot {
 }
 
 /// Work requests `oldest..next`, by their free-running WQE index.
-/// [`Config::max_outstanding`](crate::qp::Config::max_outstanding) limits their number.
+/// [`QpConfig::max_outstanding`](crate::qp::Config::max_outstanding) limits their number.
 #[derive(Debug, Default)]
-pub(super) struct Slots {
+pub(super) struct SendSlots {
     /// Ring with a size of 0 or a power of two, which grows as needed: a queue pair with at most
     /// one outstanding work request reuses the same memory.
-    ring: Vec<Slot>,
+    ring: Vec<SendSlot>,
     oldest: u32,
     next: u32,
 }
 
-impl Slots {
+impl SendSlots {
     /// Returns the index of the oldest work request that is not complete.
     #[inline]
     pub(super) fn oldest(&self) -> u32 {
@@ -110,44 +112,44 @@ impl Slots {
     }
 
     #[inline]
-    fn place(&self, index: u32) -> usize {
+    fn ring_index(&self, index: u32) -> usize {
         index as usize & self.ring.len().wrapping_sub(1)
     }
 
     /// Returns the work request with this index, if the index is in `oldest..next`.
     #[inline]
-    pub(super) fn get(&self, index: u32) -> Option<&Slot> {
+    pub(super) fn get(&self, index: u32) -> Option<&SendSlot> {
         if index.wrapping_sub(self.oldest) >= self.len() {
             return None;
         }
-        self.ring.get(self.place(index))
+        self.ring.get(self.ring_index(index))
     }
 
     /// Returns the work request with this index for changes, if the index is in `oldest..next`.
     #[inline]
-    pub(super) fn get_mut(&mut self, index: u32) -> Option<&mut Slot> {
+    pub(super) fn get_mut(&mut self, index: u32) -> Option<&mut SendSlot> {
         if index.wrapping_sub(self.oldest) >= self.len() {
             return None;
         }
-        let place = self.place(index);
+        let place = self.ring_index(index);
         self.ring.get_mut(place)
     }
 
     /// Returns the oldest work request.
     #[inline]
-    pub(super) fn front(&self) -> Option<&Slot> {
+    pub(super) fn front(&self) -> Option<&SendSlot> {
         self.get(self.oldest)
     }
 
     /// Returns the slot of the next work request, for a prefetch.
     #[inline]
-    pub(super) fn upcoming(&self) -> Option<&Slot> {
-        self.ring.get(self.place(self.next))
+    pub(super) fn upcoming(&self) -> Option<&SendSlot> {
+        self.ring.get(self.ring_index(self.next))
     }
 
     /// Adds a slot for the next work request and returns it with its index. The slot still has the
     /// contents of an earlier work request, so that their memory is reused.
-    pub(super) fn push(&mut self) -> Option<(u32, &mut Slot)> {
+    pub(super) fn push(&mut self) -> Option<(u32, &mut SendSlot)> {
         if self.len() as usize >= self.ring.len() {
             self.grow();
         }
@@ -159,7 +161,7 @@ impl Slots {
     fn grow(&mut self) {
         let size = self.ring.len().saturating_mul(2).max(1);
         let mut grown = Vec::with_capacity(size);
-        grown.resize_with(size, Slot::default);
+        grown.resize_with(size, SendSlot::default);
         let mut index = self.oldest;
         while let Some(slot) = self.get_mut(index) {
             if let Some(place) = grown.get_mut(index as usize & (size - 1)) {
@@ -173,17 +175,17 @@ impl Slots {
     /// Removes the oldest work request.
     #[inline]
     #[must_use = "a work request is owed a completion"]
-    pub(super) fn pop(&mut self) -> Option<Owed> {
+    pub(super) fn pop(&mut self) -> Option<PendingCompletion> {
         let wqe = &self.front()?.wqe;
-        let owed = Owed::new(wqe.wr_id, self.oldest, completes_as(wqe.opcode));
+        let owed = PendingCompletion::new(wqe.wr_id, self.oldest, completes_as(wqe.opcode));
         self.oldest = self.oldest.wrapping_add(1);
         Some(owed)
     }
 
     /// Removes the next work request, which was never decoded and has this `wr_id` and opcode.
     /// There is no work request before it.
-    pub(super) fn pass(&mut self, wr_id: u64, opcode: WcOpcode) -> Owed {
-        let owed = Owed::new(wr_id, self.oldest, opcode);
+    pub(super) fn skip(&mut self, wr_id: u64, opcode: WcOpcode) -> PendingCompletion {
+        let owed = PendingCompletion::new(wr_id, self.oldest, opcode);
         self.oldest = self.oldest.wrapping_add(1);
         self.next = self.oldest;
         owed
@@ -203,20 +205,20 @@ impl Slots {
 mod tests {
     use super::*;
 
-    fn push(slots: &mut Slots, wr_id: u64) {
+    fn push(slots: &mut SendSlots, wr_id: u64) {
         let (_, slot) = slots.push().unwrap();
         slot.wqe.wr_id = wr_id;
     }
 
     #[test]
     fn growing_keeps_the_work_requests_in_their_order() {
-        let mut slots = Slots::default();
+        let mut slots = SendSlots::default();
         // The indexes wrap during the test.
         (slots.oldest, slots.next) = (u32::MAX - 4, u32::MAX - 4);
         for wr_id in 0..3 {
             push(&mut slots, wr_id);
         }
-        assert_eq!(slots.pop().unwrap().names(), (u32::MAX - 4, 0));
+        assert_eq!(slots.pop().unwrap().ids(), (u32::MAX - 4, 0));
         for wr_id in 3..30 {
             push(&mut slots, wr_id);
         }
@@ -230,21 +232,21 @@ mod tests {
 
     #[test]
     fn only_outstanding_work_requests_are_found() {
-        let mut slots = Slots::default();
+        let mut slots = SendSlots::default();
         assert!(slots.front().is_none() && slots.get(5).is_none());
         push(&mut slots, 7);
         assert_eq!(slots.front().unwrap().wqe.wr_id, 7);
         assert!(slots.get(1).is_none() && slots.get(u32::MAX).is_none());
-        assert_eq!(slots.pop().unwrap().names(), (0, 7));
+        assert_eq!(slots.pop().unwrap().ids(), (0, 7));
         assert!(slots.front().is_none() && slots.get_mut(0).is_none());
         assert!(slots.pop().is_none());
-        assert_eq!(slots.pass(8, WcOpcode::Send).names(), (1, 8));
+        assert_eq!(slots.skip(8, WcOpcode::Send).ids(), (1, 8));
         assert_eq!((slots.oldest(), slots.next(), slots.len()), (2, 2, 0));
     }
 
     #[test]
     fn a_reset_counts_from_0_again() {
-        let mut slots = Slots::default();
+        let mut slots = SendSlots::default();
         for wr_id in 0..100 {
             push(&mut slots, wr_id);
         }
