@@ -6,8 +6,8 @@
 use crate::end::{FAR, GROUP, IPS, MACS, OTHER};
 use verbena_device::mock::gid;
 use verbena_device::objects::mcast;
-use verbena_lab_transport::fuzz::frames::mend;
-use verbena_lab_transport::fuzz::Input;
+use verbena_lab_transport::fuzz::frames::repair_frame;
+use verbena_lab_transport::fuzz::FuzzInput;
 
 /// Bits of the byte that selects the shape of a frame.
 mod shape {
@@ -25,7 +25,7 @@ mod shape {
 
 /// Returns the next frame of an input. `qpns` contains the numbers of existing QPs, whose PSNs
 /// started at 0xfffffe.
-pub fn next(input: &mut Input<'_>, qpns: &[u32]) -> Vec<u8> {
+pub fn next(input: &mut FuzzInput<'_>, qpns: &[u32]) -> Vec<u8> {
     let how = input.u8();
     if how & shape::ANY == shape::ANY {
         let length = usize::from(input.u8());
@@ -72,7 +72,7 @@ pub fn next(input: &mut Input<'_>, qpns: &[u32]) -> Vec<u8> {
     frame.extend([0; 4]);
     let tag = if how & shape::TAG != 0 { 0x40 } else { 0 };
     let ipv6 = if how & shape::IPV6 != 0 { 0x80 } else { 0 };
-    mend(shape::RIGHT | tag | ipv6, &mut frame);
+    repair_frame(shape::RIGHT | tag | ipv6, &mut frame);
     if how & shape::SPOIL != 0 {
         let at = usize::from(input.u8()) % frame.len();
         frame[at] ^= input.u8();
@@ -83,7 +83,7 @@ pub fn next(input: &mut Input<'_>, qpns: &[u32]) -> Vec<u8> {
     frame
 }
 
-fn take(input: &mut Input<'_>, length: usize) -> Vec<u8> {
+fn take(input: &mut FuzzInput<'_>, length: usize) -> Vec<u8> {
     let length = length.min(input.rest().len());
     (0..length).map(|_| input.u8()).collect()
 }

@@ -20,7 +20,7 @@ mod frames;
 mod world;
 
 pub use files::{is_clear, is_good, recording, rule_file};
-use verbena_lab_transport::fuzz::Input;
+use verbena_lab_transport::fuzz::FuzzInput;
 pub use world::World;
 
 /// Number of bytes of an input that are used.
@@ -28,7 +28,7 @@ const LONGEST: usize = 1024;
 
 /// Fuzz target whose input is a setup and a sequence of steps. Panics if a rule is broken.
 pub fn hostile_frames(bytes: &[u8]) {
-    let mut input = Input::new(bytes.get(..LONGEST).unwrap_or(bytes));
+    let mut input = FuzzInput::new(bytes.get(..LONGEST).unwrap_or(bytes));
     let mut world = World::new(&mut input);
     while !input.is_empty() {
         world.step(&mut input);

@@ -10,7 +10,7 @@ use verbena_abi::wqe::WqeOpcode;
 use verbena_device::mock::{gid, SendWr};
 use verbena_device::objects::mcast;
 use verbena_device::{Addresses, Crossing, Gid};
-use verbena_lab_transport::fuzz::Input;
+use verbena_lab_transport::fuzz::FuzzInput;
 use verbena_nic::policy::{OtherMacs, Policy};
 use verbena_nic::switch::{Port, Ports, Switch};
 use verbena_transport::wire::{frame, Path};
@@ -50,7 +50,7 @@ pub struct World {
 impl World {
     /// Returns a world in which the honest VMs have connected QPs. The first byte of the input
     /// decides if packets between them are passed by reference or as frames.
-    pub fn new(input: &mut Input<'_>) -> Self {
+    pub fn new(input: &mut FuzzInput<'_>) -> Self {
         let by_reference = input.u8() & 1 == 0;
         let mut ends = [0, 1].map(|n| End::new(n, by_reference));
         let numbers = [0, 1].map(|n: usize| (ends[n].rc.qpn, ends[n].uc.qpn));
@@ -99,7 +99,7 @@ impl World {
     }
 
     /// Does the step that the next byte of the input selects.
-    pub fn step(&mut self, input: &mut Input<'_>) {
+    pub fn step(&mut self, input: &mut FuzzInput<'_>) {
         match input.u8() % 8 {
             0 => self.post(),
             1 => self.work(),
@@ -138,7 +138,7 @@ impl World {
 
     /// Lets the third VM's driver set GIDs with any MAC address. The switch has to accept all of
     /// them that belong to no other station.
-    fn claim(&mut self, input: &mut Input<'_>) {
+    fn claim(&mut self, input: &mut FuzzInput<'_>) {
         let wanted = [IPS[2], IPS[0], IPS[1], FAR.1];
         let macs = [MACS[2], OTHER, FAR.0, MACS[0], MACS[1]];
         let number = input.u8() % 4;

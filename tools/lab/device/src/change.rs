@@ -2,8 +2,8 @@
 
 //! Changes of state while requests are pending, recovery from errors, and the end of a run.
 
-use crate::lab::{note, Due, Lab, WQ};
-use crate::things::Ring;
+use crate::objects::RingMemory;
+use crate::simulation::{note, DeviceSimulation, EventExpectation, WQ};
 use verbena_abi::cmd::*;
 use verbena_abi::cqe::{Tail, CQE_SIZE};
 use verbena_abi::ctx::{qp_mask as m, QpAttr, QpState};
@@ -11,25 +11,25 @@ use verbena_abi::doorbell::{self, Words};
 use verbena_abi::eqe::EventType;
 use verbena_device::memory::GuestMemory;
 
-impl Lab {
+impl DeviceSimulation {
     /// Changes the state of QPs that have requests pending.
-    pub fn change(&mut self) {
+    pub fn change_states(&mut self) {
         if self.rng.chance(8) {
             self.drain();
         }
         for at in 0..self.qps.len() {
             // A QP whose SQ_DRAINED event is pending stays in SQD until the event has arrived.
             let qp = &self.qps[at];
-            if qp.was == QpState::Sqd
-                && !qp.drains
+            if qp.state_before == QpState::Sqd
+                && !qp.drain_event_pending
                 && self.rng.chance(50)
-                && self.d.move_to(self.qps[at].qpn, QpState::Rts).is_ok()
+                && self.driver.move_to(self.qps[at].qpn, QpState::Rts).is_ok()
             {
                 note!(self, "QP {} is moved back to RTS", self.qps[at].qpn);
                 let qp = &mut self.qps[at];
                 // The program asked for the event of that transition only.
                 qp.attr.en_sqd_async_notify = 0;
-                (qp.was, qp.state) = (QpState::Rts, QpState::Rts);
+                (qp.state_before, qp.state) = (QpState::Rts, QpState::Rts);
             }
         }
         if self.rng.chance(10) {
@@ -39,10 +39,10 @@ impl Lab {
             let alive = !qp.cqs.iter().any(|cq| self.cqs[*cq].dead);
             if alive
                 && !matches!(state, QpState::Reset | QpState::Err)
-                && self.d.move_to(qpn, QpState::Err).is_ok()
+                && self.driver.move_to(qpn, QpState::Err).is_ok()
             {
                 note!(self, "QP {qpn} is moved to ERR");
-                self.qps[at].pushed = true;
+                self.qps[at].moved_to_err = true;
             }
         }
     }
@@ -53,7 +53,7 @@ impl Lab {
         let at = self.rng.below(self.qps.len() as u64) as usize;
         let qp = &self.qps[at];
         let dead = qp.cqs.iter().any(|cq| self.cqs[*cq].dead);
-        if qp.kind != QpType::Rc || qp.state != QpState::Rts || qp.pushed || dead {
+        if qp.kind != QpType::Rc || qp.state != QpState::Rts || qp.moved_to_err || dead {
             return;
         }
         let (qpn, named, set) = (qp.qpn, self.rng.chance(80), self.rng.chance(80));
@@ -68,39 +68,40 @@ impl Lab {
             false => m::STATE,
         };
         // The device may have moved the QP to ERR already.
-        if self.d.modify(qpn, mask, attr).is_ok() {
+        if self.driver.modify(qpn, mask, attr).is_ok() {
             note!(self, "QP {qpn} is moved to SQD, with SQ_DRAINED: {notify}");
             let qp = &mut self.qps[at];
             qp.attr.en_sqd_async_notify = notify.into();
-            (qp.was, qp.state, qp.drains) = (QpState::Sqd, QpState::Sqd, notify);
-            self.meet("SQD");
+            (qp.state_before, qp.state, qp.drain_event_pending) =
+                (QpState::Sqd, QpState::Sqd, notify);
+            self.cover("SQD");
         }
     }
 
     /// Records the SQ_DRAINED events that are due.
-    pub fn balance_drains(&mut self) {
+    pub fn compare_drains(&mut self) {
         for at in 0..self.qps.len() {
             let qp = &self.qps[at];
-            if !qp.drains {
+            if !qp.drain_event_pending {
                 continue;
             }
             let qpn = qp.qpn;
             // The query makes the device publish that the drain has ended.
-            self.d.must(&QueryQp {
+            self.driver.must(&QueryQp {
                 id: qpn.into(),
                 ..Default::default()
             });
             let drained = self.context(qpn).sq_draining == 0;
             let qp = &self.qps[at];
             if qp.state == QpState::Sqd && drained {
-                self.expect(EventType::SqDrained, qpn, Due::Must);
-                self.qps[at].drains = false;
+                self.expect(EventType::SqDrained, qpn, EventExpectation::Must);
+                self.qps[at].drain_event_pending = false;
             } else if qp.state != QpState::Sqd {
                 // The drain may have ended before the QP left SQD.
-                self.expect(EventType::SqDrained, qpn, Due::May);
-                self.qps[at].drains = false;
-            } else if qp.sends.iter().all(|s| s.done) {
-                self.broken(&format!("QP {qpn}: it drains although no send is pending"));
+                self.expect(EventType::SqDrained, qpn, EventExpectation::May);
+                self.qps[at].drain_event_pending = false;
+            } else if qp.sends.iter().all(|s| s.executed_by_peer) {
+                self.fail_rule(&format!("QP {qpn}: it drains although no send is pending"));
             }
         }
     }
@@ -129,7 +130,7 @@ impl Lab {
             }
         } else {
             let region = self.draw_region(new);
-            self.d.must(&ModifyMr {
+            self.driver.must(&ModifyMr {
                 key: region.key.into(),
                 pdn: region.pd.into(),
                 access: region.rights.into(),
@@ -142,7 +143,7 @@ impl Lab {
             self.keys.all[at] = region;
         }
         note!(self, "key {key:x} is changed");
-        self.meet("a region changes");
+        self.cover("a region changes");
     }
 
     /// Resizes a CQ, and checks that the device copies the entries that are not consumed to the new
@@ -155,7 +156,7 @@ impl Lab {
         }
         let (cqn, fits) = (cq.cqn, cq.waiting.len() <= 1 << log_size);
         let ring = self.draw_ring(CQE_SIZE << log_size);
-        let result = self.d.cmd(&ResizeCq {
+        let result = self.driver.cmd(&ResizeCq {
             cqn: cqn.into(),
             log_size,
             ring: ring.raw,
@@ -163,30 +164,30 @@ impl Lab {
         });
         note!(self, "CQ {cqn} resized to 2^{log_size}: {result:?}");
         if result.is_ok() != fits {
-            self.broken(&format!(
+            self.fail_rule(&format!(
                 "CQ {cqn}: resized to 2^{log_size} with {result:?}"
             ));
         }
         if !fits {
-            return self.meet("a CQ is not resized");
+            return self.cover("a CQ is not resized");
         }
         let cq = &mut self.cqs[at];
         let old = std::mem::replace(&mut cq.ring, ring);
         (cq.log_size, cq.base) = (log_size, cq.ci);
         for i in 0..self.cqs[at].waiting.len() {
             let bytes = self
-                .d
+                .driver
                 .bytes(self.cqs[at].ring.at((i * CQE_SIZE) as u64), CQE_SIZE);
             let before = self.cqs[at].waiting[i];
             let word = u32::from_le_bytes([bytes[60], bytes[61], bytes[62], bytes[63]]);
             let same = bytes[..63] == before[..63] && bytes[63] & 0x7f == before[63] & 0x7f;
             if !same || !Tail::is_valid(word, i as u32, log_size) {
-                self.broken(&format!("CQ {cqn}: entry {i} has changed in the new ring"));
+                self.fail_rule(&format!("CQ {cqn}: entry {i} has changed in the new ring"));
             }
             self.cqs[at].waiting[i] = bytes.try_into().expect("an entry");
         }
-        self.bury_memory(&old);
-        self.meet("a CQ is resized");
+        self.retire_ring_memory(&old);
+        self.cover("a CQ is resized");
     }
 
     /// Changes the moderation of a CQ. Moderation delays events, but every event that is due still
@@ -195,7 +196,7 @@ impl Lab {
         let (count, period) = self.draw_moderation();
         let cq = &mut self.cqs[at];
         cq.moderation = (count, period);
-        self.d.must(&ModifyCq {
+        self.driver.must(&ModifyCq {
             cqn: cq.cqn.into(),
             moderation_count: count.into(),
             moderation_period: period.into(),
@@ -207,7 +208,7 @@ impl Lab {
     pub fn arm_limit(&mut self, at: usize) {
         let limit = self.rng.below(WQ.into()) as u32;
         let srqn = self.srqs[at].srqn;
-        self.d.must(&ModifySrq {
+        self.driver.must(&ModifySrq {
             srqn: srqn.into(),
             limit: limit.into(),
             ..Default::default()
@@ -217,7 +218,7 @@ impl Lab {
         srq.limit = limit;
         if srq.pi - srq.taken < limit {
             srq.limit = 0;
-            self.expect(EventType::SrqLimitReached, srqn, Due::Must);
+            self.expect(EventType::SrqLimitReached, srqn, EventExpectation::Must);
         }
     }
 
@@ -240,7 +241,7 @@ impl Lab {
             if dead.is_empty() {
                 pair.iter().for_each(|p| self.reset(*p));
                 self.connect(at);
-                self.meet("a pair recovers");
+                self.cover("a pair recovers");
                 continue;
             }
             self.replace(dead[0]);
@@ -250,9 +251,9 @@ impl Lab {
     fn reset(&mut self, at: usize) {
         let qpn = self.qps[at].qpn;
         note!(self, "QP {qpn} is reset");
-        match self.d.move_to(qpn, QpState::Reset) {
-            Ok(reply) => self.forget(at, &reply),
-            Err(e) => self.broken(&format!("QP {qpn}: RESET is refused: {e:?}")),
+        match self.driver.move_to(qpn, QpState::Reset) {
+            Ok(reply) => self.reset_model(at, &reply),
+            Err(e) => self.fail_rule(&format!("QP {qpn}: RESET is refused: {e:?}")),
         }
         let (uar, slot) = self.qps[at].place;
         self.words(uar).store(doorbell::sq_producer(slot), 0);
@@ -261,17 +262,17 @@ impl Lab {
 
     /// Removes all requests of a QP that was reset or destroyed; they get no completions. Checks
     /// the receive that the device gives back.
-    fn forget(&mut self, at: usize, reply: &Quiesced) {
+    fn reset_model(&mut self, at: usize, reply: &Quiesced) {
         let held = reply.recv_held.get();
         let qp = &mut self.qps[at];
         let (qpn, srq) = (qp.qpn, qp.srq);
-        self.unheard.extend(qp.sends.drain(..));
+        self.flushed_requests.extend(qp.sends.drain(..));
         qp.recvs.clear();
         (qp.attr, qp.av) = Default::default();
         (qp.pi, qp.sq_free, qp.state, qp.connected) = ([0; 2], WQ, QpState::Reset, false);
-        qp.drains = false;
+        qp.drain_event_pending = false;
         if held > 1 || (held == 1 && srq.is_none()) {
-            self.broken(&format!("QP {qpn}: {held} receives held"));
+            self.fail_rule(&format!("QP {qpn}: {held} receives held"));
         }
         let Some(srq) = srq else {
             return;
@@ -282,11 +283,11 @@ impl Lab {
             let before = posted.len();
             posted.retain(|r| (r.index, r.wr_id) != found);
             if posted.len() + 1 != before {
-                self.broken(&format!(
+                self.fail_rule(&format!(
                     "QP {qpn}: it reports the receive {found:x?}, which is not posted"
                 ));
             }
-            self.meet("a receive is given back");
+            self.cover("a receive is given back");
         }
         // If all QPs of the SRQ are in RESET, each receive that was taken has completed or never
         // will.
@@ -299,17 +300,17 @@ impl Lab {
             let srq = &mut self.srqs[srq];
             let taken = srq.taken;
             srq.posted.retain(|r| r.index >= taken);
-            srq.vague = false;
+            srq.is_uncertain = false;
         }
     }
 
     /// Fills a ring that the device has released with a pattern, which has to stay unchanged.
-    fn bury_memory(&mut self, ring: &Ring) {
+    fn retire_ring_memory(&mut self, ring: &RingMemory) {
         let len = ring.len / ring.pages.len();
         for at in &ring.pages {
             let bytes: Vec<u8> = (0..len).map(|i| (i * 7) as u8 ^ 0xa5).collect();
-            self.d.ram.write(*at, &bytes).expect("a ring");
-            self.graves.push((*at, bytes));
+            self.driver.ram.write(*at, &bytes).expect("a ring");
+            self.released_memory.push((*at, bytes));
         }
     }
 
@@ -320,19 +321,19 @@ impl Lab {
             self.qps[at].srq.is_some(),
         );
         note!(self, "QP {qpn} is destroyed");
-        self.keep_counters(qpn);
-        let reply = self.d.must(&DestroyQp {
+        self.add_destroyed_counters(qpn);
+        let reply = self.driver.must(&DestroyQp {
             id: qpn.into(),
             ..Default::default()
         });
-        self.forget(at, &reply);
+        self.reset_model(at, &reply);
         let context = self.context(qpn);
         if context.valid != 0 || context.seq.get() % 2 != 0 {
-            self.broken(&format!("QP {qpn}: its context is odd or still valid"));
+            self.fail_rule(&format!("QP {qpn}: its context is odd or still valid"));
         }
-        self.bury_memory(&rings[0]);
+        self.retire_ring_memory(&rings[0]);
         if !shared {
-            self.bury_memory(&rings[1]);
+            self.retire_ring_memory(&rings[1]);
         }
     }
 
@@ -340,21 +341,21 @@ impl Lab {
         let cq = &self.cqs[at];
         let (cqn, ring) = (cq.cqn, cq.ring.clone());
         note!(self, "CQ {cqn} is destroyed");
-        self.d.must(&DestroyCq {
+        self.driver.must(&DestroyCq {
             id: cqn.into(),
             ..Default::default()
         });
-        self.bury_memory(&ring);
+        self.retire_ring_memory(&ring);
     }
 
     /// Destroys a dead CQ, the QPs that use it and their peers, and creates all of them again.
     fn replace(&mut self, cq: usize) {
-        let busy = self.d.cmd(&DestroyCq {
+        let busy = self.driver.cmd(&DestroyCq {
             id: self.cqs[cq].cqn.into(),
             ..Default::default()
         });
         if busy.map_err(|e| e.status) != Err(CmdStatus::Busy) {
-            self.broken(&format!(
+            self.fail_rule(&format!(
                 "CQ {}: DESTROY_CQ of a CQ in use returns {busy:?}, not Busy",
                 self.cqs[cq].cqn
             ));
@@ -376,13 +377,13 @@ impl Lab {
                 self.connect(at);
             }
         }
-        self.meet("a CQ is replaced");
+        self.cover("a CQ is replaced");
     }
 
     /// Ends the run: destroys all objects, and checks that no event arrives afterwards and that the
     /// device leaves released memory unchanged.
     pub fn end(&mut self) {
-        self.balance_counters();
+        self.compare_counters();
         for at in 0..self.qps.len() {
             self.destroy_qp(at);
         }
@@ -392,20 +393,20 @@ impl Lab {
         }
         for at in 0..self.srqs.len() {
             let (srqn, ring) = (self.srqs[at].srqn, self.srqs[at].ring.clone());
-            self.d.must(&DestroySrq {
+            self.driver.must(&DestroySrq {
                 id: srqn.into(),
                 ..Default::default()
             });
-            self.bury_memory(&ring);
+            self.retire_ring_memory(&ring);
         }
         while !self.keys.all.is_empty() {
             self.destroy_region(0);
         }
-        self.let_settle();
-        if let Some((eqn, event)) = self.came.first() {
-            self.broken(&format!("{event:?} in EQ {eqn} after the end"));
+        self.run_until_settled();
+        if let Some((eqn, event)) = self.arrived_events.first() {
+            self.fail_rule(&format!("{event:?} in EQ {eqn} after the end"));
         }
-        self.balance_graves();
-        self.balance_memory();
+        self.compare_released_memory();
+        self.compare_memory();
     }
 }

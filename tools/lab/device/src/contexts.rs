@@ -2,7 +2,7 @@
 
 //! Comparison of complete contexts, and of their listing for users.
 
-use crate::lab::{note, Lab};
+use crate::simulation::{note, DeviceSimulation};
 use std::fmt::Debug;
 use verbena_abi::cmd::{QuerySrq, Table};
 use verbena_abi::ctx::{CqContext, QpContext, QueueState, SrqContext};
@@ -21,11 +21,11 @@ fn differences<C: Debug>(found: &C, expected: &C) -> String {
     wrong.collect::<Vec<_>>().join("; ")
 }
 
-impl Lab {
+impl DeviceSimulation {
     /// Returns the context of an object whose table has one chunk.
     pub fn published<C: FromBytes + IntoBytes>(&self, table: Table, number: u32) -> C {
-        let place = self.d.table(table) + u64::from(number) * size_of::<C>() as u64;
-        self.d.ram.read_struct(place).expect("a context")
+        let place = self.driver.table(table) + u64::from(number) * size_of::<C>() as u64;
+        self.driver.ram.read_struct(place).expect("a context")
     }
 
     /// Compares the fields of a QP's context that do not depend on its progress.
@@ -70,7 +70,7 @@ impl Lab {
         };
         if *context != expected {
             let wrong = differences(context, &expected);
-            self.broken(&format!("QP {}: its context has {wrong}", qp.qpn));
+            self.fail_rule(&format!("QP {}: its context has {wrong}", qp.qpn));
         }
     }
 
@@ -106,14 +106,14 @@ impl Lab {
         }
         if *context != expected {
             let wrong = differences(context, &expected);
-            self.broken(&format!("CQ {}: its context has {wrong}", cq.cqn));
+            self.fail_rule(&format!("CQ {}: its context has {wrong}", cq.cqn));
         }
     }
 
     /// Queries an SRQ and compares its context with the model. `taken` is its consumer index.
     pub fn check_srq_context(&mut self, at: usize, taken: u32) {
         let srqn = self.srqs[at].srqn;
-        self.d.must(&QuerySrq {
+        self.driver.must(&QuerySrq {
             id: srqn.into(),
             ..Default::default()
         });
@@ -124,7 +124,7 @@ impl Lab {
             seq: context.seq,
             srqn: srqn.into(),
             state: QueueState::Ok as u8,
-            log_size: crate::lab::LOG_WQ,
+            log_size: crate::simulation::LOG_WQ,
             slot: (srq.place.1 as u16).into(),
             uar: srq.place.0.into(),
             pdn: srq.pd.into(),
@@ -132,19 +132,19 @@ impl Lab {
             consumer_index: taken.into(),
             limit: srq.limit.into(),
             users: (users as u32).into(),
-            log_stride: crate::lab::LOG_RQ_STRIDE,
+            log_stride: crate::simulation::LOG_RQ_STRIDE,
             ring: srq.ring.raw,
             ..Default::default()
         };
         if context != expected || context.seq.get() % 2 != 0 {
             let wrong = differences(&context, &expected);
-            self.broken(&format!("SRQ {srqn}: its context has {wrong}"));
+            self.fail_rule(&format!("SRQ {srqn}: its context has {wrong}"));
         }
     }
 
     /// Checks, in 4% of the steps, that all objects are listed once and as they were published
     /// last.
-    pub fn balance_listing(&mut self) {
+    pub fn compare_listing(&mut self) {
         if !self.rng.chance(4) {
             return;
         }
@@ -152,9 +152,9 @@ impl Lab {
         let mut cursor = Some(Cursor::default());
         let mut found: [Vec<u32>; 4] = Default::default();
         while let Some(from) = cursor {
-            let portion = self.d.device.contexts(from, most);
+            let portion = self.driver.device.contexts(from, most);
             if portion.contexts.len() > most as usize {
-                self.broken("a portion of the listing is too long");
+                self.fail_rule("a portion of the listing is too long");
             }
             for listed in portion.contexts {
                 let number = listed.number();
@@ -196,7 +196,7 @@ impl Lab {
                     Snapshot::Eq(_) => continue,
                 };
                 if !same {
-                    self.broken(&format!("{number} is listed otherwise than published"));
+                    self.fail_rule(&format!("{number} is listed otherwise than published"));
                 }
             }
             cursor = portion.next;
@@ -209,7 +209,7 @@ impl Lab {
         ];
         expected.iter_mut().for_each(|e| e.sort_unstable());
         if found != expected {
-            self.broken(&format!("{found:?} are listed, not {expected:?}"));
+            self.fail_rule(&format!("{found:?} are listed, not {expected:?}"));
         }
         note!(self, "  listed");
     }

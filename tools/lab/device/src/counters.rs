@@ -3,8 +3,8 @@
 //! Counters: those of the port are the sums of those of its QPs, including destroyed QPs, and agree
 //! with the events that the program knows of.
 
-use crate::lab::Lab;
-use crate::settle::FLUSH;
+use crate::completions::FLUSH;
+use crate::simulation::DeviceSimulation;
 use verbena_abi::cqe::WcStatus;
 use verbena_abi::stats::Counter::{self, *};
 use verbena_abi::stats::NUM_COUNTERS;
@@ -27,21 +27,21 @@ const OF_DEVICE: [Counter; 11] = [
 
 /// Counter values that the model knows.
 #[derive(Debug)]
-pub struct Tally {
+pub struct CounterModel {
     known: [u64; NUM_COUNTERS],
-    gone: [u64; NUM_COUNTERS],
+    destroyed: [u64; NUM_COUNTERS],
 }
 
-impl Default for Tally {
+impl Default for CounterModel {
     fn default() -> Self {
         Self {
             known: [0; NUM_COUNTERS],
-            gone: [0; NUM_COUNTERS],
+            destroyed: [0; NUM_COUNTERS],
         }
     }
 }
 
-impl Tally {
+impl CounterModel {
     /// Counts one occurrence.
     pub fn add(&mut self, counter: Counter) {
         self.known[counter as usize] += 1;
@@ -78,26 +78,26 @@ impl Tally {
     }
 }
 
-impl Lab {
+impl DeviceSimulation {
     fn query_counters(&mut self, qpn: Option<u32>) -> [u64; NUM_COUNTERS] {
-        let told = self.d.query_stats(qpn, NUM_COUNTERS as u32);
+        let told = self.driver.query_stats(qpn, NUM_COUNTERS as u32);
         match told.map(<[u64; NUM_COUNTERS]>::try_from) {
             Ok(Ok(counters)) => counters,
-            other => self.broken(&format!("counters of {qpn:?}: {other:?}")),
+            other => self.fail_rule(&format!("counters of {qpn:?}: {other:?}")),
         }
     }
 
     /// Keeps the counters of a QP that is about to be destroyed, because the counters of the port
     /// still include them.
-    pub fn keep_counters(&mut self, qpn: u32) {
+    pub fn add_destroyed_counters(&mut self, qpn: u32) {
         let counters = self.query_counters(Some(qpn));
-        for (gone, count) in self.tally.gone.iter_mut().zip(counters) {
+        for (gone, count) in self.counters.destroyed.iter_mut().zip(counters) {
             *gone += count;
         }
     }
 
     /// Compares the counters while the QPs of the run exist.
-    pub fn balance_counters(&mut self) {
+    pub fn compare_counters(&mut self) {
         let qpns: Vec<u32> = self.qps.iter().map(|qp| qp.qpn).collect();
         self.check_counters(&qpns);
     }
@@ -105,7 +105,7 @@ impl Lab {
     /// Compares the counters of the port with the sums of those of the given QPs and of destroyed
     /// QPs.
     pub fn check_counters(&mut self, qpns: &[u32]) {
-        let mut sum = self.tally.gone;
+        let mut sum = self.counters.destroyed;
         for qpn in qpns {
             let counters = self.query_counters(Some(*qpn));
             for (sum, count) in sum.iter_mut().zip(counters) {
@@ -115,7 +115,7 @@ impl Lab {
         let port = self.query_counters(None);
         // Completions that found no room in their CQ are counted, but the program has not seen
         // them.
-        let whole = !self.met.contains_key("a CQ overflows");
+        let whole = !self.coverage.contains_key("a CQ overflows");
         let exact = [
             ReqCqeError,
             RespCqeError,
@@ -128,20 +128,23 @@ impl Lab {
             ReqRnrRetriesExceeded,
         ];
         for &counter in Counter::ALL {
-            let (found, known) = (port[counter as usize], self.tally.known[counter as usize]);
+            let (found, known) = (
+                port[counter as usize],
+                self.counters.known[counter as usize],
+            );
             let right = match counter {
                 _ if !OF_DEVICE.contains(&counter) && found != sum[counter as usize] => false,
                 _ if exact.contains(&counter) && whole => found == known,
                 CqOverflow => found == known,
-                Doorbells => found == self.rings,
+                Doorbells => found == self.doorbells,
                 RxIcrcEncapsulated => found == 0,
-                Commands => found == u64::from(self.d.commands()),
+                Commands => found == u64::from(self.driver.commands()),
                 _ => found >= known,
             };
             if !right {
-                self.broken(&format!(
+                self.fail_rule(&format!(
                     "{counter:?} is {found}; known are {known}, {} of the queue pairs, {} rung",
-                    sum[counter as usize], self.rings
+                    sum[counter as usize], self.doorbells
                 ));
             }
         }

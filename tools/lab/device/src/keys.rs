@@ -6,11 +6,11 @@
 //! While such a request is pending, no other request names its key. So each access of a request has
 //! a known result.
 
-use crate::lab::{note, Lab};
-use crate::memory::{Region, PAGE};
-use crate::oracle::Verdict;
-use crate::program::Claim;
-use crate::things::{Element, Qp, Recv, Send};
+use crate::claims::MemoryClaim;
+use crate::memory::{RegionModel, PAGE};
+use crate::objects::{DataSegment, PostedRecv, PostedSend, Qp};
+use crate::oracle::RequestOutcome;
+use crate::simulation::{note, DeviceSimulation};
 use std::collections::VecDeque;
 use verbena_abi::cmd::{DestroyMr, QpType, Table};
 use verbena_abi::cqe::WcStatus;
@@ -25,7 +25,7 @@ use verbena_device::memory::GuestMemory;
 /// Length of the largest region in bytes.
 const MAX_MR_SIZE: u64 = 1 << 47;
 
-impl Region {
+impl RegionModel {
     /// Returns the segment of the WQE that registers the region.
     pub fn segment(&self) -> FastRegSegment {
         FastRegSegment {
@@ -52,7 +52,7 @@ impl Region {
     }
 }
 
-impl Lab {
+impl DeviceSimulation {
     /// Creates a key for fast registration with a new index.
     pub fn create_fast_key(&mut self) {
         self.next_key += 1;
@@ -62,7 +62,7 @@ impl Lab {
 
     /// Creates a key for fast registration with the given index and tag.
     pub fn create_fast_key_of(&mut self, key: u32) {
-        let region = Region {
+        let region = RegionModel {
             flags: mr_flags::FAST_REG
                 | if self.rng.chance(20) {
                     mr_flags::PRIVILEGED
@@ -82,7 +82,7 @@ impl Lab {
         let region = self.keys.all.remove(at);
         // The device ignores the tag, because a fast registration may have changed it.
         let id = region.key ^ self.rng.below(256) as u32;
-        self.d.must(&DestroyMr {
+        self.driver.must(&DestroyMr {
             id: id.into(),
             ..Default::default()
         });
@@ -91,13 +91,13 @@ impl Lab {
     /// True if a pending request names the key's index, with any tag.
     pub fn is_key_used(&self, key: u32) -> bool {
         let index = key >> 8;
-        let names = |sges: &[Element]| sges.iter().any(|s| s.2 >> 8 == index);
+        let names = |sges: &[DataSegment]| sges.iter().any(|s| s.2 >> 8 == index);
         let sends = |qp: &Qp| {
             qp.sends.iter().any(|s| {
                 names(&s.sges) || s.remote.1 >> 8 == index || s.changes_key() == Some(index)
             })
         };
-        let recvs = |posted: &VecDeque<Recv>| posted.iter().any(|r| names(&r.sges));
+        let recvs = |posted: &VecDeque<PostedRecv>| posted.iter().any(|r| names(&r.sges));
         self.qps.iter().any(|qp| sends(qp) || recvs(&qp.recvs))
             || self.srqs.iter().any(|srq| recvs(&srq.posted))
     }
@@ -107,19 +107,24 @@ impl Lab {
         let busy: Vec<u32> = self
             .qps
             .iter()
-            .flat_map(|qp| qp.sends.iter().filter_map(Send::changes_key))
+            .flat_map(|qp| qp.sends.iter().filter_map(PostedSend::changes_key))
             .collect();
         for region in &mut self.keys.all {
             region.busy = busy.contains(&(region.key >> 8));
         }
     }
 
-    fn region_of(&self, key: u32) -> Option<&Region> {
+    fn region_of(&self, key: u32) -> Option<&RegionModel> {
         self.keys.all.iter().find(|r| r.key >> 8 == key >> 8)
     }
 
     /// Draws a request that changes a key.
-    pub fn draw_key_change(&mut self, at: usize, claims: &[Claim], faulty: bool) -> Option<Send> {
+    pub fn draw_key_change(
+        &mut self,
+        at: usize,
+        claims: &[MemoryClaim],
+        faulty: bool,
+    ) -> Option<PostedSend> {
         let qp = &self.qps[at];
         let (kind, who, peer) = (qp.kind, qp.pd, qp.peer);
         if kind == QpType::Ud || qp.state != QpState::Rts {
@@ -130,7 +135,7 @@ impl Lab {
         let start = self.rng.below(self.keys.all.len() as u64) as usize;
         let count = self.keys.all.len();
         let remote = kind == QpType::Rc && self.rng.chance(35);
-        let fits = |r: &Region| {
+        let fits = |r: &RegionModel| {
             let owner = if remote { theirs } else { who.pd };
             bad || r.is_fast() && r.pd == owner && (!remote || r.valid())
         };
@@ -148,7 +153,7 @@ impl Lab {
                 if wr.opcode != WqeOpcode::Send && wr.opcode != WqeOpcode::SendImm {
                     return None;
                 }
-                let names = |s: &Element| s.2 >> 8 == old.key >> 8;
+                let names = |s: &DataSegment| s.2 >> 8 == old.key >> 8;
                 if wr.sges.iter().any(names) {
                     return None;
                 }
@@ -174,7 +179,7 @@ impl Lab {
         }
         if opcode == WqeOpcode::FastReg {
             let key = (old.key & !0xff) | self.rng.below(256) as u32;
-            let mut new = Region {
+            let mut new = RegionModel {
                 pd: old.pd,
                 flags: old.flags,
                 ..self.draw_region(key)
@@ -191,13 +196,13 @@ impl Lab {
             wr.registers = Some(Box::new(new));
         }
         self.keys.all[found].busy = true;
-        self.meet("a request for a key");
+        self.cover("a request for a key");
         Some(wr)
     }
 
     /// Translates the region with a list of elements: its pages, split at multiples of eight bytes,
     /// so that no atomic crosses elements.
-    fn with_gaps(&mut self, region: &mut Region) {
+    fn with_gaps(&mut self, region: &mut RegionModel) {
         // No access reaches the pages before the first one, so the address of their element is
         // arbitrary.
         let mut elements = vec![(0, region.skip * PAGE)];
@@ -217,7 +222,7 @@ impl Lab {
                 }
             }
         }
-        let list = self.d.alloc(16 * elements.len() as u64);
+        let list = self.driver.alloc(16 * elements.len() as u64);
         let mut end = 0u64;
         for (i, (addr, length)) in elements.iter().enumerate() {
             end += length;
@@ -226,7 +231,10 @@ impl Lab {
                 end: end.into(),
             };
             let place = list + 16 * i as u64;
-            self.d.ram.write_struct(place, &element).expect("a list");
+            self.driver
+                .ram
+                .write_struct(place, &element)
+                .expect("a list");
         }
         region.raw = Translation {
             addr: list.into(),
@@ -234,16 +242,16 @@ impl Lab {
             levels: TRANSLATION_ELEMENTS,
             ..Default::default()
         };
-        self.meet("a region with gaps");
+        self.cover("a region with gaps");
     }
 
     /// Returns a signaled request without data.
-    fn bare_send(&mut self, at: usize) -> Send {
+    fn bare_send(&mut self, at: usize) -> PostedSend {
         let fence = match self.rng.chance(20) {
             true => send_flags::FENCE,
             false => 0,
         };
-        Send {
+        PostedSend {
             index: self.qps[at].pi[0],
             wr_id: self.wr_id(),
             opcode: WqeOpcode::LocalInv,
@@ -259,18 +267,18 @@ impl Lab {
             foreign: false,
             registers: None,
             patch: None,
-            done: false,
-            maybe: false,
+            executed_by_peer: false,
+            may_be_executed: false,
         }
     }
 
     /// Returns the verdict for a request that changes a key of the requester and fails.
-    pub fn key_fault(&self, at: usize, wr: &Send) -> Option<Verdict> {
-        if wr.done {
+    pub fn key_fault(&self, at: usize, wr: &PostedSend) -> Option<RequestOutcome> {
+        if wr.executed_by_peer {
             return None;
         }
         let pd = self.qps[at].pd.pd;
-        let fits = |r: &&Region| r.is_fast() && r.pd == pd;
+        let fits = |r: &&RegionModel| r.is_fast() && r.pd == pd;
         let registers = self.qps[at].pd.privileged;
         let good = match &wr.registers {
             Some(new) => self
@@ -286,21 +294,21 @@ impl Lab {
             }
         };
         let cause = vec![Syndrome::KeyManagement];
-        (!good).then_some(Verdict::Local(WcStatus::MwBindErr, cause))
+        (!good).then_some(RequestOutcome::RejectedLocally(WcStatus::MwBindErr, cause))
     }
 
     /// Applies a request that has changed a key.
-    pub fn change_key(&mut self, wr: &Send) {
+    pub fn change_key(&mut self, wr: &PostedSend) {
         let index = wr.changes_key();
         let found = self.keys.all.iter_mut().find(|r| Some(r.key >> 8) == index);
         let Some(region) = found else {
-            self.broken("a request changes a key that does not exist");
+            self.fail_rule("a request changes a key that does not exist");
         };
         match &wr.registers {
             Some(new) => *region = (**new).clone(),
             None => region.state = MrState::Invalid,
         }
-        self.meet(match wr.opcode {
+        self.cover(match wr.opcode {
             WqeOpcode::FastReg => "a fast registration",
             WqeOpcode::LocalInv => "a local invalidation",
             _ => "a remote invalidation",
@@ -310,18 +318,18 @@ impl Lab {
     /// Compares the contexts of regions. The contexts also show which flushed requests were
     /// executed, and which pending ones: a fast registration does not wait for the messages before
     /// it.
-    pub fn balance_keys(&mut self) {
+    pub fn compare_keys(&mut self) {
         let waiting = self.qps.iter().flat_map(|qp| qp.sends.iter().cloned());
-        let mut open: Vec<Send> = waiting.filter(Send::is_local).collect();
-        open.append(&mut self.unheard);
+        let mut open: Vec<PostedSend> = waiting.filter(PostedSend::is_local).collect();
+        open.append(&mut self.flushed_requests);
         for wr in open {
-            let key = wr.changes_key().filter(|_| !wr.done);
+            let key = wr.changes_key().filter(|_| !wr.executed_by_peer);
             let Some(region) = key.and_then(|index| self.region_of(index << 8)) else {
                 continue;
             };
-            let place = self.d.table(Table::Mpt)
+            let place = self.driver.table(Table::Mpt)
                 + u64::from(region.key >> 8) * size_of::<MemoryEntry>() as u64;
-            let context: MemoryEntry = self.d.ram.read_struct(place).expect("a context");
+            let context: MemoryEntry = self.driver.ram.read_struct(place).expect("a context");
             let (now, was) = (context.state, region.state.to_raw());
             let new = match wr.opcode {
                 WqeOpcode::FastReg => MrState::Valid,
@@ -332,15 +340,15 @@ impl Lab {
                 let sends = self.qps.iter_mut().flat_map(|qp| &mut qp.sends);
                 sends
                     .filter(|s| s.wr_id == wr.wr_id)
-                    .for_each(|s| s.done = true);
+                    .for_each(|s| s.executed_by_peer = true);
             }
         }
         for at in 0..self.keys.all.len() {
             let region = &self.keys.all[at];
             let index = region.key >> 8;
             let place =
-                self.d.table(Table::Mpt) + u64::from(index) * size_of::<MemoryEntry>() as u64;
-            let context: MemoryEntry = self.d.ram.read_struct(place).expect("a context");
+                self.driver.table(Table::Mpt) + u64::from(index) * size_of::<MemoryEntry>() as u64;
+            let context: MemoryEntry = self.driver.ram.read_struct(place).expect("a context");
             let expected = MemoryEntry {
                 seq: context.seq,
                 key: region.key.into(),
@@ -355,7 +363,7 @@ impl Lab {
                 ..Default::default()
             };
             if context != expected || context.seq.get() % 2 != 0 {
-                self.broken(&format!(
+                self.fail_rule(&format!(
                     "key {:x}: its context is {context:?}, model {expected:?}",
                     region.key
                 ));

@@ -26,7 +26,7 @@ pub struct Domain {
 
 /// Kind of memory access that a key has to allow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Want {
+pub enum MemoryAccess {
     /// Read by the QP that owns the key.
     Read,
     /// Write by the QP that owns the key.
@@ -39,7 +39,7 @@ pub enum Want {
     RemoteAtomic,
 }
 
-impl Want {
+impl MemoryAccess {
     /// True if the access uses an lkey.
     pub fn is_local(self) -> bool {
         !self.is_remote()
@@ -81,7 +81,7 @@ pub type Piece = (u64, u64);
 
 /// A memory region of the program.
 #[derive(Clone, Debug)]
-pub struct Region {
+pub struct RegionModel {
     /// Key of the region: index and tag.
     pub key: u32,
     /// PD of the region.
@@ -109,7 +109,7 @@ pub struct Region {
     pub busy: bool,
 }
 
-impl Region {
+impl RegionModel {
     /// Returns the offset of the first byte in the translation.
     pub fn offset(&self) -> u64 {
         self.skip * PAGE + self.page_offset
@@ -141,21 +141,21 @@ impl Region {
 
 /// The model's table of keys.
 #[derive(Debug, Default)]
-pub struct Keys {
+pub struct KeyTable {
     /// Regions that exist, in the order of their creation.
-    pub all: Vec<Region>,
+    pub all: Vec<RegionModel>,
     /// Address of the data memory.
     pub heap: u64,
 }
 
-impl Keys {
+impl KeyTable {
     /// Looks up an access. Returns its pieces, or all syndromes that may be reported for it. An
     /// access of zero bytes needs no key.
-    pub fn look_up(
+    pub fn resolve(
         &self,
         (addr, length, key): (u64, u32, u32),
         who: Domain,
-        want: Want,
+        want: MemoryAccess,
     ) -> Result<Vec<Piece>, Vec<Syndrome>> {
         use Syndrome::*;
         if length == 0 {
@@ -191,30 +191,30 @@ impl Keys {
     /// Returns the pieces that an access through this data segment can touch. A segment may end
     /// outside of its region; a message that is shorter than the segment can still use the part
     /// inside.
-    pub fn reach(
+    pub fn reachable_pieces(
         &self,
         (addr, length, key): (u64, u32, u32),
         who: Domain,
-        want: Want,
+        want: MemoryAccess,
     ) -> Vec<Piece> {
         let region = self.all.iter().find(|r| r.key == key);
         let inside = region.and_then(|r| (r.iova + r.length).checked_sub(addr));
         let length = inside.map_or(length, |most| most.min(length.into()) as u32);
-        self.look_up((addr, length, key), who, want)
+        self.resolve((addr, length, key), who, want)
             .unwrap_or_default()
     }
 
     /// Looks up all data segments of a list. Returns the pieces of all of them, or the syndromes of
     /// the first segment that fails.
-    pub fn look_up_all(
+    pub fn resolve_all(
         &self,
         sges: &[(u64, u32, u32)],
         who: Domain,
-        want: Want,
+        want: MemoryAccess,
     ) -> Result<Vec<Piece>, Vec<Syndrome>> {
         let mut out = Vec::new();
         for sge in sges {
-            out.extend(self.look_up(*sge, who, want)?);
+            out.extend(self.resolve(*sge, who, want)?);
         }
         Ok(out)
     }
@@ -222,27 +222,27 @@ impl Keys {
 
 /// Data memory as the model expects it.
 #[derive(Debug)]
-pub struct Data {
+pub struct DataMemory {
     bytes: Vec<u8>,
     /// Alternative contents: an operation that was cut short may have written these bytes.
-    doubt: Vec<Doubt>,
+    uncertain: Vec<UncertainWrite>,
 }
 
 /// Bytes that the device may or may not have written.
 #[derive(Debug)]
-struct Doubt {
+struct UncertainWrite {
     at: usize,
     /// New contents of the bytes; `None` if they may have any value.
     new: Option<Vec<u8>>,
     len: usize,
 }
 
-impl Data {
+impl DataMemory {
     /// Returns the data memory with its initial contents.
     pub fn new(bytes: Vec<u8>) -> Self {
         Self {
             bytes,
-            doubt: Vec::new(),
+            uncertain: Vec::new(),
         }
     }
 
@@ -266,11 +266,11 @@ impl Data {
     }
 
     /// Records that each of these bytes may have been written to the pieces.
-    pub fn perhaps(&mut self, pieces: &[Piece], from: &[u8]) {
+    pub fn may_write(&mut self, pieces: &[Piece], from: &[u8]) {
         let mut rest = from;
         for &(at, len) in pieces {
             let (now, later) = rest.split_at(rest.len().min(len as usize));
-            self.doubt.push(Doubt {
+            self.uncertain.push(UncertainWrite {
                 at: at as usize,
                 new: Some(now.to_vec()),
                 len: now.len(),
@@ -280,9 +280,9 @@ impl Data {
     }
 
     /// Records that the bytes of the pieces may have any value.
-    pub fn anything(&mut self, pieces: &[Piece]) {
+    pub fn may_change(&mut self, pieces: &[Piece]) {
         for &(at, len) in pieces {
-            self.doubt.push(Doubt {
+            self.uncertain.push(UncertainWrite {
                 at: at as usize,
                 new: None,
                 len: len as usize,
@@ -299,8 +299,8 @@ impl Data {
 
     /// Takes over bytes that may have changed from the real memory, then compares everything.
     /// Returns the first offset that differs.
-    pub fn settle(&mut self, real: &[u8]) -> Option<usize> {
-        for doubt in self.doubt.drain(..) {
+    pub fn compare_with(&mut self, real: &[u8]) -> Option<usize> {
+        for doubt in self.uncertain.drain(..) {
             for i in 0..doubt.len {
                 let at = doubt.at + i;
                 if doubt.new.as_ref().is_none_or(|new| new[i] == real[at]) {

@@ -2,8 +2,8 @@
 
 //! Paths: the port's GIDs, address vectors, and the source information of received datagrams.
 
-use crate::lab::Lab;
-use crate::things::{Seen, Send};
+use crate::objects::{ObservedCqe, PostedSend};
+use crate::simulation::DeviceSimulation;
 use verbena_abi::cmd::{SetGid, GID_TYPE_ROCE_V2, NO_VLAN};
 use verbena_abi::cqe::network_type;
 use verbena_abi::ctx::AddressVector;
@@ -11,10 +11,10 @@ use verbena_abi::wqe::WqeOpcode;
 use verbena_device::mock::gid;
 
 /// An entry of the GID table: index, VLAN, last byte of the MAC address, and true for IPv6.
-type Entry = (u16, u16, u8, bool);
+type GidTableEntry = (u16, u16, u8, bool);
 
 /// Entries of the GID table that are set.
-const ENTRIES: [Entry; 6] = [
+const ENTRIES: [GidTableEntry; 6] = [
     (0, NO_VLAN, 1, false),
     (1, NO_VLAN, 1, false),
     (7, 5, 3, false),
@@ -23,7 +23,7 @@ const ENTRIES: [Entry; 6] = [
     (255, NO_VLAN, 1, true),
 ];
 
-fn address((index, _, _, v6): Entry) -> [u8; 16] {
+fn address((index, _, _, v6): GidTableEntry) -> [u8; 16] {
     if v6 {
         let mut gid = [0xfd; 16];
         (gid[7], gid[15]) = (index as u8, !index as u8);
@@ -33,23 +33,23 @@ fn address((index, _, _, v6): Entry) -> [u8; 16] {
     }
 }
 
-fn mac((_, _, last, _): Entry) -> [u8; 6] {
+fn mac((_, _, last, _): GidTableEntry) -> [u8; 6] {
     [2, 0, 0, 0, 0, last]
 }
 
-fn entry(index: u16) -> Entry {
+fn entry(index: u16) -> GidTableEntry {
     *ENTRIES
         .iter()
         .find(|e| e.0 == index)
         .expect("an entry that is set")
 }
 
-impl Lab {
+impl DeviceSimulation {
     /// Sets the entries of the GID table.
     pub fn set_gids(&mut self) {
         for entry in ENTRIES {
             let (index, vlan, ..) = entry;
-            self.d.must(&SetGid {
+            self.driver.must(&SetGid {
                 index: index.into(),
                 valid: 1,
                 vlan: vlan.into(),
@@ -89,7 +89,7 @@ impl Lab {
 
     /// Checks the source information in the completion of a datagram, and the header before its
     /// payload.
-    pub fn check_source(&self, at: usize, wr: &Send, seen: &Seen, grh: &[u8]) {
+    pub fn check_source(&self, at: usize, wr: &PostedSend, seen: &ObservedCqe, grh: &[u8]) {
         let from = entry(wr.path.sgid_index.get());
         let (_, vlan, _, v6) = from;
         let cqe = &seen.cqe;
@@ -113,7 +113,7 @@ impl Lab {
         let header = self.header(wr, v6);
         let same = |(found, expected): (&u8, &Option<u8>)| expected.is_none_or(|e| e == *found);
         if found != expected || !grh.iter().zip(&header).all(same) {
-            self.broken(&format!(
+            self.fail_rule(&format!(
                 "QP {}: {wr:x?} brings {found:x?} and {grh:x?}, not {expected:x?} and {header:x?}",
                 self.qps[at].qpn
             ));
@@ -122,7 +122,7 @@ impl Lab {
 
     /// Returns the 40 bytes before the payload of a datagram, with `None` for bytes that are not
     /// specified.
-    fn header(&self, wr: &Send, v6: bool) -> Vec<Option<u8>> {
+    fn header(&self, wr: &PostedSend, v6: bool) -> Vec<Option<u8>> {
         let path = &wr.path;
         let hop_limit = match path.hop_limit {
             0 => 64,

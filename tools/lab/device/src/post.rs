@@ -2,8 +2,8 @@
 
 //! Posting of work requests: ring entries and doorbells; arming and consumption of CQs.
 
-use crate::lab::{note, Lab, LIMITS, LOG_RQ_STRIDE, LOG_SQ_STRIDE, WQ};
-use crate::things::{Element, Recv, Ring, Send};
+use crate::objects::{DataSegment, PostedRecv, PostedSend, RingMemory};
+use crate::simulation::{note, DeviceSimulation, LIMITS, LOG_RQ_STRIDE, LOG_SQ_STRIDE, WQ};
 use verbena_abi::cmd::QpType;
 use verbena_abi::cqe::CQE_SIZE;
 use verbena_abi::doorbell::{self, ArmMode, Words, GROUP_SLOTS};
@@ -11,7 +11,7 @@ use verbena_abi::wqe::{self, send_flags, RecvWqe, SendWqe, Sge, WqeOpcode};
 use verbena_device::memory::GuestMemory;
 use zerocopy::IntoBytes;
 
-fn encode(sges: &[Element], out: &mut [u8]) {
+fn encode(sges: &[DataSegment], out: &mut [u8]) {
     for (sge, room) in sges.iter().zip(out.chunks_exact_mut(size_of::<Sge>())) {
         let sge = Sge {
             addr: sge.0.into(),
@@ -22,9 +22,9 @@ fn encode(sges: &[Element], out: &mut [u8]) {
     }
 }
 
-impl Lab {
+impl DeviceSimulation {
     /// Writes a send to its ring without publishing the producer index.
-    pub fn write_send(&mut self, at: usize, wr: Send) {
+    pub fn write_send(&mut self, at: usize, wr: PostedSend) {
         let qp = &self.qps[at];
         let mut bytes = [0; 1 << LOG_SQ_STRIDE];
         let inline = !wr.inline.is_empty();
@@ -69,7 +69,7 @@ impl Lab {
             bytes[offset] = value;
         }
         let slot = qp.rings[0].at(u64::from(wr.index % WQ) << LOG_SQ_STRIDE);
-        self.d.ram.write(slot, &bytes).expect("a send ring");
+        self.driver.ram.write(slot, &bytes).expect("a send ring");
         note!(self, "QP {} posts {wr:x?}", qp.qpn);
         let qp = &mut self.qps[at];
         qp.pi[0] = wr.index + 1;
@@ -89,27 +89,27 @@ impl Lab {
                 words.store_release(doorbell::sq_producer(slot), pi);
                 self.slices(1 + way);
                 let words = self.words(uar);
-                doorbell::notify(&words, generation, || self.bell(uar));
+                doorbell::notify(&words, generation, || self.ring_doorbell(uar));
             }
             // The driver publishes twice, and rings although no doorbell is needed.
             2 => {
-                doorbell::post_send(&words, slot, pi, || self.bell(uar));
-                doorbell::post_send(&words, slot, pi, || self.bell(uar));
-                self.bell(uar);
+                doorbell::post_send(&words, slot, pi, || self.ring_doorbell(uar));
+                doorbell::post_send(&words, slot, pi, || self.ring_doorbell(uar));
+                self.ring_doorbell(uar);
             }
             // The driver rings before it publishes the producer index.
             3 => {
-                doorbell::notify(&words, generation, || self.bell(uar));
-                self.bell(uar);
+                doorbell::notify(&words, generation, || self.ring_doorbell(uar));
+                self.ring_doorbell(uar);
                 self.slices(1);
                 let words = self.words(uar);
-                doorbell::post_send(&words, slot, pi, || self.bell(uar));
+                doorbell::post_send(&words, slot, pi, || self.ring_doorbell(uar));
             }
-            _ => doorbell::post_send(&words, slot, pi, || self.bell(uar)),
+            _ => doorbell::post_send(&words, slot, pi, || self.ring_doorbell(uar)),
         }
     }
 
-    fn write_recv(&self, ring: &Ring, wr: &Recv) {
+    fn write_recv(&self, ring: &RingMemory, wr: &PostedRecv) {
         let mut bytes = [0; 1 << LOG_RQ_STRIDE];
         let header = RecvWqe {
             wr_id: wr.wr_id.into(),
@@ -124,29 +124,29 @@ impl Lab {
         bytes[..16].copy_from_slice(header.as_bytes());
         encode(&wr.sges, &mut bytes[16..]);
         let slot = ring.at(u64::from(wr.index % WQ) << LOG_RQ_STRIDE);
-        self.d.ram.write(slot, &bytes).expect("a receive ring");
+        self.driver.ram.write(slot, &bytes).expect("a receive ring");
     }
 
     /// Posts a receive to the ring of a QP.
-    pub fn post_recv(&mut self, at: usize, wr: Recv) {
+    pub fn post_recv(&mut self, at: usize, wr: PostedRecv) {
         note!(self, "QP {} receives {wr:x?}", self.qps[at].qpn);
         self.write_recv(&self.qps[at].rings[1], &wr);
         let qp = &mut self.qps[at];
         qp.pi[1] = wr.index + 1;
         qp.recvs.push_back(wr);
         let (pi, (uar, slot)) = (qp.pi[1], qp.place);
-        doorbell::post_recv(&self.words(uar), slot, pi, || self.bell(uar));
+        doorbell::post_recv(&self.words(uar), slot, pi, || self.ring_doorbell(uar));
     }
 
     /// Posts a receive to a shared receive queue.
-    pub fn post_srq(&mut self, at: usize, wr: Recv) {
+    pub fn post_srq(&mut self, at: usize, wr: PostedRecv) {
         note!(self, "SRQ {} receives {wr:x?}", self.srqs[at].srqn);
         self.write_recv(&self.srqs[at].ring, &wr);
         let srq = &mut self.srqs[at];
         srq.pi = wr.index + 1;
         srq.posted.push_back(wr);
         let (pi, (uar, slot)) = (srq.pi, srq.place);
-        doorbell::post_recv(&self.words(uar), slot, pi, || self.bell(uar));
+        doorbell::post_recv(&self.words(uar), slot, pi, || self.ring_doorbell(uar));
     }
 
     /// Arms a CQ at the consumer index of the program.
@@ -154,7 +154,7 @@ impl Lab {
         let cq = &self.cqs[at];
         let (mut arm, index, (uar, slot)) = (cq.arm, cq.ci, cq.place);
         doorbell::arm_cq(&self.words(uar), slot, &mut arm, index, mode, || {
-            self.bell(uar)
+            self.ring_doorbell(uar)
         });
         self.cqs[at].arm = arm;
         note!(self, "CQ {} armed {arm:?}", self.cqs[at].cqn);
@@ -169,8 +169,8 @@ impl Lab {
             let place = cq
                 .ring
                 .at(u64::from(index % (1 << cq.log_size)) * CQE_SIZE as u64);
-            if self.d.bytes(place, CQE_SIZE) != cq.waiting[i as usize] {
-                self.broken(&format!(
+            if self.driver.bytes(place, CQE_SIZE) != cq.waiting[i as usize] {
+                self.fail_rule(&format!(
                     "CQ {}: entry {index} was overwritten before it was consumed",
                     cq.cqn
                 ));

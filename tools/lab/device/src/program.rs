@@ -2,10 +2,11 @@
 
 //! Actions of programs, drawn at random.
 
-use crate::cast::PORT_MTU;
-use crate::lab::{note, Lab, LIMITS, WQ};
-use crate::memory::{Domain, Piece, Region, Want, PAGE, PAGES};
-use crate::things::{Element, Recv, Send};
+use crate::claims::MemoryClaim;
+use crate::memory::{Domain, MemoryAccess, RegionModel, PAGE, PAGES};
+use crate::objects::{DataSegment, PostedRecv, PostedSend};
+use crate::simulation::{note, DeviceSimulation, LIMITS, WQ};
+use crate::unreliable::PORT_MTU;
 use verbena_abi::cmd::QpType;
 use verbena_abi::ctx::QpState;
 use verbena_abi::doorbell::ArmMode;
@@ -13,29 +14,9 @@ use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::{send_flags, WqeOpcode};
 use verbena_device::config::LOCAL_DMA_LKEY;
 
-/// Memory that a request reads or writes until it completes.
-#[derive(Clone, Copy, Debug)]
-pub struct Claim {
-    piece: Piece,
-    writes: bool,
-    /// QP whose message accesses the piece at the peer, and true if all later messages of this QP
-    /// access memory after it.
-    remote: Option<(usize, bool)>,
-}
-
-impl Claim {
-    fn clashes(&self, later: &Self) -> bool {
-        let apart = self.piece.0 + self.piece.1 <= later.piece.0
-            || later.piece.0 + later.piece.1 <= self.piece.0;
-        let ordered =
-            matches!((self.remote, later.remote), (Some((a, true)), Some((b, _))) if a == b);
-        !apart && (self.writes || later.writes) && !ordered
-    }
-}
-
 /// Deliberate defect of a request's key or range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fault {
+enum KeyFault {
     /// The key does not exist, or its tag is another one.
     Unknown,
     /// The key belongs to another PD.
@@ -46,74 +27,7 @@ enum Fault {
     Access,
 }
 
-impl Lab {
-    /// Returns the memory that pending requests claim.
-    pub fn claims(&self) -> Vec<Claim> {
-        let mut out = Vec::new();
-        for (at, qp) in self.qps.iter().enumerate() {
-            for wr in &qp.sends {
-                out.extend(self.claims_of(at, wr));
-            }
-            for wr in &qp.recvs {
-                out.extend(self.claims_of_recv(wr, qp.pd));
-            }
-        }
-        for srq in &self.srqs {
-            for wr in &srq.posted {
-                out.extend(self.claims_of_recv(wr, srq.domain(true)));
-            }
-        }
-        out
-    }
-
-    fn claims_of_recv(&self, wr: &Recv, pd: Domain) -> Vec<Claim> {
-        let piece = |sge: &Element| self.keys.reach(*sge, pd, Want::Write);
-        let claim = |piece| Claim {
-            piece,
-            writes: true,
-            remote: None,
-        };
-        wr.sges.iter().flat_map(piece).map(claim).collect()
-    }
-
-    fn claims_of(&self, at: usize, wr: &Send) -> Vec<Claim> {
-        use WqeOpcode::*;
-        let qp = &self.qps[at];
-        let fetches = matches!(wr.opcode, RdmaRead | CompareSwap | FetchAdd);
-        let want = if fetches { Want::Write } else { Want::Read };
-        let mut out = Vec::new();
-        for sge in &wr.sges {
-            let pieces = self.keys.look_up(*sge, qp.pd, want).unwrap_or_default();
-            out.extend(pieces.into_iter().map(|piece| Claim {
-                piece,
-                writes: fetches,
-                remote: None,
-            }));
-        }
-        if let Some(want) = Want::of(wr.opcode) {
-            let to = (wr.remote.0, wr.length(), wr.remote.1);
-            let pieces = self
-                .keys
-                .look_up(to, self.qps[qp.peer].pd, want)
-                .unwrap_or_default();
-            out.extend(pieces.into_iter().map(|piece| Claim {
-                piece,
-                writes: wr.opcode != RdmaRead,
-                remote: Some((at, !fetches)),
-            }));
-        }
-        out
-    }
-
-    fn free(&self, claims: &[Claim], own: &[Claim]) -> bool {
-        let clash = |new: &Claim| claims.iter().any(|old| old.clashes(new));
-        let inside = own
-            .iter()
-            .enumerate()
-            .any(|(i, new)| own[..i].iter().any(|old| old.clashes(new)));
-        !inside && !own.iter().any(clash)
-    }
-
+impl DeviceSimulation {
     /// Draws a length of any order of magnitude, up to `most` bytes.
     fn length(&mut self, most: u32) -> u32 {
         let drawn = match self.rng.below(10) {
@@ -132,30 +46,30 @@ impl Lab {
     fn range(
         &mut self,
         who: Domain,
-        want: Want,
+        want: MemoryAccess,
         length: u32,
-        fault: Option<Fault>,
+        fault: Option<KeyFault>,
         align: u64,
-    ) -> Element {
+    ) -> DataSegment {
         let right = |lab: &Self, i: usize| {
             let r = &lab.keys.all[i];
             r.valid() && !r.busy && r.pd == who.pd && r.length >= u64::from(length) + align
         };
         let fits = |lab: &Self, i: usize| {
             let r = &lab.keys.all[i];
-            lab.keys.look_up((r.iova, 1, r.key), who, want).is_ok()
+            lab.keys.resolve((r.iova, 1, r.key), who, want).is_ok()
         };
         let count = self.keys.all.len();
-        let right_now = |r: &Region| r.valid() && !r.busy;
+        let right_now = |r: &RegionModel| r.valid() && !r.busy;
         let start = self.rng.below(count as u64) as usize;
         let order = (0..count).map(|i| (start + i) % count);
         let found = match fault {
             None => order.clone().find(|i| right(self, *i) && fits(self, *i)),
-            Some(Fault::Access) => order.clone().find(|i| right(self, *i) && !fits(self, *i)),
-            Some(Fault::Pd) => order
+            Some(KeyFault::Access) => order.clone().find(|i| right(self, *i) && !fits(self, *i)),
+            Some(KeyFault::Pd) => order
                 .clone()
                 .find(|i| self.keys.all[*i].pd != who.pd && right_now(&self.keys.all[*i])),
-            Some(Fault::Bounds) => order.clone().find(|i| right_now(&self.keys.all[*i])),
+            Some(KeyFault::Bounds) => order.clone().find(|i| right_now(&self.keys.all[*i])),
             _ => order.clone().find(|i| !self.keys.all[*i].busy),
         };
         let raw = who.privileged && want.is_local() && fault.is_none() && self.rng.chance(25);
@@ -172,13 +86,15 @@ impl Lab {
             (r.iova, r.length, r.key)
         };
         match fault {
-            Some(Fault::Unknown) if !self.keys.all[found].valid() => (iova, length.max(1), key),
+            Some(KeyFault::Unknown) if !self.keys.all[found].valid() => (iova, length.max(1), key),
             // The key for DMA addresses is invalid for an unprivileged QP and for every peer.
-            Some(Fault::Unknown) if self.rng.chance(20) && !(who.privileged && want.is_local()) => {
+            Some(KeyFault::Unknown)
+                if self.rng.chance(20) && !(who.privileged && want.is_local()) =>
+            {
                 (self.heap, length.max(1), LOCAL_DMA_LKEY)
             }
-            Some(Fault::Unknown) => (iova, length.max(1), key ^ (1 << self.rng.below(8))),
-            Some(Fault::Bounds) => match self.rng.below(4) {
+            Some(KeyFault::Unknown) => (iova, length.max(1), key ^ (1 << self.rng.below(8))),
+            Some(KeyFault::Bounds) => match self.rng.below(4) {
                 0 => (iova + len, length.max(1), key),
                 3 if u64::from(length) < len => (iova + len - u64::from(length), length + 1, key),
                 1 => (iova.wrapping_sub(1), length.max(1), key),
@@ -204,11 +120,18 @@ impl Lab {
         }
     }
 
-    fn fault(&mut self, wanted: bool) -> Option<Fault> {
+    fn fault(&mut self, wanted: bool) -> Option<KeyFault> {
         if !wanted {
             return None;
         }
-        Some([Fault::Unknown, Fault::Pd, Fault::Bounds, Fault::Access][self.rng.below(4) as usize])
+        Some(
+            [
+                KeyFault::Unknown,
+                KeyFault::Pd,
+                KeyFault::Bounds,
+                KeyFault::Access,
+            ][self.rng.below(4) as usize],
+        )
     }
 
     /// Returns the number of bytes that the receive for the next message of a QP has room for. For
@@ -220,21 +143,26 @@ impl Lab {
             return self.srqs[srq]
                 .posted
                 .iter()
-                .map(Recv::room)
+                .map(PostedRecv::room)
                 .min()
                 .unwrap_or(200);
         }
         let before = qp
             .sends
             .iter()
-            .filter(|s| s.takes_receive() && !s.done)
+            .filter(|s| s.takes_receive() && !s.executed_by_peer)
             .count();
-        peer.recvs.get(before).map_or(200, Recv::room)
+        peer.recvs.get(before).map_or(200, PostedRecv::room)
     }
 
     /// Draws a send. Returns `None` if each range that was drawn clashes with the claims of other
     /// requests.
-    pub fn draw_send(&mut self, at: usize, claims: &[Claim], faulty: bool) -> Option<Send> {
+    pub fn draw_send(
+        &mut self,
+        at: usize,
+        claims: &[MemoryClaim],
+        faulty: bool,
+    ) -> Option<PostedSend> {
         use WqeOpcode::*;
         let (kind, pd) = (self.qps[at].kind, self.qps[at].pd);
         let peer = self.qps[at].peer;
@@ -270,7 +198,11 @@ impl Lab {
         };
         let total = if atomic { 8 } else { self.length(most) };
         let fetches = atomic || opcode == RdmaRead;
-        let want = if fetches { Want::Write } else { Want::Read };
+        let want = if fetches {
+            MemoryAccess::Write
+        } else {
+            MemoryAccess::Read
+        };
         let mut flags = 0;
         if self.rng.chance(65) || atomic {
             flags |= send_flags::SIGNALED;
@@ -281,7 +213,7 @@ impl Lab {
         if self.rng.chance(30) {
             flags |= send_flags::SOLICITED;
         }
-        let mut wr = crate::things::Send {
+        let mut wr = crate::objects::PostedSend {
             index: self.qps[at].pi[0],
             wr_id: self.wr_id(),
             opcode,
@@ -297,8 +229,8 @@ impl Lab {
             foreign: false,
             registers: None,
             patch: None,
-            done: false,
-            maybe: false,
+            executed_by_peer: false,
+            may_be_executed: false,
         };
         if kind == QpType::Ud {
             wr.path = self.draw_path(self.qps[at].ends);
@@ -335,7 +267,7 @@ impl Lab {
                     wr.sges.push(sge);
                 }
             }
-            if let Some(want) = Want::of(opcode) {
+            if let Some(want) = MemoryAccess::of(opcode) {
                 let fault = self.fault(bad_remote);
                 let align = if atomic { 8 } else { 1 };
                 let length = wr.length();
@@ -348,7 +280,7 @@ impl Lab {
                     continue;
                 }
                 let far = (wr.remote.0, length, key);
-                if mis && self.keys.look_up(far, self.qps[peer].pd, want).is_err() {
+                if mis && self.keys.resolve(far, self.qps[peer].pd, want).is_err() {
                     continue;
                 }
             }
@@ -356,16 +288,17 @@ impl Lab {
                 continue;
             }
             if malformed {
-                self.spoil(at, &mut wr);
+                self.make_malformed(at, &mut wr);
             }
             let own = self.claims_of(at, &wr);
-            if self.free(claims, &own) {
+            if self.is_unclaimed(claims, &own) {
                 if opcode == CompareSwap && self.rng.chance(60) {
                     let (addr, key) = wr.remote;
-                    if let Ok(pieces) =
-                        self.keys
-                            .look_up((addr, 8, key), self.qps[peer].pd, Want::RemoteAtomic)
-                    {
+                    if let Ok(pieces) = self.keys.resolve(
+                        (addr, 8, key),
+                        self.qps[peer].pd,
+                        MemoryAccess::RemoteAtomic,
+                    ) {
                         wr.operands.0 = self.data.word(&pieces);
                     }
                 }
@@ -376,7 +309,7 @@ impl Lab {
     }
 
     /// Makes a send malformed.
-    fn spoil(&mut self, at: usize, wr: &mut Send) {
+    fn make_malformed(&mut self, at: usize, wr: &mut PostedSend) {
         (wr.patch, wr.foreign) = (None, false);
         wr.path.sgid_index = self.qps[at].ends[0].into();
         let inline = !wr.inline.is_empty();
@@ -427,10 +360,10 @@ impl Lab {
         &mut self,
         pd: Domain,
         index: u32,
-        claims: &[Claim],
+        claims: &[MemoryClaim],
         faulty: bool,
         shared: bool,
-    ) -> Option<Recv> {
+    ) -> Option<PostedRecv> {
         let bad = faulty && self.rng.chance(15);
         // A malformed receive would put the whole SRQ in error.
         let malformed = bad && !shared && self.rng.chance(20);
@@ -446,15 +379,15 @@ impl Lab {
                     .length(20_000)
                     .max(if self.rng.chance(60) { 600 } else { 0 });
                 let fault = self.fault(bad && !malformed && i == 0);
-                sges.push(self.range(pd, Want::Write, length, fault, 1));
+                sges.push(self.range(pd, MemoryAccess::Write, length, fault, 1));
             }
-            let wr = Recv {
+            let wr = PostedRecv {
                 index,
                 wr_id: self.wr_id(),
                 sges,
                 malformed,
             };
-            if self.free(claims, &self.claims_of_recv(&wr, pd)) {
+            if self.is_unclaimed(claims, &self.claims_of_recv(&wr, pd)) {
                 return Some(wr);
             }
         }
@@ -462,7 +395,7 @@ impl Lab {
     }
 
     /// Runs one step of the program: consumes completions, arms CQs, posts requests.
-    pub fn act(&mut self) {
+    pub fn run_program(&mut self) {
         for cq in 0..self.cqs.len() {
             match self.rng.below(10) {
                 0 | 1 => {}
@@ -501,7 +434,7 @@ impl Lab {
             }
         }
         if self.rng.chance(10) {
-            let asleep = self.d.device.fall_asleep(&self.d.ram);
+            let asleep = self.driver.device.fall_asleep(&self.driver.ram);
             note!(self, "fall asleep: {asleep}");
         }
         let faulty = self.rng.chance(12);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! `verbena-sim`: runs the transport's simulated network ([`verbena_lab_transport::Network`]), or
+//! `verbena-sim`: runs the transport's simulated network ([`verbena_lab_transport::SimNetwork`]), or
 //! programs on the whole device ([`verbena_lab_device`]), seed after seed, on all cores. The run
 //! can be stopped at any time, and the next one continues with the remaining seeds. A seed that
 //! breaks a rule is printed with the command that replays it.
@@ -14,13 +14,13 @@ use std::sync::atomic::AtomicBool;
 use std::sync::Arc;
 use std::time::Instant;
 use verbena_lab_sim::subject::Subject;
-use verbena_lab_sim::{crew, replay, state::State};
-use verbena_lab_transport::Network;
+use verbena_lab_sim::{progress::SimProgress, replay, workers};
+use verbena_lab_transport::SimNetwork;
 
 /// Runs the simulation of the transport, or that of the device.
 #[derive(Parser)]
 #[command(name = "verbena-sim")]
-struct Args {
+struct SimArgs {
     /// Run programs on the whole device rather than the transport on a network.
     #[cfg(feature = "device")]
     #[arg(long, conflicts_with_all = ["capture", "coverage"])]
@@ -58,9 +58,9 @@ struct Args {
 }
 
 fn main() -> ExitCode {
-    let args = Args::parse();
+    let args = SimArgs::parse();
     if let Some(seed) = args.seed {
-        return match replayed(&args, seed) {
+        return match replay_seed(&args, seed) {
             Ok(()) => ExitCode::SUCCESS,
             Err(message) => {
                 eprintln!("seed {seed} breaks a rule: {message}");
@@ -70,21 +70,21 @@ fn main() -> ExitCode {
     }
     #[cfg(feature = "device")]
     if args.device {
-        return run_all::<verbena_lab_sim::subject::Device>(&args);
+        return run_all::<verbena_lab_sim::subject::DeviceSubject>(&args);
     }
-    run_all::<Network>(&args)
+    run_all::<SimNetwork>(&args)
 }
 
-fn replayed(args: &Args, seed: u64) -> Result<(), String> {
+fn replay_seed(args: &SimArgs, seed: u64) -> Result<(), String> {
     #[cfg(feature = "device")]
     if args.device {
-        return replay::device(seed, !args.quiet);
+        return replay::replay_device(seed, !args.quiet);
     }
-    replay::one(seed, !args.quiet, args.capture.as_deref())
+    replay::replay_network(seed, !args.quiet, args.capture.as_deref())
 }
 
-fn run_all<S: Subject>(args: &Args) -> ExitCode {
-    let mut state = State::load(&args.state, &args.source);
+fn run_all<S: Subject>(args: &SimArgs) -> ExitCode {
+    let mut state = SimProgress::load(&args.state, &args.source);
     let jobs = args
         .jobs
         .or_else(|| std::thread::available_parallelism().ok().map(usize::from))
@@ -95,9 +95,9 @@ fn run_all<S: Subject>(args: &Args) -> ExitCode {
             eprintln!("warning: no handler for ^C and SIGTERM, which will lose the progress since the last report: {error}");
         }
     }
-    let before = state.done();
+    let before = state.completed_seeds();
     let started = Instant::now();
-    let mut failures = crew::run::<S>(&mut state, args.seeds, jobs, args.all, &stop, |state| {
+    let mut failures = workers::run::<S>(&mut state, args.seeds, jobs, args.all, &stop, |state| {
         if let Err(error) = state.store(&args.state) {
             eprintln!(
                 "warning: the progress cannot be stored in {}: {error}",
@@ -105,10 +105,10 @@ fn run_all<S: Subject>(args: &Args) -> ExitCode {
             );
         }
         let seconds = started.elapsed().as_secs_f64();
-        let rate = (state.done() - before) as f64 / seconds.max(0.001);
+        let rate = (state.completed_seeds() - before) as f64 / seconds.max(0.001);
         eprintln!(
             "[{seconds:4.0}s] {} seeds, {rate:.0} per second",
-            state.done()
+            state.completed_seeds()
         );
     });
     if let Err(error) = state.store(&args.state) {

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::Once;
 use verbena_capture::Capture;
-use verbena_lab_transport::Network;
+use verbena_lab_transport::SimNetwork;
 
 thread_local! {
     static CATCHING: Cell<bool> = const { Cell::new(false) };
@@ -46,20 +46,20 @@ fn note_panics() {
 
 /// Runs a seed in a subject. The error is the rule that was broken; after an error the subject must
 /// not be used again.
-pub fn catch(subject: &mut impl Subject, seed: u64) -> Result<(), String> {
-    caught(|| subject.run(seed))
+pub fn run_caught(subject: &mut impl Subject, seed: u64) -> Result<(), String> {
+    catch_panic(|| subject.run(seed))
 }
 
 /// Runs one seed of the device, with a trace if asked for.
 #[cfg(feature = "device")]
-pub fn device(seed: u64, trace: bool) -> Result<(), String> {
+pub fn replay_device(seed: u64, trace: bool) -> Result<(), String> {
     let mut print = |line: &str| println!("{line}");
-    caught(|| {
+    catch_panic(|| {
         verbena_lab_device::run(seed, if trace { Some(&mut print) } else { None });
     })
 }
 
-fn caught(run: impl FnOnce()) -> Result<(), String> {
+fn catch_panic(run: impl FnOnce()) -> Result<(), String> {
     note_panics();
     CATCHING.set(true);
     let result = panic::catch_unwind(AssertUnwindSafe(run));
@@ -72,18 +72,18 @@ fn caught(run: impl FnOnce()) -> Result<(), String> {
 }
 
 /// Runs one seed, with a trace and a capture of all packets if asked for.
-pub fn one(seed: u64, trace: bool, capture: Option<&Path>) -> Result<(), String> {
-    let mut network = Network::new();
+pub fn replay_network(seed: u64, trace: bool, capture: Option<&Path>) -> Result<(), String> {
+    let mut network = SimNetwork::new();
     if trace {
         network.trace(|line| println!("{line}"));
     }
     let Some(path) = capture else {
-        return catch(&mut network, seed);
+        return run_caught(&mut network, seed);
     };
     let told = |error| format!("{}: {error}", path.display());
     let capture = Rc::new(RefCell::new(Capture::create(path).map_err(told)?));
     network.tap = Some(Box::new(Rc::clone(&capture)));
-    let result = catch(&mut network, seed);
+    let result = run_caught(&mut network, seed);
     // A capture is most useful for a broken rule, so it is completed in any case.
     drop(network);
     if let Some(capture) = Rc::into_inner(capture) {

@@ -3,8 +3,8 @@
 //! The simulations that can be run by seed: the transport on its simulated network, or the whole
 //! device.
 
-use verbena_lab_transport::network::cover::Coverage;
-use verbena_lab_transport::Network;
+use verbena_lab_transport::network::coverage::Coverage;
+use verbena_lab_transport::SimNetwork;
 
 /// A simulation in which seeds are run.
 pub trait Subject {
@@ -12,7 +12,7 @@ pub trait Subject {
     const REPLAY: &'static str;
 
     /// Returns a subject in which no seed was run.
-    fn fresh() -> Self;
+    fn new_subject() -> Self;
 
     /// Runs a seed. Panics if the seed breaks a rule; after that no other seed may be run in this
     /// subject.
@@ -25,41 +25,41 @@ pub trait Subject {
     fn add_coverage(&mut self, coverage: &Coverage);
 }
 
-impl Subject for Network {
+impl Subject for SimNetwork {
     const REPLAY: &'static str = "make sim SEED=";
 
-    fn fresh() -> Self {
+    fn new_subject() -> Self {
         Self::new()
     }
 
     fn run(&mut self, seed: u64) {
-        Network::run(self, seed);
+        SimNetwork::run(self, seed);
     }
 
     fn take_coverage(&mut self) -> Coverage {
-        Network::take_coverage(self)
+        SimNetwork::take_coverage(self)
     }
 
     fn add_coverage(&mut self, coverage: &Coverage) {
-        Network::add_coverage(self, coverage);
+        SimNetwork::add_coverage(self, coverage);
     }
 }
 
 /// The laboratory of the device model. Only virtual time is counted as coverage.
 #[cfg(feature = "device")]
 #[derive(Debug)]
-pub struct Device(Coverage);
+pub struct DeviceSubject(Coverage);
 
 #[cfg(feature = "device")]
-impl Subject for Device {
+impl Subject for DeviceSubject {
     const REPLAY: &'static str = "make sim-device SEED=";
 
-    fn fresh() -> Self {
+    fn new_subject() -> Self {
         Self(Coverage::default())
     }
 
     fn run(&mut self, seed: u64) {
-        self.0.time += verbena_lab_device::run(seed, None).time;
+        self.0.time_ns += verbena_lab_device::run(seed, None).time_ns;
     }
 
     fn take_coverage(&mut self) -> Coverage {

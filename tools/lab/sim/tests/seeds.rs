@@ -6,9 +6,9 @@ use verbena_lab_sim::replay;
 
 /// Runs the seeds of one part of eight.
 fn part(number: u64) {
-    let mut network = verbena_lab_transport::Network::new();
+    let mut network = verbena_lab_transport::SimNetwork::new();
     for seed in (0..10_000).filter(|seed| seed % 8 == number) {
-        if let Err(message) = replay::catch(&mut network, seed) {
+        if let Err(message) = replay::run_caught(&mut network, seed) {
             panic!("seed {seed} breaks a rule: {message}\nreplay: make sim SEED={seed}");
         }
     }

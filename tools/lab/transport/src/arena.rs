@@ -18,7 +18,7 @@ pub const EVERY_USE: u32 = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ | REMOTE_ATO
 /// A memory region.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
-pub struct Region {
+pub struct ArenaRegion {
     /// Key of the region, local and remote.
     pub key: u32,
     /// Protection domain of the region.
@@ -35,7 +35,7 @@ pub struct Region {
     pub at: usize,
 }
 
-impl Region {
+impl ArenaRegion {
     /// Returns the key of region `index`.
     pub fn key(index: usize) -> u32 {
         (index as u32 + 1) << 8 | 0x5a
@@ -54,7 +54,7 @@ impl Region {
 
 /// A buffer that is a memory region of its own.
 #[derive(Clone, Copy, Debug)]
-pub struct Buffer {
+pub struct ArenaBuffer {
     /// Key of the buffer's region.
     pub key: u32,
     /// First address of the buffer.
@@ -63,7 +63,7 @@ pub struct Buffer {
     pub len: u32,
 }
 
-impl Buffer {
+impl ArenaBuffer {
     /// Returns the whole buffer as an SGE.
     pub fn sge(self) -> Sge {
         self.part(0, self.len)
@@ -81,9 +81,9 @@ impl Buffer {
 
 /// Memory regions, in the order of their keys.
 #[derive(Clone, Debug, Default)]
-pub struct Regions(pub Vec<Region>);
+pub struct ArenaRegions(pub Vec<ArenaRegion>);
 
-impl Regions {
+impl ArenaRegions {
     /// Returns the index of the region with this key.
     #[inline]
     pub fn index(&self, key: u32) -> Option<usize> {
@@ -93,12 +93,12 @@ impl Regions {
 
     /// Returns the region with this key.
     #[inline]
-    pub fn get(&self, key: u32) -> Option<&Region> {
+    pub fn get(&self, key: u32) -> Option<&ArenaRegion> {
         self.index(key).map(|index| &self.0[index])
     }
 
     /// Returns the region with this key for a change.
-    pub fn get_mut(&mut self, key: u32) -> Option<&mut Region> {
+    pub fn get_mut(&mut self, key: u32) -> Option<&mut ArenaRegion> {
         self.index(key).map(|index| &mut self.0[index])
     }
 
@@ -234,18 +234,18 @@ impl Regions {
 #[derive(Clone, Debug, Default)]
 pub struct Arena {
     /// The regions and their keys.
-    pub regions: Regions,
+    pub regions: ArenaRegions,
     /// Bytes of all regions.
     pub bytes: Vec<u8>,
 }
 
 impl Arena {
     /// Registers `len` bytes of zero after all existing regions.
-    pub fn register(&mut self, pd: u32, access: u32, len: u32) -> Buffer {
+    pub fn register(&mut self, pd: u32, access: u32, len: u32) -> ArenaBuffer {
         let (index, at) = (self.regions.0.len(), self.bytes.len());
-        let (key, addr) = (Region::key(index), Region::addr(index));
+        let (key, addr) = (ArenaRegion::key(index), ArenaRegion::addr(index));
         self.bytes.resize(at + len as usize, 0);
-        self.regions.0.push(Region {
+        self.regions.0.push(ArenaRegion {
             key,
             pd,
             access,
@@ -254,7 +254,7 @@ impl Arena {
             length: len.into(),
             at,
         });
-        Buffer { key, addr, len }
+        ArenaBuffer { key, addr, len }
     }
 
     /// Appends a source to `into`, up to the first run that is not allowed.

@@ -3,7 +3,7 @@
 //! A measurement of how senders share a link that is too narrow for all of them, and of the queue
 //! that they leave in front of it.
 
-use super::flows::{Flows, Shape, HEADERS};
+use super::flows::{FlowLoad, Flows, HEADERS};
 use verbena_transport::{CongestionCounters, Counters};
 
 /// Number of messages that each sender has posted and not completed.
@@ -11,7 +11,7 @@ const DEPTH: u32 = 8;
 
 /// The result of a run.
 #[derive(Clone, Debug)]
-pub struct Outcome {
+pub struct FairnessResult {
     /// Payload bytes that have arrived, by sender.
     pub shares: Vec<u64>,
     /// Average number of bytes in the queue before the link.
@@ -26,7 +26,7 @@ pub struct Outcome {
     pub congestion: [CongestionCounters; 2],
 }
 
-impl Outcome {
+impl FairnessResult {
     /// Returns the smallest and the largest share, in thousandths of an even share.
     pub fn spread(&self) -> (u64, u64) {
         let all: u64 = self.shares.iter().sum();
@@ -40,20 +40,20 @@ impl Outcome {
 /// Runs senders that always have messages to send for `duration` nanoseconds, with congestion
 /// control (`controls`) or without. Each sender begins `stagger` nanoseconds after the one before
 /// it. The measurement begins after all have begun.
-pub fn run(shape: &Shape, stagger: u64, duration: u64, controls: bool) -> Outcome {
+pub fn run(shape: &FlowLoad, stagger: u64, duration: u64, controls: bool) -> FairnessResult {
     let mut flows = Flows::new(shape.clone(), |_, config| {
         config.congestion_control = controls;
     });
     for sender in 0..shape.senders {
         flows.post(sender, DEPTH);
         flows.keep_posting(sender);
-        flows.run_until(flows.now + stagger);
+        flows.run_until(flows.now_ns + stagger);
     }
-    let begin = flows.now;
+    let begin = flows.now_ns;
     let arrived =
         |flows: &Flows| -> Vec<u64> { (0..shape.senders).map(|n| flows.arrived(n)).collect() };
     let before = arrived(&flows);
-    flows.forget_queue();
+    flows.restart_measurement();
     flows.run_until(begin + duration);
     let shares: Vec<u64> = arrived(&flows)
         .iter()
@@ -73,7 +73,7 @@ pub fn run(shape: &Shape, stagger: u64, duration: u64, controls: bool) -> Outcom
             all.add(&one);
         }
     }
-    Outcome {
+    FairnessResult {
         goodput: shares.iter().sum::<u64>() * 1000 / room.max(1),
         shares,
         queue,

@@ -9,7 +9,7 @@
 //! opposite direction, which has the same properties. The ends have no memory; they only count the
 //! bytes that arrive.
 
-use super::pair::Setup;
+use super::pair::PairSetup;
 use super::rng::Rng;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -24,7 +24,7 @@ pub const HEADERS: u64 = 82;
 
 /// The link and the load of a run.
 #[derive(Clone, Debug)]
-pub struct Shape {
+pub struct FlowLoad {
     /// Number of senders.
     pub senders: usize,
     /// WRITE, SEND or READ. The receivers send the data of a READ.
@@ -38,7 +38,7 @@ pub struct Shape {
     /// Rate of the link in bits per microsecond.
     pub rate: u64,
     /// Delay from end to end in nanoseconds.
-    pub delay: u64,
+    pub delay_ns: u64,
     /// Packets lost in each direction, in thousandths.
     pub loss: u32,
     /// Bytes in the queue before the link from which on packets are marked (CE); 0 if no packets
@@ -50,7 +50,7 @@ pub struct Shape {
     pub seed: u64,
 }
 
-impl Default for Shape {
+impl Default for FlowLoad {
     fn default() -> Self {
         Self {
             senders: 1,
@@ -59,7 +59,7 @@ impl Default for Shape {
             mtu: 1024,
             window: 128,
             rate: 10_000,
-            delay: 5_000,
+            delay_ns: 5_000,
             loss: 0,
             mark: 0,
             timeout: 14,
@@ -70,14 +70,14 @@ impl Default for Shape {
 
 /// The surroundings of one queue pair.
 #[derive(Debug, Default)]
-struct End {
+struct FlowHost {
     opcode: Option<WqeOpcode>,
     message: u32,
     posted: u32,
     done: u32,
     /// Number of work requests that the sender keeps posted from now on; 0 if it posts only on
     /// [`Flows::post`].
-    keeps: u32,
+    keep_posted: u32,
     failed: Option<WcStatus>,
     /// Payload bytes that have reached their destination.
     arrived: u64,
@@ -86,7 +86,7 @@ struct End {
     timer: Option<u64>,
 }
 
-impl Host for End {
+impl Host for FlowHost {
     fn fetch_send(
         &mut self,
         index: u32,
@@ -169,18 +169,18 @@ impl Host for End {
 }
 
 #[derive(Debug)]
-enum What {
+enum FlowEvent {
     Arrival(usize, Packet),
     Timer(usize),
 }
 
 /// One direction of the link.
 #[derive(Clone, Copy, Debug, Default)]
-struct Way {
+struct LinkDirection {
     /// Time in ns at which the last bit of the queue has left.
-    busy_until: u64,
+    busy_until_ns: u64,
     /// Time in ns since which the queue is measured.
-    since: u64,
+    since_ns: u64,
     /// Integral of the queue's length over time, in byte-nanoseconds.
     area: u128,
     longest: u64,
@@ -190,38 +190,38 @@ struct Way {
 /// Senders, receivers and the link between them. Queue pair 2n sends to 2n + 1.
 #[derive(Debug)]
 pub struct Flows {
-    shape: Shape,
+    load: FlowLoad,
     qps: Vec<Qp>,
-    ends: Vec<End>,
-    ways: [Way; 2],
+    hosts: Vec<FlowHost>,
+    directions: [LinkDirection; 2],
     rng: Rng,
-    heap: BinaryHeap<Reverse<(u64, u64, usize)>>,
-    slots: Vec<Option<What>>,
+    events: BinaryHeap<Reverse<(u64, u64, usize)>>,
+    slots: Vec<Option<FlowEvent>>,
     free: Vec<usize>,
     number: u64,
     /// Payload of every frame.
     bytes: Rc<Vec<u8>>,
     /// Virtual time in nanoseconds.
-    pub now: u64,
+    pub now_ns: u64,
 }
 
 impl Flows {
     /// Returns connected queue pairs. `config` may change the configuration of each, by its number.
-    pub fn new(shape: Shape, config: impl Fn(usize, &mut QpConfig)) -> Self {
+    pub fn new(shape: FlowLoad, config: impl Fn(usize, &mut QpConfig)) -> Self {
         let mut flows = Self {
             qps: Vec::new(),
-            ends: Vec::new(),
-            ways: [Way::default(); 2],
+            hosts: Vec::new(),
+            directions: [LinkDirection::default(); 2],
             rng: Rng::new(shape.seed),
-            heap: BinaryHeap::new(),
+            events: BinaryHeap::new(),
             slots: Vec::new(),
             free: Vec::new(),
             number: 0,
             bytes: Rc::new(vec![0; shape.mtu as usize]),
-            now: 0,
-            shape,
+            now_ns: 0,
+            load: shape,
         };
-        let shape = &flows.shape;
+        let shape = &flows.load;
         for me in 0..2 * shape.senders {
             let attr = Attr {
                 path_mtu: shape.mtu,
@@ -229,52 +229,52 @@ impl Flows {
                 timeout: shape.timeout,
                 max_rd_atomic: 16,
                 max_dest_rd_atomic: 16,
-                ..Setup::default().attr
+                ..PairSetup::default().attr
             };
             let mut mine = QpConfig::new(me as u32, QpType::Rc, 1);
             mine.wire_window = shape.window;
             config(me, &mut mine);
             let mut qp = Qp::new(mine);
-            let mut end = End {
+            let mut end = FlowHost {
                 opcode: Some(shape.opcode),
                 message: shape.message,
-                ..End::default()
+                ..FlowHost::default()
             };
             for to in [QpState::Init, QpState::Rtr, QpState::Rts] {
                 assert_eq!(qp.handle_modify(&mut end, 0, to, &attr), Ok(()));
             }
             flows.qps.push(qp);
-            flows.ends.push(end);
+            flows.hosts.push(end);
         }
         flows
     }
 
     /// Posts `messages` more messages on a sender.
     pub fn post(&mut self, sender: usize, messages: u32) {
-        let end = &mut self.ends[2 * sender];
+        let end = &mut self.hosts[2 * sender];
         end.posted = end.posted.wrapping_add(messages);
-        self.qps[2 * sender].handle_posts(self.now, end.posted);
+        self.qps[2 * sender].handle_posts(self.now_ns, end.posted);
         self.run(2 * sender);
     }
 
     /// Lets a sender post a message for each one that completes from now on, so that the present
     /// number stays posted.
     pub fn keep_posting(&mut self, sender: usize) {
-        let end = &mut self.ends[2 * sender];
-        end.keeps = end.posted.wrapping_sub(end.done);
+        let end = &mut self.hosts[2 * sender];
+        end.keep_posted = end.posted.wrapping_sub(end.done);
     }
 
     /// Returns true if a sender has nothing more to do. The error is the status with which it
     /// failed.
     pub fn is_done(&self, sender: usize) -> Result<bool, WcStatus> {
-        let end = &self.ends[2 * sender];
+        let end = &self.hosts[2 * sender];
         end.failed.map_or(Ok(end.done == end.posted), Err)
     }
 
     /// Returns the bytes of a sender that have arrived; those of a READ arrive at the sender
     /// itself.
     pub fn arrived(&self, sender: usize) -> u64 {
-        self.ends[2 * sender].arrived + self.ends[2 * sender + 1].arrived
+        self.hosts[2 * sender].arrived + self.hosts[2 * sender + 1].arrived
     }
 
     /// Returns the counters of a sender's queue pair and of its receiver's.
@@ -295,54 +295,56 @@ impl Flows {
 
     /// Returns the number of packets that carry data, of all senders: for READs, the responses.
     pub fn sent(&self) -> u64 {
-        let data = usize::from(self.shape.opcode == WqeOpcode::RdmaRead);
+        let data = usize::from(self.load.opcode == WqeOpcode::RdmaRead);
         let each = self.qps.iter().skip(data).step_by(2);
         each.map(|qp| qp.counters().tx_packets - qp.counters().acks_sent)
             .sum()
     }
 
     /// Returns the average and the highest number of bytes in the queue before the link, in the
-    /// direction of the data, since [`Flows::forget_queue`] or the start.
+    /// direction of the data, since [`Flows::restart_measurement`] or the start.
     pub fn queue(&self) -> (u64, u64) {
-        let way = self.way();
-        let time = (self.now - way.since).max(1);
+        let way = self.data_direction();
+        let time = (self.now_ns - way.since_ns).max(1);
         ((way.area / u128::from(time)) as u64, way.longest)
     }
 
     /// Restarts the measurement of the queue.
-    pub fn forget_queue(&mut self) {
-        for way in &mut self.ways {
-            (way.since, way.area, way.longest, way.bytes) = (self.now, 0, 0, 0);
+    pub fn restart_measurement(&mut self) {
+        for way in &mut self.directions {
+            (way.since_ns, way.area, way.longest, way.bytes) = (self.now_ns, 0, 0, 0);
         }
     }
 
     /// Returns the bytes that the link has carried, headers included.
     pub fn carried(&self) -> u64 {
-        self.way().bytes
+        self.data_direction().bytes
     }
 
     /// Returns the direction of the link that the data take.
-    fn way(&self) -> &Way {
-        &self.ways[usize::from(self.shape.opcode == WqeOpcode::RdmaRead)]
+    fn data_direction(&self) -> &LinkDirection {
+        &self.directions[usize::from(self.load.opcode == WqeOpcode::RdmaRead)]
     }
 
     /// Runs until a time, or until no event is left. Returns false in the second case.
     pub fn run_until(&mut self, end: u64) -> bool {
-        while let Some(Reverse((at, _, slot))) = self.heap.peek().copied() {
+        while let Some(Reverse((at, _, slot))) = self.events.peek().copied() {
             if at > end {
-                self.now = end;
+                self.now_ns = end;
                 return true;
             }
-            self.heap.pop();
-            self.now = at;
+            self.events.pop();
+            self.now_ns = at;
             self.free.push(slot);
             match self.slots[slot].take() {
-                Some(What::Arrival(to, packet)) => {
-                    self.qps[to].handle_packet(&mut self.ends[to], at, packet);
+                Some(FlowEvent::Arrival(to, packet)) => {
+                    self.qps[to].handle_packet(&mut self.hosts[to], at, packet);
                     self.run(to);
                 }
-                Some(What::Timer(me)) if self.ends[me].timer.is_some_and(|timer| timer <= at) => {
-                    self.ends[me].timer = None;
+                Some(FlowEvent::Timer(me))
+                    if self.hosts[me].timer.is_some_and(|timer| timer <= at) =>
+                {
+                    self.hosts[me].timer = None;
                     self.run(me);
                 }
                 _ => {}
@@ -351,30 +353,30 @@ impl Flows {
         false
     }
 
-    fn at(&mut self, at: u64, what: What) {
+    fn schedule(&mut self, at: u64, what: FlowEvent) {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
             self.slots.len() - 1
         });
         self.slots[slot] = Some(what);
         self.number += 1;
-        self.heap.push(Reverse((at, self.number, slot)));
+        self.events.push(Reverse((at, self.number, slot)));
     }
 
     /// Polls a queue pair until it has nothing more to do.
     fn run(&mut self, me: usize) {
-        let end = &mut self.ends[me];
-        if end.keeps > 0 {
-            end.posted = end.done.wrapping_add(end.keeps);
-            self.qps[me].handle_posts(self.now, end.posted);
+        let end = &mut self.hosts[me];
+        if end.keep_posted > 0 {
+            end.posted = end.done.wrapping_add(end.keep_posted);
+            self.qps[me].handle_posts(self.now_ns, end.posted);
         }
         loop {
-            let more = self.qps[me].poll(&mut self.ends[me], self.now, &mut sched::turn());
-            let mut out = std::mem::take(&mut self.ends[me].out);
+            let more = self.qps[me].poll(&mut self.hosts[me], self.now_ns, &mut sched::turn());
+            let mut out = std::mem::take(&mut self.hosts[me].out);
             for packet in out.drain(..) {
                 self.carry(me, packet);
             }
-            self.ends[me].out = out;
+            self.hosts[me].out = out;
             if !more {
                 break;
             }
@@ -382,28 +384,28 @@ impl Flows {
         let Some(at) = self.qps[me].next_deadline() else {
             return;
         };
-        if self.ends[me].timer.is_none_or(|timer| timer > at) {
-            self.ends[me].timer = Some(at);
-            self.at(at, What::Timer(me));
+        if self.hosts[me].timer.is_none_or(|timer| timer > at) {
+            self.hosts[me].timer = Some(at);
+            self.schedule(at, FlowEvent::Timer(me));
         }
     }
 
     /// Puts a packet on the link, as a frame with bytes of its own.
     fn carry(&mut self, from: usize, mut packet: Packet) {
-        if self.rng.below(1000) < u64::from(self.shape.loss) {
+        if self.rng.below(1000) < u64::from(self.load.loss) {
             return;
         }
-        let way = &mut self.ways[from % 2];
+        let way = &mut self.directions[from % 2];
         let bytes = u64::from(packet.payload.len()) + HEADERS;
-        let begin = way.busy_until.max(self.now);
-        let waits = begin - self.now;
-        let mark = self.shape.mark;
-        packet.marked = mark > 0 && waits * self.shape.rate / 8_000 >= mark;
-        way.busy_until = begin + bytes * 8_000 / self.shape.rate;
+        let begin = way.busy_until_ns.max(self.now_ns);
+        let waits = begin - self.now_ns;
+        let mark = self.load.mark;
+        packet.marked = mark > 0 && waits * self.load.rate / 8_000 >= mark;
+        way.busy_until_ns = begin + bytes * 8_000 / self.load.rate;
         way.area += u128::from(waits) * u128::from(bytes);
-        way.longest = way.longest.max(waits * self.shape.rate / 8_000);
+        way.longest = way.longest.max(waits * self.load.rate / 8_000);
         way.bytes += bytes;
-        let at = way.busy_until + self.shape.delay;
+        let at = way.busy_until_ns + self.load.delay_ns;
         let length = packet.payload.len();
         if length > 0 {
             packet.payload = Payload::Bytes {
@@ -412,6 +414,6 @@ impl Flows {
                 length,
             };
         }
-        self.at(at, What::Arrival(from ^ 1, packet));
+        self.schedule(at, FlowEvent::Arrival(from ^ 1, packet));
     }
 }

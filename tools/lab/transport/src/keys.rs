@@ -3,7 +3,7 @@
 //! The check of a key's use by the simulated hosts, and the effect of atomics there. The tables are
 //! separate from the device's, so that an error in those is not repeated here.
 
-use crate::arena::Region;
+use crate::arena::ArenaRegion;
 use verbena_abi::ctx::access;
 use verbena_transport::host::{AtomicOp, KeyAccess, KeyUse, Syndrome};
 
@@ -12,8 +12,8 @@ use verbena_transport::host::{AtomicOp, KeyAccess, KeyUse, Syndrome};
 #[inline]
 pub fn admit<'a>(
     key: &KeyUse,
-    region: Option<&'a Region>,
-) -> Result<(&'a Region, usize), Syndrome> {
+    region: Option<&'a ArenaRegion>,
+) -> Result<(&'a ArenaRegion, usize), Syndrome> {
     let local = key.access.is_local();
     let pick = |l, r| if local { l } else { r };
     let region = region.filter(|region| region.valid);

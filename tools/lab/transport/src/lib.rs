@@ -8,9 +8,9 @@
 //!
 //! | queue pairs | where | used by |
 //! | --- | --- | --- |
-//! | two: [`Pair`] with its [`World`] and its [`Link`] | `pair.rs` | `tools/nic/transport/tests`, captures |
-//! | many, by seed, compared with a model: [`Network`] | `network/` | `tools/lab/sim` |
-//! | many, as in a NIC: [`Engine`](engine::Engine) | `engine/` | benches, allocations, memory |
+//! | two: [`QpPair`] with its [`MockAdapter`] and its [`LinkModel`] | `pair.rs` | `tools/nic/transport/tests`, captures |
+//! | many, by seed, compared with a model: [`SimNetwork`] | `network/` | `tools/lab/sim` |
+//! | many, as in a NIC: [`BenchEngine`](engine::BenchEngine) | `engine/` | benches, allocations, memory |
 //! | pairs that share a link of some rate: [`flows`] | `flows.rs` | `scripts/sim --goodput` |
 //! | two or four, by a fuzzer: [`fuzz`] | `fuzz/` | `scripts/fuzz`, replayed by the tests here |
 //!
@@ -30,18 +30,18 @@ pub mod fairness;
 pub mod flows;
 pub mod fuzz;
 pub mod keys;
-pub mod link;
+pub mod link_model;
+pub mod mock_adapter;
 pub mod network;
 pub mod pair;
 pub mod reference;
 pub mod rng;
 pub mod tap;
-pub mod world;
 
-pub use arena::Buffer;
-pub use link::{Link, Mode};
-pub use network::Network;
-pub use pair::{Pair, Setup};
+pub use arena::ArenaBuffer;
+pub use link_model::{LinkMode, LinkModel};
+pub use mock_adapter::{MockAdapter, PairSide, SendPost};
+pub use network::SimNetwork;
+pub use pair::{PairSetup, QpPair};
 pub use rng::Rng;
-pub use tap::Tap;
-pub use world::{Post, Side, World};
+pub use tap::FrameTap;

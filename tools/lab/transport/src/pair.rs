@@ -2,10 +2,10 @@
 
 //! Two connected queue pairs and the world between them.
 
-use super::arena::Buffer;
-use super::link::{Carried, Link, Mode};
-use super::tap::{Fate, Sight, Tap, Work};
-use super::world::{Post, RecvPost, Side, World};
+use super::arena::ArenaBuffer;
+use super::link_model::{LinkItem, LinkMode, LinkModel};
+use super::mock_adapter::{MockAdapter, PairSide, RecvPost, SendPost};
+use super::tap::{FrameFate, FrameTap, TappedFrame, WorkRequestInfo};
 use std::rc::Rc;
 use verbena_abi::ctx::access;
 use verbena_transport::host::{
@@ -18,11 +18,11 @@ use verbena_transport::{Attr, Budget, Host, Qp, QpConfig, QpState, QpType, Reass
 
 /// The configuration of a pair.
 #[derive(Clone, Debug)]
-pub struct Setup {
+pub struct PairSetup {
     /// Transport service; for an extended connection, that of end A.
     pub qp_type: QpType,
     /// Mode in which packets travel.
-    pub mode: Mode,
+    pub mode: LinkMode,
     /// Seed of the link.
     pub seed: u64,
     /// Attributes of both ends, except QPNs and PSNs.
@@ -48,11 +48,11 @@ pub struct Setup {
     pub paths: [Path; 2],
 }
 
-impl Default for Setup {
+impl Default for PairSetup {
     fn default() -> Self {
         Self {
             qp_type: QpType::Rc,
-            mode: Mode::Local,
+            mode: LinkMode::Local,
             seed: 1,
             attr: Attr {
                 path_mtu: 256,
@@ -77,15 +77,15 @@ impl Default for Setup {
             recovers: true,
             congestion_control: true,
             has_srq: false,
-            paths: [path(Side::A), path(Side::B)],
+            paths: [path(PairSide::A), path(PairSide::B)],
         }
     }
 }
 
 /// Returns the usual path of frames from one side.
-pub fn path(from: Side) -> Path {
+pub fn path(from: PairSide) -> Path {
     let (a, b) = (ipv4_to_gid([10, 0, 0, 1]), ipv4_to_gid([10, 0, 0, 2]));
-    let (sgid, dgid) = if from == Side::A { (a, b) } else { (b, a) };
+    let (sgid, dgid) = if from == PairSide::A { (a, b) } else { (b, a) };
     Path {
         sgid,
         dgid,
@@ -97,44 +97,44 @@ pub fn path(from: Side) -> Path {
 
 /// Two queue pairs, the world around them and the link between them.
 #[derive(Debug)]
-pub struct Pair {
+pub struct QpPair {
     /// Queue pairs of A and B.
     pub qps: [Qp; 2],
     /// Memory and rings of both ends.
-    pub world: World,
+    pub adapter: MockAdapter,
     /// The link between the queue pairs.
-    pub link: Link,
+    pub link: LinkModel,
     /// Virtual time in nanoseconds.
-    pub now: u64,
-    /// Observer that is shown each frame (mode [`Mode::Wire`]).
-    pub tap: Option<Box<dyn Tap>>,
-    setup: Setup,
+    pub now_ns: u64,
+    /// Observer that is shown each frame (mode [`LinkMode::Wire`]).
+    pub tap: Option<Box<dyn FrameTap>>,
+    setup: PairSetup,
 }
 
-impl Pair {
+impl QpPair {
     /// Returns a connected pair of the given setup, both in RTS.
-    pub fn new(setup: Setup) -> Self {
+    pub fn new(setup: PairSetup) -> Self {
         let mut pair = Self::in_reset(setup);
-        for side in [Side::A, Side::B] {
+        for side in [PairSide::A, PairSide::B] {
             pair.connect(side);
         }
         pair
     }
 
     /// Returns a pair of reliable connections.
-    pub fn rc(mode: Mode) -> Self {
-        Self::new(Setup {
+    pub fn rc(mode: LinkMode) -> Self {
+        Self::new(PairSetup {
             mode,
-            ..Setup::default()
+            ..PairSetup::default()
         })
     }
 
     /// Returns a pair that is not connected yet.
-    pub fn in_reset(setup: Setup) -> Self {
-        let qp = |side: Side| {
+    pub fn in_reset(setup: PairSetup) -> Self {
+        let qp = |side: PairSide| {
             let qp_type = match (side, setup.qp_type) {
-                (Side::B, QpType::XrcIni) => QpType::XrcTgt,
-                (Side::B, QpType::XrcTgt) => QpType::XrcIni,
+                (PairSide::B, QpType::XrcIni) => QpType::XrcTgt,
+                (PairSide::B, QpType::XrcTgt) => QpType::XrcIni,
                 (_, qp_type) => qp_type,
             };
             let mut config = QpConfig::new(0x10 + side as u32, qp_type, 100 + side as u32);
@@ -151,58 +151,63 @@ impl Pair {
             }
             Qp::new(config)
         };
-        let mut world = World::default();
-        for side in [Side::A, Side::B] {
-            world.end(side).pd = 100 + side as u32;
+        let mut world = MockAdapter::default();
+        for side in [PairSide::A, PairSide::B] {
+            world.queues(side).pd = 100 + side as u32;
         }
         Self {
-            qps: [qp(Side::A), qp(Side::B)],
-            world,
-            link: Link::new(setup.mode, setup.seed),
-            now: 0,
+            qps: [qp(PairSide::A), qp(PairSide::B)],
+            adapter: world,
+            link: LinkModel::new(setup.mode, setup.seed),
+            now_ns: 0,
             tap: None,
             setup,
         }
     }
 
     /// Returns the attributes of one side for its present connection.
-    pub fn attr(&self, side: Side) -> Attr {
+    pub fn attr(&self, side: PairSide) -> Attr {
         Attr {
             dest_qpn: 0x10 + side.peer() as u32,
             sq_psn: self.setup.psns[side as usize],
             rq_psn: self.setup.psns[side.peer() as usize],
-            local_peer: self.setup.mode == Mode::Local,
+            local_peer: self.setup.mode == LinkMode::Local,
             ..self.setup.attr
         }
     }
 
     /// Returns one queue pair.
-    pub fn qp(&mut self, side: Side) -> &mut Qp {
+    pub fn qp(&mut self, side: PairSide) -> &mut Qp {
         &mut self.qps[side as usize]
     }
 
     /// Limits the bytes that a side keeps of packets ahead of a gap.
-    pub fn restrict(&mut self, side: Side, bytes: u64) -> Rc<ReassemblyQuota> {
+    pub fn restrict(&mut self, side: PairSide, bytes: u64) -> Rc<ReassemblyQuota> {
         let allowance = ReassemblyQuota::new(bytes);
         self.qps[side as usize].set_reassembly_quota(Rc::clone(&allowance));
         allowance
     }
 
     /// Moves a queue pair to a state with its attributes.
-    pub fn modify(&mut self, side: Side, to: QpState) -> Result<(), Syndrome> {
+    pub fn modify(&mut self, side: PairSide, to: QpState) -> Result<(), Syndrome> {
         let attr = self.attr(side);
         self.modify_attr(side, to, &attr)
     }
 
     /// Moves a queue pair to a state with other attributes.
-    pub fn modify_attr(&mut self, side: Side, to: QpState, attr: &Attr) -> Result<(), Syndrome> {
-        self.qps[side as usize].handle_modify(&mut self.world.host(side), self.now, to, attr)
+    pub fn modify_attr(
+        &mut self,
+        side: PairSide,
+        to: QpState,
+        attr: &Attr,
+    ) -> Result<(), Syndrome> {
+        self.qps[side as usize].handle_modify(&mut self.adapter.host(side), self.now_ns, to, attr)
     }
 
     /// Moves a queue pair from RESET to RTS.
-    pub fn connect(&mut self, side: Side) {
+    pub fn connect(&mut self, side: PairSide) {
         if let Some(tap) = &mut self.tap {
-            tap.begins(self.qps[side as usize].config().qpn);
+            tap.on_connect(self.qps[side as usize].config().qpn);
         }
         for to in [QpState::Init, QpState::Rtr, QpState::Rts] {
             self.modify(side, to).unwrap();
@@ -210,9 +215,9 @@ impl Pair {
     }
 
     /// Moves a queue pair to RESET and empties its rings, as a driver does.
-    pub fn reset(&mut self, side: Side) {
+    pub fn reset(&mut self, side: PairSide) {
         self.modify(side, QpState::Reset).unwrap();
-        let end = self.world.end(side);
+        let end = self.adapter.queues(side);
         end.sq.clear();
         end.rq.clear();
         end.completions.clear();
@@ -223,32 +228,32 @@ impl Pair {
     /// Moves both queue pairs from RESET to RTS, with new first PSNs.
     pub fn restart(&mut self, psns: [u32; 2]) {
         self.setup.psns = psns;
-        for side in [Side::A, Side::B] {
+        for side in [PairSide::A, PairSide::B] {
             self.connect(side);
         }
     }
 
     /// Registers a buffer with all access rights.
-    pub fn buffer(&mut self, side: Side, bytes: &[u8]) -> Buffer {
-        self.world.buffer(side, bytes.to_vec())
+    pub fn buffer(&mut self, side: PairSide, bytes: &[u8]) -> ArenaBuffer {
+        self.adapter.buffer(side, bytes.to_vec())
     }
 
     /// Registers a buffer of zeros.
-    pub fn zeros(&mut self, side: Side, len: usize) -> Buffer {
-        self.world.buffer(side, vec![0; len])
+    pub fn zeros(&mut self, side: PairSide, len: usize) -> ArenaBuffer {
+        self.adapter.buffer(side, vec![0; len])
     }
 
     /// Posts a send and rings the doorbell.
-    pub fn post(&mut self, side: Side, post: Post) {
-        let end = self.world.end(side);
+    pub fn post(&mut self, side: PairSide, post: SendPost) {
+        let end = self.adapter.queues(side);
         end.sq.push(post);
         let producer = end.sq.len() as u32;
-        self.qps[side as usize].handle_posts(self.now, producer);
+        self.qps[side as usize].handle_posts(self.now_ns, producer);
     }
 
     /// Posts a receive, without informing the queue pair.
-    pub fn post_recv(&mut self, side: Side, wr_id: u64, sges: &[Sge]) {
-        self.world.end(side).rq.push(RecvPost {
+    pub fn post_recv(&mut self, side: PairSide, wr_id: u64, sges: &[Sge]) {
+        self.adapter.queues(side).rq.push(RecvPost {
             wr_id,
             sges: sges.to_vec(),
             malformed: None,
@@ -258,11 +263,14 @@ impl Pair {
     /// Polls both queue pairs until they have nothing more to do, and puts their packets on the
     /// link.
     fn run(&mut self) {
-        for side in [Side::A, Side::B] {
+        for side in [PairSide::A, PairSide::B] {
             loop {
                 let mut budget = self.setup.budget;
-                let more =
-                    self.qps[side as usize].poll(&mut self.world.host(side), self.now, &mut budget);
+                let more = self.qps[side as usize].poll(
+                    &mut self.adapter.host(side),
+                    self.now_ns,
+                    &mut budget,
+                );
                 self.carry(side);
                 if !more {
                     break;
@@ -272,11 +280,11 @@ impl Pair {
     }
 
     /// Puts the packets that a side has sent on the link.
-    fn carry(&mut self, side: Side) {
-        for packet in std::mem::take(&mut self.world.end(side).out) {
+    fn carry(&mut self, side: PairSide) {
+        for packet in std::mem::take(&mut self.adapter.queues(side).out) {
             match self.link.mode {
-                Mode::Local => self.carry_one(side, packet),
-                Mode::Split | Mode::Wire => {
+                LinkMode::Local => self.carry_one(side, packet),
+                LinkMode::Split | LinkMode::Wire => {
                     let mtu = self.setup.attr.path_mtu;
                     packet
                         .split(mtu)
@@ -286,12 +294,12 @@ impl Pair {
         }
     }
 
-    fn carry_one(&mut self, side: Side, mut packet: Packet) {
-        packet.marked = self.link.marks(&packet);
-        let lost = self.link.loses(side, &packet);
-        if self.link.mode != Mode::Wire {
+    fn carry_one(&mut self, side: PairSide, mut packet: Packet) {
+        packet.marked = self.link.is_marked(&packet);
+        let lost = self.link.is_lost(side, &packet);
+        if self.link.mode != LinkMode::Wire {
             if !lost {
-                self.link.push(self.now, side, Carried::Packet(packet));
+                self.link.push(self.now_ns, side, LinkItem::Packet(packet));
             }
             return;
         }
@@ -300,7 +308,7 @@ impl Pair {
         }
         let mut bytes = Vec::new();
         let path = &self.setup.paths[side as usize];
-        let mut host = self.world.host(side);
+        let mut host = self.adapter.host(side);
         let emitted = frame::emit(path, &packet, &mut bytes, |place| {
             if place.is_empty() {
                 return Ok(());
@@ -309,16 +317,16 @@ impl Pair {
         });
         match emitted {
             Ok(()) => {
-                self.show(side, &packet, &bytes, lost);
+                self.report_to_tap(side, &packet, &bytes, lost);
                 if !lost {
-                    self.link.push(self.now, side, Carried::Frame(bytes));
+                    self.link.push(self.now_ns, side, LinkItem::Frame(bytes));
                 }
             }
             Err(CopyFault::Source(_) | CopyFault::Target(_)) if lost => {}
             Err(CopyFault::Source(cause) | CopyFault::Target(cause)) => {
                 self.qps[side as usize].handle_source_fault(
-                    &mut self.world.host(side),
-                    self.now,
+                    &mut self.adapter.host(side),
+                    self.now_ns,
                     &packet,
                     cause,
                 );
@@ -326,7 +334,7 @@ impl Pair {
         }
     }
 
-    fn show(&mut self, from: Side, packet: &Packet, frame: &[u8], lost: bool) {
+    fn report_to_tap(&mut self, from: PairSide, packet: &Packet, frame: &[u8], lost: bool) {
         let requester = if packet.kind.is_request() {
             from
         } else {
@@ -334,12 +342,16 @@ impl Pair {
         };
         let work = self.work_at(requester, packet.psn);
         if let Some(tap) = &mut self.tap {
-            tap.see(&Sight {
-                now: self.now,
+            tap.on_frame(&TappedFrame {
+                now_ns: self.now_ns,
                 frame,
                 packet,
                 work,
-                fate: if lost { Fate::Lost } else { Fate::Passes },
+                fate: if lost {
+                    FrameFate::Lost
+                } else {
+                    FrameFate::Delivered
+                },
                 is_hollow: false,
             });
         }
@@ -347,10 +359,10 @@ impl Pair {
 
     /// Returns the work request of a side that has a PSN, counted from its first PSN over all
     /// posted work requests.
-    pub fn work_at(&self, side: Side, at: u32) -> Option<Work> {
+    pub fn work_at(&self, side: PairSide, at: u32) -> Option<WorkRequestInfo> {
         let mtu = self.setup.attr.path_mtu;
         let mut first_psn = self.setup.psns[side as usize];
-        for post in &self.world.ends[side as usize].sq {
+        for post in &self.adapter.queues[side as usize].sq {
             let length = if post.inline.is_empty() {
                 post.sges.iter().map(|sge| sge.length).sum()
             } else {
@@ -366,7 +378,7 @@ impl Pair {
                 _ => length.div_ceil(mtu).max(1),
             };
             if psn::ahead(at, first_psn) < psns {
-                return Some(Work {
+                return Some(WorkRequestInfo {
                     wr_id: post.wqe.wr_id,
                     opcode: post.wqe.opcode,
                     first_psn,
@@ -383,10 +395,10 @@ impl Pair {
     pub fn run_until(&mut self, end: u64) {
         for _ in 0..10_000_000u32 {
             self.run();
-            while let Some((side, carried)) = self.link.pop(self.now) {
+            while let Some((side, carried)) = self.link.pop(self.now_ns) {
                 let packet = match carried {
-                    Carried::Packet(packet) => packet,
-                    Carried::Frame(bytes) => {
+                    LinkItem::Packet(packet) => packet,
+                    LinkItem::Frame(bytes) => {
                         frame::parse(&bytes).expect("own frames are valid").packet
                     }
                 };
@@ -394,38 +406,38 @@ impl Pair {
                 self.run();
             }
             let deadline = self.qps.iter().filter_map(Qp::next_deadline).min();
-            let next = match (self.link.next_arrival(), deadline) {
+            let next = match (self.link.next_arrival_ns(), deadline) {
                 (Some(a), Some(b)) => a.min(b),
                 (Some(at), None) | (None, Some(at)) => at,
                 (None, None) => return,
             };
             if next > end {
-                self.now = end;
+                self.now_ns = end;
                 return;
             }
-            self.now = self.now.max(next);
+            self.now_ns = self.now_ns.max(next);
         }
         panic!("the simulation does not settle");
     }
 
     /// Runs until no event is left, for at most a minute of virtual time.
     pub fn settle(&mut self) {
-        self.run_until(self.now + 60_000_000_000);
+        self.run_until(self.now_ns + 60_000_000_000);
     }
 
     /// Hands a packet to a queue pair.
-    pub fn deliver(&mut self, side: Side, packet: Packet) {
-        self.qps[side as usize].handle_packet(&mut self.world.host(side), self.now, packet);
+    pub fn deliver(&mut self, side: PairSide, packet: Packet) {
+        self.qps[side as usize].handle_packet(&mut self.adapter.host(side), self.now_ns, packet);
         self.carry(side);
     }
 
     /// Removes and returns the completions of a side.
-    pub fn completions(&mut self, side: Side) -> Vec<WorkCompletion> {
-        std::mem::take(&mut self.world.end(side).completions)
+    pub fn completions(&mut self, side: PairSide) -> Vec<WorkCompletion> {
+        std::mem::take(&mut self.adapter.queues(side).completions)
     }
 
     /// Removes and returns the completions of a side, as `wr_id` and status.
-    pub fn statuses(&mut self, side: Side) -> Vec<(u64, WcStatus)> {
+    pub fn statuses(&mut self, side: PairSide) -> Vec<(u64, WcStatus)> {
         self.completions(side)
             .iter()
             .map(|c| (c.wr_id, c.status))
@@ -433,15 +445,15 @@ impl Pair {
     }
 
     /// Removes and returns the events of a side.
-    pub fn events(&mut self, side: Side) -> Vec<EventType> {
-        std::mem::take(&mut self.world.end(side).events)
+    pub fn events(&mut self, side: PairSide) -> Vec<EventType> {
+        std::mem::take(&mut self.adapter.queues(side).events)
             .into_iter()
             .map(|(event, _)| event)
             .collect()
     }
 
     /// Returns the state of a queue pair.
-    pub fn state(&self, side: Side) -> QpState {
+    pub fn state(&self, side: PairSide) -> QpState {
         self.qps[side as usize].state()
     }
 }

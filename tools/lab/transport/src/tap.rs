@@ -11,9 +11,9 @@ use verbena_transport::packet::Packet;
 
 /// The fate of a frame that was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum FrameFate {
     /// The frame travels to its destination.
-    Passes,
+    Delivered,
     /// The frame is lost.
     Lost,
     /// Bits of the frame are flipped.
@@ -23,7 +23,7 @@ pub enum Fate {
 /// The work request that a packet belongs to. A response belongs to the work request that it
 /// answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Work {
+pub struct WorkRequestInfo {
     /// Identifier of the work request.
     pub wr_id: u64,
     /// Operation of the work request.
@@ -38,40 +38,40 @@ pub struct Work {
 
 /// A frame that was sent.
 #[derive(Clone, Copy, Debug)]
-pub struct Sight<'a> {
+pub struct TappedFrame<'a> {
     /// Virtual time in nanoseconds.
-    pub now: u64,
+    pub now_ns: u64,
     /// Bytes of the frame, as the sender made them.
     pub frame: &'a [u8],
     /// Packet that the frame was made of.
     pub packet: &'a Packet,
     /// Work request of the packet, where the simulation knows it.
-    pub work: Option<Work>,
+    pub work: Option<WorkRequestInfo>,
     /// Fate of the frame.
-    pub fate: Fate,
+    pub fate: FrameFate,
     /// True if the payload is zeros because the simulation did not read it: the packet travels by
     /// reference, or is lost.
     pub is_hollow: bool,
 }
 
 /// An observer of a link. Its actions do not change the simulation.
-pub trait Tap: Debug {
+pub trait FrameTap: Debug {
     /// Shows a frame that was sent.
-    fn see(&mut self, sight: &Sight<'_>);
+    fn on_frame(&mut self, sight: &TappedFrame<'_>);
 
     /// Reports that a queue pair begins anew, with other PSNs.
-    fn begins(&mut self, qpn: u32) {
+    fn on_connect(&mut self, qpn: u32) {
         let _ = qpn;
     }
 }
 
 /// A tap to which its owner keeps a reference.
-impl<T: Tap> Tap for Rc<RefCell<T>> {
-    fn see(&mut self, sight: &Sight<'_>) {
-        self.borrow_mut().see(sight);
+impl<T: FrameTap> FrameTap for Rc<RefCell<T>> {
+    fn on_frame(&mut self, sight: &TappedFrame<'_>) {
+        self.borrow_mut().on_frame(sight);
     }
 
-    fn begins(&mut self, qpn: u32) {
-        self.borrow_mut().begins(qpn);
+    fn on_connect(&mut self, qpn: u32) {
+        self.borrow_mut().on_connect(qpn);
     }
 }

@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 use std::fmt::Write;
-use verbena_lab_transport::tap::{Fate, Sight, Work};
+use verbena_lab_transport::tap::{FrameFate, TappedFrame, WorkRequestInfo};
 use verbena_transport::host::WqeOpcode;
 use verbena_transport::packet::{Aeth, AethSyndrome, NakCode, Packet, PacketKind, Reth};
 use verbena_transport::psn;
@@ -22,7 +22,7 @@ pub struct PacketCommenter {
 impl PacketCommenter {
     /// Returns the comment on a packet. The caller has to pass packets in the order in which they
     /// are sent.
-    pub fn comment(&mut self, sight: &Sight<'_>) -> String {
+    pub fn comment(&mut self, sight: &TappedFrame<'_>) -> String {
         let packet = sight.packet;
         let mut text = format!("QP {:#x} -> {:#x}, ", packet.src_qpn, packet.dst_qpn);
         let work = sight.work.map_or_else(
@@ -38,9 +38,9 @@ impl PacketCommenter {
             text.push_str(", retransmission");
         }
         match sight.fate {
-            Fate::Passes => {}
-            Fate::Lost => text.push_str(", lost"),
-            Fate::Corrupted => text.push_str(", corrupted on the link"),
+            FrameFate::Delivered => {}
+            FrameFate::Lost => text.push_str(", lost"),
+            FrameFate::Corrupted => text.push_str(", corrupted on the link"),
         }
         if sight.is_hollow {
             text.push_str(", payload not shown");
@@ -55,7 +55,7 @@ impl PacketCommenter {
     }
 
     /// True if a packet was sent before.
-    fn is_retransmission(&mut self, packet: &Packet, work: Option<Work>) -> bool {
+    fn is_retransmission(&mut self, packet: &Packet, work: Option<WorkRequestInfo>) -> bool {
         let is_request = packet.kind.is_request();
         if matches!(packet.kind, PacketKind::Ack(_) | PacketKind::Cnp) {
             return false;
@@ -78,11 +78,11 @@ impl PacketCommenter {
 }
 
 /// Returns the number of responses to a READ request.
-fn responses(reth: &Reth, work: &Work) -> u32 {
+fn responses(reth: &Reth, work: &WorkRequestInfo) -> u32 {
     reth.length.div_ceil(work.path_mtu.max(1)).max(1)
 }
 
-fn write_part(text: &mut String, packet: &Packet, work: &Work) -> std::fmt::Result {
+fn write_part(text: &mut String, packet: &Packet, work: &WorkRequestInfo) -> std::fmt::Result {
     let number = psn::ahead(packet.psn, work.first_psn).saturating_add(1);
     match packet.kind {
         // An acknowledgement may cover any number of packets.

@@ -52,7 +52,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use std::time::Duration;
 #[cfg(feature = "simulation")]
-use verbena_lab_transport::tap::{Sight, Tap};
+use verbena_lab_transport::tap::{FrameTap, TappedFrame};
 
 /// Value of `if_tsresol`: times are in units of 10^-9 s.
 const NANOSECONDS: u8 = 9;
@@ -178,15 +178,15 @@ impl<W: Write> std::fmt::Debug for Capture<W> {
 }
 
 #[cfg(feature = "simulation")]
-impl<W: Write> Tap for Capture<W> {
-    fn see(&mut self, sight: &Sight<'_>) {
+impl<W: Write> FrameTap for Capture<W> {
+    fn on_frame(&mut self, sight: &TappedFrame<'_>) {
         let comment = self.commenter.comment(sight);
-        if let Err(failure) = self.write(sight.now, sight.frame, Some(&comment)) {
+        if let Err(failure) = self.write(sight.now_ns, sight.frame, Some(&comment)) {
             self.failure.get_or_insert(failure);
         }
     }
 
-    fn begins(&mut self, qpn: u32) {
+    fn on_connect(&mut self, qpn: u32) {
         self.commenter.forget_qp(qpn);
     }
 }

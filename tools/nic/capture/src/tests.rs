@@ -7,7 +7,7 @@ use super::*;
 use pcap_file::pcapng::{Block, PcapNgReader};
 use std::cell::RefCell;
 use std::rc::Rc;
-use verbena_lab_transport::{Mode, Pair, Post, Side};
+use verbena_lab_transport::{LinkMode, PairSide, QpPair, SendPost};
 
 /// Returns the time, bytes and comment of each packet.
 fn read(bytes: &[u8]) -> Vec<(u64, Vec<u8>, Option<String>)> {
@@ -27,7 +27,7 @@ fn read(bytes: &[u8]) -> Vec<(u64, Vec<u8>, Option<String>)> {
 }
 
 /// Returns the comments on the packets that a pair sends.
-fn comments(mut pair: Pair, act: impl FnOnce(&mut Pair)) -> Vec<String> {
+fn comments(mut pair: QpPair, act: impl FnOnce(&mut QpPair)) -> Vec<String> {
     let capture = Rc::new(RefCell::new(Capture::new(Vec::new(), "test").unwrap()));
     pair.tap = Some(Box::new(Rc::clone(&capture)));
     act(&mut pair);
@@ -99,10 +99,13 @@ fn block_length(bytes: &[u8]) -> usize {
 
 #[test]
 fn parts_of_a_message_are_numbered() {
-    let comments = comments(Pair::rc(Mode::Wire), |pair| {
-        let (from, to) = (pair.buffer(Side::A, &[7; 600]), pair.zeros(Side::B, 600));
-        pair.post(Side::A, Post::write(5, &[from.sge()], to));
-        pair.post(Side::A, Post::read(6, &[from.sge()], to));
+    let seen = comments(QpPair::rc(LinkMode::Wire), |pair| {
+        let (from, to) = (
+            pair.buffer(PairSide::A, &[7; 600]),
+            pair.zeros(PairSide::B, 600),
+        );
+        pair.post(PairSide::A, SendPost::write(5, &[from.sge()], to));
+        pair.post(PairSide::A, SendPost::read(6, &[from.sge()], to));
     });
     let answers = |n| {
         format!(
@@ -124,11 +127,14 @@ fn parts_of_a_message_are_numbered() {
 
 #[test]
 fn comments_name_lost_packets_and_retransmissions() {
-    let mut pair = Pair::rc(Mode::Wire);
+    let mut pair = QpPair::rc(LinkMode::Wire);
     pair.link.loss = 30;
-    let comments = comments(pair, |pair| {
-        let (from, to) = (pair.buffer(Side::A, &[7; 2000]), pair.zeros(Side::B, 2000));
-        pair.post(Side::A, Post::write(5, &[from.sge()], to));
+    let seen = comments(pair, |pair| {
+        let (from, to) = (
+            pair.buffer(PairSide::A, &[7; 2000]),
+            pair.zeros(PairSide::B, 2000),
+        );
+        pair.post(PairSide::A, SendPost::write(5, &[from.sge()], to));
     });
     let lost = |text: &&String| text.ends_with(", lost") && !text.contains("acknowledges");
     let lost = comments.iter().find(lost).unwrap();
@@ -157,11 +163,14 @@ fn a_failed_write_is_returned_at_the_end() {
             Ok(())
         }
     }
-    let capture = Rc::new(RefCell::new(Capture::new(FullDisk(300), "test").unwrap()));
-    let mut pair = Pair::rc(Mode::Wire);
+    let capture = Rc::new(RefCell::new(Capture::new(Full(300), "test").unwrap()));
+    let mut pair = QpPair::rc(LinkMode::Wire);
     pair.tap = Some(Box::new(Rc::clone(&capture)));
-    let (from, to) = (pair.buffer(Side::A, &[7; 2000]), pair.zeros(Side::B, 2000));
-    pair.post(Side::A, Post::write(5, &[from.sge()], to));
+    let (from, to) = (
+        pair.buffer(PairSide::A, &[7; 2000]),
+        pair.zeros(PairSide::B, 2000),
+    );
+    pair.post(PairSide::A, SendPost::write(5, &[from.sge()], to));
     pair.settle();
     drop(pair);
     let failure = Rc::into_inner(capture).unwrap().into_inner().finish();

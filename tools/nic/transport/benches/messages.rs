@@ -4,7 +4,7 @@
 //! ones compared with memcpy of the same buffers, and the cost of many queue pairs.
 
 use criterion::{criterion_group, criterion_main, Criterion, Throughput};
-use verbena_lab_transport::engine::{Engine, Shape};
+use verbena_lab_transport::engine::{BenchEngine, EngineLoad};
 use verbena_transport::host::WqeOpcode;
 use verbena_transport::QpType;
 
@@ -13,12 +13,12 @@ const BATCH: u64 = 1024;
 fn rates(c: &mut Criterion) {
     let mut group = c.benchmark_group("rate");
     group.throughput(Throughput::Elements(BATCH));
-    let rc = |opcode, size| Shape::new(QpType::Rc, opcode, size).pipelined();
+    let rc = |opcode, size| EngineLoad::new(QpType::Rc, opcode, size).pipelined();
     for (name, shape) in [
         ("write-8", rc(WqeOpcode::RdmaWrite, 8)),
         (
             "write-8-inline",
-            Shape {
+            EngineLoad {
                 inline: true,
                 ..rc(WqeOpcode::RdmaWrite, 8)
             },
@@ -28,21 +28,21 @@ fn rates(c: &mut Criterion) {
         ("fetch-add", rc(WqeOpcode::FetchAdd, 8)),
         (
             "uc-write-8",
-            Shape::new(QpType::Uc, WqeOpcode::RdmaWrite, 8).pipelined(),
+            EngineLoad::new(QpType::Uc, WqeOpcode::RdmaWrite, 8).pipelined(),
         ),
         (
             "ud-send-8",
-            Shape::new(QpType::Ud, WqeOpcode::Send, 8).pipelined(),
+            EngineLoad::new(QpType::Ud, WqeOpcode::Send, 8).pipelined(),
         ),
         (
             "write-8-wire",
-            Shape {
+            EngineLoad {
                 wire: true,
                 ..rc(WqeOpcode::RdmaWrite, 8)
             },
         ),
     ] {
-        let mut engine = Engine::new(shape);
+        let mut engine = BenchEngine::new(shape);
         group.bench_function(name, |b| b.iter(|| engine.run(BATCH)));
     }
     group.finish();
@@ -58,13 +58,13 @@ fn bandwidth(c: &mut Criterion) {
             ("send", WqeOpcode::Send, false),
             ("write-wire", WqeOpcode::RdmaWrite, true),
         ] {
-            let shape = Shape {
+            let shape = EngineLoad {
                 wire,
                 depth: 16,
                 signal_every: 1,
-                ..Shape::new(QpType::Rc, opcode, size)
+                ..EngineLoad::new(QpType::Rc, opcode, size)
             };
-            let mut engine = Engine::new(shape);
+            let mut engine = BenchEngine::new(shape);
             group.bench_function(name, |b| b.iter(|| engine.run(1)));
             if name == "write" {
                 group.bench_function("memcpy", |b| b.iter(|| engine.memcpy(1)));
@@ -84,14 +84,14 @@ fn many(c: &mut Criterion) {
         ("one-pair-pipelined", 1, false, 16),
         ("10000-pipelined", 5_000, true, 16),
     ] {
-        let shape = Shape {
+        let shape = EngineLoad {
             pairs,
             both,
             depth,
             signal_every: depth,
-            ..Shape::new(QpType::Rc, WqeOpcode::RdmaWrite, 8)
+            ..EngineLoad::new(QpType::Rc, WqeOpcode::RdmaWrite, 8)
         };
-        let mut engine = Engine::new(shape);
+        let mut engine = BenchEngine::new(shape);
         // Every ring and slot is used once before the measurement.
         engine.run(u64::from(2 * pairs * depth));
         group.bench_function(name, |b| b.iter(|| engine.run(BATCH)));

@@ -7,7 +7,7 @@ use std::convert::Infallible;
 use std::hint::black_box;
 use std::rc::Rc;
 use verbena_lab_transport::pair::path;
-use verbena_lab_transport::Side;
+use verbena_lab_transport::PairSide;
 use verbena_transport::packet::{PacketKind, Reth, Transport};
 use verbena_transport::wire::{frame, icrc};
 use verbena_transport::{Packet, Payload, Pool};
@@ -41,7 +41,7 @@ fn write(size: usize) -> Packet {
 
 fn emit(packet: &Packet, out: &mut Vec<u8>) {
     out.clear();
-    let made = frame::emit::<Infallible>(&path(Side::A), packet, out, |place| {
+    let made = frame::emit::<Infallible>(&path(PairSide::A), packet, out, |place| {
         // A NIC would copy the payload from guest memory here. The benchmark does not measure that.
         black_box(place);
         Ok(())

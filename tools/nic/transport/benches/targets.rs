@@ -8,7 +8,7 @@
 
 use std::fmt::Write;
 use std::time::{Duration, Instant};
-use verbena_lab_transport::engine::{Engine, Shape};
+use verbena_lab_transport::engine::{BenchEngine, EngineLoad};
 use verbena_transport::host::WqeOpcode;
 use verbena_transport::QpType;
 
@@ -16,12 +16,12 @@ const ROUNDS: usize = 200;
 const SLICE: Duration = Duration::from_millis(2);
 
 /// Work that takes at least [`SLICE`]: `run` called with `count` repetitions.
-struct Work<'a> {
+struct TargetBench<'a> {
     run: Box<dyn FnMut(u64) + 'a>,
     count: u64,
 }
 
-impl<'a> Work<'a> {
+impl<'a> TargetBench<'a> {
     fn new(mut run: impl FnMut(u64) + 'a) -> Self {
         let mut count = 1;
         loop {
@@ -56,22 +56,22 @@ fn best(mut values: Vec<f64>) -> f64 {
 }
 
 /// Returns both rates, and the ratio of the first to the second.
-fn compare(mut a: Work<'_>, mut b: Work<'_>) -> (f64, f64, f64) {
+fn compare(mut a: TargetBench<'_>, mut b: TargetBench<'_>) -> (f64, f64, f64) {
     let (a, b): (Vec<f64>, Vec<f64>) = (0..ROUNDS).map(|_| (a.rate(), b.rate())).unzip();
     let (a, b) = (best(a), best(b));
     (a, b, a / b)
 }
 
-fn rate(mut work: Work<'_>) -> f64 {
+fn rate(mut work: TargetBench<'_>) -> f64 {
     best((0..ROUNDS).map(|_| work.rate()).collect())
 }
 
-struct Report {
+struct TargetReport {
     table: String,
     json: Vec<String>,
 }
 
-impl Report {
+impl TargetReport {
     /// Adds a figure and its ratio to the target. A ratio of at least 1 is good.
     fn add(&mut self, name: &str, value: f64, unit: &str, target: f64) {
         let reached = value / target;
@@ -94,14 +94,14 @@ impl Report {
 }
 
 /// WRITEs of one size on one connection.
-fn write(size: u32) -> Shape {
-    Shape::new(QpType::Rc, WqeOpcode::RdmaWrite, size)
+fn write(size: u32) -> EngineLoad {
+    EngineLoad::new(QpType::Rc, WqeOpcode::RdmaWrite, size)
 }
 
 /// Returns an engine with this number of pairs, in which every queue pair has `depth` work requests
 /// outstanding.
-fn many(pairs: u32, depth: u32) -> Engine {
-    let mut engine = Engine::new(Shape {
+fn many(pairs: u32, depth: u32) -> BenchEngine {
+    let mut engine = BenchEngine::new(EngineLoad {
         pairs,
         both: pairs > 1,
         depth,
@@ -117,26 +117,26 @@ fn main() {
     if std::env::args().any(|arg| arg == "--test") {
         return;
     }
-    let mut report = Report {
+    let mut report = TargetReport {
         table: String::new(),
         json: Vec::new(),
     };
-    let mut engine = Engine::new(write(8).pipelined());
-    let small = rate(Work::new(|n| engine.run(n)));
+    let mut engine = BenchEngine::new(write(8).pipelined());
+    let small = rate(TargetBench::new(|n| engine.run(n)));
     report.add("8 B WRITE", small / 1e6, "M/s", 3.0);
-    let mut engine = Engine::new(Shape::new(QpType::Rc, WqeOpcode::Send, 8).pipelined());
-    let small = rate(Work::new(|n| engine.run(n)));
+    let mut engine = BenchEngine::new(EngineLoad::new(QpType::Rc, WqeOpcode::Send, 8).pipelined());
+    let small = rate(TargetBench::new(|n| engine.run(n)));
     report.note("8 B SEND", small / 1e6, "M/s");
     for (size, name) in [(64 << 10, "64 KiB"), (8 << 20, "8 MiB")] {
-        let shape = Shape {
+        let shape = EngineLoad {
             depth: 16,
             signal_every: 1,
             ..write(size)
         };
-        let (mut engine, mut buffers) = (Engine::new(shape), Engine::new(shape));
+        let (mut engine, mut buffers) = (BenchEngine::new(shape), BenchEngine::new(shape));
         let (wrote, copied, ratio) = compare(
-            Work::new(|n| engine.run(n)),
-            Work::new(|n| buffers.memcpy(n)),
+            TargetBench::new(|n| engine.run(n)),
+            TargetBench::new(|n| buffers.memcpy(n)),
         );
         let gigabytes = f64::from(size) / 1e9;
         let title = format!("{name} WRITE, of memcpy");
@@ -154,7 +154,10 @@ fn main() {
         ("10,000 QPs, 16 WRs each, of one pair", 5_000, 16, None),
     ] {
         let (mut all, mut one) = (many(pairs, depth), many(1, depth));
-        let (rate, single, ratio) = compare(Work::new(|n| all.run(n)), Work::new(|n| one.run(n)));
+        let (rate, single, ratio) = compare(
+            TargetBench::new(|n| all.run(n)),
+            TargetBench::new(|n| one.run(n)),
+        );
         match target {
             Some(target) => report.add(title, ratio, "", target),
             None => report.note(title, ratio, ""),

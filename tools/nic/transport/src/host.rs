@@ -224,7 +224,7 @@ impl WqeError {
 pub struct KeyUse {
     /// Protection domain of the queue pair or SRQ that uses the key.
     pub pd: u32,
-    /// Queue pair that uses the key, by [`QpConfig::owner`](crate::qp::Config::owner), because a
+    /// Queue pair that uses the key, by [`QpConfig::owner`](crate::qp::QpConfig::owner), because a
     /// memory window may be bound to one queue pair. Local keys are checked without it.
     pub owner: u64,
     /// True if the user of the key may use the reserved DMA key; only for local keys.

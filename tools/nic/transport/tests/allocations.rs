@@ -2,13 +2,13 @@
 
 //! In steady state no message of any kind needs an allocation, in either mode of transport.
 
-use verbena_lab_transport::engine::{Engine, Shape};
+use verbena_lab_transport::engine::{BenchEngine, EngineLoad};
 use verbena_transport::host::WqeOpcode;
 use verbena_transport::QpType;
 
 /// Returns the number of allocations during 2000 messages, after 2000 others.
-fn allocations(shape: Shape) -> u64 {
-    let mut engine = Engine::new(shape);
+fn allocations(shape: EngineLoad) -> u64 {
+    let mut engine = BenchEngine::new(shape);
     engine.run(2000);
     allocation_counter::measure(|| engine.run(2000)).count_total
 }
@@ -17,12 +17,12 @@ fn check(qp_type: QpType, opcode: WqeOpcode, sizes: &[u32]) {
     for &size in sizes {
         for wire in [false, true] {
             for pipelined in [false, true] {
-                let shape = Shape {
+                let shape = EngineLoad {
                     wire,
                     pairs: 3,
                     both: true,
                     path_mtu: 1024,
-                    ..Shape::new(qp_type, opcode, size)
+                    ..EngineLoad::new(qp_type, opcode, size)
                 };
                 let shape = if pipelined { shape.pipelined() } else { shape };
                 assert_eq!(allocations(shape), 0, "{shape:?}");
@@ -50,10 +50,10 @@ fn rc_write() {
 #[test]
 fn rc_inline() {
     for wire in [false, true] {
-        let shape = Shape {
+        let shape = EngineLoad {
             inline: true,
             wire,
-            ..Shape::new(QpType::Rc, WqeOpcode::RdmaWrite, 64).pipelined()
+            ..EngineLoad::new(QpType::Rc, WqeOpcode::RdmaWrite, 64).pipelined()
         };
         assert_eq!(allocations(shape), 0, "{shape:?}");
     }

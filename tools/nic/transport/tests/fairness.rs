@@ -3,8 +3,8 @@
 //! Eight senders share a link of 10 Gbit/s on a virtual clock: a short form of `scripts/sim
 //! --fairness`.
 
-use verbena_lab_transport::fairness::{run, Outcome};
-use verbena_lab_transport::flows::Shape;
+use verbena_lab_transport::fairness::{run, FairnessResult};
+use verbena_lab_transport::flows::FlowLoad;
 use verbena_transport::host::WqeOpcode;
 
 const SENDERS: usize = 8;
@@ -12,12 +12,12 @@ const MS: u64 = 1_000_000;
 
 /// Runs the senders. Each begins 20 ms after the one before it, and half a second is measured after
 /// all have begun.
-fn share(opcode: WqeOpcode, mark: u64, controls: bool) -> Outcome {
-    let shape = Shape {
+fn share(opcode: WqeOpcode, mark: u64, controls: bool) -> FairnessResult {
+    let shape = FlowLoad {
         senders: SENDERS,
         opcode,
         mark,
-        ..Shape::default()
+        ..FlowLoad::default()
     };
     run(&shape, 20 * MS, 500 * MS, controls)
 }

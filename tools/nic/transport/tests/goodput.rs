@@ -10,7 +10,7 @@
 //!
 //! look at the difference, and commit the new table with the change.
 
-use verbena_lab_transport::{Mode, Pair, Post, Setup, Side};
+use verbena_lab_transport::{LinkMode, PairSetup, PairSide, QpPair, SendPost};
 use verbena_transport::host::WcStatus;
 use verbena_transport::Attr;
 
@@ -31,24 +31,24 @@ const HEAD: &str = "\
 ";
 
 #[derive(Clone, Copy)]
-enum Op {
+enum GoodputOp {
     Send,
     Write,
     Read,
 }
 
-struct Cell {
-    op: Op,
+struct GoodputCell {
+    op: GoodputOp,
     mtu: u32,
     window: u32,
     delay_us: u64,
     loss: u32,
 }
 
-impl Cell {
-    fn run(&self, seed: u64) -> Pair {
-        let mut pair = Pair::new(Setup {
-            mode: Mode::Split,
+impl GoodputCell {
+    fn run(&self, seed: u64) -> QpPair {
+        let mut pair = QpPair::new(PairSetup {
+            mode: LinkMode::Split,
             seed,
             window: self.window,
             min_timeout_ns: 4_000_000,
@@ -57,30 +57,30 @@ impl Cell {
                 timeout: 14,
                 max_rd_atomic: 16,
                 max_dest_rd_atomic: 16,
-                ..Setup::default().attr
+                ..PairSetup::default().attr
             },
-            ..Setup::default()
+            ..PairSetup::default()
         });
-        pair.link.rate = 100;
+        pair.link.bits_per_ns = 100;
         pair.link.delay_ns = self.delay_us * 1_000;
         pair.link.loss = self.loss;
         let bytes: Vec<u8> = (0..BYTES).map(|at| (at >> 3) as u8 ^ at as u8).collect();
         let (from, to) = match self.op {
-            Op::Read => (Side::B, Side::A),
-            _ => (Side::A, Side::B),
+            GoodputOp::Read => (PairSide::B, PairSide::A),
+            _ => (PairSide::A, PairSide::B),
         };
         let (source, target) = (pair.buffer(from, &bytes), pair.zeros(to, BYTES));
         for wr_id in 0..MESSAGES {
-            pair.post_recv(Side::B, wr_id, &[target.sge()]);
+            pair.post_recv(PairSide::B, wr_id, &[target.sge()]);
             let post = match self.op {
-                Op::Send => Post::send(wr_id, &[source.sge()]),
-                Op::Write => Post::write(wr_id, &[source.sge()], target),
-                Op::Read => Post::read(wr_id, &[target.sge()], source),
+                GoodputOp::Send => SendPost::send(wr_id, &[source.sge()]),
+                GoodputOp::Write => SendPost::write(wr_id, &[source.sge()], target),
+                GoodputOp::Read => SendPost::read(wr_id, &[target.sge()], source),
             };
-            pair.post(Side::A, post);
+            pair.post(PairSide::A, post);
         }
         pair.settle();
-        assert_eq!(pair.world.bytes(target), bytes);
+        assert_eq!(pair.adapter.bytes(target), bytes);
         pair
     }
 
@@ -92,12 +92,12 @@ impl Cell {
         );
         for seed in 0..SEEDS {
             let mut pair = self.run(1 + seed);
-            let statuses = pair.statuses(Side::A);
+            let statuses = pair.statuses(PairSide::A);
             done += statuses
                 .iter()
                 .filter(|(_, status)| *status == WcStatus::Success)
                 .count();
-            time += pair.now;
+            time += pair.now_ns;
             ours.add(pair.qps[0].counters());
             theirs.add(pair.qps[1].counters());
         }
@@ -105,9 +105,9 @@ impl Cell {
         // The unit is a tenth of a million bytes per second.
         let goodput = (done * BYTES) as u64 * 10_000 / time.max(1);
         let (name, sent) = match self.op {
-            Op::Send => ("SEND", ours.tx_packets),
-            Op::Write => ("WRITE", ours.tx_packets),
-            Op::Read => ("READ", ours.tx_packets + theirs.tx_packets),
+            GoodputOp::Send => ("SEND", ours.tx_packets),
+            GoodputOp::Write => ("WRITE", ours.tx_packets),
+            GoodputOp::Read => ("READ", ours.tx_packets + theirs.tx_packets),
         };
         let broken = if done == all {
             String::new()
@@ -133,21 +133,21 @@ impl Cell {
 
 fn table() -> String {
     let mut table = String::from(HEAD);
-    for op in [Op::Send, Op::Write, Op::Read] {
+    for op in [GoodputOp::Send, GoodputOp::Write, GoodputOp::Read] {
         table.push_str(
             "\nop     MTU window delay loss  goodput   sent  again timeouts probes NAKs implied\n",
         );
         table.push_str("           packets    us    %     MB/s\n");
         // A SEND costs as much as a WRITE, so one MTU is enough.
         let mtus = match op {
-            Op::Send => &[1024][..],
+            GoodputOp::Send => &[1024][..],
             _ => &[256, 1024, 4096],
         };
         for mtu in mtus {
             for window in [16, 128] {
                 for delay_us in [1, 50] {
                     for loss in [0, 1, 5, 20] {
-                        let cell = Cell {
+                        let cell = GoodputCell {
                             op,
                             mtu: *mtu,
                             window,

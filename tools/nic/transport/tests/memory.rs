@@ -2,7 +2,7 @@
 
 //! The memory that a queue pair needs, as Documentation/transport.md states it.
 
-use verbena_lab_transport::engine::{Engine, Shape};
+use verbena_lab_transport::engine::{BenchEngine, EngineLoad};
 use verbena_transport::host::WqeOpcode;
 use verbena_transport::{Qp, QpConfig, QpType};
 
@@ -11,11 +11,11 @@ const PAIRS: u32 = 100;
 /// Returns the heap bytes of each queue pair's transport after it has sent messages, `depth` of
 /// them outstanding at once.
 fn heap(opcode: WqeOpcode, depth: u32) -> u64 {
-    let mut engine = Engine::new(Shape {
+    let mut engine = BenchEngine::new(EngineLoad {
         pairs: PAIRS,
         both: true,
         depth,
-        ..Shape::new(QpType::Rc, opcode, 8)
+        ..EngineLoad::new(QpType::Rc, opcode, 8)
     });
     let messages = u64::from(2 * PAIRS * depth * 4);
     let grown = allocation_counter::measure(|| engine.run(messages)).bytes_current;

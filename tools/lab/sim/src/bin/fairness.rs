@@ -6,14 +6,14 @@
 //! packets.
 
 use clap::{Parser, ValueEnum};
-use verbena_lab_transport::fairness::{run, Outcome};
-use verbena_lab_transport::flows::Shape;
+use verbena_lab_transport::fairness::{run, FairnessResult};
+use verbena_lab_transport::flows::FlowLoad;
 use verbena_transport::host::WqeOpcode;
 
 /// Runs senders that share one link, on a virtual clock.
 #[derive(Parser)]
 #[command(name = "fairness")]
-struct Args {
+struct FairnessArgs {
     /// Number of senders, each with a receiver of its own behind the link.
     #[arg(long, value_name = "N", default_value_t = 8)]
     senders: usize,
@@ -43,30 +43,30 @@ struct Args {
     time: u64,
     /// Operation of the senders [default: WRITE, then READ].
     #[arg(long, value_enum)]
-    op: Option<Operation>,
+    op: Option<FairnessOperation>,
     /// Print the counters of the queue pairs.
     #[arg(long)]
     counters: bool,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum Operation {
+enum FairnessOperation {
     Send,
     Write,
     Read,
 }
 
-impl Operation {
+impl FairnessOperation {
     fn opcode(self) -> (&'static str, WqeOpcode) {
         match self {
-            Operation::Send => ("SEND", WqeOpcode::Send),
-            Operation::Write => ("WRITE", WqeOpcode::RdmaWrite),
-            Operation::Read => ("READ", WqeOpcode::RdmaRead),
+            FairnessOperation::Send => ("SEND", WqeOpcode::Send),
+            FairnessOperation::Write => ("WRITE", WqeOpcode::RdmaWrite),
+            FairnessOperation::Read => ("READ", WqeOpcode::RdmaRead),
         }
     }
 }
 
-fn print(args: &Args, op: &str, how: &str, outcome: &Outcome) {
+fn print(args: &FairnessArgs, op: &str, how: &str, outcome: &FairnessResult) {
     let (least, most) = outcome.spread();
     let thousandths = |n: u64| n as f64 / 1e3;
     println!(
@@ -90,15 +90,16 @@ fn print(args: &Args, op: &str, how: &str, outcome: &Outcome) {
 }
 
 fn main() {
-    let args = Args::parse();
+    let args = FairnessArgs::parse();
     println!(
         "{} senders. Shares: relative to an even share. Queue: kB. Goodput: relative to the capacity of the link.",
         args.senders
     );
     println!("op    control  least   most    queue  longest  goodput");
-    let ops = args
-        .op
-        .map_or(vec![Operation::Write, Operation::Read], |op| vec![op]);
+    let ops = args.op.map_or(
+        vec![FairnessOperation::Write, FairnessOperation::Read],
+        |op| vec![op],
+    );
     for op in ops {
         let (name, opcode) = op.opcode();
         for (how, controls, mark) in [
@@ -106,17 +107,17 @@ fn main() {
             ("delay", true, 0),
             ("ECN", true, args.mark),
         ] {
-            let shape = Shape {
+            let shape = FlowLoad {
                 senders: args.senders,
                 opcode,
                 mtu: args.mtu,
                 message: 64 * args.mtu,
                 window: args.window,
                 rate: (args.rate * 1e3) as u64,
-                delay: (args.delay * 1e3) as u64,
+                delay_ns: (args.delay * 1e3) as u64,
                 loss: (args.loss * 10.0).round() as u32,
                 mark,
-                ..Shape::default()
+                ..FlowLoad::default()
             };
             let (stagger, time) = (args.stagger * 1000, args.time * 1_000_000);
             print(&args, name, how, &run(&shape, stagger, time, controls));

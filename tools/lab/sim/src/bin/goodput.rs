@@ -4,14 +4,14 @@
 //! the goodput without loss, and the number of packets sent for each packet needed.
 
 use clap::{Parser, ValueEnum};
-use verbena_lab_transport::flows::{Flows, Shape};
+use verbena_lab_transport::flows::{FlowLoad, Flows};
 use verbena_transport::host::WqeOpcode;
 use verbena_transport::Counters;
 
 /// Runs one sender over a lossy link, on a virtual clock.
 #[derive(Parser)]
 #[command(name = "goodput")]
-struct Args {
+struct GoodputArgs {
     /// Loss in each direction, in percent; several values give several runs.
     #[arg(long, value_name = "PERCENT", default_values_t = [0.1, 1.0, 5.0, 20.0])]
     loss: Vec<f64>,
@@ -31,22 +31,22 @@ struct Args {
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     packets: u64,
     /// Operation of the sender.
-    #[arg(long, value_enum, default_value_t = Operation::Write)]
-    op: Operation,
+    #[arg(long, value_enum, default_value_t = GoodputOperation::Write)]
+    op: GoodputOperation,
     /// Number of runs, each with its own seed. The figures are those of all runs together.
     #[arg(long, value_name = "N", default_value_t = 1)]
     runs: u64,
     /// Side that recovers as the specification says: it sends everything again and keeps no
     /// packets.
-    #[arg(long, value_enum, default_value_t = Old::None)]
-    old: Old,
+    #[arg(long, value_enum, default_value_t = LegacySides::None)]
+    old: LegacySides,
     /// Print the counters of both queue pairs.
     #[arg(long)]
     counters: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
-enum Old {
+enum LegacySides {
     None,
     Sender,
     Receiver,
@@ -54,7 +54,7 @@ enum Old {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum Operation {
+enum GoodputOperation {
     Send,
     Write,
     Read,
@@ -62,49 +62,49 @@ enum Operation {
 
 /// Nanoseconds, bytes and packets of all runs.
 #[derive(Default)]
-struct Total {
-    time: u64,
+struct GoodputTotal {
+    time_ns: u64,
     bytes: u64,
     sent: u64,
     failed: u64,
     counters: [Counters; 2],
 }
 
-impl Total {
+impl GoodputTotal {
     /// Returns the goodput in bits per nanosecond, without headers.
     fn goodput(&self) -> f64 {
-        (self.bytes * 8) as f64 / self.time.max(1) as f64
+        (self.bytes * 8) as f64 / self.time_ns.max(1) as f64
     }
 }
 
-fn run(args: &Args, percent: f64) -> Total {
-    let mut total = Total::default();
+fn run(args: &GoodputArgs, percent: f64) -> GoodputTotal {
+    let mut total = GoodputTotal::default();
     for run in 0..args.runs {
-        let shape = Shape {
+        let shape = FlowLoad {
             opcode: match args.op {
-                Operation::Send => WqeOpcode::Send,
-                Operation::Write => WqeOpcode::RdmaWrite,
-                Operation::Read => WqeOpcode::RdmaRead,
+                GoodputOperation::Send => WqeOpcode::Send,
+                GoodputOperation::Write => WqeOpcode::RdmaWrite,
+                GoodputOperation::Read => WqeOpcode::RdmaRead,
             },
             mtu: args.mtu,
             message: 64 * args.mtu,
             window: args.window,
             rate: (args.rate * 1e3) as u64,
-            delay: (args.delay * 1e3) as u64,
+            delay_ns: (args.delay * 1e3) as u64,
             loss: (percent * 10.0).round() as u32,
             seed: 1 + run,
-            ..Shape::default()
+            ..FlowLoad::default()
         };
         let mut flows = Flows::new(shape, |end, config| {
-            let own = [Old::Sender, Old::Receiver][end % 2];
-            if args.old == own || args.old == Old::Both {
+            let own = [LegacySides::Sender, LegacySides::Receiver][end % 2];
+            if args.old == own || args.old == LegacySides::Both {
                 (config.recovers, config.reassembly_bytes) = (false, 0);
             }
         });
         flows.post(0, args.packets.div_ceil(64) as u32);
-        while flows.is_done(0) == Ok(false) && flows.run_until(flows.now + 10_000) {}
+        while flows.is_done(0) == Ok(false) && flows.run_until(flows.now_ns + 10_000) {}
         total.failed += u64::from(flows.is_done(0) != Ok(true));
-        total.time += flows.now;
+        total.time_ns += flows.now_ns;
         total.bytes += flows.arrived(0);
         total.sent += flows.sent();
         for (all, one) in total.counters.iter_mut().zip(flows.counters(0)) {
@@ -115,7 +115,7 @@ fn run(args: &Args, percent: f64) -> Total {
 }
 
 fn main() {
-    let args = Args::parse();
+    let args = GoodputArgs::parse();
     let clean = run(&args, 0.0);
     println!(
         "{:>7} {:>9} {:>8} {:>15}",

@@ -7,8 +7,8 @@
 //! Queue pair 2n is connected with 2n + 1. Each has a memory region of its own. The queue pair
 //! sends from the first half of the region and receives to the second half.
 
-use super::pair::{path, Setup};
-use super::{Rng, Side};
+use super::pair::{path, PairSetup};
+use super::{PairSide, Rng};
 use std::rc::Rc;
 use verbena_transport::host::*;
 use verbena_transport::packet::Packet;
@@ -17,22 +17,22 @@ use verbena_transport::sched::{self, ReadyQueue, TimerWheel};
 use verbena_transport::wire::frame;
 use verbena_transport::{Attr, Qp, QpConfig, QpState};
 
+mod load;
 mod nic;
-mod shape;
 #[cfg(test)]
 mod tests;
 
-use nic::{copy_apart, EndHost, Nic, Wqe, PD, QKEY};
-pub use shape::{Shape, GIANT};
+pub use load::{EngineLoad, GIANT};
+use nic::{copy_apart, EngineHost, EngineNic, EngineWqe, PD, QKEY};
 
 /// Number of steps between two checks of the timers, which corresponds to a slice of a NIC.
 const SLICE_STEPS: u32 = 64;
 
 /// Queue pairs, their surroundings, and the scheduler that runs them.
 #[derive(Debug)]
-pub struct Engine {
+pub struct BenchEngine {
     qps: Vec<Qp>,
-    nic: Nic,
+    nic: EngineNic,
     ready: ReadyQueue,
     timers: TimerWheel,
     now: u64,
@@ -44,13 +44,13 @@ pub struct Engine {
     longest: u64,
 }
 
-impl Engine {
+impl BenchEngine {
     /// Returns connected queue pairs in RTS, each with its first work requests posted.
-    pub fn new(shape: Shape) -> Self {
+    pub fn new(shape: EngineLoad) -> Self {
         let count = 2 * shape.pairs;
         let mut engine = Self {
             qps: Vec::new(),
-            nic: Nic::new(shape),
+            nic: EngineNic::new(shape),
             ready: ReadyQueue::new(),
             timers: TimerWheel::new(),
             now: 0,
@@ -78,7 +78,7 @@ impl Engine {
     }
 
     fn connect(&mut self, end: u32) {
-        let shape = self.nic.shape;
+        let shape = self.nic.load;
         let attr = Attr {
             path_mtu: shape.path_mtu,
             dest_qpn: end ^ 1,
@@ -87,10 +87,10 @@ impl Engine {
             timeout: 14,
             max_rd_atomic: 16,
             max_dest_rd_atomic: 16,
-            ..Setup::default().attr
+            ..PairSetup::default().attr
         };
         let mut qp = Qp::new(QpConfig::new(end, shape.qp_type, PD));
-        let mut host = EndHost {
+        let mut host = EngineHost {
             nic: &mut self.nic,
             end,
         };
@@ -102,7 +102,7 @@ impl Engine {
 
     /// Posts `count` work requests as the program does.
     fn post(&mut self, end: u32, count: u32) {
-        let shape = self.nic.shape;
+        let shape = self.nic.load;
         let (own, peer) = (
             self.nic.arena.regions.0[end as usize],
             self.nic.arena.regions.0[end as usize ^ 1],
@@ -115,14 +115,14 @@ impl Engine {
         // A READ goes from the peer's first half to the own second half, and a WRITE the other way
         // round.
         let (local, remote) = if reads { (half, 0) } else { (0, half) };
-        let place = &mut self.nic.ends[end as usize];
+        let place = &mut self.nic.queues[end as usize];
         let first = place.posted;
         place.posted = first.wrapping_add(count);
         place.posted_at = self.turns;
         let giant = shape.giant && end == 0;
         for index in first..first.wrapping_add(count) {
             let at = end * shape.depth + index % shape.depth;
-            self.nic.sq[at as usize] = Wqe {
+            self.nic.sq[at as usize] = EngineWqe {
                 wr_id: index.into(),
                 remote_addr: peer.addr + remote,
                 rkey: peer.key,
@@ -146,9 +146,9 @@ impl Engine {
             self.nic.cq_consumed = self.nic.cq_consumed.wrapping_add(1);
             assert_eq!(cqe.status, WcStatus::Success.to_raw());
             if !cqe.recv {
-                let count = self.nic.shape.signal_every;
+                let count = self.nic.load.signal_every;
                 self.completed += u64::from(count);
-                let posted_at = self.nic.ends[cqe.qp as usize].posted_at;
+                let posted_at = self.nic.queues[cqe.qp as usize].posted_at;
                 self.longest = self.longest.max(self.turns - posted_at);
                 self.post(cqe.qp, count);
             }
@@ -156,8 +156,8 @@ impl Engine {
     }
 
     /// Calls a queue pair, and sets its timer.
-    fn call<R>(&mut self, end: u32, call: impl FnOnce(&mut Qp, &mut EndHost<'_>) -> R) -> R {
-        let mut host = EndHost {
+    fn call<R>(&mut self, end: u32, call: impl FnOnce(&mut Qp, &mut EngineHost<'_>) -> R) -> R {
+        let mut host = EngineHost {
             nic: &mut self.nic,
             end,
         };
@@ -177,14 +177,14 @@ impl Engine {
 
     fn deliver(&mut self, packet: Packet) {
         let now = self.now;
-        if !self.nic.shape.wire {
+        if !self.nic.load.wire {
             let to = packet.dst_qpn;
             self.call(to, |qp, host| qp.handle_packet(host, now, packet));
             self.ready.push(0, to);
             return;
         }
-        let path = path(Side::A);
-        for packet in packet.split(self.nic.shape.path_mtu) {
+        let path = path(PairSide::A);
+        for packet in packet.split(self.nic.load.path_mtu) {
             if !packet.payload.is_alive() {
                 return;
             }
@@ -229,7 +229,7 @@ impl Engine {
         let [_, buffers, work, own, far] = self.ready.ahead();
         let qp = |end: Option<u32>| self.qps.get(end? as usize);
         if let Some(end) = far {
-            prefetch::element(&self.nic.ends, end as usize);
+            prefetch::element(&self.nic.queues, end as usize);
             self.timers.prefetch(end);
         }
         if let (Some(qp), Some(end)) = (qp(own), own) {
@@ -294,7 +294,7 @@ impl Engine {
     /// Copies the bytes of a message between the buffers that its messages use, `count` times. The
     /// time that this takes is the lower limit for the engine.
     pub fn memcpy(&mut self, count: u64) {
-        let half = Nic::half(&self.nic.shape);
+        let half = EngineNic::half(&self.nic.load);
         for _ in 0..count {
             // The copy goes from the first half of the first region to the second half of the
             // second region.
@@ -302,7 +302,7 @@ impl Engine {
                 &mut self.nic.arena.bytes,
                 3 * half,
                 0,
-                self.nic.shape.size as usize,
+                self.nic.load.size as usize,
             );
             std::hint::black_box(&mut self.nic.arena.bytes);
         }

@@ -3,11 +3,11 @@
 //! The parts of an engine beside the transports: memory, regions, rings, a completion queue, and
 //! the host that works on them.
 
-use super::shape::{Shape, GIANT};
+use super::load::{EngineLoad, GIANT};
 use crate::arena::{Arena, EVERY_USE};
 use crate::keys::admit;
 use crate::pair::path;
-use crate::Side;
+use crate::PairSide;
 use std::collections::VecDeque;
 use verbena_transport::host::*;
 use verbena_transport::packet::Packet;
@@ -27,7 +27,7 @@ const GIANT_MEMORY: usize = 256 << 10;
 /// A send WQE as it lies in a ring.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C, align(64))]
-pub(super) struct Wqe {
+pub(super) struct EngineWqe {
     pub(super) wr_id: u64,
     pub(super) remote_addr: u64,
     pub(super) rkey: u32,
@@ -38,7 +38,7 @@ pub(super) struct Wqe {
 /// A completion as it lies in the completion queue.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C, align(32))]
-pub(super) struct Cqe {
+pub(super) struct EngineCqe {
     wr_id: u64,
     pub(super) qp: u32,
     byte_len: u32,
@@ -48,7 +48,7 @@ pub(super) struct Cqe {
 
 /// The state of a queue pair outside of the transport.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct End {
+pub(super) struct EngineQueues {
     pub(super) posted: u32,
     recvs_taken: u32,
     /// Number of turns at the time of the last post.
@@ -57,14 +57,14 @@ pub(super) struct End {
 
 /// Everything but the transports.
 #[derive(Debug)]
-pub(super) struct Nic {
-    pub(super) shape: Shape,
+pub(super) struct EngineNic {
+    pub(super) load: EngineLoad,
     /// Memory, in which region n belongs to queue pair n.
     pub(super) arena: Arena,
     /// Send rings of all queue pairs, one after the other.
-    pub(super) sq: Vec<Wqe>,
-    pub(super) ends: Vec<End>,
-    pub(super) cq: Vec<Cqe>,
+    pub(super) sq: Vec<EngineWqe>,
+    pub(super) queues: Vec<EngineQueues>,
+    pub(super) cq: Vec<EngineCqe>,
     pub(super) cq_produced: u32,
     pub(super) cq_consumed: u32,
     pub(super) outgoing: VecDeque<Packet>,
@@ -74,14 +74,14 @@ pub(super) struct Nic {
 }
 
 /// The surroundings of one queue pair.
-pub(super) struct EndHost<'a> {
-    pub(super) nic: &'a mut Nic,
+pub(super) struct EngineHost<'a> {
+    pub(super) nic: &'a mut EngineNic,
     pub(super) end: u32,
 }
 
-impl Nic {
+impl EngineNic {
     /// Returns the surroundings of all queue pairs of such an engine.
-    pub(super) fn new(shape: Shape) -> Self {
+    pub(super) fn new(shape: EngineLoad) -> Self {
         let count = 2 * shape.pairs;
         let half = Self::half(&shape);
         let mut arena = Arena::default();
@@ -97,11 +97,11 @@ impl Nic {
         arena.bytes.fill(1);
         let completions = (count * (shape.depth + 1)).next_power_of_two().max(1024);
         Self {
-            shape,
+            load: shape,
             arena,
-            sq: vec![Wqe::default(); (count * shape.depth) as usize],
-            ends: vec![End::default(); count as usize],
-            cq: vec![Cqe::default(); completions as usize],
+            sq: vec![EngineWqe::default(); (count * shape.depth) as usize],
+            queues: vec![EngineQueues::default(); count as usize],
+            cq: vec![EngineCqe::default(); completions as usize],
             cq_produced: 0,
             cq_consumed: 0,
             outgoing: VecDeque::new(),
@@ -112,15 +112,15 @@ impl Nic {
     }
 
     /// Returns the bytes of half a region, which include room for the GRH of a datagram.
-    pub(super) fn half(shape: &Shape) -> usize {
+    pub(super) fn half(shape: &EngineLoad) -> usize {
         (shape.size as usize + 40).next_multiple_of(LINE)
     }
 
     /// Prefetches the next WQE, the regions and the buffers of both ends.
     pub(super) fn prefetch(&self, end: u32) {
-        let shape = &self.shape;
+        let shape = &self.load;
         let half = Self::half(shape);
-        let posted = self.ends.get(end as usize).map_or(0, |e| e.posted);
+        let posted = self.queues.get(end as usize).map_or(0, |e| e.posted);
         let wqe = end * shape.depth + posted % shape.depth;
         prefetch::element(&self.sq, wqe as usize);
         prefetch::element(&self.arena.regions.0, end as usize);
@@ -251,14 +251,14 @@ pub(super) fn copy_apart(memory: &mut [u8], to: usize, from: usize, count: usize
     }
 }
 
-impl Host for EndHost<'_> {
+impl Host for EngineHost<'_> {
     fn fetch_send(
         &mut self,
         index: u32,
         out: &mut DecodedSendWqe,
         gather: &mut Gather,
     ) -> Result<(), WqeError> {
-        let shape = &self.nic.shape;
+        let shape = &self.nic.load;
         let at = self.end * shape.depth + index % shape.depth;
         let wqe = self.nic.sq[at as usize];
         out.wr_id = wqe.wr_id;
@@ -277,7 +277,7 @@ impl Host for EndHost<'_> {
         }
         if shape.qp_type == QpType::Ud {
             out.set_datagram(DatagramDest {
-                path: path(Side::A),
+                path: path(PairSide::A),
                 qpn: self.end ^ 1,
                 qkey: QKEY,
             });
@@ -291,7 +291,7 @@ impl Host for EndHost<'_> {
 
     fn take_recv(&mut self, wqe: &mut DecodedRecvWqe) -> RecvFetch {
         // The program always has a receive posted.
-        let end = &mut self.nic.ends[self.end as usize];
+        let end = &mut self.nic.queues[self.end as usize];
         wqe.index = end.recvs_taken;
         wqe.wr_id = end.recvs_taken.into();
         wqe.pd = PD;
@@ -335,7 +335,7 @@ impl Host for EndHost<'_> {
         let nic = &mut *self.nic;
         let recv = completion.is_recv();
         let at = nic.cq_produced as usize & (nic.cq.len() - 1);
-        nic.cq[at] = Cqe {
+        nic.cq[at] = EngineCqe {
             wr_id: completion.wr_id,
             qp: self.end,
             byte_len: completion.byte_len,

@@ -20,13 +20,13 @@ fn messages_complete() {
         let atomic = opcode == WqeOpcode::FetchAdd;
         for size in if atomic { [8, 8] } else { [8, 4096] } {
             for wire in [false, true] {
-                let shape = Shape {
+                let shape = EngineLoad {
                     wire,
                     pairs: 3,
                     both: true,
-                    ..Shape::new(qp_type, opcode, size).pipelined()
+                    ..EngineLoad::new(qp_type, opcode, size).pipelined()
                 };
-                let mut engine = Engine::new(shape);
+                let mut engine = BenchEngine::new(shape);
                 engine.run(2000);
                 assert!(engine.completed() >= 2000);
                 let receives = opcode == WqeOpcode::Send;
@@ -43,13 +43,13 @@ fn a_giant_message_does_not_delay_small_ones() {
         (false, sched::TURN_BYTES / 4096),
         (true, sched::TURN_PACKETS.into()),
     ] {
-        let shape = Shape {
+        let shape = EngineLoad {
             wire,
             pairs: 8,
             giant: true,
-            ..Shape::new(QpType::Rc, WqeOpcode::RdmaWrite, 8)
+            ..EngineLoad::new(QpType::Rc, WqeOpcode::RdmaWrite, 8)
         };
-        let mut engine = Engine::new(shape);
+        let mut engine = BenchEngine::new(shape);
         engine.run(700);
         // In turn, each queue pair sends, and gets its acknowledgement: at most two turns for each
         // of the 16 queue pairs.
@@ -64,9 +64,9 @@ fn a_giant_message_does_not_delay_small_ones() {
 
 #[test]
 fn bytes_are_copied() {
-    let shape = Shape::new(QpType::Rc, WqeOpcode::RdmaWrite, 100_000);
-    let mut engine = Engine::new(shape);
-    let half = Nic::half(&shape);
+    let shape = EngineLoad::new(QpType::Rc, WqeOpcode::RdmaWrite, 100_000);
+    let mut engine = BenchEngine::new(shape);
+    let half = EngineNic::half(&shape);
     engine.nic.arena.bytes[..100_000].fill(0x77);
     engine.run(1);
     assert!(engine.nic.arena.bytes[3 * half..][..100_000]

@@ -4,7 +4,7 @@
 //! because a fuzzer does not guess checksums. With none of the bits set, the frame is used
 //! unchanged.
 
-use super::Input;
+use super::FuzzInput;
 use std::convert::Infallible;
 use std::rc::Rc;
 use verbena_transport::packet::{Packet, Payload};
@@ -34,7 +34,7 @@ mod repair {
 }
 
 /// Applies the selected repairs to a frame.
-pub fn mend(bits: u8, bytes: &mut [u8]) {
+pub fn repair_frame(bits: u8, bytes: &mut [u8]) {
     let has = |bit| bits & bit != 0;
     let put = |bytes: &mut [u8], at: usize, value: &[u8]| {
         if let Some(place) = bytes.get_mut(at..at + value.len()) {
@@ -108,7 +108,7 @@ pub fn mend(bits: u8, bytes: &mut [u8]) {
 
 /// Runs a parser over the frame that an input encodes.
 fn with_frame(bytes: &[u8], run: impl FnOnce(&[u8])) {
-    let mut input = Input::new(bytes);
+    let mut input = FuzzInput::new(bytes);
     let bits = input.u8();
     let frame = input.rest();
     if bits == 0 || frame.len() > MAX_FRAME {
@@ -117,7 +117,7 @@ fn with_frame(bytes: &[u8], run: impl FnOnce(&[u8])) {
     let mut place = [0; MAX_FRAME];
     let place = &mut place[..frame.len()];
     place.copy_from_slice(frame);
-    mend(bits, place);
+    repair_frame(bits, place);
     run(place);
 }
 

@@ -14,16 +14,16 @@
 //! | `round_trip` | the same; the parsed frame is emitted and parsed again |
 //! | `operations` | a setup of queue pairs, and operations on them (see `operations/`) |
 
+pub mod adapter;
 pub mod frames;
 pub mod headers;
-pub mod node;
 pub mod operations;
 
 /// A target: a function of bytes.
-pub type Target = fn(&[u8]);
+pub type FuzzTarget = fn(&[u8]);
 
 /// Every target with its name.
-pub const TARGETS: [(&str, Target); 9] = [
+pub const TARGETS: [(&str, FuzzTarget); 9] = [
     ("ethernet", headers::ethernet),
     ("ipv4", headers::ipv4),
     ("ipv6", headers::ipv6),
@@ -37,9 +37,9 @@ pub const TARGETS: [(&str, Target); 9] = [
 
 /// Takes values from the front of an input. After the end of the input every value is 0.
 #[derive(Clone, Copy, Debug)]
-pub struct Input<'a>(&'a [u8]);
+pub struct FuzzInput<'a>(&'a [u8]);
 
-impl<'a> Input<'a> {
+impl<'a> FuzzInput<'a> {
     /// Returns an input with all its bytes.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self(bytes)
@@ -96,7 +96,7 @@ mod tests {
             .collect()
     }
 
-    fn each(folder: &str, run: impl Fn(&str, Target, &str, Vec<u8>)) {
+    fn each(folder: &str, run: impl Fn(&str, FuzzTarget, &str, Vec<u8>)) {
         let fuzz = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz");
         for (name, target) in TARGETS {
             if folder == "corpus" {

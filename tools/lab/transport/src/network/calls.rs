@@ -2,13 +2,13 @@
 
 //! The calls of a queue pair, and the conditions that must hold after each.
 
-use super::air::What;
-use super::congestion::is_cnp;
-use super::cover::Topic;
-use super::end::extend;
-use super::lab::Call;
-use super::work::Fault;
-use super::Network;
+use super::cnp_model::is_cnp;
+use super::coverage::Topic;
+use super::event_queue::SimEvent;
+use super::model::QpCall;
+use super::qp_model::nearest_psn;
+use super::work::PlannedFault;
+use super::SimNetwork;
 use verbena_transport::host::{EventType, Syndrome};
 use verbena_transport::packet::{AethSyndrome, Packet, PacketKind};
 use verbena_transport::qp::timers::rnr_delay_ns;
@@ -26,21 +26,21 @@ pub fn same_packet(a: &Packet, b: &Packet) -> bool {
         && qkey(a) == qkey(b)
 }
 
-impl Network {
+impl SimNetwork {
     /// Hands a packet to a queue pair.
     pub(super) fn deliver(&mut self, me: usize, packet: Packet, op: Option<u32>) {
-        let lab = &mut self.lab;
-        lab.say(me, || {
+        let lab = &mut self.model;
+        lab.trace(me, || {
             format!("receives {}", super::observer::describe(&packet))
         });
-        let end = &mut lab.ends[me];
-        end.books.rx_packets += u64::from(packet.psns);
-        end.books.rx_bytes += u64::from(packet.payload.len());
+        let end = &mut lab.qps[me];
+        end.expected_counters.rx_packets += u64::from(packet.psns);
+        end.expected_counters.rx_bytes += u64::from(packet.payload.len());
         let alive = packet.payload.is_alive();
         if !alive {
-            lab.cover.count(Topic::Weather, 7, 0);
+            lab.coverage.count(Topic::Link, 7, 0);
         }
-        let end = &lab.ends[me];
+        let end = &lab.qps[me];
         let count = u64::from(packet.psns);
         let mut due = None;
         let call = if packet.kind.is_request() {
@@ -48,25 +48,25 @@ impl Network {
                 QpType::Rc => end.expected,
                 _ => end.next,
             };
-            let first = extend(near, packet.psn);
+            let first = nearest_psn(near, packet.psn);
             if alive {
                 due = self.expect_request(me, &packet, first, op);
             }
             let end = first + count;
-            Call::Request { first, end, op }
+            QpCall::Request { first, end, op }
         } else {
-            let last = extend(end.una, packet.psn) + count;
+            let last = nearest_psn(end.una_psn, packet.psn) + count;
             // An ACK does not make the requester go back, unless a READ or atomic before it should
             // have been answered.
             let ack = match packet.kind {
                 PacketKind::Ack(aeth) => matches!(aeth.syndrome, AethSyndrome::Ack { .. }),
                 kind => kind == PacketKind::Cnp,
             };
-            let end = &mut self.lab.ends[me];
-            end.sign |= !ack || end.reads > 0;
-            Call::Response { end: last }
+            let end = &mut self.model.qps[me];
+            end.has_retry_cause |= !ack || end.reads > 0;
+            QpCall::Response { end: last }
         };
-        self.lab.call = call;
+        self.model.call = call;
         let rnr = match packet.kind {
             PacketKind::Ack(aeth) => match aeth.syndrome {
                 AethSyndrome::Rnr { timer } => Some((packet.psn, timer)),
@@ -74,26 +74,26 @@ impl Network {
             },
             _ => None,
         };
-        let una = self.lab.ends[me].una;
+        let una = self.model.qps[me].una_psn;
         let last = packet.last;
-        let now = self.lab.now;
+        let now = self.model.now_ns;
         if !is_cnp(&packet) {
-            self.lab.beside_hands(me, &packet);
+            self.model.reference_packet(me, &packet);
         }
-        self.lab.expect_cnp(me, &packet);
-        self.qps[me].handle_packet(&mut self.lab.host(me), now, packet);
-        self.after_request(me, op, last, due);
-        self.after(me, false);
+        self.model.expect_cnp(me, &packet);
+        self.qps[me].handle_packet(&mut self.model.host(me), now, packet);
+        self.check_unreliable_message(me, op, last, due);
+        self.check_call(me, false);
         if let Some((psn, timer)) = rnr {
-            self.after_rnr(me, una, psn, timer);
+            self.record_rnr(me, una, psn, timer);
         }
         self.carry(me);
-        self.lab.after_marked(me);
-        if self.whim.chance(80) {
+        self.model.check_cnp_sent(me);
+        if self.machine_rng.chance(80) {
             self.poll(me);
         } else {
-            let at = now + self.whim.below(400);
-            self.air.at(at, What::Poll(me));
+            let at = now + self.machine_rng.below(400);
+            self.events.schedule(at, SimEvent::Poll(me));
         }
     }
 
@@ -106,8 +106,8 @@ impl Network {
         first: u64,
         op: Option<u32>,
     ) -> Option<u32> {
-        let lab = &mut self.lab;
-        let end = &mut lab.ends[me];
+        let lab = &mut self.model;
+        let end = &mut lab.qps[me];
         if !end.strict {
             return None;
         }
@@ -117,8 +117,8 @@ impl Network {
         let aborts = queue.shared && end.qp_type == QpType::Uc && packet.first;
         let held = end.held.filter(|_| !aborts);
         let ready = held.or(queue.posts.get(queue.taken).copied());
-        let ready = ready.filter(|_| !queue.dead);
-        let hears = end.hears() || end.state == QpState::Sqe;
+        let ready = ready.filter(|_| !queue.is_failed);
+        let hears = end.processes_requests() || end.state == QpState::Sqe;
         match end.qp_type {
             QpType::Rc => {
                 if first < end.expected {
@@ -138,7 +138,7 @@ impl Network {
                     }
                 } else if first == end.expected {
                     (end.gap, end.gap_nak) = (None, None);
-                } else if end.hears() {
+                } else if end.processes_requests() {
                     end.gap = Some(end.expected);
                 }
                 None
@@ -158,10 +158,12 @@ impl Network {
                 });
                 let fine = |recv: u32| {
                     let recv = &lab.recvs[recv as usize];
-                    recv.fault == Fault::None && !recv.vanishing && recv.capacity >= op.length
+                    recv.fault == PlannedFault::None
+                        && !recv.vanishing
+                        && recv.capacity >= op.length
                 };
                 let room = !op.takes_recv() || ready.is_some_and(fine);
-                let fine = whole && room && op.fault == Fault::None && !op.vanishing;
+                let fine = whole && room && op.fault == PlannedFault::None && !op.vanishing;
                 let begin = (first - op.first) as u32 * mtu;
                 fine.then_some(begin + packet.payload.len())
             }
@@ -172,21 +174,28 @@ impl Network {
                 let fine = |recv: u32| {
                     let recv = &lab.recvs[recv as usize];
                     let room = recv.capacity >= op.length + 40;
-                    recv.fault == Fault::None && !recv.vanishing && room
+                    recv.fault == PlannedFault::None && !recv.vanishing && room
                 };
-                let fine = ready.is_some_and(fine) && op.fault == Fault::None && !op.vanishing;
+                let fine =
+                    ready.is_some_and(fine) && op.fault == PlannedFault::None && !op.vanishing;
                 fine.then_some(op.length)
             }
         }
     }
 
     /// Checks that an unreliable message without a fault was executed.
-    fn after_request(&mut self, me: usize, op: Option<u32>, last: bool, due: Option<u32>) {
-        let end = &mut self.lab.ends[me];
+    fn check_unreliable_message(
+        &mut self,
+        me: usize,
+        op: Option<u32>,
+        last: bool,
+        due: Option<u32>,
+    ) {
+        let end = &mut self.model.qps[me];
         let Some(op) = op.filter(|_| end.strict && end.qp_type != QpType::Rc) else {
             return;
         };
-        let ours = &self.lab.ops[op as usize];
+        let ours = &self.model.ops[op as usize];
         if due.is_some() && last {
             assert_eq!(
                 end.received,
@@ -204,23 +213,30 @@ impl Network {
     }
 
     /// Notes that an RNR NAK for the oldest work request makes its sender wait.
-    fn after_rnr(&mut self, me: usize, una: u64, psn: u32, timer: u8) {
-        let now = self.lab.now;
-        let end = &mut self.lab.ends[me];
-        if !end.strict || end.una != extend(end.una, psn) || end.una >= end.hi {
+    fn record_rnr(&mut self, me: usize, una: u64, psn: u32, timer: u8) {
+        let now = self.model.now_ns;
+        let end = &mut self.model.qps[me];
+        if !end.strict
+            || end.una_psn != nearest_psn(end.una_psn, psn)
+            || end.una_psn >= end.sent_psn
+        {
             return;
         }
         if !matches!(end.state, QpState::Rts | QpState::Sqd) {
             return;
         }
-        if end.waits {
+        if end.is_rnr_waiting {
             // This is a copy of the RNR NAK for which the sender is waiting.
             return;
         }
-        end.waits = true;
-        end.rnr_seen = if end.una == una { end.rnr_seen + 1 } else { 1 };
-        end.rnr_until = now + rnr_delay_ns(timer);
-        end.progress_at = end.rnr_until;
+        end.is_rnr_waiting = true;
+        end.rnr_seen = if end.una_psn == una {
+            end.rnr_seen + 1
+        } else {
+            1
+        };
+        end.rnr_until_ns = now + rnr_delay_ns(timer);
+        end.progress_ns = end.rnr_until_ns;
         assert!(
             end.attr.rnr_retry == 7 || end.rnr_seen <= u32::from(end.attr.rnr_retry),
             "RNR NAK {} of {} is not the last",
@@ -231,26 +247,26 @@ impl Network {
 
     /// Polls a queue pair until it has nothing more to do.
     pub(super) fn poll(&mut self, me: usize) {
-        if self.lab.ends[me].frozen {
+        if self.model.qps[me].frozen {
             return;
         }
         for _ in 0..20_000 {
-            let end = &self.lab.ends[me];
+            let end = &self.model.qps[me];
             let mut budget: Budget = end.budget;
-            let now = self.lab.now;
-            self.lab.call = Call::Own;
-            let more = self.qps[me].poll(&mut self.lab.host(me), now, &mut budget);
-            self.after(me, false);
+            let now = self.model.now_ns;
+            self.model.call = QpCall::NoPacket;
+            let more = self.qps[me].poll(&mut self.model.host(me), now, &mut budget);
+            self.check_call(me, false);
             self.carry(me);
             self.check_left(me);
-            let upset = std::mem::take(&mut self.lab.ends[me].upset);
+            let upset = std::mem::take(&mut self.model.qps[me].is_disturbed_in_poll);
             if !more && !upset {
-                self.rest(me);
+                self.check_idle(me);
                 return;
             }
-            if self.whim.chance(10) {
-                let at = now + self.whim.below(300);
-                self.air.at(at, What::Poll(me));
+            if self.machine_rng.chance(10) {
+                let at = now + self.machine_rng.below(300);
+                self.events.schedule(at, SimEvent::Poll(me));
                 return;
             }
         }
@@ -259,15 +275,15 @@ impl Network {
 
     /// Checks that sends which an unreliable service reports as complete have left.
     fn check_left(&mut self, me: usize) {
-        let end = &mut self.lab.ends[me];
+        let end = &mut self.model.qps[me];
         if !end.strict || end.qp_type == QpType::Rc || end.failed_before {
             end.checked = end.done;
             return;
         }
         while end.checked < end.done {
-            let op = &self.lab.ops[end.sq[end.checked] as usize];
+            let op = &self.model.ops[end.sq[end.checked] as usize];
             let over_mtu = end.qp_type == QpType::Ud && op.length > end.attr.path_mtu;
-            let left = op.psns > 0 && end.hi >= op.end();
+            let left = op.psns > 0 && end.sent_psn >= op.end();
             assert!(
                 left || over_mtu || op.is_silent() || end.send_failed,
                 "complete, but not sent: {op:?}"
@@ -277,23 +293,23 @@ impl Network {
     }
 
     /// Checks a queue pair that has nothing more to do now.
-    fn rest(&mut self, me: usize) {
-        let (now, end) = (self.lab.now, &mut self.lab.ends[me]);
+    fn check_idle(&mut self, me: usize) {
+        let (now, end) = (self.model.now_ns, &mut self.model.qps[me]);
         end.again = None;
         let deadline = self.qps[me].next_deadline();
         // If no request is outstanding, the QP can only wait for the end of a pause.
-        let pauses = end.cnps.controls && end.is_modern() && deadline.is_some();
-        self.lab.beside_rests(me, pauses);
-        let end = &mut self.lab.ends[me];
+        let pauses = end.cnps.controls && end.recovers_early() && deadline.is_some();
+        self.model.reference_idle(me, pauses);
+        let end = &mut self.model.qps[me];
         if let Some(at) = deadline {
             assert!(at > now, "a deadline has passed and nothing happened");
-            if end.timer.is_none_or(|timer| timer > at) {
-                end.timer = Some(at);
-                self.air.at(at, What::Timer(me));
+            if end.timer_ns.is_none_or(|timer| timer > at) {
+                end.timer_ns = Some(at);
+                self.events.schedule(at, SimEvent::Timer(me));
             }
         }
-        let end = &self.lab.ends[me];
-        if end.qp_type == QpType::Rc && end.strict && end.hears() {
+        let end = &self.model.qps[me];
+        if end.qp_type == QpType::Rc && end.strict && end.processes_requests() {
             // IBTA 9.7.5.2: each gap is reported once, and none is left to the peer's timer.
             assert!(
                 end.gap.is_none_or(|gap| gap != end.expected
@@ -303,20 +319,20 @@ impl Network {
                 end.expected
             );
         }
-        let waits = end.hi > end.una && matches!(end.state, QpState::Rts | QpState::Sqd);
+        let waits = end.sent_psn > end.una_psn && matches!(end.state, QpState::Rts | QpState::Sqd);
         if end.qp_type == QpType::Rc && waits && end.strict {
-            if let Some(timeout) = end.timeout() {
+            if let Some(timeout) = end.timeout_ns() {
                 assert!(
                     deadline.is_some(),
                     "no deadline: the queue pair waits for ever"
                 );
                 // IBTA 9.7.6: the timer expires within four times its value.
                 let tries = u64::from(end.attr.retry_cnt) + 1;
-                let bound = end.progress_at + tries * 4 * timeout + 1_000_000;
+                let bound = end.progress_ns + tries * 4 * timeout + 1_000_000;
                 assert!(
                     now <= bound,
                     "nothing has happened since {}",
-                    end.progress_at
+                    end.progress_ns
                 );
             }
         }
@@ -324,114 +340,115 @@ impl Network {
 
     /// Handles a deadline that passes.
     pub(super) fn expire(&mut self, me: usize) {
-        let end = &mut self.lab.ends[me];
-        if end.timer.is_some_and(|timer| timer <= self.lab.now) {
-            end.timer = None;
+        let end = &mut self.model.qps[me];
+        if end.timer_ns.is_some_and(|timer| timer <= self.model.now_ns) {
+            end.timer_ns = None;
         }
         self.poll(me);
     }
 
     /// Moves a queue pair to a state.
     pub(super) fn modify(&mut self, me: usize, to: QpState, attr: &Attr) {
-        self.lab.say(me, || format!("is moved to {to:?}"));
-        self.lab.call = Call::Own;
-        let now = self.lab.now;
-        self.beside_modifies(me, to, attr);
-        let result = self.qps[me].handle_modify(&mut self.lab.host(me), now, to, attr);
+        self.model.trace(me, || format!("is moved to {to:?}"));
+        self.model.call = QpCall::NoPacket;
+        let now = self.model.now_ns;
+        self.reference_modify(me, to, attr);
+        let result = self.qps[me].handle_modify(&mut self.model.host(me), now, to, attr);
         assert_eq!(result, Ok(()), "to {to:?}");
-        self.after(me, true);
+        self.check_call(me, true);
         self.carry(me);
     }
 
     /// Informs a queue pair that receives were posted.
-    pub(super) fn tell_receives(&mut self, me: usize) {
-        if self.lab.ends[me].frozen {
+    pub(super) fn notify_receives_posted(&mut self, me: usize) {
+        if self.model.qps[me].frozen {
             return;
         }
-        self.lab.call = Call::Own;
-        let now = self.lab.now;
-        self.beside_posts_receives(me);
-        self.qps[me].handle_receives_posted(&mut self.lab.host(me), now);
-        self.after(me, false);
+        self.model.call = QpCall::NoPacket;
+        let now = self.model.now_ns;
+        self.reference_receives_posted(me);
+        self.qps[me].handle_receives_posted(&mut self.model.host(me), now);
+        self.check_call(me, false);
         self.carry(me);
     }
 
     /// Informs a queue pair that one of its queues died.
     pub(super) fn fail(&mut self, me: usize, cause: Syndrome) {
-        self.lab.say(me, || format!("fails: {cause:?}"));
-        self.lab.call = Call::Own;
+        self.model.trace(me, || format!("fails: {cause:?}"));
+        self.model.call = QpCall::NoPacket;
         let event = Some(EventType::QpFatal);
-        let now = self.lab.now;
-        self.beside_fails(me);
-        self.qps[me].handle_failure(&mut self.lab.host(me), now, event, cause);
-        self.after(me, true);
+        let now = self.model.now_ns;
+        self.reference_failure(me);
+        self.qps[me].handle_failure(&mut self.model.host(me), now, event, cause);
+        self.check_call(me, true);
         self.carry(me);
     }
 
     /// Informs a queue pair that the memory of a packet is gone.
     pub(super) fn source_fault(&mut self, me: usize, packet: &Packet, cause: Syndrome) {
-        self.lab.say(me, || format!("memory is gone: {cause:?}"));
-        self.lab.call = Call::Own;
-        let now = self.lab.now;
-        self.beside_loses(me, packet);
-        self.qps[me].handle_source_fault(&mut self.lab.host(me), now, packet, cause);
-        self.after(me, false);
-        self.lab.ends[me].upset = true;
-        self.lab.ends[me].sign = true;
-        let at = self.lab.now;
-        self.air.at(at, What::Poll(me));
+        self.model
+            .trace(me, || format!("memory is gone: {cause:?}"));
+        self.model.call = QpCall::NoPacket;
+        let now = self.model.now_ns;
+        self.reference_source_fault(me, packet);
+        self.qps[me].handle_source_fault(&mut self.model.host(me), now, packet, cause);
+        self.check_call(me, false);
+        self.model.qps[me].is_disturbed_in_poll = true;
+        self.model.qps[me].has_retry_cause = true;
+        let at = self.model.now_ns;
+        self.events.schedule(at, SimEvent::Poll(me));
     }
 
     /// Checks the conditions that must hold after each call. `asked` is true if the driver
     /// requested a change of state.
-    fn after(&mut self, me: usize, asked: bool) {
-        self.lab.beside_compares(me, &self.qps[me]);
+    fn check_call(&mut self, me: usize, asked: bool) {
+        self.model.compare_reference(me, &self.qps[me]);
         let snap = self.qps[me].snapshot();
-        let lab = &mut self.lab;
-        let before = lab.ends[me].state;
-        lab.ends[me].state = snap.state;
-        lab.ends[me].started |= snap.state == QpState::Rts;
+        let lab = &mut self.model;
+        let before = lab.qps[me].state;
+        lab.qps[me].state = snap.state;
+        lab.qps[me].started |= snap.state == QpState::Rts;
         if before != snap.state {
-            lab.say(me, || format!("was in {before:?}"));
+            lab.trace(me, || format!("was in {before:?}"));
         }
-        let end = &lab.ends[me];
+        let end = &lab.qps[me];
         let live = !matches!(snap.state, QpState::Reset | QpState::Init);
-        let same_life = lab.ends[end.peer].life == end.life;
+        let same_life = lab.qps[end.peer].life == end.life;
         if end.strict && end.qp_type == QpType::Rc && live && same_life {
-            let expected = extend(end.expected, snap.expected_psn);
+            let expected = nearest_psn(end.expected, snap.expected_psn);
             if expected != end.expected {
-                self.lab.after_execution(me, expected);
+                self.model.check_executed(me, expected);
             }
-            let end = &self.lab.ends[me];
+            let end = &self.model.qps[me];
             assert_eq!(
                 snap.msn,
                 (end.msn & 0xff_ffff) as u32,
                 "the number of messages is wrong"
             );
-            let una = extend(end.una, snap.una_psn);
-            if una != end.una && end.started {
-                self.after_progress(me, una);
+            let una = nearest_psn(end.una_psn, snap.una_psn);
+            if una != end.una_psn && end.started {
+                self.check_progress(me, una);
             }
         } else if end.strict && end.qp_type == QpType::Uc && live {
-            let una = extend(end.una, snap.una_psn);
-            lab.ends[me].una = una;
+            let una = nearest_psn(end.una_psn, snap.una_psn);
+            lab.qps[me].una_psn = una;
         }
         self.check_change(me, before, asked);
-        let lab = &mut self.lab;
-        let end = &mut lab.ends[me];
+        let lab = &mut self.model;
+        let end = &mut lab.qps[me];
         end.failed_before |= end.send_failed;
         end.received = 0;
         end.failures = 0;
         end.flushes = 0;
         end.events.clear();
-        lab.call = Call::Own;
+        lab.call = QpCall::NoPacket;
     }
 
     /// Advances the oldest unacknowledged PSN, and checks that the requester may do so.
-    fn after_progress(&mut self, me: usize, una: u64) {
-        let lab = &mut self.lab;
-        let end = &lab.ends[me];
-        let mut expected = lab.ends[end.peer].expected;
+    fn check_progress(&mut self, me: usize, una: u64) {
+        let lab = &mut self.model;
+        let end = &lab.qps[me];
+        let mut expected = lab.qps[end.peer].expected;
         if let Some(op) = lab.op_at(me, expected) {
             // The packets of a super-packet before the one for which the receive has no room count
             // as executed.
@@ -439,51 +456,51 @@ impl Network {
             expected = expected.max(op.first + u64::from(op.done / end.attr.path_mtu));
         }
         assert!(
-            end.una < una && una <= end.hi && una <= expected,
+            end.una_psn < una && una <= end.sent_psn && una <= expected,
             "{una:#x} counts as acknowledged, after {:#x}; the peer expects {expected:#x}",
-            end.una
+            end.una_psn
         );
         if let Some(op) = lab.op_at(me, una) {
             let op = &lab.ops[op as usize];
             let due = (una - op.first) * u64::from(end.attr.path_mtu);
             assert!(
-                !op.responds() || u64::from(op.got) == due,
+                !op.awaits_response() || u64::from(op.received) == due,
                 "more of a READ counts as done than has arrived: {op:?}"
             );
         }
-        let (now, mut psn, mut back) = (lab.now, end.una, 0);
+        let (now, mut psn, mut back) = (lab.now_ns, end.una_psn, 0);
         while psn < una {
             let op = lab.op_at(me, psn).expect("acknowledged, but never sent");
             let op = &lab.ops[op as usize];
             psn = op.message_at(psn).1;
-            if op.responds() && psn <= una {
-                let whole = psn < op.end() || op.got == op.returns();
+            if op.awaits_response() && psn <= una {
+                let whole = psn < op.end() || op.received == op.response_length();
                 assert!(whole, "complete before all data arrived: {op:?}");
                 back += 1;
             }
         }
-        let end = &mut lab.ends[me];
+        let end = &mut lab.qps[me];
         end.reads -= back;
-        end.una = una;
+        end.una_psn = una;
         // An acknowledgement that goes no further than the retransmission shows that the packets
         // after it are missing.
-        end.sign |= end.is_modern() && una == end.again_to;
+        end.has_retry_cause |= end.recovers_early() && una == end.again_to;
         end.is_probe = false;
-        end.twice = None;
-        end.rounds = 0;
+        end.second_retransmit = None;
+        end.go_backs = 0;
         end.rnr_seen = 0;
         // Progress ends the wait for a receive.
-        end.rnr_until = 0;
-        end.waits = false;
+        end.rnr_until_ns = 0;
+        end.is_rnr_waiting = false;
         end.thawed = false;
-        end.progress_at = now;
+        end.progress_ns = now;
     }
 
     /// Checks that the state was allowed to change, and that events and flushes agree with it.
     fn check_change(&mut self, me: usize, before: QpState, asked: bool) {
-        let lab = &mut self.lab;
-        let half = lab.op_at(me, lab.ends[me].hi).is_some();
-        let end = &mut lab.ends[me];
+        let lab = &mut self.model;
+        let half = lab.op_at(me, lab.qps[me].sent_psn).is_some();
+        let end = &mut lab.qps[me];
         let state = end.state;
         assert!(
             end.flushes == 0
@@ -506,7 +523,7 @@ impl Network {
                         end.drain && state == QpState::Sqd,
                         "SQ_DRAINED in {state:?}"
                     );
-                    let all = end.hi == end.una && !half || end.qp_type != QpType::Rc;
+                    let all = end.sent_psn == end.una_psn && !half || end.qp_type != QpType::Rc;
                     assert!(all || !end.strict, "SQ_DRAINED too early");
                     end.drain = false;
                 }
@@ -530,13 +547,13 @@ impl Network {
         }
         match state {
             QpState::Err => {
-                let dead = lab.queues[end.queue].dead;
+                let dead = lab.queues[end.queue].is_failed;
                 assert!(
                     asked || errors > 0 || end.failures > 0 || dead,
                     "to ERR without a reason"
                 );
                 end.last_wqe = true;
-                end.rnr_until = 0;
+                end.rnr_until_ns = 0;
             }
             QpState::Sqe => {
                 assert!(
@@ -546,11 +563,15 @@ impl Network {
             }
             _ => assert!(asked, "from {before:?} to {state:?} without a cause"),
         }
-        let (hears, peer, is_ud) = (end.hears(), end.peer, end.qp_type == QpType::Ud);
+        let (hears, peer, is_ud) = (
+            end.processes_requests(),
+            end.peer,
+            end.qp_type == QpType::Ud,
+        );
         end.disturbed |= !hears;
         if !hears && !is_ud {
-            lab.ends[peer].alone = true;
-            lab.ends[peer].disturbed = true;
+            lab.qps[peer].may_exhaust_retries = true;
+            lab.qps[peer].disturbed = true;
         }
     }
 }

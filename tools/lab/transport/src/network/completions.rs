@@ -3,22 +3,22 @@
 //! The receives that a queue pair takes, and its completions. Each is judged at once: a request
 //! must need the receive, and a work request must be allowed to complete now and with this status.
 
-use super::cover::Topic;
-use super::lab::{Call, Lab};
-use super::work::{Fault, Op};
+use super::coverage::Topic;
+use super::model::{NetworkModel, QpCall};
+use super::work::{PlannedFault, SendModel};
 use verbena_transport::host::{
     DecodedRecvWqe, RecvFetch, Syndrome, WcOpcode, WcStatus, WorkCompletion, WqeOpcode,
 };
 use verbena_transport::QpType;
 
-impl Lab {
+impl NetworkModel {
     /// Takes a receive from the queue.
     pub(super) fn take_recv(&mut self, me: usize, wqe: &mut DecodedRecvWqe) -> RecvFetch {
         assert!(wqe.sges.is_empty());
-        let end = &mut self.ends[me];
+        let end = &mut self.qps[me];
         assert!(end.held.is_none(), "a receive is taken twice");
         let queue = &mut self.queues[end.queue];
-        if queue.dead {
+        if queue.is_failed {
             return RecvFetch::QueueError(Syndrome::SrqUnreadable);
         }
         let Some(recv) = queue.posts.get(queue.taken).copied() else {
@@ -34,7 +34,7 @@ impl Lab {
         let result = post
             .malformed
             .map_or(RecvFetch::Taken, RecvFetch::Malformed);
-        if self.call != Call::Own && self.ends[me].strict {
+        if self.call != QpCall::NoPacket && self.qps[me].strict {
             let (op, _) = self.cursor(me);
             let op = &mut self.ops[op as usize];
             assert!(op.takes_recv(), "a receive is taken for {op:?}");
@@ -47,18 +47,18 @@ impl Lab {
     pub(super) fn complete(&mut self, me: usize, c: &WorkCompletion) {
         let success = c.status == WcStatus::Success;
         assert_eq!(c.syndrome.is_none(), success, "{c:?}");
-        self.say(me, || format!("completion {c:?}"));
-        self.cover
+        self.trace(me, || format!("completion {c:?}"));
+        self.coverage
             .count(Topic::Completion, c.opcode as u8, c.status as u8);
-        let books = &mut self.ends[me].books;
+        let books = &mut self.qps[me].expected_counters;
         if c.status == WcStatus::WrFlushErr {
             books.flushed += 1;
-            self.ends[me].flushes += 1;
+            self.qps[me].flushes += 1;
         } else {
             books.completed += 1;
-            self.ends[me].failures += u32::from(!success);
+            self.qps[me].failures += u32::from(!success);
         }
-        let digest = &mut self.ends[me].digest[usize::from(c.is_recv())];
+        let digest = &mut self.qps[me].digest[usize::from(c.is_recv())];
         *digest = (digest.rotate_left(7) ^ u64::from(c.byte_len) ^ c.wr_id << 20)
             .wrapping_mul(0x9e37_79b9_7f4a_7c15);
         if c.is_recv() {
@@ -71,18 +71,18 @@ impl Lab {
     /// Checks that the receive which was taken completes by the message that is in progress in the
     /// model.
     fn complete_recv(&mut self, me: usize, c: &WorkCompletion) {
-        let held = self.ends[me]
+        let held = self.qps[me]
             .held
             .take()
             .expect("a receive completes that was not taken");
         let recv = &mut self.recvs[held as usize];
         assert_eq!((c.wr_id, c.wqe_index), (recv.wr_id, recv.index));
-        assert!(!recv.over, "a receive completes twice");
-        recv.over = true;
+        assert!(!recv.is_complete, "a receive completes twice");
+        recv.is_complete = true;
         let (fault, capacity, vanishing) = (recv.fault, recv.capacity, recv.vanishing);
         let keys: Vec<u32> = recv.sges.iter().map(|sge| sge.lkey).collect();
-        self.ends[me].received += u32::from(c.status != WcStatus::RemAbortErr);
-        self.cover
+        self.qps[me].received += u32::from(c.status != WcStatus::RemAbortErr);
+        self.coverage
             .count(Topic::Receive, fault as u8, c.status as u8);
         for key in keys {
             self.memory.check_region(key, "a receive");
@@ -91,24 +91,24 @@ impl Lab {
             return;
         }
         if c.status != WcStatus::Success {
-            self.ends[me].blamed += 1;
+            self.qps[me].blamed += 1;
         }
-        if !self.ends[me].strict {
+        if !self.qps[me].strict {
             return;
         }
-        let is_ud = self.ends[me].qp_type == QpType::Ud;
+        let is_ud = self.qps[me].qp_type == QpType::Ud;
         let room = if is_ud { 40 } else { 0 };
         if c.status == WcStatus::RemAbortErr {
-            let shared = self.queues[self.ends[me].queue].shared;
+            let shared = self.queues[self.qps[me].queue].shared;
             assert!(
-                shared && self.ends[me].qp_type == QpType::Uc,
+                shared && self.qps[me].qp_type == QpType::Uc,
                 "only a UC queue pair on an SRQ aborts"
             );
             return;
         }
-        let (index, done) = if self.call == Call::Own {
+        let (index, done) = if self.call == QpCall::NoPacket {
             // The refusal had to wait for READ responses.
-            let peer = &self.ends[self.ends[me].peer];
+            let peer = &self.qps[self.qps[me].peer];
             let took = |op: &&u32| self.ops[**op as usize].recv == Some(held);
             let op = peer.sq.iter().rev().find(took).copied();
             assert!(
@@ -128,11 +128,11 @@ impl Lab {
                     WcOpcode::RecvRdmaWithImm
                 };
                 let source = c.source.map(|source| source.qpn);
-                let qpn = is_ud.then(|| self.ends[op.qp].qpn);
+                let qpn = is_ud.then(|| self.qps[op.qp].qpn);
                 assert!(
                     op.takes_recv()
                         && !op.executed
-                        && op.fault != Fault::Qkey
+                        && op.fault != PlannedFault::Qkey
                         && (is_ud || done == op.length)
                         && c.byte_len == op.length + room
                         && c.opcode == opcode
@@ -147,20 +147,20 @@ impl Lab {
                 op.is_send() && op.length + room <= capacity || !op.is_send()
             }
             WcStatus::LocLenErr => op.is_send() && op.length + room > capacity,
-            WcStatus::LocProtErr => fault == Fault::RecvKey || vanishing,
-            WcStatus::LocQpOpErr => fault == Fault::RecvMalformed,
+            WcStatus::LocProtErr => fault == PlannedFault::RecvKey || vanishing,
+            WcStatus::LocQpOpErr => fault == PlannedFault::RecvMalformed,
             WcStatus::LocAccessErr => {
                 op.wqe.opcode == WqeOpcode::RdmaWriteImm
                     && (op.fault.is_remote_access() || op.vanishing)
             }
-            WcStatus::MwBindErr => op.fault == Fault::RemoteInvalidate,
+            WcStatus::MwBindErr => op.fault == PlannedFault::RemoteInvalidate,
             _ => false,
         };
         assert!(
             allowed,
             "a receive ({fault:?}) completes as {c:?} by {op:?}"
         );
-        if self.ends[me].qp_type == QpType::Rc {
+        if self.qps[me].qp_type == QpType::Rc {
             let op = &mut self.ops[index as usize];
             op.executed = success_of(c.status);
         }
@@ -169,29 +169,33 @@ impl Lab {
     /// Completes a work request, and without completions all unsignaled ones before it.
     fn complete_send(&mut self, me: usize, c: &WorkCompletion) {
         let index = c.wqe_index as usize;
-        let (done, strict) = (self.ends[me].done, self.ends[me].strict);
+        let (done, strict) = (self.qps[me].done, self.qps[me].strict);
         assert!(
             index >= done,
             "a send completes twice or out of order: {c:?}"
         );
         assert!(
-            index < self.ends[me].sq.len(),
+            index < self.qps[me].sq.len(),
             "{c:?}: no work request was posted there"
         );
         let flushed = c.status == WcStatus::WrFlushErr;
         for at in done..=index {
-            let number = self.ends[me].sq[at];
+            let number = self.qps[me].sq[at];
             let op = &mut self.ops[number as usize];
             let last = at == index;
-            assert!(!op.over, "completed twice: {op:?}");
+            assert!(!op.is_complete, "completed twice: {op:?}");
             if last {
                 assert_eq!(c.wr_id, op.wqe.wr_id);
             } else {
                 assert!(!op.wqe.signaled, "{c:?}: no completion for {op:?}");
             }
-            op.over = true;
-            let (silent, responds, length, got) =
-                (op.is_silent(), op.responds(), op.returns(), op.got);
+            op.is_complete = true;
+            let (silent, responds, length, got) = (
+                op.is_silent(),
+                op.awaits_response(),
+                op.response_length(),
+                op.received,
+            );
             if strict && (!last || c.status == WcStatus::Success) {
                 self.check_finished(me, number);
                 if responds {
@@ -201,7 +205,7 @@ impl Lab {
             if last && strict && !flushed {
                 self.check_status(me, number, c.status);
             }
-            if !silent && self.ops[number as usize].responds() {
+            if !silent && self.ops[number as usize].awaits_response() {
                 let keys: Vec<u32> = self.ops[number as usize]
                     .sges
                     .iter()
@@ -212,38 +216,38 @@ impl Lab {
                 }
             }
         }
-        let op = &self.ops[self.ends[me].sq[index] as usize];
-        self.cover
+        let op = &self.ops[self.qps[me].sq[index] as usize];
+        self.coverage
             .count(Topic::Send, op.wqe.opcode as u8, c.status as u8);
-        self.cover
+        self.coverage
             .count(Topic::Fault, op.fault as u8, c.status as u8);
         if c.status == WcStatus::Success {
             assert!(
                 op.wqe.signaled,
                 "an unsignaled send has a completion: {op:?}"
             );
-            if op.responds() {
+            if op.awaits_response() {
                 assert_eq!(c.byte_len, op.length);
             }
         }
-        let end = &mut self.ends[me];
+        let end = &mut self.qps[me];
         assert!(
             !end.send_failed || flushed,
             "after an error all sends flush: {c:?}"
         );
         end.send_failed |= c.status != WcStatus::Success;
         end.done = index + 1;
-        end.progress_at = self.now.max(end.rnr_until);
+        end.progress_ns = self.now_ns.max(end.rnr_until_ns);
     }
 
     /// Checks that a work request which is reported as done is really done.
     fn check_finished(&self, me: usize, op: u32) {
-        let (end, op) = (&self.ends[me], &self.ops[op as usize]);
+        let (end, op) = (&self.qps[me], &self.ops[op as usize]);
         if op.is_silent() || end.qp_type != QpType::Rc {
             return;
         }
         assert!(op.psns > 0, "complete, but it was never sent: {op:?}");
-        let peer = &self.ends[end.peer];
+        let peer = &self.qps[end.peer];
         if peer.life != end.life {
             return;
         }
@@ -255,24 +259,26 @@ impl Lab {
     }
 
     /// Returns the fault of a receive if the work request notices it.
-    fn bite(&self, op: &Op, recv: u32) -> Fault {
+    fn noticed_fault(&self, op: &SendModel, recv: u32) -> PlannedFault {
         let recv = &self.recvs[recv as usize];
         let notices = match recv.fault {
-            Fault::RecvShort => op.is_send() && op.length > recv.capacity,
-            Fault::RecvKey => op.is_send() && op.length > 0,
+            PlannedFault::RecvShort => op.is_send() && op.length > recv.capacity,
+            PlannedFault::RecvKey => op.is_send() && op.length > 0,
             _ => true,
         };
         if notices {
             recv.fault
         } else {
-            Fault::None
+            PlannedFault::None
         }
     }
 
     /// Checks that a work request may end with this status.
     fn check_status(&mut self, me: usize, number: u32, status: WcStatus) {
-        let (end, op) = (&self.ends[me], &self.ops[number as usize]);
-        let of_recv = op.recv.map_or(Fault::None, |r| self.bite(op, r));
+        let (end, op) = (&self.qps[me], &self.ops[number as usize]);
+        let of_recv = op
+            .recv
+            .map_or(PlannedFault::None, |r| self.noticed_fault(op, r));
         let planned = if op.fault.is_local() || op.fault.is_remote() {
             op.fault.status()
         } else {
@@ -283,11 +289,11 @@ impl Lab {
             WcStatus::RetryExcErr => {
                 let least = u32::from(end.attr.retry_cnt);
                 assert!(
-                    end.rounds >= least,
+                    end.go_backs >= least,
                     "retries are exceeded after {} rounds of {least}: {op:?}",
-                    end.rounds
+                    end.go_backs
                 );
-                end.alone
+                end.may_exhaust_retries
             }
             WcStatus::RnrRetryExcErr => {
                 let most = u32::from(end.attr.rnr_retry);
@@ -295,9 +301,9 @@ impl Lab {
             }
             WcStatus::LocProtErr | WcStatus::RemAccessErr if op.vanishing => true,
             WcStatus::RemOpErr if recv_vanishes => true,
-            WcStatus::RemOpErr if self.queues[self.ends[end.peer].queue].dead => true,
+            WcStatus::RemOpErr if self.queues[self.qps[end.peer].queue].is_failed => true,
             WcStatus::Success if end.qp_type != QpType::Rc => !op.fault.is_local(),
-            _ => status == planned || of_recv != Fault::None && status == of_recv.status(),
+            _ => status == planned || of_recv != PlannedFault::None && status == of_recv.status(),
         };
         assert!(
             allowed,

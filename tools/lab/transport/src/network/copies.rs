@@ -4,15 +4,15 @@
 //! the bytes must be those of the message in progress at this place, and the owner of the buffer
 //! must still be outstanding.
 
-use super::lab::{Call, Lab};
-use super::memory::{pattern, Owner};
+use super::memory::{pattern, RegionOwner};
+use super::model::{NetworkModel, QpCall};
 use crate::arena::parts;
 use verbena_transport::host::{
     AtomicOp, CopyFault, CopySource, CopyTarget, KeyUse, Sge, Syndrome, WqeOpcode,
 };
 use verbena_transport::QpType;
 
-impl Lab {
+impl NetworkModel {
     /// Copies bytes, and compares the result with the model.
     pub(super) fn copy(
         &mut self,
@@ -27,7 +27,7 @@ impl Lab {
                 .map_err(CopyFault::Target)
         });
         if result.is_ok() {
-            self.beside_copies(me, &target, bytes.len() as u32);
+            self.reference_copy(me, &target, bytes.len() as u32);
             let known = self.expect_copy(me, &target, &bytes);
             if let CopyTarget::Buffer(buffer) = &mut target {
                 buffer.copy_from_slice(&bytes);
@@ -57,11 +57,11 @@ impl Lab {
     ) -> Result<u64, Syndrome> {
         let at = self.memory.arena.regions.find(key)?;
         let before = self.memory.arena.atomic(at, op);
-        self.beside_atomic(me, key, op, before);
-        if self.ends[me].strict {
+        self.reference_atomic(me, key, op, before);
+        if self.qps[me].strict {
             let (index, _) = self.cursor(me);
-            let peer = self.ends[me].peer;
-            let (addr, rkey, value) = self.ends[peer].word;
+            let peer = self.qps[me].peer;
+            let (addr, rkey, value) = self.qps[peer].word;
             let ours = &mut self.ops[index as usize];
             assert!(
                 ours.is_atomic() && !ours.executed && (key.addr, key.key) == (addr, rkey),
@@ -75,12 +75,12 @@ impl Lab {
                 _ if value == wqe.compare_add => wqe.swap,
                 _ => value,
             };
-            self.ends[peer].word.2 = next;
+            self.qps[peer].word.2 = next;
             self.memory.expect(addr, &next.to_ne_bytes());
             assert_eq!(before, value, "an atomic has a wrong result");
         }
         let place = at..at + 8;
-        if self.ends[me].strict {
+        if self.qps[me].strict {
             self.memory.check(place, "an atomic");
         } else {
             self.memory.accept(place);
@@ -90,8 +90,8 @@ impl Lab {
 
     /// Invalidates a key for a work request, or for a message that asks for it (`remote`).
     pub(super) fn invalidate(&mut self, me: usize, key: u32, remote: bool) -> Result<(), Syndrome> {
-        self.beside_invalidates(me, key, remote);
-        if remote && self.ends[me].strict {
+        self.reference_invalidate(me, key, remote);
+        if remote && self.qps[me].strict {
             let (op, done) = self.cursor(me);
             let op = &self.ops[op as usize];
             assert!(
@@ -108,22 +108,22 @@ impl Lab {
     /// Enters the bytes that a copy has to bring, and their place, into the model. Returns false if
     /// the model does not know them.
     fn expect_copy(&mut self, me: usize, target: &CopyTarget<'_>, bytes: &[u8]) -> bool {
-        if !self.ends[me].strict {
+        if !self.qps[me].strict {
             return false;
         }
         let length = bytes.len() as u32;
         match (self.call, target) {
             (_, CopyTarget::Buffer(_)) => false,
-            (Call::Response { end }, CopyTarget::Scatter { sges, offset, .. }) => {
+            (QpCall::Response { end }, CopyTarget::Scatter { sges, offset, .. }) => {
                 let op = self.op_at(me, end - 1);
                 let op = op.expect("a response without a request is copied");
                 let op = &mut self.ops[op as usize];
                 assert!(
-                    !op.over && op.sges == *sges && op.got == *offset,
+                    !op.is_complete && op.sges == *sges && op.received == *offset,
                     "a response is copied to a wrong place: offset {offset}, {op:?}"
                 );
-                op.got += length;
-                let (base, got, value) = (op.base, op.got, op.value);
+                op.received += length;
+                let (base, got, value) = (op.base, op.received, op.value);
                 let (atomic, model) = (op.is_atomic(), &mut self.memory);
                 assert!(got <= op.length, "a response is longer than its READ");
                 parts(sges, *offset, length, |sge, at| {
@@ -136,14 +136,14 @@ impl Lab {
                 });
                 true
             }
-            (Call::Request { .. }, CopyTarget::Scatter { sges, offset, .. }) => {
-                let held = self.ends[me].held.expect("no receive was taken");
+            (QpCall::Request { .. }, CopyTarget::Scatter { sges, offset, .. }) => {
+                let held = self.qps[me].held.expect("no receive was taken");
                 assert!(
                     self.recvs[held as usize].sges == *sges,
                     "a message goes to another receive than the one taken"
                 );
                 let (op, done) = self.cursor(me);
-                let is_ud = self.ends[me].qp_type == QpType::Ud;
+                let is_ud = self.qps[me].qp_type == QpType::Ud;
                 if is_ud && *offset == 0 {
                     assert_eq!(length, 40, "a GRH has 40 bytes");
                     self.check_grh(op, bytes);
@@ -166,11 +166,11 @@ impl Lab {
                 self.advance(me, length);
                 true
             }
-            (Call::Request { .. }, CopyTarget::Region { key, addr, .. }) => {
+            (QpCall::Request { .. }, CopyTarget::Region { key, addr, .. }) => {
                 let (op, done) = self.cursor(me);
                 let op = &self.ops[op as usize];
                 assert!(
-                    !op.is_send() && op.brings() && op.wqe.rkey == *key,
+                    !op.is_send() && op.sends_payload() && op.wqe.rkey == *key,
                     "memory is written for {op:?}"
                 );
                 assert!(
@@ -185,8 +185,8 @@ impl Lab {
                 self.advance(me, length);
                 true
             }
-            (Call::Own, _) => panic!("memory is written without a packet"),
-            (Call::Response { .. }, CopyTarget::Region { .. }) => {
+            (QpCall::NoPacket, _) => panic!("memory is written without a packet"),
+            (QpCall::Response { .. }, CopyTarget::Region { .. }) => {
                 panic!("a response writes to remote memory")
             }
         }
@@ -209,10 +209,10 @@ impl Lab {
     /// Notes `length` more bytes of the message in progress.
     fn advance(&mut self, me: usize, length: u32) {
         let (op, _) = self.cursor(me);
-        if self.ends[me].qp_type == QpType::Rc {
+        if self.qps[me].qp_type == QpType::Rc {
             let op = &mut self.ops[op as usize];
             op.done += length;
-        } else if let Some((_, done)) = &mut self.ends[me].message {
+        } else if let Some((_, done)) = &mut self.qps[me].message {
             *done += length;
         }
     }
@@ -223,16 +223,16 @@ impl Lab {
             return;
         };
         match owner {
-            Owner::Op(op) => assert!(
-                !self.ops[op as usize].over,
+            RegionOwner::Op(op) => assert!(
+                !self.ops[op as usize].is_complete,
                 "a buffer is touched whose work request is complete: {:?}",
                 self.ops[op as usize]
             ),
-            Owner::Recv(recv) => assert!(
-                self.ends[me].held == Some(recv) && !self.recvs[recv as usize].over,
+            RegionOwner::Recv(recv) => assert!(
+                self.qps[me].held == Some(recv) && !self.recvs[recv as usize].is_complete,
                 "a buffer is touched whose receive is not under way"
             ),
-            Owner::Remote => {}
+            RegionOwner::Remote => {}
         }
     }
 
@@ -257,7 +257,7 @@ impl Lab {
         } = source
         {
             parts(sges, *offset, *length, |sge, _| {
-                if let Some(Owner::Op(_)) = self.memory.owner(sge.lkey) {
+                if let Some(RegionOwner::Op(_)) = self.memory.owner(sge.lkey) {
                     self.check_owner(me, &sge);
                 }
             });

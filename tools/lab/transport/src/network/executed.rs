@@ -4,30 +4,30 @@
 //! kept: each must be executed as far as the responder reports. Also the responses that a requester
 //! had kept.
 
-use super::end::extend;
-use super::lab::{Call, Lab};
-use super::work::Fault;
+use super::model::{NetworkModel, QpCall};
+use super::qp_model::nearest_psn;
+use super::work::PlannedFault;
 use verbena_transport::packet::Packet;
 use verbena_transport::QpType;
 
-impl Lab {
+impl NetworkModel {
     /// Handles a kept packet that the engine executes in the call of another packet. The other
     /// packet must be executed, with no gap between the two.
-    pub(super) fn goes_on(&mut self, me: usize, packet: &Packet) {
-        self.say(me, || {
+    pub(super) fn on_reassembled(&mut self, me: usize, packet: &Packet) {
+        self.trace(me, || {
             format!("goes on with {}", super::observer::describe(packet))
         });
-        self.beside_goes_on(me, packet);
-        let end = &self.ends[me];
+        self.reference_reassembled(me, packet);
+        let end = &self.qps[me];
         if !packet.kind.is_request() {
             assert!(!end.attr.local_peer, "{:?} keeps responses", end.qp_type);
-            let end = extend(end.una, packet.psn) + u64::from(packet.psns);
-            self.call = Call::Response { end };
+            let end = nearest_psn(end.una_psn, packet.psn) + u64::from(packet.psns);
+            self.call = QpCall::Response { end };
             return;
         }
-        let first = extend(end.expected, packet.psn);
+        let first = nearest_psn(end.expected, packet.psn);
         let last = first + u64::from(packet.psns);
-        let same_life = self.ends[end.peer].life == end.life;
+        let same_life = self.qps[end.peer].life == end.life;
         assert!(
             end.qp_type == QpType::Rc && !end.attr.local_peer,
             "{:?} keeps requests",
@@ -35,11 +35,11 @@ impl Lab {
         );
         if end.strict && same_life {
             if first != end.expected {
-                self.after_execution(me, first);
+                self.check_executed(me, first);
             }
-            self.ends[me].received = 0;
+            self.qps[me].received = 0;
         }
-        self.call = Call::Request {
+        self.call = QpCall::Request {
             first,
             end: last,
             op: None,
@@ -47,11 +47,11 @@ impl Lab {
     }
 
     /// Checks the requests between the old and the new expected PSN of a responder.
-    pub(super) fn after_execution(&mut self, me: usize, to: u64) {
+    pub(super) fn check_executed(&mut self, me: usize, to: u64) {
         let lab = self;
-        let end = &lab.ends[me];
+        let end = &lab.qps[me];
         let (from, peer, mtu) = (end.expected, end.peer, end.attr.path_mtu);
-        let Call::Request {
+        let QpCall::Request {
             first, end: last, ..
         } = lab.call
         else {
@@ -62,7 +62,9 @@ impl Lab {
             "{from:#x} was expected, {first:#x}..{last:#x} came, {to:#x} is expected"
         );
         let reaches = match lab.op_at(peer, from) {
-            Some(op) if lab.ops[op as usize].responds() => lab.ops[op as usize].message_at(from).1,
+            Some(op) if lab.ops[op as usize].awaits_response() => {
+                lab.ops[op as usize].message_at(from).1
+            }
             _ => last,
         };
         assert!(
@@ -75,9 +77,12 @@ impl Lab {
             let op = lab.op_at(peer, psn).expect("just executed");
             let op = &lab.ops[op as usize];
             psn = op.end();
-            if op.responds() {
+            if op.awaits_response() {
                 assert!(!op.is_atomic() || op.executed, "not executed: {op:?}");
-                assert!(!op.brings() || op.done == op.length, "not written: {op:?}");
+                assert!(
+                    !op.sends_payload() || op.done == op.length,
+                    "not written: {op:?}"
+                );
                 continue;
             }
             let due = ((to.min(psn) - op.first) * u64::from(mtu)).min(u64::from(op.length));
@@ -86,7 +91,7 @@ impl Lab {
                 due,
                 "not executed as far as the expected PSN says: {op:?}"
             );
-            if psn <= to && op.takes_recv() && op.fault != Fault::RemoteInvalidate {
+            if psn <= to && op.takes_recv() && op.fault != PlannedFault::RemoteInvalidate {
                 assert!(op.executed, "its receive is not complete: {op:?}");
             }
         }

@@ -3,49 +3,49 @@
 //! The conditions that must hold when no event is left, and after all queue pairs were moved to
 //! ERR.
 
-use super::air::What;
-use super::cover::Topic;
-use super::{Climate, Network};
+use super::coverage::Topic;
+use super::event_queue::SimEvent;
+use super::{Scenario, SimNetwork};
 use std::rc::Rc;
 use verbena_transport::host::WqeOpcode;
 use verbena_transport::{QpState, QpType};
 
-impl Network {
+impl SimNetwork {
     /// Checks the final state, moves everything to ERR, and checks again.
     pub(super) fn finish(&mut self) {
         for me in 0..self.qps.len() {
             self.check_quiet(me);
         }
-        self.lab.memory.check_all();
+        self.model.memory.check_all();
         for me in 0..self.qps.len() {
-            self.lab.ends[me].frozen = false;
-            if self.lab.ends[me].state != QpState::Reset {
-                let attr = self.lab.ends[me].attr;
+            self.model.qps[me].frozen = false;
+            if self.model.qps[me].state != QpState::Reset {
+                let attr = self.model.qps[me].attr;
                 self.modify(me, QpState::Err, &attr);
-                let at = self.lab.now;
-                self.air.at(at, What::Poll(me));
+                let at = self.model.now_ns;
+                self.events.schedule(at, SimEvent::Poll(me));
             }
         }
-        self.go();
+        self.run_events();
         self.check_samples();
         for me in 0..self.qps.len() {
             self.check_over(me);
         }
-        self.lab.memory.check_all();
+        self.model.memory.check_all();
     }
 
     /// Checks after the end of packets and work requests that the data of each is dead, and that
     /// only the queue pair that lent it may still hold it, for the next work request.
     fn check_samples(&mut self) {
         for sample in &self.samples {
-            if let Some(op) = self.lab.ops.get(sample.op as usize) {
-                assert!(op.over || !op.wqe.signaled, "{op:?}");
+            if let Some(op) = self.model.ops.get(sample.op as usize) {
+                assert!(op.is_complete || !op.wqe.signaled, "{op:?}");
                 assert!(
                     !sample.gather.is_alive(),
                     "the buffers of a finished work request can be read: {op:?}"
                 );
             }
-            let same = |other: &&super::Sample| Rc::ptr_eq(&other.gather, &sample.gather);
+            let same = |other: &&super::PayloadSample| Rc::ptr_eq(&other.gather, &sample.gather);
             let ours = self.samples.iter().filter(same).count();
             assert!(
                 Rc::strong_count(&sample.gather) <= ours + 1,
@@ -57,7 +57,7 @@ impl Network {
     /// Checks, when no event is left, that all work is done that could be done.
     fn check_quiet(&mut self, me: usize) {
         let snap = self.qps[me].snapshot();
-        let end = &self.lab.ends[me];
+        let end = &self.model.qps[me];
         let left = snap.sq_consumer as usize != end.sq.len();
         assert_eq!(
             self.qps[me].next_deadline(),
@@ -76,7 +76,7 @@ impl Network {
             end.sq.len()
         );
         let counters = self.qps[me].counters();
-        let orderly = matches!(self.climate, Climate::Fair | Climate::Weather);
+        let orderly = matches!(self.scenario, Scenario::Fair | Scenario::Lossy);
         if orderly {
             assert_eq!(
                 end.state,
@@ -86,8 +86,12 @@ impl Network {
             let refused = (counters.naks_sent, counters.flushed);
             assert_eq!(refused, (0, 0), "refused or flushed without a cause");
             for op in &end.sq {
-                let op = &self.lab.ops[*op as usize];
-                let done = if op.brings() { op.done } else { op.got };
+                let op = &self.model.ops[*op as usize];
+                let done = if op.sends_payload() {
+                    op.done
+                } else {
+                    op.received
+                };
                 let done = op.psns == 0
                     || op.executed
                     || done == op.length
@@ -107,7 +111,7 @@ impl Network {
             ];
             assert_eq!(repeats, [0; 7], "repeated without a reason: {counters:?}");
         }
-        let books = &end.books;
+        let books = &end.expected_counters;
         assert_eq!(counters.tx_packets, books.tx_packets);
         assert_eq!(counters.tx_bytes, books.tx_bytes);
         assert_eq!(counters.rx_packets, books.rx_packets);
@@ -118,7 +122,7 @@ impl Network {
         }
         for (index, (_, count)) in counters.each().enumerate() {
             if count > 0 {
-                self.lab.cover.count(Topic::Counter, index as u8, 0);
+                self.model.coverage.count(Topic::Counter, index as u8, 0);
             }
         }
     }
@@ -126,7 +130,7 @@ impl Network {
     /// Checks after the end that everything that was posted has completed.
     fn check_over(&mut self, me: usize) {
         let snap = self.qps[me].snapshot();
-        let end = &self.lab.ends[me];
+        let end = &self.model.qps[me];
         if end.state == QpState::Reset {
             return;
         }
@@ -138,20 +142,20 @@ impl Network {
             "a send was not flushed"
         );
         for op in &end.sq[end.done..] {
-            let op = &self.lab.ops[*op as usize];
+            let op = &self.model.ops[*op as usize];
             assert!(!op.wqe.signaled, "no completion for {op:?}");
         }
         assert!(
             end.held.is_none(),
             "a receive that was taken was not completed"
         );
-        let queue = &self.lab.queues[end.queue];
-        if !queue.shared && !queue.dead {
+        let queue = &self.model.queues[end.queue];
+        if !queue.shared && !queue.is_failed {
             assert_eq!(queue.taken, queue.posts.len(), "a receive was not flushed");
             let left = queue
                 .posts
                 .iter()
-                .find(|r| !self.lab.recvs[**r as usize].over);
+                .find(|r| !self.model.recvs[**r as usize].is_complete);
             assert_eq!(left, None, "a receive was not completed");
         }
         assert!(!end.last_wqe || !queue.shared, "no QP_LAST_WQE_REACHED");

@@ -2,8 +2,8 @@
 
 //! A stranger on the wire: packets with a correct ICRC and wrong fields.
 
-use super::air::Arrival;
-use super::Network;
+use super::event_queue::PacketArrival;
+use super::SimNetwork;
 use crate::Rng;
 use verbena_transport::packet::{Aeth, AethSyndrome, NakCode, PacketKind, Reth, SendTail};
 use verbena_transport::wire::frame;
@@ -32,16 +32,16 @@ fn aeth(rng: &mut Rng) -> Aeth {
     }
 }
 
-impl Network {
+impl SimNetwork {
     /// Changes a packet before its ICRC is computed.
-    pub(super) fn forge(&mut self, arrival: &mut Arrival) {
+    pub(super) fn forge(&mut self, arrival: &mut PacketArrival) {
         let parsed = arrival.frame.as_ref().map(|bytes| frame::parse(bytes));
         let Some(Ok(parsed)) = parsed else {
             return;
         };
         arrival.frame = None;
-        let keys = self.lab.ops.len() as u64 * 3 + 4;
-        let rng = &mut self.air.rng;
+        let keys = self.model.ops.len() as u64 * 3 + 4;
+        let rng = &mut self.events.rng;
         let mut packet = parsed.packet;
         let reth = match packet.kind {
             PacketKind::Write {

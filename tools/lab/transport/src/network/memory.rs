@@ -4,7 +4,7 @@
 //! model expects. Regions lie in one arena with guards between them, so that a comparison finds a
 //! stray byte.
 
-use crate::arena::{Arena, Buffer};
+use crate::arena::{Arena, ArenaBuffer};
 use std::ops::Range;
 use verbena_transport::host::{CopySource, CopyTarget, Sge};
 
@@ -37,7 +37,7 @@ pub fn pattern(base: u32, offset: u32, length: u32) -> &'static [u8] {
 
 /// The owner of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Owner {
+pub enum RegionOwner {
     /// The local buffers of a send work request.
     Op(u32),
     /// The buffers of a receive.
@@ -48,14 +48,14 @@ pub enum Owner {
 
 /// All memory of the simulation.
 #[derive(Debug, Default)]
-pub struct Memory {
+pub struct MemoryModel {
     /// The bytes that the engine writes.
     pub arena: Arena,
     model: Vec<u8>,
-    owners: Vec<Owner>,
+    owners: Vec<RegionOwner>,
 }
 
-impl Memory {
+impl MemoryModel {
     /// Removes all regions, but keeps the allocations.
     pub fn clear(&mut self) {
         self.arena.bytes.clear();
@@ -65,7 +65,7 @@ impl Memory {
     }
 
     /// Registers `len` bytes of zero.
-    pub fn register(&mut self, pd: u32, access: u32, len: u32, owner: Owner) -> Buffer {
+    pub fn register(&mut self, pd: u32, access: u32, len: u32, owner: RegionOwner) -> ArenaBuffer {
         let guarded = self.model.len() + GUARD;
         for bytes in [&mut self.arena.bytes, &mut self.model] {
             bytes.resize(guarded, GUARD_BYTE);
@@ -99,7 +99,7 @@ impl Memory {
     }
 
     /// Returns the owner of a key's region.
-    pub fn owner(&self, key: u32) -> Option<Owner> {
+    pub fn owner(&self, key: u32) -> Option<RegionOwner> {
         let index = self.arena.regions.index(key)?;
         self.owners.get(index).copied()
     }

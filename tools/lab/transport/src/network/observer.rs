@@ -3,10 +3,10 @@
 //! Checks every packet that a queue pair sends against the model's own view: its PSN, its part of a
 //! work request, the acknowledgement that it makes.
 
-use super::congestion::is_cnp;
-use super::cover::Topic;
-use super::end::{extend, Pending};
-use super::lab::Lab;
+use super::cnp_model::is_cnp;
+use super::coverage::Topic;
+use super::model::NetworkModel;
+use super::qp_model::{nearest_psn, PendingAnswer};
 use verbena_transport::host::{AtomicOp, WqeOpcode};
 use verbena_transport::packet::{
     Aeth, AethSyndrome, NakCode, Packet, PacketKind, Payload, SendTail,
@@ -24,29 +24,29 @@ fn credits_of(code: u8) -> u32 {
     }
 }
 
-impl Lab {
+impl NetworkModel {
     /// Judges a packet that was sent. For a request, returns the work request that the packet
     /// belongs to.
     pub fn observe(&mut self, me: usize, packet: &Packet) -> Option<u32> {
-        self.say(me, || format!("sends {}", describe(packet)));
-        self.cover.count(Topic::Packet, packet.opcode(), 0);
-        let end = &mut self.ends[me];
-        end.books.tx_packets += u64::from(packet.psns);
-        end.books.tx_bytes += u64::from(packet.payload.len());
+        self.trace(me, || format!("sends {}", describe(packet)));
+        self.coverage.count(Topic::Packet, packet.opcode(), 0);
+        let end = &mut self.qps[me];
+        end.expected_counters.tx_packets += u64::from(packet.psns);
+        end.expected_counters.tx_bytes += u64::from(packet.payload.len());
         if let PacketKind::Ack(aeth)
         | PacketKind::ReadResponse(Some(aeth))
         | PacketKind::AtomicResponse(aeth, _) = packet.kind
         {
-            self.cover.count(Topic::Aeth, syndrome_byte(&aeth), 0);
+            self.coverage.count(Topic::Aeth, syndrome_byte(&aeth), 0);
         }
         if is_cnp(packet) {
             self.observe_cnp(me, packet);
             return None;
         }
-        if !self.ends[me].strict {
+        if !self.qps[me].strict {
             return None;
         }
-        let end = &self.ends[me];
+        let end = &self.qps[me];
         assert_eq!(packet.pkey, end.attr.pkey);
         assert_eq!(packet.src_qpn, end.qpn);
         if packet.kind.is_request() {
@@ -64,14 +64,14 @@ impl Lab {
     /// Returns the next work request that sends packets.
     fn next_op(&mut self, me: usize) -> u32 {
         loop {
-            let end = &mut self.ends[me];
+            let end = &mut self.qps[me];
             let number = end.sq.get(end.assign).copied();
             let number = number.expect("a packet without a work request is sent");
             end.assign += 1;
-            let hi = end.hi;
+            let hi = end.sent_psn;
             let op = &mut self.ops[number as usize];
             assert!(
-                !op.stays(),
+                !op.is_rejected_locally(),
                 "a work request with a fault, or a later one, is sent: {op:?}"
             );
             op.first = hi;
@@ -82,10 +82,10 @@ impl Lab {
     }
 
     fn observe_request(&mut self, me: usize, packet: &Packet) -> u32 {
-        let end = &self.ends[me];
+        let end = &self.qps[me];
         assert_eq!(packet.dst_qpn, end.attr.dest_qpn);
-        let (mtu, una, hi) = (end.attr.path_mtu, end.una, end.hi);
-        let psn = extend(end.at, packet.psn);
+        let (mtu, una, hi) = (end.attr.path_mtu, end.una_psn, end.sent_psn);
+        let psn = nearest_psn(end.next_psn, packet.psn);
         assert!(
             matches!(
                 end.state,
@@ -95,63 +95,68 @@ impl Lab {
             end.state
         );
         assert!(
-            self.now >= end.rnr_until,
+            self.now_ns >= end.rnr_until_ns,
             "sent before the RNR timer expires"
         );
         let reliable = end.qp_type == QpType::Rc;
         // A UC packet whose memory was gone has used its PSN without being sent.
-        let hi = if !reliable && end.books.flushed > 0 {
+        let hi = if !reliable && end.expected_counters.flushed > 0 {
             hi.max(psn)
         } else {
             hi
         };
         assert!(psn <= hi, "PSN {psn:#x} leaves a gap after {hi:#x}");
-        let modern = end.is_modern();
-        if reliable && modern && psn > end.at && psn <= end.resume {
+        let modern = end.recovers_early();
+        if reliable && modern && psn > end.next_psn && psn <= end.resume {
             // Either the packets that were sent again alone have left, and the reference checks
             // where the requester goes on, or an acknowledgement came meanwhile.
-            let end = &mut self.ends[me];
-            end.at = psn;
+            let end = &mut self.qps[me];
+            end.next_psn = psn;
             if psn == una && psn < hi {
-                end.rounds += 1;
-                end.twice = end.sign.then_some((psn, self.now + end.min_probe));
-                end.sign = false;
+                end.go_backs += 1;
+                end.second_retransmit = end
+                    .has_retry_cause
+                    .then_some((psn, self.now_ns + end.min_probe_ns));
+                end.has_retry_cause = false;
             }
-        } else if reliable && psn != end.at {
+        } else if reliable && psn != end.next_psn {
             assert!(
                 psn == una,
                 "the requester goes back to {psn:#x}, not to {una:#x}, the oldest unacknowledged PSN"
             );
-            let goes_back = psn < end.at;
-            let now = self.now;
-            let end = &mut self.ends[me];
-            end.resume = end.resume.max(end.at);
+            let goes_back = psn < end.next_psn;
+            let now = self.now_ns;
+            let end = &mut self.qps[me];
+            end.resume = end.resume.max(end.next_psn);
             let second = end
-                .twice
+                .second_retransmit
                 .take()
                 .is_some_and(|(at, end)| at == psn && now < end);
-            let second = modern && second && !end.sign;
+            let second = modern && second && !end.has_retry_cause;
             if goes_back && !second {
-                end.rounds += 1;
+                end.go_backs += 1;
                 // A packet that came just before the first request was sent may have started the
                 // timer.
                 let least = if modern {
-                    end.min_probe
+                    end.min_probe_ns
                 } else {
-                    end.min_timeout
+                    end.min_timeout_ns
                 };
-                let due = (end.progress_at + least).saturating_sub(2_000);
-                (end.is_probe, end.twice) = (!end.sign, end.sign.then_some((psn, now + least)));
+                let due = (end.progress_ns + least).saturating_sub(2_000);
+                (end.is_probe, end.second_retransmit) = (
+                    !end.has_retry_cause,
+                    end.has_retry_cause.then_some((psn, now + least)),
+                );
                 assert!(
-                    end.sign || end.thawed || now >= due,
+                    end.has_retry_cause || end.thawed || now >= due,
                     "sent again before the timer expires at {due}"
                 );
-                end.sign = false;
+                end.has_retry_cause = false;
             }
             assert!(
                 end.disturbed,
                 "packets are sent again without a reason (una {una:#x}, at {:#x})",
-                end.at
+                end.next_psn
             );
             assert!(
                 !modern || !goes_back || packet.ack_req,
@@ -159,21 +164,21 @@ impl Lab {
             );
         } else if reliable && modern && psn < hi {
             assert!(
-                !end.is_probe || end.sign,
+                !end.is_probe || end.has_retry_cause,
                 "a probe is more than one packet: {psn:#x} after {una:#x}"
             );
-            self.ends[me].rounds += u32::from(psn == una);
+            self.qps[me].go_backs += u32::from(psn == una);
         }
-        self.ends[me].hi = hi;
-        self.ends[me].waits = false;
+        self.qps[me].sent_psn = hi;
+        self.qps[me].is_rnr_waiting = false;
         // The next request of a READ that was requested in part begins no work request. PSNs that a
         // failed unreliable work request had not used go to the next work request.
         let begun = self.op_at(me, psn).filter(|op| {
-            let has_ended = !reliable && self.ops[*op as usize].over;
+            let has_ended = !reliable && self.ops[*op as usize].is_complete;
             !(has_ended && psn == hi && packet.first)
         });
         let number = if psn == hi && packet.first && begun.is_none() {
-            let end = &mut self.ends[me];
+            let end = &mut self.qps[me];
             if end.state == QpState::Sqd {
                 assert!(end.may_start, "a send starts in SQD");
                 end.may_start = false;
@@ -181,14 +186,14 @@ impl Lab {
                 end.may_start = true;
             }
             let number = self.next_op(me);
-            let end = &self.ends[me];
+            let end = &self.qps[me];
             let op = &self.ops[number as usize];
             if op.wqe.fence {
                 assert_eq!(end.reads, 0, "a fence is ignored: {op:?}");
             }
             let (most, least) = (end.read_part(), end.least_part());
             let op = &mut self.ops[number as usize];
-            op.psns = op.needs(mtu);
+            op.psns = op.psns_needed(mtu);
             // The number of responses that one request asks for depends on the path. The first
             // request determines it for all.
             op.part = match packet.kind {
@@ -205,8 +210,8 @@ impl Lab {
             begun.expect("a PSN that belongs to no work request")
         };
         let op = &self.ops[number as usize];
-        if psn == hi && op.responds() {
-            let end = &mut self.ends[me];
+        if psn == hi && op.awaits_response() {
+            let end = &mut self.qps[me];
             // The driver may have lowered `max_rd_atomic` under a READ that has begun.
             let most = u32::from(end.attr.max_rd_atomic).max(1);
             assert!(
@@ -216,28 +221,28 @@ impl Lab {
             end.reads += 1;
         }
         assert!(
-            !op.over || !reliable,
+            !op.is_complete || !reliable,
             "a work request is sent after its end: {op:?}"
         );
         let begin = (psn - op.first) as u32;
-        let reaches = if op.responds() {
+        let reaches = if op.awaits_response() {
             op.message_at(psn).1
         } else {
             psn + u64::from(packet.psns)
         };
         check_request(packet, op, begin, mtu);
-        let end = &mut self.ends[me];
+        let end = &mut self.qps[me];
         let again = hi.min(reaches).saturating_sub(psn);
         if again > 0 {
             end.again_to = reaches;
         }
-        end.books.retransmitted += again;
-        end.at = reaches;
-        if end.hi == end.una {
-            end.progress_at = self.now;
+        end.expected_counters.retransmitted += again;
+        end.next_psn = reaches;
+        if end.sent_psn == end.una_psn {
+            end.progress_ns = self.now_ns;
         }
-        end.hi = end.hi.max(reaches);
-        if reliable && !(op.responds() && end.attr.local_peer) {
+        end.sent_psn = end.sent_psn.max(reaches);
+        if reliable && !(op.awaits_response() && end.attr.local_peer) {
             assert!(
                 reaches - una <= u64::from(end.window),
                 "more packets than the window: {una:#x}..{reaches:#x}"
@@ -247,21 +252,21 @@ impl Lab {
     }
 
     fn observe_datagram(&mut self, me: usize, packet: &Packet) -> u32 {
-        let psn = extend(self.ends[me].hi, packet.psn);
+        let psn = nearest_psn(self.qps[me].sent_psn, packet.psn);
         assert_eq!(
-            psn, self.ends[me].hi,
+            psn, self.qps[me].sent_psn,
             "datagrams are numbered one after the other"
         );
-        let mtu = self.ends[me].attr.path_mtu;
+        let mtu = self.qps[me].attr.path_mtu;
         let number = loop {
             let number = self.next_op(me);
             if self.ops[number as usize].length <= mtu {
                 break number;
             }
         };
-        let to = self.ops[number as usize].to;
-        let qpn = self.ends[to].qpn;
-        let own = self.ends[me].attr.qkey;
+        let to = self.ops[number as usize].destination;
+        let qpn = self.qps[to].qpn;
+        let own = self.qps[me].attr.qkey;
         let op = &mut self.ops[number as usize];
         op.psns = 1;
         let dest = op.wqe.datagram.as_deref().expect("checked by the host");
@@ -282,16 +287,16 @@ impl Lab {
                 && packet.psns == 1,
             "a wrong datagram {packet:?} for {op:?}"
         );
-        self.ends[me].hi += 1;
-        self.ends[me].at = self.ends[me].hi;
+        self.qps[me].sent_psn += 1;
+        self.qps[me].next_psn = self.qps[me].sent_psn;
         number
     }
 
     fn observe_response(&mut self, me: usize, packet: &Packet) {
-        let end = &self.ends[me];
+        let end = &self.qps[me];
         let (expected, peer, mtu) = (end.expected, end.peer, end.attr.path_mtu);
-        let psn = extend(expected, packet.psn);
-        if self.ends[peer].life != end.life {
+        let psn = nearest_psn(expected, packet.psn);
+        if self.qps[peer].life != end.life {
             return;
         }
         let after = psn + u64::from(packet.psns);
@@ -340,7 +345,7 @@ impl Lab {
                         }
                     }
                 }
-                let end = &mut self.ends[me];
+                let end = &mut self.qps[me];
                 let fresh = end.pending.front().is_some_and(|p| p.sent == psn);
                 if fresh {
                     end.pending[0].sent = after;
@@ -361,7 +366,7 @@ impl Lab {
     }
 
     fn observe_ack(&mut self, me: usize, psn: u64, aeth: &Aeth) {
-        let end = &self.ends[me];
+        let end = &self.qps[me];
         let expected = end.expected;
         match aeth.syndrome {
             AethSyndrome::Ack { credits } => {
@@ -371,11 +376,11 @@ impl Lab {
                 );
                 self.check_pending(me, psn + 1);
                 if credits != 31 {
-                    let queue = &self.queues[self.ends[me].queue];
+                    let queue = &self.queues[self.qps[me].queue];
                     assert!(!queue.shared, "credits of an SRQ");
                     // The receive of the message in progress counts, because its MSN is not
                     // reported yet.
-                    let held = usize::from(self.ends[me].held.is_some());
+                    let held = usize::from(self.qps[me].held.is_some());
                     let left = (queue.posts.len() - queue.taken + held) as u32;
                     assert!(
                         credits_of(credits) <= left,
@@ -390,31 +395,31 @@ impl Lab {
                     psn, expected,
                     "an RNR NAK for another PSN than the expected one"
                 );
-                assert_eq!(timer, self.ends[me].attr.min_rnr_timer);
+                assert_eq!(timer, self.qps[me].attr.min_rnr_timer);
                 self.check_pending(me, psn);
                 self.check_msn(me, aeth);
-                let peer = self.ends[me].peer;
-                self.ends[peer].disturbed = true;
+                let peer = self.qps[me].peer;
+                self.qps[peer].disturbed = true;
                 // The RNR NAK covers a gap after this PSN too.
-                self.ends[me].gap_nak = Some(psn);
+                self.qps[me].gap_nak = Some(psn);
             }
             AethSyndrome::Nak(NakCode::Sequence) => {
                 assert_eq!(psn, expected, "a NAK for another PSN than the expected one");
                 self.check_pending(me, psn);
                 self.check_msn(me, aeth);
-                let end = &mut self.ends[me];
+                let end = &mut self.qps[me];
                 assert_ne!(end.gap_nak, Some(psn), "a gap is reported twice");
                 end.gap_nak = Some(psn);
             }
             // A NAK for memory of the sender that is gone covers a gap too.
-            AethSyndrome::Nak(NakCode::SourceFault) => self.ends[me].fault_nak = Some(psn),
+            AethSyndrome::Nak(NakCode::SourceFault) => self.qps[me].fault_nak = Some(psn),
             AethSyndrome::Nak(_) => {}
         }
     }
 
     /// Checks that the answers of READs and atomics leave first.
     fn check_pending(&self, me: usize, end: u64) {
-        let first = self.ends[me].pending.front();
+        let first = self.qps[me].pending.front();
         assert!(
             first.is_none_or(|p| p.first >= end),
             "acknowledged up to {end:#x} before the answer to {first:?}"
@@ -422,40 +427,40 @@ impl Lab {
     }
 
     fn check_msn(&self, me: usize, aeth: &Aeth) {
-        let msn = (self.ends[me].msn & 0xff_ffff) as u32;
+        let msn = (self.qps[me].msn & 0xff_ffff) as u32;
         assert_eq!(aeth.msn, msn, "a wrong MSN");
     }
 
     /// Advances a responder that has executed up to a PSN: notes the READs and atomics to be
     /// answered, and counts messages.
     pub fn note_executed(&mut self, me: usize, to: u64) {
-        let (mut psn, peer) = (self.ends[me].expected, self.ends[me].peer);
+        let (mut psn, peer) = (self.qps[me].expected, self.qps[me].peer);
         while psn < to {
             let number = self
                 .op_at(peer, psn)
                 .expect("more was executed than was sent");
             let op = &self.ops[number as usize];
             let (first, end) = op.message_at(psn);
-            let responds = op.responds();
+            let responds = op.awaits_response();
             if end <= to {
-                self.ends[me].msn += 1;
+                self.qps[me].msn += 1;
             }
             if responds {
                 let sent = first;
-                self.ends[me]
+                self.qps[me]
                     .pending
-                    .push_back(Pending { first, end, sent });
+                    .push_back(PendingAnswer { first, end, sent });
             }
             psn = end;
         }
-        self.ends[me].expected = to;
+        self.qps[me].expected = to;
     }
 }
 
 /// Checks that a packet is the part of its work request that begins with packet number `begin`.
-fn check_request(packet: &Packet, op: &super::work::Op, begin: u32, mtu: u32) {
+fn check_request(packet: &Packet, op: &super::work::SendModel, begin: u32, mtu: u32) {
     let wqe = &op.wqe;
-    if op.responds() {
+    if op.awaits_response() {
         let done = begin * mtu;
         let (_, end) = op.message_at(op.first + u64::from(begin));
         let part = op.length.min((end - op.first) as u32 * mtu);
@@ -495,7 +500,7 @@ fn check_request(packet: &Packet, op: &super::work::Op, begin: u32, mtu: u32) {
             },
         };
         assert_eq!(packet.kind, kind, "a wrong request for {op:?}");
-        let due = if op.brings() { op.length } else { 0 };
+        let due = if op.sends_payload() { op.length } else { 0 };
         assert_eq!(packet.payload.len(), due, "a wrong payload for {op:?}");
         return;
     }

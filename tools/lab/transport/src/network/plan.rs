@@ -2,16 +2,16 @@
 
 //! The draws of a seed before the run: connections, attributes, links.
 
-use super::air::{Weather, What};
-use super::beside::Beside;
-use super::congestion::Cnps;
-use super::cover::Topic;
-use super::end::{Actor, End};
-use super::lab::Lab;
-use super::memory::{Owner, LONGEST};
-use super::work::RecvQueue;
-use super::Network;
-use crate::link::Mode;
+use super::cnp_model::CnpModel;
+use super::coverage::Topic;
+use super::event_queue::{LinkConditions, SimEvent};
+use super::memory::{RegionOwner, LONGEST};
+use super::model::NetworkModel;
+use super::qp_model::{ProgramModel, QpModel};
+use super::reference_run::ReferenceRun;
+use super::work::RecvQueueModel;
+use super::SimNetwork;
+use crate::link_model::LinkMode;
 use crate::Rng;
 use std::collections::VecDeque;
 use verbena_abi::ctx::access;
@@ -21,13 +21,13 @@ use verbena_transport::{Attr, Budget, Counters, Qp, QpConfig, QpState, QpType};
 /// The kind of trouble in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Climate {
+pub enum Scenario {
     /// Nothing goes wrong.
     Fair = 0,
     /// Links lose, double, delay and corrupt packets, but not until retries run out: every work
     /// request has to succeed.
-    Weather = 1,
-    /// Work requests and receives have faults, in any weather.
+    Lossy = 1,
+    /// Work requests and receives have faults, in all conditions of the links.
     Mistakes = 2,
     /// Drivers change states in the middle, queues die, memory goes away, machines freeze, links
     /// are cut.
@@ -36,24 +36,24 @@ pub enum Climate {
     Hostile = 4,
 }
 
-impl Climate {
-    /// All climates in the order of their numbers.
-    pub const ALL: [Climate; 5] = [
-        Climate::Fair,
-        Climate::Weather,
-        Climate::Mistakes,
-        Climate::Turmoil,
-        Climate::Hostile,
+impl Scenario {
+    /// All scenarios in the order of their numbers.
+    pub const ALL: [Scenario; 5] = [
+        Scenario::Fair,
+        Scenario::Lossy,
+        Scenario::Mistakes,
+        Scenario::Turmoil,
+        Scenario::Hostile,
     ];
 
-    /// Returns the climate of a seed.
-    pub fn of(seed: u64) -> Climate {
+    /// Returns the scenario of a seed.
+    pub fn of(seed: u64) -> Scenario {
         match seed % 16 {
-            0 => Climate::Fair,
-            1..=5 => Climate::Weather,
-            6..=9 => Climate::Mistakes,
-            10..=13 => Climate::Turmoil,
-            _ => Climate::Hostile,
+            0 => Scenario::Fair,
+            1..=5 => Scenario::Lossy,
+            6..=9 => Scenario::Mistakes,
+            10..=13 => Scenario::Turmoil,
+            _ => Scenario::Hostile,
         }
     }
 }
@@ -86,16 +86,16 @@ pub fn first_psn(rng: &mut Rng) -> u32 {
     }
 }
 
-impl Network {
+impl SimNetwork {
     /// Draws everything, and schedules the first action of each actor.
     pub(super) fn plan(&mut self) {
         let mut rng = self.rng.clone();
         let groups = 1 + rng.below(3);
         // Two machines have an SRQ for all their reliable connections.
         for _ in 0..2 {
-            self.lab.queues.push(RecvQueue {
+            self.model.queues.push(RecvQueueModel {
                 shared: true,
-                ..RecvQueue::default()
+                ..RecvQueueModel::default()
             });
         }
         for _ in 0..groups {
@@ -109,22 +109,22 @@ impl Network {
             }
         }
         self.rng = rng;
-        for me in 0..self.lab.ends.len() {
+        for me in 0..self.model.qps.len() {
             self.connect(me);
-            let pace = self.lab.ends[me].actor.pace;
+            let pace = self.model.qps[me].program.pace_ns;
             let at = self.rng.below(pace);
-            self.air.at(at, What::Act(me));
+            self.events.schedule(at, SimEvent::Act(me));
         }
     }
 
     fn plan_pair(&mut self, rng: &mut Rng, qp_type: QpType) {
-        let first = self.lab.ends.len();
+        let first = self.model.qps.len();
         let attr = self.draw_attr(rng);
         let psns = [first_psn(rng), first_psn(rng)];
         // One end may be a limited member of its partition.
         let limited = if rng.chance(20) { rng.below(2) } else { 2 };
         let mode = self.draw_mode(rng);
-        let weather = self.draw_weather(rng, &attr);
+        let conditions = self.draw_conditions(rng, &attr);
         for side in 0..2 {
             let me = first + side;
             let peer = first + 1 - side;
@@ -132,20 +132,20 @@ impl Network {
             attr.dest_qpn = qpn(peer);
             attr.sq_psn = psns[side];
             attr.rq_psn = psns[1 - side];
-            attr.local_peer = mode == Mode::Local;
+            attr.local_peer = mode == LinkMode::Local;
             if limited == side as u64 {
                 attr.pkey &= 0x7fff;
             }
             // The two directions of a link may differ.
-            let mut weather = weather;
+            let mut conditions = conditions;
             if rng.chance(30) {
-                (weather.loss, weather.jitter) = (0, 0);
+                (conditions.loss, conditions.jitter_ns) = (0, 0);
             }
-            let way = path(rng, me, peer);
-            self.add_end(rng, qp_type, mode, attr, peer, way, weather);
+            let path = path(rng, me, peer);
+            self.add_qp(rng, qp_type, mode, attr, peer, path, conditions);
         }
-        let far = self.lab.ends[first].path;
-        self.lab.ends[first + 1].path = Path {
+        let far = self.model.qps[first].path;
+        self.model.qps[first + 1].path = Path {
             sgid: far.dgid,
             dgid: far.sgid,
             ..far
@@ -153,31 +153,31 @@ impl Network {
     }
 
     fn plan_datagrams(&mut self, rng: &mut Rng) {
-        let first = self.lab.ends.len();
+        let first = self.model.qps.len();
         let count = 2 + rng.below(2) as usize;
         let mut attr = self.draw_attr(rng);
         let mode = self.draw_mode(rng);
-        let weather = self.draw_weather(rng, &attr);
+        let conditions = self.draw_conditions(rng, &attr);
         for me in first..first + count {
             attr.sq_psn = first_psn(rng);
-            attr.local_peer = mode == Mode::Local;
-            let way = path(rng, me, first);
-            self.add_end(rng, QpType::Ud, mode, attr, me, way, weather);
+            attr.local_peer = mode == LinkMode::Local;
+            let path = path(rng, me, first);
+            self.add_qp(rng, QpType::Ud, mode, attr, me, path, conditions);
             let others: Vec<usize> = (first..first + count)
                 .filter(|other| *other != me)
                 .collect();
-            self.lab.ends[me].actor.others = others;
+            self.model.qps[me].program.others = others;
         }
     }
 
-    fn draw_mode(&self, rng: &mut Rng) -> Mode {
+    fn draw_mode(&self, rng: &mut Rng) -> LinkMode {
         let drawn = match rng.below(100) {
-            0..=39 => Mode::Local,
-            40..=49 => Mode::Split,
-            _ => Mode::Wire,
+            0..=39 => LinkMode::Local,
+            40..=49 => LinkMode::Split,
+            _ => LinkMode::Wire,
         };
-        if self.climate == Climate::Hostile {
-            return Mode::Wire;
+        if self.scenario == Scenario::Hostile {
+            return LinkMode::Wire;
         }
         self.mode.unwrap_or(drawn)
     }
@@ -190,7 +190,7 @@ impl Network {
             17..=18 => 2048,
             _ => 4096,
         };
-        let turmoil = self.climate == Climate::Turmoil;
+        let turmoil = self.scenario == Scenario::Turmoil;
         let mut attr = Attr {
             path_mtu: mtu,
             access_flags: access::REMOTE_WRITE
@@ -207,19 +207,19 @@ impl Network {
             ..Attr::default()
         };
         attr.max_dest_rd_atomic = attr.max_rd_atomic + rng.below(3) as u8;
-        if matches!(self.climate, Climate::Mistakes | Climate::Turmoil) && rng.chance(30) {
+        if matches!(self.scenario, Scenario::Mistakes | Scenario::Turmoil) && rng.chance(30) {
             attr.max_rd_atomic = 0;
         }
-        if self.climate == Climate::Mistakes && rng.chance(30) {
+        if self.scenario == Scenario::Mistakes && rng.chance(30) {
             attr.access_flags &= 1 << (1 + rng.below(3));
         }
-        if turmoil || self.climate == Climate::Fair {
+        if turmoil || self.scenario == Scenario::Fair {
             attr.retry_cnt = rng.below(8) as u8;
         }
-        if turmoil && rng.chance(20) || self.climate == Climate::Fair && rng.chance(20) {
+        if turmoil && rng.chance(20) || self.scenario == Scenario::Fair && rng.chance(20) {
             attr.timeout = 0;
         }
-        if self.climate == Climate::Hostile || turmoil && rng.chance(60) {
+        if self.scenario == Scenario::Hostile || turmoil && rng.chance(60) {
             let most = if rng.chance(70) { 3 } else { 7 };
             attr.rnr_retry = rng.below(most) as u8;
             // The RNR timer is so short that a late receive costs several RNR NAKs.
@@ -230,64 +230,64 @@ impl Network {
         attr
     }
 
-    fn draw_weather(&self, rng: &mut Rng, attr: &Attr) -> Weather {
-        let mut weather = Weather {
-            delay: 200 + rng.below(4_000),
+    fn draw_conditions(&self, rng: &mut Rng, attr: &Attr) -> LinkConditions {
+        let mut conditions = LinkConditions {
+            delay_ns: 200 + rng.below(4_000),
             bounded: true,
-            ..Weather::default()
+            ..LinkConditions::default()
         };
-        let bad = match self.climate {
-            Climate::Fair => false,
-            Climate::Weather => true,
+        let bad = match self.scenario {
+            Scenario::Fair => false,
+            Scenario::Lossy => true,
             _ => rng.chance(60),
         };
         if bad && attr.timeout != 0 {
             if rng.chance(75) {
-                weather.loss = 1 + rng.below(20) as u32;
+                conditions.loss = 1 + rng.below(20) as u32;
             }
             if rng.chance(50) {
-                weather.doubling = 1 + rng.below(20) as u32;
+                conditions.duplication = 1 + rng.below(20) as u32;
             }
             if rng.chance(50) {
-                weather.jitter = 1 + rng.below(6_000);
+                conditions.jitter_ns = 1 + rng.below(6_000);
             }
             if rng.chance(40) {
-                weather.corruption = 1 + rng.below(15) as u32;
+                conditions.corruption = 1 + rng.below(15) as u32;
             }
-            if attr.retry_cnt == 7 && weather.jitter > 0 && rng.chance(30) {
-                weather.straggling = 1 + rng.below(3) as u32;
+            if attr.retry_cnt == 7 && conditions.jitter_ns > 0 && rng.chance(30) {
+                conditions.straggling = 1 + rng.below(3) as u32;
             }
-            weather.bounded = self.climate != Climate::Turmoil || rng.chance(50);
+            conditions.bounded = self.scenario != Scenario::Turmoil || rng.chance(50);
         }
         if rng.chance(40) {
-            weather.marking = 1 + rng.below(60) as u32;
+            conditions.marking = 1 + rng.below(60) as u32;
         }
-        if self.climate == Climate::Hostile {
-            weather.forgery = 2 + rng.below(30) as u32;
+        if self.scenario == Scenario::Hostile {
+            conditions.forgery = 2 + rng.below(30) as u32;
         }
-        weather
+        conditions
     }
 
     #[allow(clippy::too_many_arguments)]
-    fn add_end(
+    fn add_qp(
         &mut self,
         rng: &mut Rng,
         qp_type: QpType,
-        mode: Mode,
+        mode: LinkMode,
         attr: Attr,
         peer: usize,
         path: Path,
-        weather: Weather,
+        conditions: LinkConditions,
     ) {
-        let lab = &mut self.lab;
-        let me = lab.ends.len();
+        let lab = &mut self.model;
+        let me = lab.qps.len();
         let shared = rng.chance(25) && self.mode.is_none();
         let queue = if shared && qp_type == QpType::Rc {
             me % 2
         } else {
-            lab.queues.push(RecvQueue {
+            lab.queues.push(RecvQueueModel {
                 shared,
-                ..RecvQueue::default()
+                ..RecvQueueModel::default()
             });
             lab.queues.len() - 1
         };
@@ -313,16 +313,16 @@ impl Network {
             1 => rng.below(4_000) as u32,
             _ => 1 << 20,
         };
-        let (mistakes, turmoil) = match self.climate {
-            Climate::Mistakes => (2 + rng.below(20) as u32, 0),
-            Climate::Turmoil => (rng.below(8) as u32, 5 + rng.below(25) as u32),
-            Climate::Hostile => (rng.below(6) as u32, rng.below(20) as u32),
+        let (mistakes, turmoil) = match self.scenario {
+            Scenario::Mistakes => (2 + rng.below(20) as u32, 0),
+            Scenario::Turmoil => (rng.below(8) as u32, 5 + rng.below(25) as u32),
+            Scenario::Hostile => (rng.below(6) as u32, rng.below(20) as u32),
             _ => (0, 0),
         };
         let packets = 1 + rng.below(if attr.path_mtu > 1024 { 4 } else { 9 }) as u32;
-        let actor = Actor {
+        let actor = ProgramModel {
             left: 3 + rng.below(if attr.path_mtu > 1024 { 5 } else { 9 }) as u32,
-            pace: 300 + rng.below(6_000),
+            pace_ns: 300 + rng.below(6_000),
             longest: (attr.path_mtu * packets).min(LONGEST),
             faults: mistakes,
             turmoil,
@@ -335,15 +335,15 @@ impl Network {
             },
             others: Vec::new(),
         };
-        let alone = !weather.bounded;
+        let alone = !conditions.bounded;
         let service = match qp_type {
             QpType::Rc => 0,
             QpType::Uc => 1,
             _ => 2,
         };
-        lab.cover
+        lab.coverage
             .count(Topic::Connection, service, (attr.path_mtu >> 8) as u8);
-        lab.ends.push(End {
+        lab.qps.push(QpModel {
             qp_type,
             qpn: qpn(me),
             pd,
@@ -353,41 +353,41 @@ impl Network {
             queue,
             budget: Budget::new(1 + rng.below(24) as u32, 1 + rng.below(64 << 10)),
             window: config.window,
-            min_timeout: config.min_timeout_ns,
+            min_timeout_ns: config.min_timeout_ns,
             recovers: config.recovers,
-            min_probe: config.min_probe_ns,
-            cnps: Cnps::new(config.congestion_control),
+            min_probe_ns: config.min_probe_ns,
+            cnps: CnpModel::new(config.congestion_control),
             attr,
-            strict: self.climate != Climate::Hostile,
+            strict: self.scenario != Scenario::Hostile,
             life: 0,
             frozen: false,
             state: QpState::Reset,
-            actor,
+            program: actor,
             started: false,
-            upset: false,
+            is_disturbed_in_poll: false,
             thawed: false,
-            sign: false,
+            has_retry_cause: false,
             checked: 0,
             failed_before: false,
             may_start: true,
             sq: Vec::new(),
             done: 0,
             assign: 0,
-            hi: 0,
-            at: 0,
+            sent_psn: 0,
+            next_psn: 0,
             resume: 0,
             again_to: 0,
             is_probe: false,
-            twice: None,
-            una: 0,
+            second_retransmit: None,
+            una_psn: 0,
             reads: 0,
-            rnr_until: 0,
+            rnr_until_ns: 0,
             rnr_seen: 0,
-            waits: false,
-            rounds: 0,
-            progress_at: 0,
+            is_rnr_waiting: false,
+            go_backs: 0,
+            progress_ns: 0,
             send_failed: false,
-            alone,
+            may_exhaust_retries: alone,
             disturbed: false,
             word: (0, 0, 0),
             expected: 0,
@@ -410,18 +410,18 @@ impl Network {
             failures: 0,
             flushes: 0,
             received: 0,
-            books: Counters::default(),
+            expected_counters: Counters::default(),
             digest: [0; 2],
-            timer: None,
+            timer_ns: None,
         });
-        lab.beside.push(Beside::new(&config));
-        self.air.weather.push(weather);
+        lab.references.push(ReferenceRun::new(&config));
+        self.events.links.push(conditions);
         self.qps.push(Qp::new(config));
     }
 
     /// Moves a QP from RESET to RTS.
     pub(super) fn connect(&mut self, me: usize) {
-        let attr = self.lab.ends[me].attr;
+        let attr = self.model.qps[me].attr;
         self.begin(me);
         self.modify(me, QpState::Init, &attr);
         self.modify(me, QpState::Rtr, &attr);
@@ -430,13 +430,13 @@ impl Network {
 
     /// Starts the end with its PSNs and a new word that its atomics change.
     pub(super) fn begin(&mut self, me: usize) {
-        let lab: &mut Lab = &mut self.lab;
-        lab.ends[me].begin();
-        let peer = lab.ends[me].peer;
-        let pd = lab.ends.get(peer).map_or(0, |peer| peer.pd);
+        let lab: &mut NetworkModel = &mut self.model;
+        lab.qps[me].start();
+        let peer = lab.qps[me].peer;
+        let pd = lab.qps.get(peer).map_or(0, |peer| peer.pd);
         let all = access::REMOTE_ATOMIC | access::LOCAL_WRITE;
-        let region = lab.memory.register(pd, all, 16, Owner::Remote);
-        lab.ends[me].word = (region.addr, region.key, 0);
+        let region = lab.memory.register(pd, all, 16, RegionOwner::Remote);
+        lab.qps[me].word = (region.addr, region.key, 0);
     }
 }
 

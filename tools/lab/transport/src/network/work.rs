@@ -8,7 +8,7 @@ use verbena_transport::host::{DecodedSendWqe, Sge, Syndrome, WcStatus, WqeError,
 /// The deliberate fault of a work request or a receive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
-pub enum Fault {
+pub enum PlannedFault {
     /// No fault.
     #[default]
     None,
@@ -62,51 +62,51 @@ pub enum Fault {
     LkeyAccess,
 }
 
-impl Fault {
+impl PlannedFault {
     /// All faults in the order of their numbers.
-    pub const ALL: &'static [Fault] = &[
-        Fault::None,
-        Fault::RkeyUnknown,
-        Fault::RkeyBounds,
-        Fault::RkeyAccess,
-        Fault::RkeyPd,
-        Fault::Disabled,
-        Fault::Misaligned,
-        Fault::LkeyUnknown,
-        Fault::LkeyBounds,
-        Fault::TooLong,
-        Fault::AtomicLength,
-        Fault::Malformed,
-        Fault::NoReads,
-        Fault::TooManyReads,
-        Fault::Opcode,
-        Fault::LocalInvalidate,
-        Fault::RemoteInvalidate,
-        Fault::Qkey,
-        Fault::OverMtu,
-        Fault::NoDestination,
-        Fault::RecvShort,
-        Fault::RecvKey,
-        Fault::RecvMalformed,
-        Fault::Vanishing,
-        Fault::LkeyAccess,
+    pub const ALL: &'static [PlannedFault] = &[
+        PlannedFault::None,
+        PlannedFault::RkeyUnknown,
+        PlannedFault::RkeyBounds,
+        PlannedFault::RkeyAccess,
+        PlannedFault::RkeyPd,
+        PlannedFault::Disabled,
+        PlannedFault::Misaligned,
+        PlannedFault::LkeyUnknown,
+        PlannedFault::LkeyBounds,
+        PlannedFault::TooLong,
+        PlannedFault::AtomicLength,
+        PlannedFault::Malformed,
+        PlannedFault::NoReads,
+        PlannedFault::TooManyReads,
+        PlannedFault::Opcode,
+        PlannedFault::LocalInvalidate,
+        PlannedFault::RemoteInvalidate,
+        PlannedFault::Qkey,
+        PlannedFault::OverMtu,
+        PlannedFault::NoDestination,
+        PlannedFault::RecvShort,
+        PlannedFault::RecvKey,
+        PlannedFault::RecvMalformed,
+        PlannedFault::Vanishing,
+        PlannedFault::LkeyAccess,
     ];
 
     /// True if the sender detects the fault itself. It then sends no packet, unless the fault lies
-    /// in the local buffers of a READ or atomic (see [`Op::stays`]).
+    /// in the local buffers of a READ or atomic (see [`SendModel::is_rejected_locally`]).
     pub fn is_local(self) -> bool {
         matches!(
             self,
-            Fault::LkeyUnknown
-                | Fault::LkeyBounds
-                | Fault::LkeyAccess
-                | Fault::TooLong
-                | Fault::AtomicLength
-                | Fault::Malformed
-                | Fault::NoReads
-                | Fault::Opcode
-                | Fault::LocalInvalidate
-                | Fault::NoDestination
+            PlannedFault::LkeyUnknown
+                | PlannedFault::LkeyBounds
+                | PlannedFault::LkeyAccess
+                | PlannedFault::TooLong
+                | PlannedFault::AtomicLength
+                | PlannedFault::Malformed
+                | PlannedFault::NoReads
+                | PlannedFault::Opcode
+                | PlannedFault::LocalInvalidate
+                | PlannedFault::NoDestination
         )
     }
 
@@ -114,7 +114,10 @@ impl Fault {
     pub fn is_remote_access(self) -> bool {
         matches!(
             self,
-            Fault::RkeyUnknown | Fault::RkeyBounds | Fault::RkeyAccess | Fault::RkeyPd
+            PlannedFault::RkeyUnknown
+                | PlannedFault::RkeyBounds
+                | PlannedFault::RkeyAccess
+                | PlannedFault::RkeyPd
         )
     }
 
@@ -123,7 +126,7 @@ impl Fault {
         self.is_remote_access()
             || matches!(
                 self,
-                Fault::Disabled | Fault::Misaligned | Fault::TooManyReads
+                PlannedFault::Disabled | PlannedFault::Misaligned | PlannedFault::TooManyReads
             )
     }
 
@@ -131,28 +134,35 @@ impl Fault {
     /// of IBTA 10.10.3 and similar rules.
     pub fn status(self) -> WcStatus {
         match self {
-            Fault::None | Fault::RemoteInvalidate | Fault::Vanishing => WcStatus::Success,
-            Fault::Qkey | Fault::OverMtu => WcStatus::Success,
-            Fault::RkeyUnknown | Fault::RkeyBounds | Fault::RkeyAccess | Fault::RkeyPd => {
-                WcStatus::RemAccessErr
+            PlannedFault::None | PlannedFault::RemoteInvalidate | PlannedFault::Vanishing => {
+                WcStatus::Success
             }
-            Fault::Disabled | Fault::Misaligned | Fault::TooManyReads | Fault::RecvShort => {
-                WcStatus::RemInvReqErr
+            PlannedFault::Qkey | PlannedFault::OverMtu => WcStatus::Success,
+            PlannedFault::RkeyUnknown
+            | PlannedFault::RkeyBounds
+            | PlannedFault::RkeyAccess
+            | PlannedFault::RkeyPd => WcStatus::RemAccessErr,
+            PlannedFault::Disabled
+            | PlannedFault::Misaligned
+            | PlannedFault::TooManyReads
+            | PlannedFault::RecvShort => WcStatus::RemInvReqErr,
+            PlannedFault::LkeyUnknown | PlannedFault::LkeyBounds | PlannedFault::LkeyAccess => {
+                WcStatus::LocProtErr
             }
-            Fault::LkeyUnknown | Fault::LkeyBounds | Fault::LkeyAccess => WcStatus::LocProtErr,
-            Fault::TooLong | Fault::AtomicLength => WcStatus::LocLenErr,
-            Fault::Malformed | Fault::NoReads | Fault::Opcode | Fault::NoDestination => {
-                WcStatus::LocQpOpErr
-            }
-            Fault::LocalInvalidate => WcStatus::MwBindErr,
-            Fault::RecvKey | Fault::RecvMalformed => WcStatus::RemOpErr,
+            PlannedFault::TooLong | PlannedFault::AtomicLength => WcStatus::LocLenErr,
+            PlannedFault::Malformed
+            | PlannedFault::NoReads
+            | PlannedFault::Opcode
+            | PlannedFault::NoDestination => WcStatus::LocQpOpErr,
+            PlannedFault::LocalInvalidate => WcStatus::MwBindErr,
+            PlannedFault::RecvKey | PlannedFault::RecvMalformed => WcStatus::RemOpErr,
         }
     }
 }
 
 /// A send work request.
 #[derive(Debug, Default)]
-pub struct Op {
+pub struct SendModel {
     /// Index of the queue pair that the work request was posted to.
     pub qp: usize,
     /// Header of the WQE.
@@ -168,9 +178,9 @@ pub struct Op {
     /// Place in the pattern at which the message's bytes begin.
     pub base: u32,
     /// Deliberate fault of the work request.
-    pub fault: Fault,
+    pub fault: PlannedFault,
     /// Datagrams: index of the destination queue pair.
-    pub to: usize,
+    pub destination: usize,
     /// First PSN, without wrapping.
     pub first: u64,
     /// Number of PSNs; 0 until the work request was first sent.
@@ -182,20 +192,20 @@ pub struct Op {
     /// True if the responder has executed the work request.
     pub executed: bool,
     /// Bytes of a READ or atomic that came back.
-    pub got: u32,
+    pub received: u32,
     /// Result of an atomic.
     pub value: u64,
     /// True if the work request is complete, flushed, or dropped by a reset.
-    pub over: bool,
+    pub is_complete: bool,
     /// True if the work request's memory may go away.
     pub vanishing: bool,
     /// Index of the receive that the message took.
     pub recv: Option<u32>,
 }
 
-impl Op {
+impl SendModel {
     /// True if a response completes the work request.
-    pub fn responds(&self) -> bool {
+    pub fn awaits_response(&self) -> bool {
         matches!(
             self.wqe.opcode,
             WqeOpcode::RdmaRead | WqeOpcode::CompareSwap | WqeOpcode::FetchAdd
@@ -208,8 +218,8 @@ impl Op {
     }
 
     /// Returns the number of bytes that come back.
-    pub fn returns(&self) -> u32 {
-        if self.responds() && !self.is_placed() {
+    pub fn response_length(&self) -> u32 {
+        if self.awaits_response() && !self.is_placed() {
             self.length
         } else {
             0
@@ -217,17 +227,17 @@ impl Op {
     }
 
     /// True if the work request brings bytes to the peer.
-    pub fn brings(&self) -> bool {
-        !self.responds() || self.wqe.opcode == WqeOpcode::AtomicWrite
+    pub fn sends_payload(&self) -> bool {
+        !self.awaits_response() || self.wqe.opcode == WqeOpcode::AtomicWrite
     }
 
     /// True if the work request is never sent, because its own side refuses it. A READ or atomic
     /// with bad local buffers is sent, because the requester checks them when the response comes.
-    pub fn stays(&self) -> bool {
+    pub fn is_rejected_locally(&self) -> bool {
         let fetches = self.is_atomic() || self.wqe.opcode == WqeOpcode::RdmaRead;
         let lkey = matches!(
             self.fault,
-            Fault::LkeyUnknown | Fault::LkeyBounds | Fault::LkeyAccess
+            PlannedFault::LkeyUnknown | PlannedFault::LkeyBounds | PlannedFault::LkeyAccess
         );
         self.fault.is_local() && !(fetches && lkey)
     }
@@ -273,7 +283,7 @@ impl Op {
     }
 
     /// Returns the number of PSNs that the work request needs.
-    pub fn needs(&self, mtu: u32) -> u32 {
+    pub fn psns_needed(&self, mtu: u32) -> u32 {
         if self.is_silent() {
             0
         } else if self.is_atomic() || self.is_placed() {
@@ -302,7 +312,7 @@ impl Op {
 
 /// A receive work request.
 #[derive(Debug, Default)]
-pub struct Recv {
+pub struct RecvModel {
     /// Identifier of the work request.
     pub wr_id: u64,
     /// Index of the receive's WQE.
@@ -314,18 +324,18 @@ pub struct Recv {
     /// Number of bytes that the buffers hold.
     pub capacity: u32,
     /// Deliberate fault of the receive.
-    pub fault: Fault,
+    pub fault: PlannedFault,
     /// Error that the host reports when the receive is taken.
     pub malformed: Option<Syndrome>,
     /// True if the receive is complete.
-    pub over: bool,
+    pub is_complete: bool,
     /// True if the receive's memory may go away.
     pub vanishing: bool,
 }
 
 /// A receive queue of one queue pair, or a shared one.
 #[derive(Debug, Default)]
-pub struct RecvQueue {
+pub struct RecvQueueModel {
     /// Receives that were posted since the last reset.
     pub posts: Vec<u32>,
     /// Number of receives that were taken.
@@ -335,5 +345,5 @@ pub struct RecvQueue {
     /// True if the queue is an SRQ.
     pub shared: bool,
     /// True if the queue cannot be read any more.
-    pub dead: bool,
+    pub is_failed: bool,
 }

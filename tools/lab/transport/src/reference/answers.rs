@@ -12,7 +12,7 @@ use verbena_transport::packet::{
 
 /// The operation of a READ, an atomic, an ATOMIC WRITE or a FLUSH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wish {
+pub enum RequestedOp {
     /// RDMA READ with its RETH.
     Read(Reth),
     /// Compare and swap, or fetch and add.
@@ -30,21 +30,21 @@ pub enum Wish {
     Flush(Feth, Reth),
 }
 
-/// An operation of [`Wish`] that was executed.
+/// An operation of [`RequestedOp`] that was executed.
 #[derive(Debug)]
-struct Stored {
+struct StoredOp {
     first: u64,
     end: u64,
-    wish: Wish,
+    op: RequestedOp,
     /// Value that an atomic returns.
     value: Option<u64>,
     /// PSNs from which the peer has asked for responses.
-    asked: Vec<u64>,
+    requested_psns: Vec<u64>,
 }
 
 /// The responder's state at the moment of an answer.
 #[derive(Clone, Copy, Debug)]
-pub struct Now {
+pub struct ResponderCounts {
     /// PSN that the responder expects next.
     pub expected: u64,
     /// Number of messages executed.
@@ -59,8 +59,8 @@ pub struct Now {
 
 /// All answers that are owed or allowed.
 #[derive(Debug, Default)]
-pub struct Answers {
-    stored: Vec<Stored>,
+pub struct OwedAnswers {
+    stored: Vec<StoredOp>,
     /// Number of executed operations that the responder remembers.
     pub keep: usize,
     /// PSNs of responses that are to be sent.
@@ -78,12 +78,12 @@ pub struct Answers {
     /// Number of RNR NAKs that may be sent, and whether one is owed.
     rnr: (u32, bool),
     /// True if the last credit count sent was zero.
-    pub told_none: bool,
+    pub reported_no_credits: bool,
     /// True if a new credit count has to be sent.
-    pub tell_credits: bool,
+    pub credits_owed: bool,
 }
 
-impl Answers {
+impl OwedAnswers {
     /// Starts with nothing owed and this PSN expected.
     pub fn begin(&mut self, expected: u64, keep: usize) {
         *self = Self {
@@ -103,13 +103,13 @@ impl Answers {
     }
 
     /// Notes that an operation is executed, and that its responses are owed.
-    pub fn ask(&mut self, first: u64, count: u64, wish: Wish) {
-        self.stored.push(Stored {
+    pub fn on_executed(&mut self, first: u64, count: u64, wish: RequestedOp) {
+        self.stored.push(StoredOp {
             first,
             end: first + count,
-            wish,
+            op: wish,
             value: None,
-            asked: vec![first],
+            requested_psns: vec![first],
         });
         self.owed.extend(first..first + count);
         // A response need not be repeated after its operation is forgotten.
@@ -128,7 +128,7 @@ impl Answers {
     }
 
     /// Handles a duplicate of an operation. Returns true if it is answered again.
-    pub fn ask_again(&mut self, psn: u64, mtu: u32, wish: Wish) -> bool {
+    pub fn on_duplicate(&mut self, psn: u64, mtu: u32, wish: RequestedOp) -> bool {
         let kept = self.stored.len().saturating_sub(self.keep);
         let found = self.stored[kept..]
             .iter_mut()
@@ -136,10 +136,10 @@ impl Answers {
         let Some(stored) = found else {
             return false;
         };
-        let rest = match stored.wish {
-            Wish::Read(reth) => {
+        let rest = match stored.op {
+            RequestedOp::Read(reth) => {
                 let done = (psn - stored.first) * u64::from(mtu);
-                Wish::Read(Reth {
+                RequestedOp::Read(Reth {
                     addr: reth.addr.wrapping_add(done),
                     length: reth.length - done as u32,
                     ..reth
@@ -152,9 +152,9 @@ impl Answers {
         }
         // The duplicate is late if the peer has since asked from a later PSN and the response to
         // that is pending.
-        let late = stored.asked.last().is_some_and(|last| *last > psn);
+        let late = stored.requested_psns.last().is_some_and(|last| *last > psn);
         let waits = self.owed.range(psn..stored.end).next().is_some();
-        stored.asked.push(psn);
+        stored.requested_psns.push(psn);
         if !(late && waits) {
             self.owed.extend(psn..stored.end);
         }
@@ -183,7 +183,7 @@ impl Answers {
     }
 
     /// Notes that the expected PSN has come, which ends the gap and the wait for a receive.
-    pub fn go_on(&mut self) {
+    pub fn on_expected_request(&mut self) {
         self.sequence = false;
         self.rnr = (0, false);
     }
@@ -199,14 +199,14 @@ impl Answers {
     }
 
     /// Clears all that is owed, because the connection ends.
-    pub fn forget(&mut self) {
+    pub fn clear(&mut self) {
         self.owed.clear();
         (self.ack, self.sequence, self.rnr) = (None, false, (0, false));
-        self.tell_credits = false;
+        self.credits_owed = false;
     }
 
     /// Describes an answer that is still owed.
-    pub fn owes(&self) -> Option<String> {
+    pub fn describe_owed(&self) -> Option<String> {
         if let Some(psn) = self.owed.first() {
             return Some(format!("the response of PSN {psn:#x}"));
         }
@@ -219,22 +219,22 @@ impl Answers {
         if self.rnr.1 {
             return Some("an RNR NAK".into());
         }
-        self.tell_credits.then(|| "a count of receives".into())
+        self.credits_owed.then(|| "a count of receives".into())
     }
 
     /// Checks an answer that leaves, other than a NAK that ends the connection.
-    pub fn sends(&mut self, packet: &Packet, now: &Now) {
+    pub fn on_transmit(&mut self, packet: &Packet, now: &ResponderCounts) {
         let psn = near(now.expected, packet.psn);
         match packet.kind {
-            PacketKind::Ack(aeth) => self.acknowledges(psn, &aeth, now),
+            PacketKind::Ack(aeth) => self.check_ack(psn, &aeth, now),
             PacketKind::ReadResponse(aeth) => {
                 if let Some(aeth) = aeth {
-                    self.is_positive(&aeth, now);
+                    self.check_positive_aeth(&aeth, now);
                 }
-                self.responds(packet, psn, now);
+                self.check_response(packet, psn, now);
             }
             PacketKind::AtomicResponse(aeth, value) => {
-                self.is_positive(&aeth, now);
+                self.check_positive_aeth(&aeth, now);
                 let found = self.stored.iter().find(|s| s.first == psn);
                 let stored = found.and_then(|s| s.value);
                 assert_eq!(
@@ -242,31 +242,31 @@ impl Answers {
                     stored,
                     "C9-105: an atomic returns its stored result"
                 );
-                self.takes_turn(psn, psn + 1);
+                self.check_order(psn, psn + 1);
             }
             _ => {}
         }
     }
 
     /// Checks an acknowledgement or NAK that is no response to a READ or atomic.
-    fn acknowledges(&mut self, psn: u64, aeth: &Aeth, now: &Now) {
+    fn check_ack(&mut self, psn: u64, aeth: &Aeth, now: &ResponderCounts) {
         let fresh = self.fresh();
         match aeth.syndrome {
             AethSyndrome::Ack { .. } => {
-                self.is_positive(aeth, now);
+                self.check_positive_aeth(aeth, now);
                 let last = fresh.unwrap_or(now.expected).min(now.expected);
                 assert_eq!(
                     psn + 1,
                     last,
                     "9.7.5.1: an ACK has the PSN of the last request executed, and passes no response"
                 );
-                let inside = |s: &&Stored| s.first <= psn && psn + 1 < s.end;
+                let inside = |s: &&StoredOp| s.first <= psn && psn + 1 < s.end;
                 let inside = self.stored.iter().rev().find(inside);
                 assert!(
                     inside.is_none(),
                     "9.7.5.1: an ACK of a READ in part: {inside:?}"
                 );
-                self.covers(psn + 1);
+                self.on_acknowledged(psn + 1);
             }
             AethSyndrome::Rnr { timer } => {
                 assert!(
@@ -276,7 +276,7 @@ impl Answers {
                 assert_eq!(psn, now.expected, "9.7.5.2.8: the PSN of an RNR NAK");
                 assert_eq!(timer, now.rnr_timer, "9.7.5.2.8: the timer of an RNR NAK");
                 self.rnr = (self.rnr.0 - 1, false);
-                self.is_negative(psn, aeth, now);
+                self.check_nak(psn, aeth, now);
             }
             AethSyndrome::Nak(NakCode::Sequence) => {
                 assert!(
@@ -285,31 +285,31 @@ impl Answers {
                 );
                 assert_eq!(psn, now.expected, "9.7.5.2: the PSN of a NAK for a gap");
                 self.sequence = false;
-                self.is_negative(psn, aeth, now);
+                self.check_nak(psn, aeth, now);
             }
             AethSyndrome::Nak(_) => panic!("9.9.3: a NAK without a refused request: {aeth:?}"),
         }
     }
 
     /// Checks a NAK of this PSN that leaves.
-    pub fn is_negative(&mut self, psn: u64, aeth: &Aeth, now: &Now) {
+    pub fn check_nak(&mut self, psn: u64, aeth: &Aeth, now: &ResponderCounts) {
         assert!(self.is_free(psn), "9.7.5.1: a NAK passes a response");
         assert_eq!(
             u64::from(aeth.msn),
             now.msn % (1 << 24),
             "9.7.7.1: the MSN of a NAK"
         );
-        self.covers(psn);
+        self.on_acknowledged(psn);
     }
 
     /// Notes that everything before this PSN is acknowledged.
-    fn covers(&mut self, end: u64) {
+    fn on_acknowledged(&mut self, end: u64) {
         if self.ack.is_some_and(|ack| ack < end) {
             self.ack = None;
         }
     }
 
-    fn is_positive(&mut self, aeth: &Aeth, now: &Now) {
+    fn check_positive_aeth(&mut self, aeth: &Aeth, now: &ResponderCounts) {
         assert_eq!(
             u64::from(aeth.msn),
             now.msn % (1 << 24),
@@ -322,19 +322,19 @@ impl Answers {
             "9.7.7.2: receives are {:?}",
             now.receives
         );
-        self.told_none = due == 0;
-        self.tell_credits = false;
+        self.reported_no_credits = due == 0;
+        self.credits_owed = false;
     }
 
     /// Checks a READ response.
-    fn responds(&mut self, packet: &Packet, psn: u64, now: &Now) {
+    fn check_response(&mut self, packet: &Packet, psn: u64, now: &ResponderCounts) {
         let end = psn + u64::from(packet.psns);
         let found = self.stored.iter().find(|s| s.first <= psn && psn < s.end);
         let stored = found.unwrap_or_else(|| panic!("9.7.5.1: a response to no READ: {packet:?}"));
-        let reth = match stored.wish {
-            Wish::Read(reth) => reth,
-            Wish::Write(reth) | Wish::Flush(_, reth) => Reth { length: 0, ..reth },
-            Wish::Atomic { .. } => panic!("9.7.5.1: a READ response to an atomic"),
+        let reth = match stored.op {
+            RequestedOp::Read(reth) => reth,
+            RequestedOp::Write(reth) | RequestedOp::Flush(_, reth) => Reth { length: 0, ..reth },
+            RequestedOp::Atomic { .. } => panic!("9.7.5.1: a READ response to an atomic"),
         };
         let mtu = u64::from(now.mtu);
         let done = (psn - stored.first) * mtu;
@@ -353,7 +353,7 @@ impl Answers {
         );
         if packet.first {
             assert!(
-                stored.asked.contains(&psn),
+                stored.requested_psns.contains(&psn),
                 "9.4.4: responses begin where nobody asked"
             );
         } else {
@@ -367,12 +367,12 @@ impl Answers {
                 "9.4.4: memory that nobody asked for"
             );
         }
-        self.takes_turn(psn, end);
+        self.check_order(psn, end);
         self.next = end;
     }
 
     /// Checks that responses leave in order, each once for every time that it is asked for.
-    fn takes_turn(&mut self, psn: u64, end: u64) {
+    fn check_order(&mut self, psn: u64, end: u64) {
         if psn >= self.sent_to {
             assert_eq!(
                 self.fresh(),
@@ -390,6 +390,6 @@ impl Answers {
             self.owed.remove(&psn);
         }
         self.sent_to = self.sent_to.max(end);
-        self.covers(end);
+        self.on_acknowledged(end);
     }
 }

@@ -3,29 +3,29 @@
 //! The execution of a request by a reliable responder after the sequence is checked: resources,
 //! R_Key, length, and the effects (IBTA 9.7.4.1).
 
-use super::answers::Wish;
-use super::responder::{Message, Responder};
-use super::{Next, Receive, Received, World};
+use super::answers::RequestedOp;
+use super::responder::{ReferenceMessage, ReferenceResponder};
+use super::{NextReceive, PostedReceive, ReceiveCompletion, Surroundings};
 use verbena_transport::host::{AtomicOp, KeyAccess, WcOpcode, WcStatus};
 use verbena_transport::packet::{Feth, NakCode, Packet, Reth, SendTail};
 
 /// Length in bytes of the longest message (C9-94).
 const LONGEST: u32 = 1 << 31;
 
-impl Responder {
+impl ReferenceResponder {
     /// Takes the next receive. Without a usable one, notes the NAK that is owed and returns `None`.
-    fn take(&mut self, world: &impl World) -> Option<Receive> {
+    fn take(&mut self, world: &impl Surroundings) -> Option<PostedReceive> {
         match world.next_receive() {
-            Next::Empty => {
-                self.told = true;
+            NextReceive::Empty => {
+                self.gap_or_rnr_reported = true;
                 self.answers.owe_rnr();
                 None
             }
-            Next::Dead => {
+            NextReceive::QueueError => {
                 self.refuse(NakCode::RemoteOperational, None);
                 None
             }
-            Next::Receive(receive) => {
+            NextReceive::Receive(receive) => {
                 self.due.taken = Some(receive.wr_id);
                 if receive.malformed {
                     let told = Some((receive.wr_id, WcStatus::LocQpOpErr));
@@ -37,14 +37,14 @@ impl Responder {
         }
     }
 
-    pub(super) fn send(&mut self, packet: &Packet, tail: SendTail, world: &impl World) {
+    pub(super) fn send(&mut self, packet: &Packet, tail: SendTail, world: &impl Surroundings) {
         if packet.first {
             let Some(receive) = self.take(world) else {
                 return;
             };
-            self.message = Message::Send { receive, done: 0 };
+            self.message = ReferenceMessage::Send { receive, done: 0 };
         }
-        let Message::Send { receive, done } = self.message else {
+        let ReferenceMessage::Send { receive, done } = self.message else {
             return;
         };
         let length = u64::from(packet.payload.len());
@@ -62,13 +62,13 @@ impl Responder {
         }
         self.due.store(done, length);
         let done = done + length;
-        self.message = Message::Send { receive, done };
+        self.message = ReferenceMessage::Send { receive, done };
         self.advance(packet);
         if !packet.last {
             return;
         }
-        self.message = Message::None;
-        let mut received = Received {
+        self.message = ReferenceMessage::None;
+        let mut received = ReceiveCompletion {
             wr_id: receive.wr_id,
             status: WcStatus::Success,
             opcode: WcOpcode::Recv,
@@ -86,7 +86,7 @@ impl Responder {
                     received.invalidated = Some(key);
                 } else {
                     // Class J: the SEND itself was good.
-                    self.dies = Some(receive.wr_id);
+                    self.failed_invalidate = Some(receive.wr_id);
                     return;
                 }
             }
@@ -99,10 +99,10 @@ impl Responder {
         packet: &Packet,
         reth: Option<Reth>,
         imm: Option<[u8; 4]>,
-        world: &impl World,
+        world: &impl Surroundings,
     ) {
         let (reth, done) = match (self.message, reth) {
-            (Message::Write { reth, done }, _) => (reth, done),
+            (ReferenceMessage::Write { reth, done }, _) => (reth, done),
             (_, Some(reth)) => (reth, 0),
             _ => return,
         };
@@ -123,7 +123,7 @@ impl Responder {
                 return;
             }
         }
-        let told = |status| taken.map(|receive: Receive| (receive.wr_id, status));
+        let told = |status| taken.map(|receive: PostedReceive| (receive.wr_id, status));
         let part = Reth {
             addr: reth.addr.wrapping_add(done),
             length,
@@ -150,13 +150,13 @@ impl Responder {
         }
         self.due.write(reth.rkey, part.addr, u64::from(length));
         self.message = if packet.last {
-            Message::None
+            ReferenceMessage::None
         } else {
-            Message::Write { reth, done: end }
+            ReferenceMessage::Write { reth, done: end }
         };
         self.advance(packet);
         if let Some(receive) = taken {
-            self.due.complete(Received {
+            self.due.complete(ReceiveCompletion {
                 wr_id: receive.wr_id,
                 status: WcStatus::Success,
                 opcode: WcOpcode::RecvRdmaWithImm,
@@ -173,7 +173,7 @@ impl Responder {
     fn receive_of_immediate(
         &mut self,
         imm: Option<[u8; 4]>,
-        world: &impl World,
+        world: &impl Surroundings,
         status: WcStatus,
     ) -> Result<Option<(u64, WcStatus)>, ()> {
         if imm.is_none() {
@@ -188,7 +188,7 @@ impl Responder {
         self.answers.outstanding() < usize::from(self.attr.max_dest_rd_atomic)
     }
 
-    pub(super) fn read(&mut self, reth: Reth, world: &impl World) {
+    pub(super) fn read(&mut self, reth: Reth, world: &impl Surroundings) {
         if !self.has_place() || reth.length > LONGEST {
             self.refuse(NakCode::InvalidRequest, None);
             return;
@@ -199,12 +199,12 @@ impl Responder {
         }
         let count = reth.length.div_ceil(self.attr.path_mtu).max(1);
         self.answers
-            .ask(self.expected, u64::from(count), Wish::Read(reth));
+            .on_executed(self.expected, u64::from(count), RequestedOp::Read(reth));
         self.expected += u64::from(count);
         self.msn += 1;
     }
 
-    pub(super) fn atomic(&mut self, addr: u64, rkey: u32, op: AtomicOp, world: &impl World) {
+    pub(super) fn atomic(&mut self, addr: u64, rkey: u32, op: AtomicOp, world: &impl Surroundings) {
         if !self.has_place() || addr % 8 != 0 {
             self.refuse(NakCode::InvalidRequest, None);
             return;
@@ -220,13 +220,13 @@ impl Responder {
         }
         self.due.atomic = Some((rkey, addr, op));
         self.answers
-            .ask(self.expected, 1, Wish::Atomic { rkey, addr, op });
+            .on_executed(self.expected, 1, RequestedOp::Atomic { rkey, addr, op });
         self.expected += 1;
         self.msn += 1;
     }
 
     /// Executes an ATOMIC WRITE (A19).
-    pub(super) fn write_word(&mut self, packet: &Packet, reth: Reth, world: &impl World) {
+    pub(super) fn write_word(&mut self, packet: &Packet, reth: Reth, world: &impl Surroundings) {
         if !self.has_place() {
             self.refuse(NakCode::InvalidRequest, None);
             return;
@@ -240,11 +240,11 @@ impl Responder {
             return;
         }
         self.due.write(reth.rkey, reth.addr, 8);
-        self.place(Wish::Write(reth));
+        self.place(RequestedOp::Write(reth));
     }
 
     /// Executes a FLUSH (A19).
-    pub(super) fn flush(&mut self, feth: Feth, reth: Reth, world: &impl World) {
+    pub(super) fn flush(&mut self, feth: Feth, reth: Reth, world: &impl Surroundings) {
         if !self.has_place() {
             self.refuse(NakCode::InvalidRequest, None);
             return;
@@ -256,11 +256,11 @@ impl Responder {
             self.refuse(NakCode::RemoteAccess, None);
             return;
         }
-        self.place(Wish::Flush(feth, reth));
+        self.place(RequestedOp::Flush(feth, reth));
     }
 
-    fn place(&mut self, wish: Wish) {
-        self.answers.ask(self.expected, 1, wish);
+    fn place(&mut self, wish: RequestedOp) {
+        self.answers.on_executed(self.expected, 1, wish);
         self.expected += 1;
         self.msn += 1;
     }

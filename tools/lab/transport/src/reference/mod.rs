@@ -9,12 +9,12 @@
 //! | --- | --- |
 //! | `tables.rs` | timers and codes of the specification, a second time; PSNs that do not wrap |
 //! | `responder.rs`, `execute.rs` | reliable connections: the effects of each request |
-//! | `keep.rs` | requests that arrive ahead of a gap |
+//! | `reassembly.rs` | requests that arrive ahead of a gap |
 //! | `refuse.rs` | the parts of a refusal |
 //! | `answers.rs` | answers that are owed or allowed, and every answer that leaves |
 //! | `requester.rs`, `work.rs` | reliable connections: when a request may be sent, must complete |
 //! | `responses.rs` | the requests that each response acknowledges, and the retry that it costs |
-//! | `limits.rs` | end-to-end credits of the requester |
+//! | `credit_reference.rs` | end-to-end credits of the requester |
 //! | `unreliable.rs` | responders of UC and UD |
 //!
 //! Neither half knows to which work request of the peer a packet belongs. Both judge by packets,
@@ -28,9 +28,9 @@
 //! packets that no frame can carry.
 
 pub mod answers;
+pub mod credit_reference;
 pub mod execute;
-pub mod keep;
-pub mod limits;
+pub mod reassembly;
 pub mod refuse;
 pub mod requester;
 pub mod responder;
@@ -44,7 +44,7 @@ use verbena_transport::packet::{Packet, PacketKind, Payload, Transport};
 
 /// A receive that a message can take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Receive {
+pub struct PostedReceive {
     /// Identifier from the receive's work request.
     pub wr_id: u64,
     /// Bytes that the receive holds.
@@ -55,23 +55,23 @@ pub struct Receive {
 
 /// The state of the receive queue as the responder finds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum NextReceive {
     /// No receive is posted.
     Empty,
     /// The queue is in error and never supplies a receive.
-    Dead,
+    QueueError,
     /// The next receive of the queue.
-    Receive(Receive),
+    Receive(PostedReceive),
 }
 
 /// The surroundings that a responder consults while it judges a packet.
-pub trait World {
+pub trait Surroundings {
     /// True if the key allows this access.
     fn allows(&self, key: &KeyUse) -> bool;
     /// True if the sender's memory under this payload can be read.
     fn readable(&self, payload: &Payload) -> bool;
     /// Returns the next receive of the responder's queue.
-    fn next_receive(&self) -> Next;
+    fn next_receive(&self) -> NextReceive;
     /// True if bytes `offset..offset + length` of a receive can be written.
     fn stores(&self, wr_id: u64, offset: u64, length: u64) -> bool;
     /// True if the key can be invalidated.
@@ -80,7 +80,7 @@ pub trait World {
 
 /// A receive that completes. In error only the first two fields count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Received {
+pub struct ReceiveCompletion {
     /// Identifier from the receive's work request.
     pub wr_id: u64,
     /// Status of the completion.
@@ -97,7 +97,7 @@ pub struct Received {
     pub solicited: bool,
 }
 
-impl Received {
+impl ReceiveCompletion {
     /// Returns a receive that completes in error.
     pub fn failed(wr_id: u64, status: WcStatus) -> Self {
         Self {
@@ -114,7 +114,7 @@ impl Received {
 
 /// The effects of one request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Effects {
+pub struct RequestEffects {
     /// Memory written: key, address, bytes.
     pub written: Option<(u32, u64, u64)>,
     /// Bytes put into the receive: offset, bytes.
@@ -127,14 +127,14 @@ pub struct Effects {
     pub taken: Option<u64>,
     /// Receives completed, except those that a refusal completes. With an SRQ there may be two,
     /// because an abandoned receive may complete before another.
-    pub received: Vec<Received>,
+    pub received: Vec<ReceiveCompletion>,
     /// True if COMM_EST is due.
     pub established: bool,
 }
 
-impl Effects {
+impl RequestEffects {
     /// Adds a receive that completes.
-    pub fn complete(&mut self, received: Received) {
+    pub fn complete(&mut self, received: ReceiveCompletion) {
         self.received.push(received);
     }
 

@@ -3,8 +3,8 @@
 //! The parts of a refusal that ends a reliable connection: one NAK, one report to the program, ERR
 //! (IBTA 9.9.3).
 
-use super::responder::{Message, Responder};
-use super::Received;
+use super::responder::{ReferenceMessage, ReferenceResponder};
+use super::ReceiveCompletion;
 use verbena_transport::host::{EventType, WcStatus};
 use verbena_transport::packet::{Aeth, AethSyndrome, NakCode, Packet};
 use verbena_transport::QpState;
@@ -14,7 +14,7 @@ const REPEATS: u32 = 16;
 
 /// A request that the responder refuses.
 #[derive(Clone, Debug)]
-pub struct Refusal {
+pub struct ReferenceRefusal {
     /// PSN of the refused request.
     pub psn: u64,
     /// Code of the NAK.
@@ -33,7 +33,7 @@ pub struct Refusal {
     pub asked: bool,
 }
 
-impl Responder {
+impl ReferenceResponder {
     /// Refuses the expected request. If the request took a receive, the receive reports the refusal
     /// with this status; otherwise an event does.
     pub(super) fn refuse(&mut self, code: NakCode, receive: Option<(u64, WcStatus)>) {
@@ -42,7 +42,7 @@ impl Responder {
             NakCode::RemoteOperational => EventType::QpFatal,
             _ => EventType::QpReqErr,
         };
-        self.refusal = Some(Refusal {
+        self.refusal = Some(ReferenceRefusal {
             psn: self.expected,
             code,
             receive,
@@ -58,7 +58,7 @@ impl Responder {
     /// completes in error.
     pub(super) fn refuse_message(&mut self, code: NakCode, status: WcStatus) {
         let receive = match self.message {
-            Message::Send { receive, .. } => Some((receive.wr_id, status)),
+            ReferenceMessage::Send { receive, .. } => Some((receive.wr_id, status)),
             _ => None,
         };
         self.refuse(code, receive);
@@ -66,18 +66,18 @@ impl Responder {
 
     /// Checks a receive that completes in error and is not flushed: it has to be that of the
     /// refused request.
-    pub(super) fn receive_fails(&mut self, received: &Received) {
+    pub(super) fn on_failed_receive(&mut self, received: &ReceiveCompletion) {
         let due = self.refusal.as_ref().and_then(|r| r.receive);
         let is = Some((received.wr_id, received.status));
         assert_eq!(
             is, due,
             "reference: 9.9.3.1.3: a receive completes in error"
         );
-        self.tell();
+        self.record_report();
     }
 
     /// Checks an event that reports an error.
-    pub(super) fn fails_by(&mut self, event: EventType) {
+    pub(super) fn on_error_event(&mut self, event: EventType) {
         let refusal = self.refusal.as_ref().filter(|r| r.receive.is_none());
         let due = refusal.map(|r| r.event);
         assert_eq!(
@@ -85,10 +85,10 @@ impl Responder {
             due,
             "reference: 9.9.3.1.3: an event of an error"
         );
-        self.tell();
+        self.record_report();
     }
 
-    fn tell(&mut self) {
+    fn record_report(&mut self) {
         if let Some(refusal) = &mut self.refusal {
             assert!(
                 !refusal.told,
@@ -111,14 +111,14 @@ impl Responder {
 
     /// Checks a NAK that ends the connection and leaves for the first time or again. Returns false
     /// for any other answer.
-    pub(super) fn sends_refusal(&mut self, packet: &Packet, psn: u64, aeth: &Aeth) -> bool {
+    pub(super) fn on_transmit_nak(&mut self, packet: &Packet, psn: u64, aeth: &Aeth) -> bool {
         let AethSyndrome::Nak(code) = aeth.syndrome else {
             return false;
         };
         if code == NakCode::Sequence {
             return false;
         }
-        let now = self.now(None);
+        let now = self.counts_now(None);
         let refusal = self.refusal.as_mut();
         let refusal =
             refusal.unwrap_or_else(|| panic!("reference: 9.9.3: nothing is refused: {packet:?}"));
@@ -130,8 +130,8 @@ impl Responder {
         match &refusal.sent {
             None => {
                 refusal.sent = Some(*aeth);
-                self.answers.is_negative(psn, aeth, &now);
-                self.answers.forget();
+                self.answers.check_nak(psn, aeth, &now);
+                self.answers.clear();
             }
             Some(first) => {
                 assert_eq!(first, aeth, "reference: a NAK is repeated as another");

@@ -3,9 +3,9 @@
 //! A reliable requester (IBTA 9.7.3, 9.7.6, 9.9.2): the requests that each response acknowledges,
 //! the retry that it costs, and the moments when a request may be sent.
 
-use super::limits::Limits;
+use super::credit_reference::CreditReference;
 use super::tables::{near, BASE};
-use super::work::Work;
+use super::work::ReferenceWork;
 use std::ops::RangeInclusive;
 use verbena_transport::host::{EventType, WcStatus, WqeOpcode};
 use verbena_transport::packet::{Packet, PacketKind};
@@ -13,11 +13,11 @@ use verbena_transport::{Attr, QpSnapshot, QpState};
 
 /// The reference's state of a reliable requester.
 #[derive(Debug, Default)]
-pub struct Requester {
+pub struct ReferenceRequester {
     pub(super) attr: Attr,
     /// True if the requester keeps to end-to-end credits.
     pub(super) credits: bool,
-    pub(super) min_timeout: u64,
+    pub(super) min_timeout_ns: u64,
     /// True if the requester may send the oldest packet again alone, and then go on where it was.
     pub(super) recovers: bool,
     /// Bytes of responses ahead of a missing one that the requester keeps.
@@ -26,8 +26,8 @@ pub struct Requester {
     pub(super) kept: Vec<(u64, Packet)>,
     /// State of the QP; `None` stands for RESET.
     pub(super) state: Option<QpState>,
-    pub(super) loose: bool,
-    pub(super) works: Vec<Work>,
+    pub(super) is_unjudged: bool,
+    pub(super) works: Vec<ReferenceWork>,
     /// Number of work requests that have PSNs or were executed.
     pub(super) begun: usize,
     /// Oldest PSN that is not acknowledged.
@@ -48,9 +48,9 @@ pub struct Requester {
     pub(super) retries: u8,
     pub(super) rnr_retries: u8,
     /// Time in ns before which the RNR timer forbids any request.
-    pub(super) rnr_until: u64,
+    pub(super) rnr_until_ns: u64,
     /// Earliest time in ns at which the ACK timer may have been started.
-    pub(super) timer_from: u64,
+    pub(super) timer_from_ns: u64,
     /// True if an RNR NAK came and no request was sent since.
     pub(super) waits: bool,
     /// True if a NAK came for a PSN that is about to be sent anyway. The reference leaves open
@@ -65,17 +65,17 @@ pub struct Requester {
     pub(super) open: Option<u64>,
     /// Work requests of which one has to fail, and the status that it has to fail with.
     pub(super) failure: Option<(RangeInclusive<usize>, WcStatus)>,
-    pub(super) limits: Limits,
+    pub(super) limits: CreditReference,
     /// True if SQ_DRAINED is owed after all requests are acknowledged.
     pub(super) drain: bool,
 }
 
-impl Requester {
+impl ReferenceRequester {
     /// Returns a requester in RESET.
     pub fn new(credits: bool, min_timeout: u64, recovers: bool, keep_bytes: u64) -> Self {
         Self {
             credits,
-            min_timeout,
+            min_timeout_ns: min_timeout,
             recovers,
             keep_bytes,
             ..Self::default()
@@ -95,7 +95,7 @@ impl Requester {
                     rnr_retries: attr.rnr_retry,
                     ..Self::new(
                         self.credits,
-                        self.min_timeout,
+                        self.min_timeout_ns,
                         self.recovers,
                         self.keep_bytes,
                     )
@@ -112,12 +112,12 @@ impl Requester {
     }
 
     /// Stops judging the requester until it goes to RTR again.
-    pub fn loosen(&mut self) {
-        self.loose = true;
+    pub fn stop_judging(&mut self) {
+        self.is_unjudged = true;
     }
 
     /// Adds a work request that was posted.
-    pub fn post(&mut self, work: Work) {
+    pub fn post(&mut self, work: ReferenceWork) {
         self.works.push(work);
     }
 
@@ -126,7 +126,7 @@ impl Requester {
     }
 
     /// True if the requester recovers the oldest packet alone instead of going back for all.
-    pub(super) fn is_modern(&self) -> bool {
+    pub(super) fn recovers_early(&self) -> bool {
         self.recovers && !self.attr.local_peer
     }
 
@@ -140,13 +140,13 @@ impl Requester {
     }
 
     pub(super) fn work_at(&self, psn: u64) -> Option<usize> {
-        let holds = |w: &Work| w.first <= psn && psn < w.end;
+        let holds = |w: &ReferenceWork| w.first <= psn && psn < w.end;
         self.works[..self.begun].iter().rposition(holds)
     }
 
     /// Checks a request that leaves at `now` (ns).
-    pub fn sends(&mut self, packet: &Packet, now: u64) {
-        if self.loose {
+    pub fn on_transmit(&mut self, packet: &Packet, now: u64) {
+        if self.is_unjudged {
             return;
         }
         assert!(
@@ -155,12 +155,12 @@ impl Requester {
             self.state
         );
         assert!(
-            now >= self.rnr_until,
+            now >= self.rnr_until_ns,
             "reference: 9.7.5.2.8: a request leaves before the RNR timer ends at {}",
-            self.rnr_until
+            self.rnr_until_ns
         );
         let psn = near(self.at, packet.psn);
-        let resumes = self.is_modern() && self.resume.contains(&psn);
+        let resumes = self.recovers_early() && self.resume.contains(&psn);
         assert!(
             psn == self.at || psn == self.una || resumes,
             "reference: 9.7.3: PSN {psn:#x} leaves, not {:#x}, {:#x} or one of {:x?}",
@@ -172,7 +172,7 @@ impl Requester {
             self.leave();
         }
         if self.una == self.hi {
-            self.timer_from = now;
+            self.timer_from_ns = now;
         }
         if psn == self.hi && self.work_at(psn).is_none() {
             self.begin();
@@ -198,12 +198,12 @@ impl Requester {
             work.asked.push((psn, psn + count));
             if psn == hi && psn > work.first {
                 // Each part of a READ is a message of its own.
-                self.limits.sends(false);
+                self.limits.on_transmit(false);
             }
         }
         let work = &self.works[index];
         if work.is_send() && work.trusted && psn == hi && psn > work.first {
-            let known = self.una > work.first || self.limits.are_kept();
+            let known = self.una > work.first || self.limits.has_credits();
             assert!(
                 known,
                 "reference: 9.7.7.2: more than one packet of a SEND without a credit"
@@ -256,14 +256,14 @@ impl Requester {
         };
         (work.first, work.due) = (self.hi, self.hi);
         work.end = self.hi + u64::from(count);
-        work.trusted = self.limits.sends(work.takes());
+        work.trusted = self.limits.on_transmit(work.takes());
         self.begun = index + 1;
     }
 
     /// Checks the execution of a local invalidate or a fast registration. `valid` is true if the
     /// work request's key can be used for that.
-    pub fn executes(&mut self, opcode: WqeOpcode, valid: bool) {
-        if self.loose {
+    pub fn on_local_operation(&mut self, opcode: WqeOpcode, valid: bool) {
+        if self.is_unjudged {
             return;
         }
         let next = self
@@ -284,7 +284,7 @@ impl Requester {
             "reference: 10.8.3.3: a fence does not hold: {work:?}"
         );
         if opcode == WqeOpcode::LocalInv {
-            let done = |w: &Work| w.executed || w.over || w.end > 0 && w.end <= self.una;
+            let done = |w: &ReferenceWork| w.executed || w.over || w.end > 0 && w.end <= self.una;
             let all = self.una == self.hi && before.iter().all(done);
             assert!(
                 all,
@@ -299,11 +299,11 @@ impl Requester {
 
     /// Checks the completion of a work request. `local` is true if a local error explains a
     /// failure.
-    pub fn completes(&mut self, index: usize, status: WcStatus, local: bool) {
+    pub fn on_completion(&mut self, index: usize, status: WcStatus, local: bool) {
         for work in &mut self.works[..=index] {
             work.over = true;
         }
-        if self.loose || status == WcStatus::WrFlushErr {
+        if self.is_unjudged || status == WcStatus::WrFlushErr {
             return;
         }
         let work = &self.works[index];
@@ -339,7 +339,7 @@ impl Requester {
         self.check_kept();
         let sent = std::mem::take(&mut self.sent);
         let again = std::mem::take(&mut self.again);
-        if self.loose || !self.runs() || self.failure.is_some() {
+        if self.is_unjudged || !self.runs() || self.failure.is_some() {
             return;
         }
         let mask = (1 << 24) - 1;
@@ -353,10 +353,10 @@ impl Requester {
             self.leave();
             self.at = self.at.min(self.goes_to.max(self.una));
         }
-        if snap.retry_left + 1 == self.retries && now >= self.timer_from + self.timeout() {
+        if snap.retry_left + 1 == self.retries && now >= self.timer_from_ns + self.timeout_ns() {
             // The ACK timer has expired.
             self.retries = snap.retry_left;
-            self.timer_from = now;
+            self.timer_from_ns = now;
             if !sent {
                 self.at = self.una;
             }
@@ -370,18 +370,18 @@ impl Requester {
 
     /// Returns the local ACK timeout in ns (IBTA 9.7.6.1.3), with the minimum that transport.md
     /// describes.
-    fn timeout(&self) -> u64 {
+    fn timeout_ns(&self) -> u64 {
         match self.attr.timeout {
             0 => u64::MAX / 2,
-            n => (4_096 << n).max(self.min_timeout),
+            n => (4_096 << n).max(self.min_timeout_ns),
         }
     }
 
     /// Checks that nothing is owed when the queue pair says that it has nothing more to do now.
     /// `pauses` is true if congestion control holds requests back until a time that the queue pair
     /// reports.
-    pub fn rests(&mut self, pauses: bool) {
-        if self.loose || !self.runs() {
+    pub fn check_idle(&mut self, pauses: bool) {
+        if self.is_unjudged || !self.runs() {
             return;
         }
         let failure = &self.failure;

@@ -3,10 +3,10 @@
 //! A reliable responder (IBTA 9.7.4, 9.7.5, 9.9.3). A request is checked in the order PSN, sequence
 //! of opcodes, opcode, resources, R_Key, length.
 
-use super::answers::{Answers, Now, Wish};
-use super::refuse::Refusal;
+use super::answers::{OwedAnswers, RequestedOp, ResponderCounts};
+use super::refuse::ReferenceRefusal;
 use super::tables::{near, BASE};
-use super::{belongs, is_possible, Effects, Receive, Received, World};
+use super::{belongs, is_possible, PostedReceive, ReceiveCompletion, RequestEffects, Surroundings};
 use verbena_abi::ctx::access;
 use verbena_transport::host::{EventType, KeyAccess, KeyUse, WcStatus};
 use verbena_transport::packet::{NakCode, Packet, PacketKind, Reth, Transport};
@@ -14,7 +14,7 @@ use verbena_transport::{Attr, QpState};
 
 /// Properties that do not change in the life of a queue pair.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Setup {
+pub struct ReferenceSetup {
     /// Protection domain of the queue pair.
     pub pd: u32,
     /// True if the responder advertises the number of posted receives as credits.
@@ -25,13 +25,13 @@ pub struct Setup {
 
 /// The message in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Message {
+pub enum ReferenceMessage {
     /// No message is in progress.
     None,
     /// A SEND is in progress.
     Send {
         /// Receive that the SEND has taken.
-        receive: Receive,
+        receive: PostedReceive,
         /// Bytes of the SEND that have arrived.
         done: u64,
     },
@@ -46,17 +46,17 @@ pub enum Message {
 
 /// The reference's state of a reliable responder.
 #[derive(Debug)]
-pub struct Responder {
-    pub(super) setup: Setup,
+pub struct ReferenceResponder {
+    pub(super) setup: ReferenceSetup,
     pub(super) attr: Attr,
     pub(super) state: QpState,
     /// True if the reference no longer judges this responder.
-    pub(super) loose: bool,
+    pub(super) is_unjudged: bool,
     pub(super) expected: u64,
     pub(super) msn: u64,
-    pub(super) message: Message,
+    pub(super) message: ReferenceMessage,
     /// True if a NAK for the gap, or an RNR NAK, is owed or sent for the expected PSN.
-    pub(super) told: bool,
+    pub(super) gap_or_rnr_reported: bool,
     /// True if that NAK is for a gap.
     pub(super) gap: bool,
     /// Requests kept ahead of the gap, by PSN.
@@ -71,12 +71,12 @@ pub struct Responder {
     /// again.
     pub(super) asks_alone: Option<u64>,
     pub(super) established: bool,
-    pub(super) refusal: Option<Refusal>,
-    pub(super) answers: Answers,
+    pub(super) refusal: Option<ReferenceRefusal>,
+    pub(super) answers: OwedAnswers,
     /// Effects that the request being handled must have.
-    pub(super) due: Effects,
+    pub(super) due: RequestEffects,
     /// Receive that reports a failed remote invalidate, which ends the connection without a NAK.
-    pub(super) dies: Option<u64>,
+    pub(super) failed_invalidate: Option<u64>,
     /// Responses that the peer could not read from the memory lent to it: first PSN, and the PSN
     /// after the last.
     unread: Option<(u64, u64)>,
@@ -84,18 +84,18 @@ pub struct Responder {
     pub(super) failed: bool,
 }
 
-impl Responder {
+impl ReferenceResponder {
     /// Returns a responder in RESET.
-    pub fn new(setup: Setup) -> Self {
+    pub fn new(setup: ReferenceSetup) -> Self {
         Self {
             setup,
             attr: Attr::default(),
             state: QpState::Reset,
-            loose: false,
+            is_unjudged: false,
             expected: 0,
             msn: 0,
-            message: Message::None,
-            told: false,
+            message: ReferenceMessage::None,
+            gap_or_rnr_reported: false,
             gap: false,
             kept: Vec::new(),
             closed: None,
@@ -103,9 +103,9 @@ impl Responder {
             asks_alone: None,
             established: false,
             refusal: None,
-            answers: Answers::default(),
-            due: Effects::default(),
-            dies: None,
+            answers: OwedAnswers::default(),
+            due: RequestEffects::default(),
+            failed_invalidate: None,
             unread: None,
             failed: false,
         }
@@ -129,9 +129,9 @@ impl Responder {
                 if self.state != QpState::Err || to == QpState::Reset {
                     self.refusal = None;
                 }
-                self.dies = None;
+                self.failed_invalidate = None;
                 self.kept.clear();
-                self.answers.forget();
+                self.answers.clear();
             }
             _ => {}
         }
@@ -139,13 +139,13 @@ impl Responder {
     }
 
     /// Stops judging the responder until it goes to RTR again.
-    pub fn loosen(&mut self) {
-        self.loose = true;
+    pub fn stop_judging(&mut self) {
+        self.is_unjudged = true;
     }
 
     /// Notes that the peer could not read a response. The peer may ask again from there, and the
     /// responder may report the reason.
-    pub fn is_unread(&mut self, packet: &Packet) {
+    pub fn on_unread_response(&mut self, packet: &Packet) {
         let psn = near(self.expected, packet.psn);
         let end = psn + u64::from(packet.psns);
         let (first, last) = self.unread.unwrap_or((psn, end));
@@ -153,14 +153,14 @@ impl Responder {
     }
 
     /// Notes that the queue pair fails for a reason other than a request.
-    pub fn fails(&mut self) {
+    pub fn on_failure(&mut self) {
         self.failed = true;
         self.refusal = None;
     }
 
     /// True if the reference makes no statement about this responder.
-    pub fn is_loose(&self) -> bool {
-        self.loose
+    pub fn is_unjudged(&self) -> bool {
+        self.is_unjudged
     }
 
     /// Returns the expected PSN and the MSN for comparison.
@@ -171,18 +171,18 @@ impl Responder {
         )
     }
 
-    fn hears(&self) -> bool {
+    fn processes_requests(&self) -> bool {
         matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd)
     }
 
     /// Judges a request that is handed in, and notes the effects that it must have.
-    pub fn request(&mut self, packet: &Packet, world: &impl World) {
-        self.due = Effects::default();
-        if self.loose {
+    pub fn on_request(&mut self, packet: &Packet, world: &impl Surroundings) {
+        self.due = RequestEffects::default();
+        if self.is_unjudged {
             return;
         }
         if !is_possible(packet) {
-            self.loose = true;
+            self.is_unjudged = true;
             return;
         }
         if !belongs(packet, Transport::Rc, self.attr.pkey) {
@@ -196,43 +196,43 @@ impl Responder {
             self.due.established = true;
         }
         // A packet whose payload's memory went away counts as lost.
-        if !self.hears() || !packet.payload.is_alive() {
+        if !self.processes_requests() || !packet.payload.is_alive() {
             return;
         }
         // A super-packet is judged as its packets.
         for single in packet.clone().split(self.attr.path_mtu) {
-            if self.refusal.is_some() || self.dies.is_some() || self.loose {
+            if self.refusal.is_some() || self.failed_invalidate.is_some() || self.is_unjudged {
                 return;
             }
-            self.single(&single, world);
+            self.on_single_request(&single, world);
         }
     }
 
-    pub(super) fn single(&mut self, packet: &Packet, world: &impl World) {
+    pub(super) fn on_single_request(&mut self, packet: &Packet, world: &impl Surroundings) {
         let psn = near(self.expected, packet.psn);
         if psn < self.expected {
             self.duplicate(packet, psn, world);
-            self.asks_again(packet, psn);
+            self.on_repeated_request(packet, psn);
             return;
         }
         if psn > self.expected {
-            self.is_ahead(packet, psn, world);
+            self.on_out_of_order(packet, psn, world);
             return;
         }
-        self.closes(packet, psn);
-        (self.told, self.gap) = (false, false);
-        self.answers.go_on();
+        self.on_gap_closed(packet, psn);
+        (self.gap_or_rnr_reported, self.gap) = (false, false);
+        self.answers.on_expected_request();
         if !world.readable(&packet.payload) {
-            self.loose = true;
+            self.is_unjudged = true;
             self.kept.clear();
             return;
         }
         self.execute(packet, world);
-        self.look_ahead();
+        self.update_reassembly();
     }
 
     /// C9-105, 9.7.5.1: handles a request with a PSN before the expected one.
-    fn duplicate(&mut self, packet: &Packet, psn: u64, world: &impl World) {
+    fn duplicate(&mut self, packet: &Packet, psn: u64, world: &impl Surroundings) {
         let wish = match packet.kind {
             PacketKind::Send(_) | PacketKind::Write { .. } => {
                 if packet.ack_req {
@@ -240,29 +240,29 @@ impl Responder {
                 }
                 return;
             }
-            PacketKind::ReadRequest(reth) => Wish::Read(reth),
-            PacketKind::Atomic { addr, rkey, op } => Wish::Atomic { rkey, addr, op },
-            PacketKind::AtomicWrite(reth) => Wish::Write(reth),
-            PacketKind::Flush(feth, reth) => Wish::Flush(feth, reth),
+            PacketKind::ReadRequest(reth) => RequestedOp::Read(reth),
+            PacketKind::Atomic { addr, rkey, op } => RequestedOp::Atomic { rkey, addr, op },
+            PacketKind::AtomicWrite(reth) => RequestedOp::Write(reth),
+            PacketKind::Flush(feth, reth) => RequestedOp::Flush(feth, reth),
             _ => return,
         };
-        if let Wish::Read(reth) = wish {
+        if let RequestedOp::Read(reth) = wish {
             let asks_why = |(first, end)| (first..end).contains(&psn);
             if self.unread.is_some_and(asks_why) {
-                self.loose = true;
+                self.is_unjudged = true;
                 return;
             }
             if !self.allows(&reth, KeyAccess::RemoteRead, world) {
                 // The duplicate is dropped, except between local peers, where the requester has to
                 // learn the reason.
-                self.loose |= self.attr.local_peer;
+                self.is_unjudged |= self.attr.local_peer;
                 return;
             }
         }
-        self.answers.ask_again(psn, self.attr.path_mtu, wish);
+        self.answers.on_duplicate(psn, self.attr.path_mtu, wish);
     }
 
-    pub(super) fn allows(&self, reth: &Reth, access: KeyAccess, world: &impl World) -> bool {
+    pub(super) fn allows(&self, reth: &Reth, access: KeyAccess, world: &impl Surroundings) -> bool {
         let key = KeyUse {
             pd: self.setup.pd,
             owner: 0,
@@ -276,11 +276,11 @@ impl Responder {
         reth.length == 0 || world.allows(&key)
     }
 
-    fn execute(&mut self, packet: &Packet, world: &impl World) {
+    fn execute(&mut self, packet: &Packet, world: &impl Surroundings) {
         let goes_on = match (self.message, packet.kind) {
-            (Message::None, _) => packet.first,
-            (Message::Send { .. }, PacketKind::Send(_))
-            | (Message::Write { .. }, PacketKind::Write { .. }) => !packet.first,
+            (ReferenceMessage::None, _) => packet.first,
+            (ReferenceMessage::Send { .. }, PacketKind::Send(_))
+            | (ReferenceMessage::Write { .. }, PacketKind::Write { .. }) => !packet.first,
             _ => false,
         };
         let needs = match packet.kind {
@@ -339,18 +339,18 @@ impl Responder {
 
     /// Compares the effects of a call with those that it had to have. `events` are the events that
     /// belong to the responder.
-    pub fn compare(&mut self, mut seen: Effects, events: &[EventType], state: QpState) {
+    pub fn compare(&mut self, mut seen: RequestEffects, events: &[EventType], state: QpState) {
         let due = std::mem::take(&mut self.due);
         self.state = state;
-        if self.loose {
+        if self.is_unjudged {
             return;
         }
-        let good = |r: &Received| r.status == WcStatus::Success;
+        let good = |r: &ReceiveCompletion| r.status == WcStatus::Success;
         let failed = seen.received.iter().find(|r| !good(r)).copied();
         if let Some(failed) = failed {
             seen.received.retain(good);
             if failed.status == WcStatus::MwBindErr {
-                let dies = self.dies.take();
+                let dies = self.failed_invalidate.take();
                 assert_eq!(
                     Some(failed.wr_id),
                     dies,
@@ -362,14 +362,14 @@ impl Responder {
                     "reference: class J: a remote invalidate failed"
                 );
             } else {
-                self.receive_fails(&failed);
+                self.on_failed_receive(&failed);
             }
         }
         for event in events {
             match event {
                 EventType::CommEst => seen.established = true,
-                EventType::QpReqErr | EventType::QpAccessErr => self.fails_by(*event),
-                EventType::QpFatal if !self.failed => self.fails_by(*event),
+                EventType::QpReqErr | EventType::QpAccessErr => self.on_error_event(*event),
+                EventType::QpFatal if !self.failed => self.on_error_event(*event),
                 _ => {}
             }
         }
@@ -380,13 +380,13 @@ impl Responder {
         self.check_end();
         self.check_kept(state);
         if state == QpState::Err {
-            self.answers.forget();
-            self.dies = None;
+            self.answers.clear();
+            self.failed_invalidate = None;
         }
     }
 
-    pub(super) fn now(&self, receives: Option<u64>) -> Now {
-        Now {
+    pub(super) fn counts_now(&self, receives: Option<u64>) -> ResponderCounts {
+        ResponderCounts {
             expected: self.expected,
             msn: self.msn,
             mtu: self.attr.path_mtu,
@@ -397,48 +397,48 @@ impl Responder {
 
     /// Checks an answer that leaves. `posted` is the number of receives that are posted and not
     /// taken, where that is known.
-    pub fn sends(&mut self, packet: &Packet, posted: Option<u64>) {
-        if self.loose {
+    pub fn on_transmit(&mut self, packet: &Packet, posted: Option<u64>) {
+        if self.is_unjudged {
             return;
         }
         let psn = near(self.expected, packet.psn);
         if let PacketKind::Ack(aeth) = packet.kind {
-            if self.sends_refusal(packet, psn, &aeth) {
+            if self.on_transmit_nak(packet, psn, &aeth) {
                 return;
             }
         }
         assert!(
-            self.hears(),
+            self.processes_requests(),
             "reference: 10.3.1: an answer in {:?}: {packet:?}",
             self.state
         );
-        let held = matches!(self.message, Message::Send { .. }) && self.refusal.is_none();
+        let held = matches!(self.message, ReferenceMessage::Send { .. }) && self.refusal.is_none();
         let receives = posted.map(|posted| posted + u64::from(held));
-        let now = self.now(receives.filter(|_| self.setup.credits));
-        self.answers.sends(packet, &now);
+        let now = self.counts_now(receives.filter(|_| self.setup.credits));
+        self.answers.on_transmit(packet, &now);
     }
 
     /// Notes that receives were posted. `posted` is the number of receives that are not taken,
     /// where that is known.
     pub fn receives_posted(&mut self, posted: Option<u64>) {
         let some = posted.is_some_and(|posted| posted > 0) && self.setup.credits;
-        if some && self.answers.told_none && self.hears() {
-            self.answers.tell_credits = true;
+        if some && self.answers.reported_no_credits && self.processes_requests() {
+            self.answers.credits_owed = true;
         }
     }
 
     /// Checks that nothing is owed when the queue pair says that it has nothing more to do now.
-    pub fn rests(&self) {
-        if self.loose || !self.hears() {
+    pub fn check_idle(&self) {
+        if self.is_unjudged || !self.processes_requests() {
             return;
         }
-        let owed = self.answers.owes();
+        let owed = self.answers.describe_owed();
         assert!(
             owed.is_none(),
             "reference: nothing is done, and the peer is owed {owed:?}"
         );
         assert_eq!(
-            self.dies, None,
+            self.failed_invalidate, None,
             "reference: class J: a remote invalidate failed, and nothing is done"
         );
         let refusal = &self.refusal;

@@ -3,20 +3,20 @@
 //! The handling of responses by a reliable requester (IBTA 9.7.6, 9.9.2): the requests that each
 //! acknowledges, and the retry that it costs.
 
-use super::requester::Requester;
+use super::requester::ReferenceRequester;
 use super::tables::{near, rnr_ns, status_of};
-use super::work::Work;
+use super::work::ReferenceWork;
 use super::{belongs, is_possible};
 use verbena_transport::host::{WcStatus, WqeOpcode};
 use verbena_transport::packet::{Aeth, AethSyndrome, NakCode, Packet, PacketKind, Transport};
 
-impl Requester {
+impl ReferenceRequester {
     /// Advances the oldest unacknowledged PSN. Progress restores all retries, and ends the wait for
     /// a receive.
     fn progress(&mut self, una: u64, now: u64) {
         if una > self.una {
             self.una = una;
-            if self.is_modern() && una == self.again_to {
+            if self.recovers_early() && una == self.again_to {
                 // Nothing after the retransmitted packets has been acknowledged, so the packet at
                 // this PSN may be about to be sent again too.
                 self.open = Some(una);
@@ -24,12 +24,12 @@ impl Requester {
             self.at = self.at.max(una);
             self.retries = self.attr.retry_cnt;
             self.rnr_retries = self.attr.rnr_retry;
-            self.rnr_until = 0;
+            self.rnr_until_ns = 0;
             self.waits = false;
             let works = &self.works[..self.begun];
             let taken = works.iter().filter(|w| w.takes() && w.end <= una);
-            self.limits.takes(taken.count() as u64);
-            self.timer_from = now;
+            self.limits.on_receives_found(taken.count() as u64);
+            self.timer_from_ns = now;
         }
     }
 
@@ -46,7 +46,7 @@ impl Requester {
             return whole;
         }
         let further = self.resume.iter().any(|psn| *psn > self.una);
-        let waits = self.is_modern() && self.at <= self.una && further;
+        let waits = self.recovers_early() && self.at <= self.una && further;
         if self.open == Some(self.una) || waits {
             (self.open, self.again) = (Some(self.una), true);
             self.goes_to = self.una;
@@ -90,14 +90,14 @@ impl Requester {
     /// Judges a response that is handed in. `stores` takes a work request, an offset and a length,
     /// and returns true if those bytes can be put into the work request's buffer; `readable` is
     /// true if the response's payload can be read.
-    pub fn response(
+    pub fn on_response(
         &mut self,
         packet: &Packet,
         now: u64,
         readable: bool,
         stores: &dyn Fn(usize, u64, u64) -> bool,
     ) {
-        if self.loose {
+        if self.is_unjudged {
             return;
         }
         if !packet.payload.is_alive() {
@@ -111,7 +111,7 @@ impl Requester {
             return;
         }
         if !is_possible(packet) || !readable {
-            self.loose = true;
+            self.is_unjudged = true;
             return;
         }
         if !belongs(packet, Transport::Rc, self.attr.pkey) || !self.runs() || self.failure.is_some()
@@ -120,31 +120,33 @@ impl Requester {
         }
         let psn = near(self.una, packet.psn);
         match packet.kind {
-            PacketKind::Ack(aeth) => self.acknowledged(psn, &aeth, now),
+            PacketKind::Ack(aeth) => self.on_ack(psn, &aeth, now),
             PacketKind::ReadResponse(aeth) => {
                 for single in packet.clone().split(self.attr.path_mtu) {
-                    self.responded(&single, aeth, now, stores);
+                    self.on_single_response(&single, aeth, now, stores);
                 }
             }
-            PacketKind::AtomicResponse(aeth, _) => self.responded(packet, Some(aeth), now, stores),
+            PacketKind::AtomicResponse(aeth, _) => {
+                self.on_single_response(packet, Some(aeth), now, stores)
+            }
             _ => {}
         }
     }
 
-    fn acknowledged(&mut self, psn: u64, aeth: &Aeth, now: u64) {
+    fn on_ack(&mut self, psn: u64, aeth: &Aeth, now: u64) {
         if psn + 1 == self.una {
-            self.limits.hears(aeth);
+            self.limits.on_aeth(aeth);
         }
         if psn < self.una || psn >= self.hi {
             return;
         }
         match aeth.syndrome {
             AethSyndrome::Ack { .. } => {
-                self.limits.hears(aeth);
+                self.limits.on_aeth(aeth);
                 self.acknowledge(psn + 1, now);
             }
             AethSyndrome::Rnr { timer } => {
-                self.limits.counts(aeth.msn, 0);
+                self.limits.on_counts(aeth.msn, 0);
                 let whole = self.acknowledge(psn, now);
                 // A copy of the RNR NAK for which the requester is waiting is not counted.
                 if !whole || self.waits {
@@ -160,11 +162,11 @@ impl Requester {
                 self.waits = true;
                 self.leave();
                 self.at = psn;
-                self.rnr_until = now + rnr_ns(timer);
+                self.rnr_until_ns = now + rnr_ns(timer);
             }
-            AethSyndrome::Nak(NakCode::SourceFault) => self.loose = true,
+            AethSyndrome::Nak(NakCode::SourceFault) => self.is_unjudged = true,
             AethSyndrome::Nak(code) => {
-                self.limits.counts(aeth.msn, 0);
+                self.limits.on_counts(aeth.msn, 0);
                 if !self.acknowledge(psn, now) {
                     return;
                 }
@@ -177,7 +179,7 @@ impl Requester {
     }
 
     /// Judges one response of a READ or atomic.
-    pub(super) fn responded(
+    pub(super) fn on_single_response(
         &mut self,
         packet: &Packet,
         aeth: Option<Aeth>,
@@ -190,7 +192,7 @@ impl Requester {
         }
         if let Some(aeth) = aeth {
             if matches!(aeth.syndrome, AethSyndrome::Ack { .. }) {
-                self.limits.hears(&aeth);
+                self.limits.on_aeth(&aeth);
             }
         }
         let oldest = self.work_at(self.una);
@@ -207,12 +209,12 @@ impl Requester {
             // The reference leaves open whether a bad response acknowledges anything, which of two
             // faults counts, and whether an ONLY may take the place of a LAST.
             let begins = work.asked.iter().any(|(first, _)| *first == psn);
-            self.loose |= !whole || packet.first && !begins;
+            self.is_unjudged |= !whole || packet.first && !begins;
             self.failure = Some((oldest.unwrap_or(index)..=index, WcStatus::BadRespErr));
             return;
         }
         if !whole {
-            self.keep(packet, psn);
+            self.buffer_response(packet, psn);
             return;
         }
         let (offset, length) = if work.is_atomic() {
@@ -230,7 +232,7 @@ impl Requester {
     }
 
     /// True if a READ response has the place and the length that its request asks for.
-    fn fits(&self, work: &Work, packet: &Packet, psn: u64) -> bool {
+    fn fits(&self, work: &ReferenceWork, packet: &Packet, psn: u64) -> bool {
         let mtu = u64::from(self.attr.path_mtu);
         let rest = u64::from(work.length) - (psn - work.first) * mtu;
         let asked = || {

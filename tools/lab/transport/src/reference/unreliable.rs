@@ -4,7 +4,10 @@
 //! responder drops a packet that it cannot take, and only a bad receive of its own moves it to ERR.
 
 use super::tables::{near, BASE};
-use super::{belongs, is_possible, Effects, Next, Receive, Received, World};
+use super::{
+    belongs, is_possible, NextReceive, PostedReceive, ReceiveCompletion, RequestEffects,
+    Surroundings,
+};
 use verbena_abi::ctx::access;
 use verbena_transport::host::{EventType, KeyAccess, KeyUse, WcOpcode, WcStatus};
 use verbena_transport::packet::{Packet, PacketKind, Reth, SendTail, Transport};
@@ -15,7 +18,7 @@ const GRH: u64 = 40;
 
 /// The message in progress.
 #[derive(Clone, Copy, Debug)]
-enum Message {
+enum UnreliableMessage {
     /// No message is in progress, or it was abandoned.
     None,
     /// SEND, with the bytes that have arrived.
@@ -26,28 +29,28 @@ enum Message {
 
 /// The reference's state of an unreliable responder.
 #[derive(Debug)]
-pub struct Unreliable {
+pub struct UnreliableReference {
     qp_type: QpType,
     pd: u32,
     /// True if the receives are in an SRQ.
     shared: bool,
     attr: Attr,
     state: QpState,
-    loose: bool,
+    is_unjudged: bool,
     established: bool,
     expected: u64,
-    message: Message,
+    message: UnreliableMessage,
     /// Receive that the message in progress has taken.
-    held: Option<Receive>,
-    due: Effects,
+    held: Option<PostedReceive>,
+    due: RequestEffects,
     /// True if the QP has to be in ERR after this call.
-    ends: bool,
+    enters_err: bool,
     /// True if QP_FATAL is due with that.
     fatal: bool,
     failed: bool,
 }
 
-impl Unreliable {
+impl UnreliableReference {
     /// Returns a responder in RESET.
     pub fn new(qp_type: QpType, pd: u32, shared: bool) -> Self {
         Self {
@@ -56,13 +59,13 @@ impl Unreliable {
             shared,
             attr: Attr::default(),
             state: QpState::Reset,
-            loose: false,
+            is_unjudged: false,
             established: false,
             expected: 0,
-            message: Message::None,
+            message: UnreliableMessage::None,
             held: None,
-            due: Effects::default(),
-            ends: false,
+            due: RequestEffects::default(),
+            enters_err: false,
             fatal: false,
             failed: false,
         }
@@ -82,24 +85,27 @@ impl Unreliable {
     }
 
     /// Notes that the queue pair fails for a reason other than a request.
-    pub fn fails(&mut self) {
+    pub fn on_failure(&mut self) {
         self.failed = true;
     }
 
     /// Judges a packet that is handed in, and notes the effects that it must have.
-    pub fn request(&mut self, packet: &Packet, world: &impl World) {
-        self.due = Effects::default();
+    pub fn on_request(&mut self, packet: &Packet, world: &impl Surroundings) {
+        self.due = RequestEffects::default();
         let transport = match self.qp_type {
             QpType::Uc => Transport::Uc,
             _ => Transport::Ud,
         };
-        if self.loose || !belongs(packet, transport, self.attr.pkey) || !packet.kind.is_request() {
+        if self.is_unjudged
+            || !belongs(packet, transport, self.attr.pkey)
+            || !packet.kind.is_request()
+        {
             return;
         }
         if !is_possible(packet) || matches!(packet.kind, PacketKind::Send(SendTail::Invalidate(_)))
         {
             // No frame of these services can carry such a packet.
-            self.loose |= self.qp_type == QpType::Uc;
+            self.is_unjudged |= self.qp_type == QpType::Uc;
             return;
         }
         let hears = matches!(
@@ -115,11 +121,11 @@ impl Unreliable {
         }
         self.establish();
         for single in packet.clone().split(self.attr.path_mtu) {
-            if self.ends || self.loose {
+            if self.enters_err || self.is_unjudged {
                 return;
             }
             if !world.readable(&single.payload) {
-                self.loose = true;
+                self.is_unjudged = true;
                 return;
             }
             self.single(&single, world);
@@ -133,17 +139,17 @@ impl Unreliable {
         }
     }
 
-    fn single(&mut self, packet: &Packet, world: &impl World) {
+    fn single(&mut self, packet: &Packet, world: &impl Surroundings) {
         let psn = near(self.expected, packet.psn);
         let follows = psn == self.expected;
         self.expected = psn + 1;
         let goes_on = match (self.message, packet.kind) {
-            (Message::Send(_), PacketKind::Send(_))
-            | (Message::Write(..), PacketKind::Write { .. }) => follows && !packet.first,
+            (UnreliableMessage::Send(_), PacketKind::Send(_))
+            | (UnreliableMessage::Write(..), PacketKind::Write { .. }) => follows && !packet.first,
             _ => false,
         };
         if !goes_on {
-            self.give_up();
+            self.abandon_message();
         }
         if !goes_on && !packet.first {
             return;
@@ -154,40 +160,42 @@ impl Unreliable {
             _ => None,
         };
         if done.is_none() {
-            self.give_up();
+            self.abandon_message();
         } else if packet.last {
-            self.message = Message::None;
+            self.message = UnreliableMessage::None;
         }
     }
 
     /// Abandons a message that does not continue. Its receive is used again, except a receive of an
     /// SRQ, which cannot go back.
-    fn give_up(&mut self) {
-        self.message = Message::None;
+    fn abandon_message(&mut self) {
+        self.message = UnreliableMessage::None;
         if self.shared {
             if let Some(receive) = self.held.take() {
-                self.due
-                    .complete(Received::failed(receive.wr_id, WcStatus::RemAbortErr));
+                self.due.complete(ReceiveCompletion::failed(
+                    receive.wr_id,
+                    WcStatus::RemAbortErr,
+                ));
             }
         }
     }
 
     /// Returns the receive for a message, if there is a usable one.
-    fn take(&mut self, world: &impl World) -> Option<Receive> {
+    fn take(&mut self, world: &impl Surroundings) -> Option<PostedReceive> {
         if let Some(receive) = self.held {
             return Some(receive);
         }
         match world.next_receive() {
-            Next::Empty => None,
-            Next::Dead => {
-                (self.ends, self.fatal) = (true, true);
+            NextReceive::Empty => None,
+            NextReceive::QueueError => {
+                (self.enters_err, self.fatal) = (true, true);
                 None
             }
-            Next::Receive(receive) => {
+            NextReceive::Receive(receive) => {
                 self.due.taken = Some(receive.wr_id);
                 if receive.malformed {
                     self.fail(receive, WcStatus::LocQpOpErr);
-                    self.ends = true;
+                    self.enters_err = true;
                     return None;
                 }
                 self.held = Some(receive);
@@ -196,18 +204,19 @@ impl Unreliable {
         }
     }
 
-    fn fail(&mut self, receive: Receive, status: WcStatus) {
+    fn fail(&mut self, receive: PostedReceive, status: WcStatus) {
         self.held = None;
-        self.due.complete(Received::failed(receive.wr_id, status));
+        self.due
+            .complete(ReceiveCompletion::failed(receive.wr_id, status));
     }
 
     /// Puts bytes into a receive, if they fit.
     fn store(
         &mut self,
-        receive: Receive,
+        receive: PostedReceive,
         offset: u64,
         length: u64,
-        world: &impl World,
+        world: &impl Surroundings,
     ) -> Option<()> {
         if offset + length > receive.capacity {
             if self.shared {
@@ -217,7 +226,7 @@ impl Unreliable {
         }
         if length > 0 && !world.stores(receive.wr_id, offset, length) {
             self.fail(receive, WcStatus::LocProtErr);
-            self.ends = true;
+            self.enters_err = true;
             return None;
         }
         self.due.store(offset, length);
@@ -234,16 +243,16 @@ impl Unreliable {
         (least..=mtu).contains(&length)
     }
 
-    fn arrived(
+    fn complete_message(
         &mut self,
-        receive: Receive,
+        receive: PostedReceive,
         byte_len: u64,
         opcode: WcOpcode,
         imm: Option<[u8; 4]>,
         solicited: bool,
     ) {
         self.held = None;
-        self.due.complete(Received {
+        self.due.complete(ReceiveCompletion {
             wr_id: receive.wr_id,
             status: WcStatus::Success,
             opcode,
@@ -254,9 +263,9 @@ impl Unreliable {
         });
     }
 
-    fn send(&mut self, packet: &Packet, tail: SendTail, world: &impl World) -> Option<()> {
+    fn send(&mut self, packet: &Packet, tail: SendTail, world: &impl Surroundings) -> Option<()> {
         let done = match self.message {
-            Message::Send(done) => done,
+            UnreliableMessage::Send(done) => done,
             _ => 0,
         };
         if !self.is_sized(packet) {
@@ -265,13 +274,13 @@ impl Unreliable {
         let receive = self.take(world)?;
         let length = u64::from(packet.payload.len());
         self.store(receive, done, length, world)?;
-        self.message = Message::Send(done + length);
+        self.message = UnreliableMessage::Send(done + length);
         if packet.last {
             let imm = match tail {
                 SendTail::Imm(imm) => Some(imm),
                 _ => None,
             };
-            self.arrived(
+            self.complete_message(
                 receive,
                 done + length,
                 WcOpcode::Recv,
@@ -287,10 +296,10 @@ impl Unreliable {
         packet: &Packet,
         reth: Option<Reth>,
         imm: Option<[u8; 4]>,
-        world: &impl World,
+        world: &impl Surroundings,
     ) -> Option<()> {
         let (reth, done) = match self.message {
-            Message::Write(reth, done) => (reth, done),
+            UnreliableMessage::Write(reth, done) => (reth, done),
             _ => (reth?, 0),
         };
         let enabled = self.attr.access_flags & access::REMOTE_WRITE != 0 || !packet.first;
@@ -322,9 +331,9 @@ impl Unreliable {
             None => None,
         };
         self.due.write(reth.rkey, at, length);
-        self.message = Message::Write(reth, end);
+        self.message = UnreliableMessage::Write(reth, end);
         if let Some(receive) = receive {
-            self.arrived(
+            self.complete_message(
                 receive,
                 end,
                 WcOpcode::RecvRdmaWithImm,
@@ -335,7 +344,7 @@ impl Unreliable {
         Some(())
     }
 
-    fn datagram(&mut self, packet: &Packet, world: &impl World) {
+    fn datagram(&mut self, packet: &Packet, world: &impl Surroundings) {
         let qkey = packet.datagram.as_ref().map(|datagram| datagram.qkey);
         if qkey != Some(self.attr.qkey) {
             return;
@@ -364,18 +373,18 @@ impl Unreliable {
             SendTail::Imm(imm) => Some(imm),
             _ => None,
         };
-        self.arrived(receive, GRH + length, WcOpcode::Recv, imm, packet.solicited);
+        self.complete_message(receive, GRH + length, WcOpcode::Recv, imm, packet.solicited);
     }
 
     /// Compares the effects of a call with those that it had to have.
-    pub fn compare(&mut self, mut seen: Effects, events: &[EventType], state: QpState) {
+    pub fn compare(&mut self, mut seen: RequestEffects, events: &[EventType], state: QpState) {
         let mut due = std::mem::take(&mut self.due);
         let (ends, fatal) = (
-            std::mem::take(&mut self.ends),
+            std::mem::take(&mut self.enters_err),
             std::mem::take(&mut self.fatal),
         );
         self.state = state;
-        if self.loose {
+        if self.is_unjudged {
             return;
         }
         seen.established = events.contains(&EventType::CommEst);
@@ -400,7 +409,7 @@ impl Unreliable {
     }
 
     /// Checks that a packet that leaves is no answer.
-    pub fn sends(&self, packet: &Packet) {
+    pub fn on_transmit(&self, packet: &Packet) {
         let answers = !packet.kind.is_request();
         assert!(
             !answers,

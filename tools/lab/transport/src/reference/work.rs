@@ -6,7 +6,7 @@ use verbena_transport::host::WqeOpcode;
 
 /// The reference's state of a work request.
 #[derive(Clone, Debug)]
-pub struct Work {
+pub struct ReferenceWork {
     /// Operation of the work request.
     pub opcode: WqeOpcode,
     /// Length of the message in bytes.
@@ -31,7 +31,7 @@ pub struct Work {
     pub(super) trusted: bool,
 }
 
-impl Work {
+impl ReferenceWork {
     /// Returns a work request that was posted.
     pub fn new(opcode: WqeOpcode, length: u32, signaled: bool, fence: bool) -> Self {
         Self {

@@ -21,7 +21,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::rc::Rc;
 use verbena_capture::Capture;
-use verbena_lab_transport::tap::{Sight, Tap};
+use verbena_lab_transport::tap::{FrameTap, TappedFrame};
 use verbena_transport::wire::opcode;
 
 fn main() -> ExitCode {
@@ -53,9 +53,9 @@ pub struct ExpectedCapture {
     pub sent_codes: [Vec<u8>; 2],
 }
 
-impl Tap for ExpectedCapture {
-    fn see(&mut self, sight: &Sight<'_>) {
-        self.now = sight.now;
+impl FrameTap for ExpectedCapture {
+    fn on_frame(&mut self, sight: &TappedFrame<'_>) {
+        self.now = sight.now_ns;
         self.sent_codes[0].push(sight.packet.opcode());
         self.sent_codes[1].extend(json::syndrome(sight.packet));
         let [a, b] = &self.paths;
@@ -64,13 +64,13 @@ impl Tap for ExpectedCapture {
         } else {
             b
         };
-        let line = json::packet(path, sight.packet, sight.now);
+        let line = json::packet(path, sight.packet, sight.now_ns);
         writeln!(self.expected, "{line}").expect("the line of a packet cannot be written");
-        self.capture.see(sight);
+        self.capture.on_frame(sight);
     }
 
-    fn begins(&mut self, qpn: u32) {
-        self.capture.begins(qpn);
+    fn on_connect(&mut self, qpn: u32) {
+        self.capture.on_connect(qpn);
     }
 }
 

@@ -6,12 +6,12 @@
 use crate::ExpectedCapture;
 use std::cell::RefCell;
 use std::rc::Rc;
-use verbena_lab_transport::{Buffer, Mode, Pair, Post, Setup, Side};
+use verbena_lab_transport::{ArenaBuffer, LinkMode, PairSetup, PairSide, QpPair, SendPost};
 use verbena_transport::host::{DatagramDest, Sge, WcStatus, WqeOpcode, XrcSrq};
 use verbena_transport::packet::{Feth, PacketKind};
 use verbena_transport::wire::{ipv4_to_gid, Path};
 use verbena_transport::{Attr, QpType};
-use Side::{A, B};
+use PairSide::{A, B};
 
 /// Lengths of messages of one packet: each number of padding bytes, no bytes, and a whole path MTU.
 const SHORT: [u32; 7] = [0, 1, 2, 3, 4, 17, 256];
@@ -90,27 +90,27 @@ pub fn all(paths: [Path; 2], expected_capture: &Rc<RefCell<ExpectedCapture>>) {
 }
 
 impl ScenePairs<'_> {
-    fn pair_of(&self, setup: Setup) -> Pair {
-        let mut pair = Pair::in_reset(Setup {
-            mode: Mode::Wire,
+    fn pair_of(&self, setup: PairSetup) -> QpPair {
+        let mut pair = QpPair::in_reset(PairSetup {
+            mode: LinkMode::Wire,
             paths: self.paths,
             ..setup
         });
-        pair.now = self.expected_capture.borrow().now + 1_000;
+        pair.now_ns = self.expected_capture.borrow().now + 1_000;
         pair.tap = Some(Box::new(Rc::clone(self.expected_capture)));
         // The SRQ has the protection domain of B's memory.
-        let (pd, life) = (pair.world.ends[1].pd, 1);
+        let (pd, life) = (pair.adapter.queues[1].pd, 1);
         let srqn = SRQN;
-        pair.world.xrc.insert(srqn, Ok(XrcSrq { srqn, life, pd }));
+        pair.adapter.xrc.insert(srqn, Ok(XrcSrq { srqn, life, pd }));
         pair.connect(A);
         pair.connect(B);
         pair
     }
 
-    fn pair(&self, qp_type: QpType) -> Pair {
-        self.pair_of(Setup {
+    fn pair(&self, qp_type: QpType) -> QpPair {
+        self.pair_of(PairSetup {
             qp_type,
-            ..Setup::default()
+            ..PairSetup::default()
         })
     }
 
@@ -119,9 +119,9 @@ impl ScenePairs<'_> {
         let (from, to) = buffers(&mut pair, 2048);
         for (wr, length) in SHORT.into_iter().chain(LONG).enumerate() {
             let wr = 2 * wr as u64;
-            let mut plain = Post::send(wr, &part(from, length));
+            let mut plain = SendPost::send(wr, &part(from, length));
             plain.wqe.solicited = wr % 4 == 0;
-            let imm = Post::send(wr + 1, &part(from, length)).imm([1, 2, 3, length as u8]);
+            let imm = SendPost::send(wr + 1, &part(from, length)).imm([1, 2, 3, length as u8]);
             pair.post_recv(B, wr, &[to.sge()]);
             pair.post_recv(B, wr + 1, &[to.sge()]);
             send(&mut pair, plain);
@@ -136,8 +136,8 @@ impl ScenePairs<'_> {
         for (wr, length) in SHORT.into_iter().chain(LONG).enumerate() {
             let wr = 2 * wr as u64;
             pair.post_recv(B, wr, &[]);
-            send(&mut pair, Post::write(wr, &part(from, length), to));
-            let imm = Post::write(wr + 1, &part(from, length), to).imm([4, 3, 2, length as u8]);
+            send(&mut pair, SendPost::write(wr, &part(from, length), to));
+            let imm = SendPost::write(wr + 1, &part(from, length), to).imm([4, 3, 2, length as u8]);
             send(&mut pair, imm);
         }
         succeed(&mut pair);
@@ -148,7 +148,7 @@ impl ScenePairs<'_> {
         let (from, to) = buffers(&mut pair, 2048);
         for (wr, length) in [3, 256, 258, 1024].into_iter().enumerate() {
             let wr = wr as u64;
-            let mut post = Post::new(wr, WqeOpcode::SendInv, &part(from, length));
+            let mut post = SendPost::new(wr, WqeOpcode::SendInv, &part(from, length));
             post.wqe.imm = pair.zeros(B, 8).key.to_le_bytes();
             pair.post_recv(B, wr, &[to.sge()]);
             send(&mut pair, post);
@@ -160,7 +160,10 @@ impl ScenePairs<'_> {
         let mut pair = self.pair(qp_type);
         let (to, from) = buffers(&mut pair, 2048);
         for (wr, length) in SHORT.into_iter().chain(LONG).enumerate() {
-            send(&mut pair, Post::read(wr as u64, &part(to, length), from));
+            send(
+                &mut pair,
+                SendPost::read(wr as u64, &part(to, length), from),
+            );
         }
         succeed(&mut pair);
     }
@@ -169,10 +172,10 @@ impl ScenePairs<'_> {
         let mut pair = self.pair(qp_type);
         let (to, from) = buffers(&mut pair, 8);
         let (addr, key) = (from.addr, from.key);
-        let mut swap = Post::new(1, WqeOpcode::CompareSwap, &[to.sge()]).at(addr, key);
+        let mut swap = SendPost::new(1, WqeOpcode::CompareSwap, &[to.sge()]).at(addr, key);
         swap.wqe.compare_add = u64::from_ne_bytes([7; 8]);
         swap.wqe.swap = 0x0102_0304_0506_0708;
-        let mut add = Post::new(2, WqeOpcode::FetchAdd, &[to.sge()]).at(addr, key);
+        let mut add = SendPost::new(2, WqeOpcode::FetchAdd, &[to.sge()]).at(addr, key);
         add.wqe.compare_add = 0xfedc_ba98_7654_3210;
         send(&mut pair, swap);
         send(&mut pair, add);
@@ -182,14 +185,14 @@ impl ScenePairs<'_> {
     fn placements(&self, qp_type: QpType) {
         let mut pair = self.pair(qp_type);
         let (from, to) = buffers(&mut pair, 8);
-        send(&mut pair, Post::atomic_write(1, &[from.sge()], to));
+        send(&mut pair, SendPost::atomic_write(1, &[from.sge()], to));
         // A FLUSH of a range and of the whole region, with global visibility.
         for level in [0, 1] {
             let how = Feth {
                 placement: 1,
                 level,
             };
-            send(&mut pair, Post::flush(2 + u64::from(level), how, to));
+            send(&mut pair, SendPost::flush(2 + u64::from(level), how, to));
         }
         succeed(&mut pair);
     }
@@ -200,7 +203,7 @@ impl ScenePairs<'_> {
         for (wr, length) in SHORT.into_iter().enumerate() {
             for imm in [false, true] {
                 let wr = 2 * wr as u64 + u64::from(imm);
-                let mut post = Post::send(wr, &part(from, length));
+                let mut post = SendPost::send(wr, &part(from, length));
                 post.wqe.datagram = Some(Box::new(DatagramDest {
                     path: self.paths[0],
                     qpn: QPN_B,
@@ -218,29 +221,32 @@ impl ScenePairs<'_> {
 
     /// Sends with the largest path MTU: a message of one whole packet and one byte more.
     fn big_packets(&self) {
-        let mut pair = self.pair_of(Setup {
+        let mut pair = self.pair_of(PairSetup {
             attr: Attr {
                 path_mtu: 4096,
-                ..Setup::default().attr
+                ..PairSetup::default().attr
             },
-            ..Setup::default()
+            ..PairSetup::default()
         });
         let (from, to) = buffers(&mut pair, 4097);
-        send(&mut pair, Post::write(1, &[from.sge()], to));
-        send(&mut pair, Post::read(2, &[from.sge()], to));
+        send(&mut pair, SendPost::write(1, &[from.sge()], to));
+        send(&mut pair, SendPost::read(2, &[from.sge()], to));
         succeed(&mut pair);
     }
 
     /// Causes the NAKs that end a connection.
     fn refusals(&self) {
-        type PostFn = fn(&mut Pair, Buffer, Buffer);
+        type PostFn = fn(&mut QpPair, ArenaBuffer, ArenaBuffer);
         let acts: [(WcStatus, PostFn); 3] = [
             (WcStatus::RemInvReqErr, |pair, from, to| {
                 pair.post_recv(B, 1, &[to.part(0, 3)]);
-                send(pair, Post::send(1, &[from.part(0, 4)]));
+                send(pair, SendPost::send(1, &[from.part(0, 4)]));
             }),
             (WcStatus::RemAccessErr, |pair, from, to| {
-                send(pair, Post::write(1, &[from.sge()], to).at(to.addr, 0xbad));
+                send(
+                    pair,
+                    SendPost::write(1, &[from.sge()], to).at(to.addr, 0xbad),
+                );
             }),
             (WcStatus::RemOpErr, |pair, from, to| {
                 let sge = Sge {
@@ -248,7 +254,7 @@ impl ScenePairs<'_> {
                     ..to.sge()
                 };
                 pair.post_recv(B, 1, &[sge]);
-                send(pair, Post::send(1, &[from.part(0, 4)]));
+                send(pair, SendPost::send(1, &[from.part(0, 4)]));
             }),
         ];
         for (status, act) in acts {
@@ -264,8 +270,8 @@ impl ScenePairs<'_> {
     fn not_ready(&self) {
         let mut pair = self.pair(QpType::Rc);
         let (from, to) = buffers(&mut pair, 64);
-        send(&mut pair, Post::send(1, &[from.part(0, 4)]));
-        pair.run_until(pair.now + 30_000);
+        send(&mut pair, SendPost::send(1, &[from.part(0, 4)]));
+        pair.run_until(pair.now_ns + 30_000);
         pair.post_recv(B, 1, &[to.sge()]);
         succeed(&mut pair);
     }
@@ -276,38 +282,38 @@ impl ScenePairs<'_> {
         let (from, to) = buffers(&mut pair, 1024);
         pair.link.drop_if = Some(|packet| packet.psn == 0xff_fff1 && packet.kind.is_request());
         pair.post_recv(B, 1, &[to.sge()]);
-        send(&mut pair, Post::send(1, &[from.sge()]));
-        pair.run_until(pair.now + 20_000);
+        send(&mut pair, SendPost::send(1, &[from.sge()]));
+        pair.run_until(pair.now_ns + 20_000);
         pair.link.drop_if = None;
         pair.settle();
         pair.link.drop_if = Some(|packet| matches!(packet.kind, PacketKind::ReadResponse(None)));
-        send(&mut pair, Post::read(2, &[from.sge()], to));
-        pair.run_until(pair.now + 20_000);
+        send(&mut pair, SendPost::read(2, &[from.sge()], to));
+        pair.run_until(pair.now_ns + 20_000);
         pair.link.drop_if = None;
         succeed(&mut pair);
     }
 }
 
 /// Posts a work request to A. On an extended connection, the work request names the SRQ at B.
-fn send(pair: &mut Pair, mut post: Post) {
+fn send(pair: &mut QpPair, mut post: SendPost) {
     post.wqe.srqn = SRQN;
     pair.post(A, post);
 }
 
-fn buffers(pair: &mut Pair, length: usize) -> (Buffer, Buffer) {
+fn buffers(pair: &mut QpPair, length: usize) -> (ArenaBuffer, ArenaBuffer) {
     let (from, to) = (vec![7; length], vec![7; length]);
     (pair.buffer(A, &from), pair.buffer(B, &to))
 }
 
 /// Returns an SGE for the beginning of a buffer, or none for no bytes.
-fn part(buffer: Buffer, length: u32) -> Vec<Sge> {
+fn part(buffer: ArenaBuffer, length: u32) -> Vec<Sge> {
     let sge = buffer.part(0, length);
     Some(sge).filter(|_| length > 0).into_iter().collect()
 }
 
-fn succeed(pair: &mut Pair) {
+fn succeed(pair: &mut QpPair) {
     pair.settle();
-    let posted = pair.world.ends[0].sq.len();
+    let posted = pair.adapter.queues[0].sq.len();
     let statuses = pair.statuses(A);
     assert_eq!(statuses.len(), posted);
     assert!(

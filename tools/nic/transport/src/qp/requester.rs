@@ -256,7 +256,10 @@ impl Requester {
             } => probe_ns.or(Some(expires_ns)),
             RetryTimer::Rnr { until_ns: until } => return Some(until),
         };
-        let paced = self.path_state.as_ref().and_then(|path| path.resumes_at());
+        let paced = self
+            .path_state
+            .as_ref()
+            .and_then(|path| path.resumes_at_ns());
         waits.into_iter().chain(paced).min()
     }
 

@@ -26,7 +26,7 @@ const LEVELS: usize = (u64::BITS - LOG_TICK).div_ceil(LOG_BUCKETS) as usize;
 #[derive(Clone, Copy, Debug)]
 struct TimerEntry {
     /// Deadline that the owner set, in nanoseconds.
-    at: u64,
+    deadline_ns: u64,
     next: u32,
     prev: u32,
     /// Level and bucket of the slot, or [`NONE`] if it has no deadline.
@@ -34,7 +34,7 @@ struct TimerEntry {
 }
 
 const UNSET: TimerEntry = TimerEntry {
-    at: 0,
+    deadline_ns: 0,
     next: NONE,
     prev: NONE,
     place: NONE,
@@ -84,7 +84,7 @@ impl TimerWheel {
     #[inline]
     pub fn deadline(&self, slot: u32) -> Option<u64> {
         let entry = self.entries.get(slot as usize)?;
-        (entry.place != NONE).then_some(entry.at)
+        (entry.place != NONE).then_some(entry.deadline_ns)
     }
 
     /// Prefetches the memory of a slot.
@@ -101,7 +101,7 @@ impl TimerWheel {
         self.reserve(slot.saturating_add(1));
         self.cancel(slot);
         if let Some(entry) = self.entries.get_mut(slot as usize) {
-            entry.at = at;
+            entry.deadline_ns = at;
         }
         self.link(slot, tick_of(at));
     }
@@ -155,7 +155,7 @@ impl TimerWheel {
             // down.
             let mut slot = head;
             while let Some(entry) = self.entries.get(slot as usize) {
-                let (next, at) = (entry.next, entry.at);
+                let (next, at) = (entry.next, entry.deadline_ns);
                 self.cancel(slot);
                 self.link(slot, tick_of(at));
                 slot = next;

@@ -3,7 +3,7 @@
 //! A responder whose requests the test makes one by one, since no requester would send most of
 //! them.
 
-use verbena_lab_transport::{Buffer, Mode, Pair, Setup, Side::*};
+use verbena_lab_transport::{ArenaBuffer, LinkMode, PairSetup, PairSide::*, QpPair};
 use verbena_transport::host::AtomicOp;
 use verbena_transport::packet::{
     Aeth, AethSyndrome, NakCode, Packet, PacketKind, Payload, Reth, SendTail, Transport,
@@ -20,13 +20,13 @@ pub fn psn(n: u32) -> u32 {
 
 /// Returns a pair in which A is the responder. B drops the answers, because it has no requests
 /// outstanding.
-pub fn responder(setup: Setup) -> Pair {
-    responder_by(Mode::Split, setup)
+pub fn responder(setup: PairSetup) -> QpPair {
+    responder_by(LinkMode::Split, setup)
 }
 
 /// Returns the same pair with a mode of transport.
-pub fn responder_by(mode: Mode, setup: Setup) -> Pair {
-    let mut p = Pair::new(Setup {
+pub fn responder_by(mode: LinkMode, setup: PairSetup) -> QpPair {
+    let mut p = QpPair::new(PairSetup {
         mode,
         psns: [0, FIRST],
         ..setup
@@ -36,19 +36,19 @@ pub fn responder_by(mode: Mode, setup: Setup) -> Pair {
 }
 
 /// Returns a responder of a reliable connection.
-pub fn rc() -> Pair {
-    responder(Setup::default())
+pub fn rc() -> QpPair {
+    responder(PairSetup::default())
 }
 
 /// Delivers a request to the responder, without time for the responder to send READ responses.
-pub fn put(p: &mut Pair, packet: Packet) {
+pub fn put(p: &mut QpPair, packet: Packet) {
     p.deliver(A, packet);
 }
 
 /// Returns the packets that the responder has sent since the last call, after it has sent all that
 /// are pending.
-pub fn answers(p: &mut Pair) -> Vec<Packet> {
-    p.run_until(p.now);
+pub fn answers(p: &mut QpPair) -> Vec<Packet> {
+    p.run_until(p.now_ns);
     let log = std::mem::take(&mut p.link.log);
     log.into_iter()
         .filter(|(side, _)| *side == A)
@@ -57,13 +57,13 @@ pub fn answers(p: &mut Pair) -> Vec<Packet> {
 }
 
 /// Delivers a request and returns the answers.
-pub fn ask(p: &mut Pair, packet: Packet) -> Vec<Packet> {
+pub fn exchange(p: &mut QpPair, packet: Packet) -> Vec<Packet> {
     put(p, packet);
     answers(p)
 }
 
 /// Returns a responder with this number of receives of 8 bytes.
-pub fn receiving(receives: u64) -> Pair {
+pub fn receiving(receives: u64) -> QpPair {
     let mut p = rc();
     for wr_id in 0..receives {
         let buffer = p.zeros(A, 8);
@@ -73,18 +73,18 @@ pub fn receiving(receives: u64) -> Pair {
 }
 
 /// Returns the `wr_id`s of the receives that were completed since the last call.
-pub fn completed(p: &mut Pair) -> Vec<u64> {
+pub fn completed(p: &mut QpPair) -> Vec<u64> {
     p.statuses(A).iter().map(|(wr_id, _)| *wr_id).collect()
 }
 
 /// Delivers SEND number `n`, of 8 bytes with that value, and returns the answers.
-pub fn send(p: &mut Pair, n: u32) -> Vec<Packet> {
-    ask(p, request(SEND, n, &[n as u8; 8]))
+pub fn send(p: &mut QpPair, n: u32) -> Vec<Packet> {
+    exchange(p, request(SEND, n, &[n as u8; 8]))
 }
 
 /// The same without AckReq.
-pub fn send_quietly(p: &mut Pair, n: u32) -> Vec<Packet> {
-    ask(p, quiet(request(SEND, n, &[n as u8; 8])))
+pub fn send_quietly(p: &mut QpPair, n: u32) -> Vec<Packet> {
+    exchange(p, quiet(request(SEND, n, &[n as u8; 8])))
 }
 
 /// Returns the PSNs and syndromes of acknowledgements. Any other packet fails the test.
@@ -182,7 +182,7 @@ pub fn uc(packet: Packet) -> Packet {
 pub const SEND: PacketKind = PacketKind::Send(SendTail::None);
 
 /// Returns a RETH for a whole buffer.
-pub fn reth(buffer: Buffer) -> Reth {
+pub fn reth(buffer: ArenaBuffer) -> Reth {
     Reth {
         addr: buffer.addr,
         rkey: buffer.key,
@@ -191,7 +191,7 @@ pub fn reth(buffer: Buffer) -> Reth {
 }
 
 /// Returns a WRITE of a whole buffer.
-pub fn write(buffer: Buffer) -> PacketKind {
+pub fn write(buffer: ArenaBuffer) -> PacketKind {
     PacketKind::Write {
         reth: Some(reth(buffer)),
         imm: None,
@@ -215,12 +215,12 @@ pub const WRITE_ON: PacketKind = PacketKind::Write {
 };
 
 /// Returns a READ of a whole buffer.
-pub fn read(buffer: Buffer) -> PacketKind {
+pub fn read(buffer: ArenaBuffer) -> PacketKind {
     PacketKind::ReadRequest(reth(buffer))
 }
 
 /// Returns a FetchAdd to the first word of a buffer.
-pub fn fetch_add(buffer: Buffer, add: u64) -> PacketKind {
+pub fn fetch_add(buffer: ArenaBuffer, add: u64) -> PacketKind {
     PacketKind::Atomic {
         addr: buffer.addr,
         rkey: buffer.key,
@@ -229,10 +229,10 @@ pub fn fetch_add(buffer: Buffer, add: u64) -> PacketKind {
 }
 
 /// Returns a pair of unreliable connections in which A is the responder.
-pub fn uc_pair(has_srq: bool) -> Pair {
-    responder(Setup {
+pub fn uc_pair(has_srq: bool) -> QpPair {
+    responder(PairSetup {
         qp_type: QpType::Uc,
         has_srq,
-        ..Setup::default()
+        ..PairSetup::default()
     })
 }

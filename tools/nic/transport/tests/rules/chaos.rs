@@ -9,12 +9,12 @@
 //! work request is complete.
 
 use super::{pattern, MODES};
-use verbena_lab_transport::{Mode, Pair, Post, Rng, Setup, Side, Side::*};
+use verbena_lab_transport::{LinkMode, PairSetup, PairSide, PairSide::*, QpPair, Rng, SendPost};
 use verbena_transport::host::{EventType, Syndrome, WcStatus, WqeError, WqeOpcode};
 use verbena_transport::{QpState, QpType};
 
 /// Returns a random work request, which may have an error.
-fn random_post(p: &mut Pair, rng: &mut Rng, side: Side, wr_id: u64) -> Post {
+fn random_post(p: &mut QpPair, rng: &mut Rng, side: PairSide, wr_id: u64) -> SendPost {
     let len = rng.below(1500) as usize;
     let (src, dst) = (p.buffer(side, &pattern(len, 1)), p.zeros(side.peer(), len));
     let opcode = match rng.below(9) {
@@ -38,7 +38,7 @@ fn random_post(p: &mut Pair, rng: &mut Rng, side: Side, wr_id: u64) -> Post {
     } else {
         dst
     };
-    let mut post = Post::new(wr_id, opcode, &[sge]).at(target.addr, target.key);
+    let mut post = SendPost::new(wr_id, opcode, &[sge]).at(target.addr, target.key);
     post.wqe.signaled = rng.chance(50);
     post.wqe.fence = rng.chance(10);
     if matches!(opcode, WqeOpcode::SendInv | WqeOpcode::LocalInv) {
@@ -61,15 +61,15 @@ fn random_post(p: &mut Pair, rng: &mut Rng, side: Side, wr_id: u64) -> Post {
 }
 
 /// Makes a key invalid.
-fn invalidate(p: &mut Pair, key: u32) {
-    if let Some(region) = p.world.arena.regions.get_mut(key) {
+fn invalidate(p: &mut QpPair, key: u32) {
+    if let Some(region) = p.adapter.arena.regions.get_mut(key) {
         region.valid = false;
     }
 }
 
 /// Checks the invariants of a queue pair in ERR that has nothing left to do.
-fn check_at_rest(p: &mut Pair, side: Side, seed: u64) {
-    let end = &p.world.ends[side as usize];
+fn check_at_rest(p: &mut QpPair, side: PairSide, seed: u64) {
+    let end = &p.adapter.queues[side as usize];
     let sent = p.qps[side as usize].snapshot().sq_consumer as usize;
     assert_eq!(sent, end.sq.len(), "seed {seed}: a send was not flushed");
     let silent = end.sq[end.sends_done..]
@@ -106,18 +106,18 @@ fn check_at_rest(p: &mut Pair, side: Side, seed: u64) {
     assert!(errors <= 1, "seed {seed}: {:?}", end.events);
 }
 
-fn chaos(seed: u64, mode: Mode, qp_type: QpType) {
+fn chaos(seed: u64, mode: LinkMode, qp_type: QpType) {
     let mut rng = Rng::new(seed);
-    let mut setup = Setup {
+    let mut setup = PairSetup {
         mode,
         seed,
         qp_type,
-        ..Setup::default()
+        ..PairSetup::default()
     };
     setup.attr.rnr_retry = 5;
     setup.attr.retry_cnt = 3;
     setup.window = 1 + rng.below(40) as u32;
-    let mut p = Pair::new(setup);
+    let mut p = QpPair::new(setup);
     if rng.chance(50) {
         (p.link.loss, p.link.duplication, p.link.jitter_ns) = (10, 10, 2_000);
     }
@@ -134,11 +134,11 @@ fn chaos(seed: u64, mode: Mode, qp_type: QpType) {
                 }
                 p.post_recv(side.peer(), step, &[buffer.sge()]);
             }
-            let until = p.now + rng.below(8_000);
+            let until = p.now_ns + rng.below(8_000);
             p.run_until(until);
             if rng.chance(2) && p.state(side) == QpState::Rts {
                 p.modify(side, QpState::Sqd).unwrap();
-                let until = p.now + rng.below(8_000);
+                let until = p.now_ns + rng.below(8_000);
                 p.run_until(until);
                 if p.state(side) == QpState::Sqd {
                     p.modify(side, QpState::Rts).unwrap();
@@ -168,7 +168,7 @@ fn chaos(seed: u64, mode: Mode, qp_type: QpType) {
         for side in [A, B] {
             p.reset(side);
         }
-        let arrived = p.now + 1_000_000;
+        let arrived = p.now_ns + 1_000_000;
         p.run_until(arrived);
         p.restart([rng.below(1 << 24) as u32, rng.below(1 << 24) as u32]);
     }

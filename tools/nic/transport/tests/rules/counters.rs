@@ -4,38 +4,38 @@
 //! to be 0.
 
 use super::pattern;
-use verbena_lab_transport::{Mode, Pair, Post, Setup, Side, Side::*};
+use verbena_lab_transport::{LinkMode, PairSetup, PairSide, PairSide::*, QpPair, SendPost};
 use verbena_transport::host::WqeOpcode;
 use verbena_transport::packet::PacketKind;
 use verbena_transport::{QpState, QpType};
 
-type Counted = Vec<(&'static str, u64)>;
+type NamedCounts = Vec<(&'static str, u64)>;
 
-fn counted(p: &Pair, side: Side) -> Counted {
+fn counted(p: &QpPair, side: PairSide) -> NamedCounts {
     let all = p.qps[side as usize].counters().each();
     all.filter(|(_, n)| *n != 0).collect()
 }
 
-fn pair(mode: Mode, qp_type: QpType) -> Pair {
-    let mut setup = Setup {
+fn pair(mode: LinkMode, qp_type: QpType) -> QpPair {
+    let mut setup = PairSetup {
         mode,
         qp_type,
-        ..Setup::default()
+        ..PairSetup::default()
     };
     setup.attr.rnr_retry = 2;
     setup.attr.retry_cnt = 3;
-    Pair::new(setup)
+    QpPair::new(setup)
 }
 
 #[test]
 fn messages_of_all_kinds() {
-    for mode in [Mode::Local, Mode::Split, Mode::Wire] {
+    for mode in [LinkMode::Local, LinkMode::Split, LinkMode::Wire] {
         let mut p = pair(mode, QpType::Rc);
         let (near, far) = (p.buffer(A, &pattern(600, 1)), p.zeros(B, 600));
         for post in [
-            Post::write(1, &[near.sge()], far),
-            Post::read(2, &[near.sge()], far),
-            Post::write(3, &[near.part(0, 300)], far),
+            SendPost::write(1, &[near.sge()], far),
+            SendPost::read(2, &[near.sge()], far),
+            SendPost::write(3, &[near.part(0, 300)], far),
         ] {
             p.post(A, post);
             p.settle();
@@ -63,12 +63,12 @@ fn messages_of_all_kinds() {
 
 #[test]
 fn unsignaled_work_requests_complete_too() {
-    let mut p = pair(Mode::Local, QpType::Rc);
+    let mut p = pair(LinkMode::Local, QpType::Rc);
     let (near, far) = (p.buffer(A, &pattern(600, 1)), p.zeros(B, 600));
     for wr_id in 0..5 {
-        p.post(A, Post::write(wr_id, &[near.sge()], far).unsignaled());
+        p.post(A, SendPost::write(wr_id, &[near.sge()], far).unsignaled());
     }
-    p.post(A, Post::write(5, &[near.sge()], far));
+    p.post(A, SendPost::write(5, &[near.sge()], far));
     p.settle();
     assert_eq!(p.statuses(A).len(), 1);
     assert_eq!(p.qps[0].counters().completed, 6);
@@ -76,8 +76,8 @@ fn unsignaled_work_requests_complete_too() {
 
 #[test]
 fn receivers_that_are_not_ready() {
-    let mut p = pair(Mode::Wire, QpType::Rc);
-    p.post(A, Post::send(1, &[]));
+    let mut p = pair(LinkMode::Wire, QpType::Rc);
+    p.post(A, SendPost::send(1, &[]));
     p.settle();
     let a = [
         ("tx_packets", 3),
@@ -93,12 +93,12 @@ fn receivers_that_are_not_ready() {
 
 #[test]
 fn requests_and_responses_that_are_lost() {
-    let mut p = pair(Mode::Wire, QpType::Rc);
+    let mut p = pair(LinkMode::Wire, QpType::Rc);
     let (near, far) = (p.buffer(A, &pattern(600, 1)), p.zeros(B, 600));
-    p.post(A, Post::write(1, &[near.sge()], far));
+    p.post(A, SendPost::write(1, &[near.sge()], far));
     // The first packet is lost once.
     p.link.drop_if = Some(|packet| packet.first && matches!(packet.kind, PacketKind::Write { .. }));
-    p.run_until(p.now + 500);
+    p.run_until(p.now_ns + 500);
     p.link.drop_if = None;
     p.settle();
     let a = [
@@ -124,11 +124,11 @@ fn requests_and_responses_that_are_lost() {
 
 #[test]
 fn a_peer_that_is_gone() {
-    let mut p = pair(Mode::Wire, QpType::Rc);
+    let mut p = pair(LinkMode::Wire, QpType::Rc);
     let (near, far) = (p.buffer(A, &pattern(600, 1)), p.zeros(B, 600));
     p.modify(B, QpState::Reset).unwrap();
-    p.post(A, Post::write(1, &[near.part(0, 8)], far));
-    p.post(A, Post::write(2, &[near.part(0, 8)], far));
+    p.post(A, SendPost::write(1, &[near.part(0, 8)], far));
+    p.post(A, SendPost::write(2, &[near.part(0, 8)], far));
     p.settle();
     let a = counted(&p, A);
     let of = |name| a.iter().find(|c| c.0 == name).map_or(0, |c| c.1);
@@ -145,9 +145,9 @@ fn a_peer_that_is_gone() {
 
 #[test]
 fn requests_that_are_refused() {
-    let mut p = pair(Mode::Wire, QpType::Rc);
+    let mut p = pair(LinkMode::Wire, QpType::Rc);
     let (near, far) = (p.buffer(A, &pattern(600, 1)), p.zeros(B, 600));
-    let mut wrong = Post::write(1, &[near.part(0, 8)], far);
+    let mut wrong = SendPost::write(1, &[near.part(0, 8)], far);
     wrong.wqe.rkey ^= 0x100;
     p.post(A, wrong);
     p.settle();
@@ -171,15 +171,15 @@ fn requests_that_are_refused() {
 
 #[test]
 fn unreliable_messages() {
-    let mut p = pair(Mode::Wire, QpType::Uc);
+    let mut p = pair(LinkMode::Wire, QpType::Uc);
     let (near, far) = (p.buffer(A, &pattern(600, 1)), p.zeros(B, 600));
     // A SEND of two packets without a receive, a WRITE of three packets, and a WRITE of three
     // packets of which the first is lost.
-    p.post(A, Post::send(1, &[near.part(0, 300)]));
-    p.post(A, Post::write(2, &[near.sge()], far));
+    p.post(A, SendPost::send(1, &[near.part(0, 300)]));
+    p.post(A, SendPost::write(2, &[near.sge()], far));
     p.settle();
     p.link.drop_if = Some(|packet| packet.first);
-    p.post(A, Post::write(3, &[near.sge()], far));
+    p.post(A, SendPost::write(3, &[near.sge()], far));
     p.settle();
     let a = [("tx_packets", 8), ("tx_bytes", 1500), ("completed", 3)];
     assert_eq!(counted(&p, A), a);
@@ -196,12 +196,12 @@ fn unreliable_messages() {
 
 #[test]
 fn flushed_work_requests() {
-    let mut p = pair(Mode::Wire, QpType::Rc);
+    let mut p = pair(LinkMode::Wire, QpType::Rc);
     for i in 0..3 {
         p.post_recv(A, i, &[]);
     }
     p.modify(A, QpState::Err).unwrap();
-    p.post(A, Post::new(5, WqeOpcode::Send, &[]));
+    p.post(A, SendPost::new(5, WqeOpcode::Send, &[]));
     p.settle();
     assert_eq!(counted(&p, A), [("flushed", 4)]);
     assert_eq!(counted(&p, B), []);

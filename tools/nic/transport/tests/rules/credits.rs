@@ -4,7 +4,7 @@
 
 use super::by_hand::*;
 use super::pattern;
-use verbena_lab_transport::{Buffer, Mode, Pair, Post, Setup, Side::*};
+use verbena_lab_transport::{ArenaBuffer, LinkMode, PairSetup, PairSide::*, QpPair, SendPost};
 use verbena_transport::host::WcStatus::*;
 use verbena_transport::packet::{AethSyndrome, Packet};
 use verbena_transport::qp::credits::{decode, INVALID};
@@ -19,14 +19,14 @@ fn codes(packets: &[Packet]) -> Vec<u8> {
     packets.iter().filter_map(code).collect()
 }
 
-fn posted(p: &mut Pair, count: u64) {
+fn posted(p: &mut QpPair, count: u64) {
     for i in 0..count {
         p.post_recv(A, i, &[]);
     }
 }
 
-fn tell(p: &mut Pair) -> Vec<Packet> {
-    p.qps[0].handle_receives_posted(&mut p.world.host(A), p.now);
+fn notify_receives_posted(p: &mut QpPair) -> Vec<Packet> {
+    p.qps[0].handle_receives_posted(&mut p.adapter.host(A), p.now_ns);
     answers(p)
 }
 
@@ -34,19 +34,22 @@ fn tell(p: &mut Pair) -> Vec<Packet> {
 fn every_acknowledgement_has_the_number_of_receives() {
     let mut p = rc();
     let far = p.zeros(A, 600);
-    let word = Buffer { len: 8, ..far };
+    let word = ArenaBuffer { len: 8, ..far };
     posted(&mut p, 5);
     // 5 receives have no code, so the count is rounded down.
-    assert_eq!(codes(&ask(&mut p, request(write(word), 0, &[1; 8]))), [4]);
-    assert_eq!(codes(&ask(&mut p, request(SEND, 1, &[]))), [4]);
-    assert_eq!(codes(&ask(&mut p, request(SEND, 2, &[]))), [3]);
+    assert_eq!(
+        codes(&exchange(&mut p, request(write(word), 0, &[1; 8]))),
+        [4]
+    );
+    assert_eq!(codes(&exchange(&mut p, request(SEND, 1, &[]))), [4]);
+    assert_eq!(codes(&exchange(&mut p, request(SEND, 2, &[]))), [3]);
     posted(&mut p, 100);
-    let got = codes(&ask(&mut p, request(read(far), 3, &[])));
+    let got = codes(&exchange(&mut p, request(read(far), 3, &[])));
     assert_eq!(got.len(), 2, "at both ends of a READ response");
     assert!(got.iter().all(|code| decode(*code) == Some(96)));
-    let got = codes(&ask(&mut p, request(fetch_add(word, 1), 6, &[])));
+    let got = codes(&exchange(&mut p, request(fetch_add(word, 1), 6, &[])));
     assert_eq!(decode(got[0]), Some(96));
-    let got = codes(&ask(&mut p, request(SEND, 0, &[])));
+    let got = codes(&exchange(&mut p, request(SEND, 0, &[])));
     assert_eq!(
         decode(got[0]),
         Some(96),
@@ -62,9 +65,9 @@ fn the_receive_of_the_message_in_progress_is_a_credit() {
     p.post_recv(A, 2, &[]);
     let first = part(true, false, request(SEND, 0, &[1; 256]));
     // MSN 0 and 2 credits: the receive of the message in progress, and one more.
-    assert_eq!(codes(&ask(&mut p, first)), [2]);
+    assert_eq!(codes(&exchange(&mut p, first)), [2]);
     let last = part(false, true, request(SEND, 1, &[1; 8]));
-    let got = ask(&mut p, last);
+    let got = exchange(&mut p, last);
     assert_eq!((codes(&got), aeth(&got[0]).unwrap().msn), (vec![1], 1));
 }
 
@@ -83,62 +86,71 @@ fn the_receive_of_a_refused_message_is_no_credit() {
 
 #[test]
 fn an_srq_has_no_credits() {
-    let mut p = responder(Setup {
+    let mut p = responder(PairSetup {
         has_srq: true,
-        ..Setup::default()
+        ..PairSetup::default()
     });
     let word = p.zeros(A, 8);
     posted(&mut p, 3);
-    let got = ask(&mut p, request(write(word), 0, &[1; 8]));
+    let got = exchange(&mut p, request(write(word), 0, &[1; 8]));
     assert_eq!(codes(&got), [INVALID]);
-    assert!(tell(&mut p).is_empty());
+    assert!(notify_receives_posted(&mut p).is_empty());
 }
 
 #[test]
 fn receives_posted_after_zero_credits_are_reported_unasked() {
     let mut p = rc();
     let far = p.buffer(A, &pattern(600, 1));
-    let word = Buffer { len: 8, ..far };
-    assert!(tell(&mut p).is_empty(), "no credits were reported before");
+    let word = ArenaBuffer { len: 8, ..far };
+    assert!(
+        notify_receives_posted(&mut p).is_empty(),
+        "no credits were reported before"
+    );
     posted(&mut p, 1);
-    assert!(tell(&mut p).is_empty());
-    assert_eq!(codes(&ask(&mut p, request(SEND, 0, &[]))), [0]);
-    assert!(tell(&mut p).is_empty(), "no receive was posted");
+    assert!(notify_receives_posted(&mut p).is_empty());
+    assert_eq!(codes(&exchange(&mut p, request(SEND, 0, &[]))), [0]);
+    assert!(
+        notify_receives_posted(&mut p).is_empty(),
+        "no receive was posted"
+    );
     posted(&mut p, 2);
-    let got = tell(&mut p);
+    let got = notify_receives_posted(&mut p);
     assert!(is_ack(&got, 0));
     assert_eq!((codes(&got), aeth(&got[0]).unwrap().msn), (vec![2], 1));
     posted(&mut p, 1);
-    assert!(tell(&mut p).is_empty(), "the peer has credits");
+    assert!(
+        notify_receives_posted(&mut p).is_empty(),
+        "the peer has credits"
+    );
     // The report waits for the READ responses before it.
     for n in 1..4 {
-        ask(&mut p, request(SEND, n, &[]));
+        exchange(&mut p, request(SEND, n, &[]));
     }
     put(&mut p, request(read(far), 4, &[]));
     posted(&mut p, 1);
-    let got = tell(&mut p);
+    let got = notify_receives_posted(&mut p);
     assert_eq!(psns(&got), [psn(4), psn(5), psn(6), psn(6)]);
     assert_eq!(codes(&got), [1, 1, 1]);
     // In ERR nothing is reported.
-    ask(&mut p, request(SEND, 7, &[]));
+    exchange(&mut p, request(SEND, 7, &[]));
     p.modify(A, QpState::Err).unwrap();
     posted(&mut p, 1);
-    assert!(tell(&mut p).is_empty());
-    assert_eq!(p.world.bytes(word).len(), 600);
+    assert!(notify_receives_posted(&mut p).is_empty());
+    assert_eq!(p.adapter.bytes(word).len(), 600);
 }
 
 #[test]
 fn a_lost_credit_does_not_stop_the_requester() {
     // B gets no call for the posted receives, and its answers are lost for a third of the time. So
     // A has to send messages without a credit.
-    let mut p = Pair::rc(Mode::Split);
+    let mut p = QpPair::rc(LinkMode::Split);
     for i in 0..20 {
-        p.post(A, Post::send(i, &[]));
+        p.post(A, SendPost::send(i, &[]));
     }
     for i in 0..20 {
         p.post_recv(B, i, &[]);
         p.link.drop_if = (i % 3 == 0).then_some(|packet: &Packet| !packet.kind.is_request());
-        p.run_until(p.now + 200_000);
+        p.run_until(p.now_ns + 200_000);
     }
     p.link.drop_if = None;
     p.settle();
@@ -156,9 +168,9 @@ fn credits_can_be_switched_off() {
     p.qps[0] = Qp::new(config);
     p.connect(A);
     posted(&mut p, 1);
-    let got = ask(&mut p, request(write(word), 0, &[1; 8]));
+    let got = exchange(&mut p, request(write(word), 0, &[1; 8]));
     assert_eq!(codes(&got), [INVALID]);
-    assert_eq!(codes(&ask(&mut p, request(SEND, 1, &[]))), [INVALID]);
+    assert_eq!(codes(&exchange(&mut p, request(SEND, 1, &[]))), [INVALID]);
     posted(&mut p, 1);
-    assert!(tell(&mut p).is_empty());
+    assert!(notify_receives_posted(&mut p).is_empty());
 }

@@ -4,13 +4,13 @@
 
 use super::by_hand::*;
 use super::pattern;
-use verbena_lab_transport::{Buffer, Mode, Pair, Setup, Side::*};
+use verbena_lab_transport::{ArenaBuffer, LinkMode, PairSetup, PairSide::*, QpPair};
 use verbena_transport::host::WcStatus::*;
 use verbena_transport::packet::{AethSyndrome, NakCode, Packet, PacketKind, Reth};
 use verbena_transport::QpState;
 
-fn with_depth(depth: u8) -> Pair {
-    let mut setup = Setup::default();
+fn with_depth(depth: u8) -> QpPair {
+    let mut setup = PairSetup::default();
     setup.attr.max_dest_rd_atomic = depth;
     responder(setup)
 }
@@ -33,24 +33,27 @@ fn a_send_or_write_is_acknowledged_and_not_executed() {
     for i in 0..2 {
         p.post_recv(A, i, &[far.sge()]);
     }
-    ask(&mut p, request(SEND, 0, &[1; 8]));
-    ask(&mut p, request(write(word), 1, &[2; 8]));
-    ask(&mut p, request(write(word), 2, &[3; 8]));
+    exchange(&mut p, request(SEND, 0, &[1; 8]));
+    exchange(&mut p, request(write(word), 1, &[2; 8]));
+    exchange(&mut p, request(write(word), 2, &[3; 8]));
     // The acknowledgement has the PSN of the last request executed, whether or not the first copy
     // had AckReq.
-    assert!(is_ack_twice(&ask(&mut p, request(SEND, 0, &[9; 8])), 2));
     assert!(is_ack_twice(
-        &ask(&mut p, request(write(word), 1, &[9; 8])),
+        &exchange(&mut p, request(SEND, 0, &[9; 8])),
+        2
+    ));
+    assert!(is_ack_twice(
+        &exchange(&mut p, request(write(word), 1, &[9; 8])),
         2
     ));
     // A copy in the middle of a message is acknowledged once.
     let first = part(true, false, request(write(word), 0, &[9; 256]));
-    assert!(is_ack(&ask(&mut p, first), 2));
+    assert!(is_ack(&exchange(&mut p, first), 2));
     let mut quiet = request(write(word), 1, &[9; 8]);
     quiet.ack_req = false;
-    assert!(ask(&mut p, quiet).is_empty());
-    assert_eq!(p.world.bytes(far), [1; 8]);
-    assert_eq!(p.world.bytes(word), [3; 8]);
+    assert!(exchange(&mut p, quiet).is_empty());
+    assert_eq!(p.adapter.bytes(far), [1; 8]);
+    assert_eq!(p.adapter.bytes(word), [3; 8]);
     assert_eq!(p.statuses(A), [(0, Success)]);
     assert_eq!(p.qps[0].counters().duplicates, 4);
     assert_eq!(p.qps[0].snapshot().msn, 3);
@@ -60,11 +63,11 @@ fn a_send_or_write_is_acknowledged_and_not_executed() {
 fn a_read_is_executed_again() {
     let mut p = rc();
     let far = p.buffer(A, &pattern(600, 1));
-    let first = ask(&mut p, request(read(far), 0, &[]));
+    let first = exchange(&mut p, request(read(far), 0, &[]));
     assert_eq!(psns(&first), [psn(0), psn(1), psn(2)]);
     // The READ is executed again, so it may return data that were written since.
-    ask(&mut p, request(WRITE_NOTHING, 3, &[]));
-    let again = ask(&mut p, request(read(far), 0, &[]));
+    exchange(&mut p, request(WRITE_NOTHING, 3, &[]));
+    let again = exchange(&mut p, request(read(far), 0, &[]));
     assert_eq!(psns(&again), [psn(0), psn(1), psn(2)]);
     assert!(again.iter().all(|packet| packet.payload.is_alive()));
     let lengths: Vec<u32> = again.iter().map(|packet| packet.payload.len()).collect();
@@ -72,7 +75,7 @@ fn a_read_is_executed_again() {
 }
 
 /// Returns a READ of the rest of a whole buffer, from packet `n` on.
-fn rest(far: Buffer, n: u32) -> PacketKind {
+fn rest(far: ArenaBuffer, n: u32) -> PacketKind {
     PacketKind::ReadRequest(Reth {
         addr: far.addr + u64::from(256 * n),
         rkey: far.key,
@@ -84,9 +87,9 @@ fn rest(far: Buffer, n: u32) -> PacketKind {
 fn a_read_may_ask_for_the_rest() {
     let mut p = rc();
     let far = p.buffer(A, &pattern(1000, 1));
-    assert_eq!(ask(&mut p, request(read(far), 0, &[])).len(), 4);
+    assert_eq!(exchange(&mut p, request(read(far), 0, &[])).len(), 4);
     for n in [1, 3, 2, 0] {
-        let got = ask(&mut p, request(rest(far, n), n, &[]));
+        let got = exchange(&mut p, request(rest(far, n), n, &[]));
         let all: Vec<u32> = (n..4).map(psn).collect();
         assert_eq!(psns(&got), all);
         assert!(got[0].first && got[got.len() - 1].last);
@@ -101,7 +104,7 @@ fn a_read_may_ask_for_the_rest() {
 fn a_read_that_differs_from_the_first_is_dropped() {
     let mut p = rc();
     let (far, other) = (p.zeros(A, 1000), p.zeros(A, 1000));
-    ask(&mut p, request(read(far), 0, &[]));
+    exchange(&mut p, request(read(far), 0, &[]));
     let good = reth(far);
     for (n, bad) in [
         (
@@ -159,32 +162,32 @@ fn a_read_that_differs_from_the_first_is_dropped() {
             },
         ),
     ] {
-        let got = ask(&mut p, request(PacketKind::ReadRequest(bad), n, &[]));
+        let got = exchange(&mut p, request(PacketKind::ReadRequest(bad), n, &[]));
         assert!(got.is_empty(), "{n} {bad:?}");
     }
     // Another operation with the same PSN.
-    assert!(ask(&mut p, request(fetch_add(far, 1), 0, &[])).is_empty());
+    assert!(exchange(&mut p, request(fetch_add(far, 1), 0, &[])).is_empty());
     assert_eq!(p.state(A), QpState::Rts);
-    assert_eq!(ask(&mut p, request(read(far), 0, &[])).len(), 4);
+    assert_eq!(exchange(&mut p, request(read(far), 0, &[])).len(), 4);
 }
 
 #[test]
 fn an_atomic_gets_its_stored_result() {
     let mut p = rc();
     let word = p.buffer(A, &5u64.to_ne_bytes());
-    let first = ask(&mut p, request(fetch_add(word, 2), 0, &[]));
-    let second = ask(&mut p, request(fetch_add(word, 3), 1, &[]));
+    let first = exchange(&mut p, request(fetch_add(word, 2), 0, &[]));
+    let second = exchange(&mut p, request(fetch_add(word, 3), 1, &[]));
     assert_eq!((values(&first), values(&second)), (vec![5], vec![7]));
     for _ in 0..3 {
-        let again = ask(&mut p, request(fetch_add(word, 2), 0, &[]));
+        let again = exchange(&mut p, request(fetch_add(word, 2), 0, &[]));
         assert_eq!((psns(&again), values(&again)), (vec![psn(0)], vec![5]));
-        let again = ask(&mut p, request(fetch_add(word, 3), 1, &[]));
+        let again = exchange(&mut p, request(fetch_add(word, 3), 1, &[]));
         assert_eq!((psns(&again), values(&again)), (vec![psn(1)], vec![7]));
     }
     // Another atomic and a READ with the same PSN.
-    assert!(ask(&mut p, request(fetch_add(word, 4), 1, &[])).is_empty());
-    assert!(ask(&mut p, request(read(word), 1, &[])).is_empty());
-    assert_eq!(p.world.bytes(word), 10u64.to_ne_bytes());
+    assert!(exchange(&mut p, request(fetch_add(word, 4), 1, &[])).is_empty());
+    assert!(exchange(&mut p, request(read(word), 1, &[])).is_empty());
+    assert_eq!(p.adapter.bytes(word), 10u64.to_ne_bytes());
 }
 
 #[test]
@@ -202,10 +205,10 @@ fn as_many_requests_are_remembered_as_may_be_outstanding() {
             }
         };
         for n in 0..3 * depth {
-            assert_eq!(psns(&ask(&mut p, request(kind(n), n, &[]))), [psn(n)]);
+            assert_eq!(psns(&exchange(&mut p, request(kind(n), n, &[]))), [psn(n)]);
         }
         for n in 0..3 * depth {
-            let got = ask(&mut p, request(kind(n), n, &[]));
+            let got = exchange(&mut p, request(kind(n), n, &[]));
             assert_eq!(got.len(), usize::from(n >= 2 * depth), "{n} of {depth}");
         }
     }
@@ -213,15 +216,15 @@ fn as_many_requests_are_remembered_as_may_be_outstanding() {
 
 #[test]
 fn of_two_reads_with_one_psn_the_newer_is_repeated() {
-    let mut setup = Setup::default();
+    let mut setup = PairSetup::default();
     setup.attr.max_dest_rd_atomic = 8;
-    let mut p = responder_by(Mode::Local, setup);
+    let mut p = responder_by(LinkMode::Local, setup);
     let (old, new) = (p.zeros(A, 8), p.zeros(A, 8));
     // The region claims 1 GiB and has 8 bytes of memory. No payload of these READs is copied.
     let long = p.zeros(A, 8);
-    p.world.region(long).length = 1 << 30;
+    p.adapter.region(long).length = 1 << 30;
     let most = (1 << 30) / 256;
-    assert_eq!(ask(&mut p, request(read(old), 0, &[])).len(), 1);
+    assert_eq!(exchange(&mut p, request(read(old), 0, &[])).len(), 1);
     // These READs use up all other PSNs.
     let mut n = 1;
     for psns in [most, most, most, most - 1] {
@@ -229,32 +232,32 @@ fn of_two_reads_with_one_psn_the_newer_is_repeated() {
             length: psns * 256,
             ..reth(long)
         };
-        ask(&mut p, request(PacketKind::ReadRequest(whole), n, &[]));
+        exchange(&mut p, request(PacketKind::ReadRequest(whole), n, &[]));
         n += psns;
     }
     assert_eq!(psn(n), psn(0));
-    assert_eq!(ask(&mut p, request(read(new), 0, &[])).len(), 1);
-    assert_eq!(ask(&mut p, request(read(new), 0, &[])).len(), 1);
-    assert_eq!(ask(&mut p, request(read(old), 0, &[])).len(), 0);
+    assert_eq!(exchange(&mut p, request(read(new), 0, &[])).len(), 1);
+    assert_eq!(exchange(&mut p, request(read(new), 0, &[])).len(), 1);
+    assert_eq!(exchange(&mut p, request(read(old), 0, &[])).len(), 0);
 }
 
 #[test]
 fn duplicates_that_are_no_longer_remembered_are_dropped() {
     let mut p = with_depth(1);
     let word = p.zeros(A, 8);
-    ask(&mut p, request(fetch_add(word, 1), 0, &[]));
-    ask(&mut p, request(read(word), 1, &[]));
-    assert!(ask(&mut p, request(fetch_add(word, 1), 0, &[])).is_empty());
-    assert_eq!(p.world.bytes(word), 1u64.to_ne_bytes());
+    exchange(&mut p, request(fetch_add(word, 1), 0, &[]));
+    exchange(&mut p, request(read(word), 1, &[]));
+    assert!(exchange(&mut p, request(fetch_add(word, 1), 0, &[])).is_empty());
+    assert_eq!(p.adapter.bytes(word), 1u64.to_ne_bytes());
     assert!(p.events(A).is_empty());
     assert_eq!(p.state(A), QpState::Rts);
 }
 
 #[test]
 fn responses_in_flight_become_invalid_at_reset() {
-    let mut p = responder_by(Mode::Local, Setup::default());
+    let mut p = responder_by(LinkMode::Local, PairSetup::default());
     let far = p.zeros(A, 600);
-    let got = ask(&mut p, request(read(far), 0, &[]));
+    let got = exchange(&mut p, request(read(far), 0, &[]));
     let alive = |got: &[Packet]| got.iter().all(|packet| packet.payload.is_alive());
     // In ERR the responses remain valid, because they were sent before.
     p.modify(A, QpState::Err).unwrap();
@@ -267,23 +270,26 @@ fn responses_in_flight_become_invalid_at_reset() {
 fn a_late_copy_of_a_read_with_an_invalid_key_is_dropped() {
     let mut p = rc();
     let (far, word) = (p.zeros(A, 600), p.zeros(A, 8));
-    ask(&mut p, request(read(far), 0, &[]));
-    p.world.region(far).valid = false;
-    assert!(ask(&mut p, request(read(far), 0, &[])).is_empty());
+    exchange(&mut p, request(read(far), 0, &[]));
+    p.adapter.region(far).valid = false;
+    assert!(exchange(&mut p, request(read(far), 0, &[])).is_empty());
     assert!(p.events(A).is_empty());
-    assert!(is_ack(&ask(&mut p, request(write(word), 3, &[1; 8])), 3));
+    assert!(is_ack(
+        &exchange(&mut p, request(write(word), 3, &[1; 8])),
+        3
+    ));
 }
 
 #[test]
 fn a_response_to_a_late_copy_whose_key_becomes_invalid_is_dropped() {
     let mut p = rc();
     let far = p.zeros(A, 600);
-    ask(&mut p, request(read(far), 0, &[]));
-    let again = ask(&mut p, request(read(far), 0, &[]));
-    p.world.region(far).valid = false;
+    exchange(&mut p, request(read(far), 0, &[]));
+    let again = exchange(&mut p, request(read(far), 0, &[]));
+    p.adapter.region(far).valid = false;
     let cause = verbena_transport::host::Syndrome::RkeyUnknown;
     for packet in &again {
-        p.qps[0].handle_source_fault(&mut p.world.host(A), p.now, packet, cause);
+        p.qps[0].handle_source_fault(&mut p.adapter.host(A), p.now_ns, packet, cause);
     }
     assert_eq!(p.state(A), QpState::Rts);
     assert!(p.events(A).is_empty());
@@ -293,13 +299,13 @@ fn a_response_to_a_late_copy_whose_key_becomes_invalid_is_dropped() {
 fn a_response_to_a_late_copy_that_is_no_longer_remembered_is_dropped() {
     let mut p = with_depth(1);
     let (far, other) = (p.zeros(A, 600), p.zeros(A, 600));
-    ask(&mut p, request(read(far), 0, &[]));
+    exchange(&mut p, request(read(far), 0, &[]));
     put(&mut p, request(read(far), 0, &[]));
     put(&mut p, request(read(other), 3, &[]));
     let responses = answers(&mut p);
     assert_eq!(psns(&responses)[0], psn(0));
     let cause = verbena_transport::host::Syndrome::RkeyUnknown;
-    p.qps[0].handle_source_fault(&mut p.world.host(A), p.now, &responses[0], cause);
+    p.qps[0].handle_source_fault(&mut p.adapter.host(A), p.now_ns, &responses[0], cause);
     assert_eq!(p.state(A), QpState::Rts);
     assert!(p.events(A).is_empty());
 }
@@ -308,14 +314,14 @@ fn a_response_to_a_late_copy_that_is_no_longer_remembered_is_dropped() {
 fn a_repeated_read_is_answered_before_the_nak_for_a_later_read() {
     let mut p = rc();
     let (far, gone) = (p.zeros(A, 600), p.zeros(A, 600));
-    ask(&mut p, request(read(far), 0, &[]));
-    let responses = ask(&mut p, request(read(gone), 3, &[]));
+    exchange(&mut p, request(read(far), 0, &[]));
+    let responses = exchange(&mut p, request(read(gone), 3, &[]));
     put(&mut p, request(read(far), 0, &[]));
     // The WRITE is executed, but must not be acknowledged: that would acknowledge the READ before
     // it.
     put(&mut p, request(WRITE_NOTHING, 6, &[]));
     let cause = verbena_transport::host::Syndrome::RkeyUnknown;
-    p.qps[0].handle_source_fault(&mut p.world.host(A), p.now, &responses[1], cause);
+    p.qps[0].handle_source_fault(&mut p.adapter.host(A), p.now_ns, &responses[1], cause);
     let got = answers(&mut p);
     assert_eq!(psns(&got), [psn(0), psn(1), psn(2), psn(4)]);
     assert!(
@@ -324,7 +330,7 @@ fn a_repeated_read_is_answered_before_the_nak_for_a_later_read() {
     assert_eq!(p.state(A), QpState::Err);
     // A NAK that is repeated in ERR counts too.
     let before = p.qps[0].counters().naks_sent;
-    ask(&mut p, request(read(far), 0, &[]));
+    exchange(&mut p, request(read(far), 0, &[]));
     assert_eq!(p.qps[0].counters().naks_sent, before + 1);
 }
 
@@ -333,10 +339,10 @@ fn a_read_whose_memory_is_gone_is_an_event_and_flushes_the_receive() {
     let mut p = rc();
     let (far, buffer) = (p.zeros(A, 600), p.zeros(A, 600));
     p.post_recv(A, 1, &[buffer.sge()]);
-    let responses = ask(&mut p, request(read(far), 0, &[]));
+    let responses = exchange(&mut p, request(read(far), 0, &[]));
     put(&mut p, part(true, false, request(SEND, 3, &[1; 256])));
     let cause = verbena_transport::host::Syndrome::RkeyUnknown;
-    p.qps[0].handle_source_fault(&mut p.world.host(A), p.now, &responses[0], cause);
+    p.qps[0].handle_source_fault(&mut p.adapter.host(A), p.now_ns, &responses[0], cause);
     p.settle();
     assert_eq!(
         p.events(A),
@@ -347,13 +353,13 @@ fn a_read_whose_memory_is_gone_is_an_event_and_flushes_the_receive() {
 
 #[test]
 fn a_local_read_whose_memory_is_gone_is_an_event_and_flushes_the_receive() {
-    let mut p = responder_by(Mode::Local, Setup::default());
+    let mut p = responder_by(LinkMode::Local, PairSetup::default());
     let (far, buffer) = (p.zeros(A, 600), p.zeros(A, 600));
     p.post_recv(A, 1, &[buffer.sge()]);
-    ask(&mut p, request(read(far), 0, &[]));
+    exchange(&mut p, request(read(far), 0, &[]));
     put(&mut p, part(true, false, request(SEND, 3, &[1; 256])));
-    p.world.region(far).valid = false;
-    let got = ask(&mut p, request(read(far), 0, &[]));
+    p.adapter.region(far).valid = false;
+    let got = exchange(&mut p, request(read(far), 0, &[]));
     // The NAK follows the acknowledgement of the first part.
     assert!(is_nak(&got[1..], 0, NakCode::RemoteAccess));
     p.settle();
@@ -368,7 +374,7 @@ fn a_local_read_whose_memory_is_gone_is_an_event_and_flushes_the_receive() {
 fn a_late_copy_does_not_count_among_max_dest_rd_atomic() {
     let mut p = with_depth(2);
     let far = p.zeros(A, 8);
-    ask(&mut p, request(read(far), 0, &[]));
+    exchange(&mut p, request(read(far), 0, &[]));
     put(&mut p, request(read(far), 0, &[]));
     put(&mut p, request(read(far), 1, &[]));
     put(&mut p, request(read(far), 2, &[]));
@@ -392,8 +398,8 @@ fn a_pending_answer_is_not_sent_twice() {
 fn a_duplicate_from_an_earlier_packet_on_includes_a_pending_answer() {
     let mut p = rc();
     let far = p.zeros(A, 600);
-    ask(&mut p, request(read(far), 0, &[]));
-    ask(&mut p, request(fetch_add(far, 0), 3, &[]));
+    exchange(&mut p, request(read(far), 0, &[]));
+    exchange(&mut p, request(fetch_add(far, 0), 3, &[]));
     // The network has reordered the requests.
     put(&mut p, request(rest(far, 2), 2, &[]));
     put(&mut p, request(rest(far, 1), 1, &[]));
@@ -405,7 +411,7 @@ fn a_duplicate_from_an_earlier_packet_on_includes_a_pending_answer() {
 fn pending_answers_after_a_duplicate_are_still_sent() {
     let mut p = rc();
     let far = p.zeros(A, 600);
-    ask(&mut p, request(read(far), 0, &[]));
+    exchange(&mut p, request(read(far), 0, &[]));
     put(&mut p, request(read(far), 3, &[]));
     put(&mut p, request(fetch_add(far, 0), 6, &[]));
     // The network delivers a copy of the first request.
@@ -423,7 +429,7 @@ fn a_read_response_sent_in_part_begins_again_at_the_requested_packet() {
         put(&mut p, request(fetch_add(far, 0), 4, &[]));
         // Two packets of the READ are sent.
         let mut budget = verbena_transport::Budget::new(2, u64::MAX);
-        p.qps[0].poll(&mut p.world.host(A), 0, &mut budget);
+        p.qps[0].poll(&mut p.adapter.host(A), 0, &mut budget);
         put(&mut p, request(rest(far, asked), asked, &[]));
         let sent = psns(&answers(&mut p));
         // Responses that were not sent yet follow in their turn. A repeated request begins again at
@@ -442,10 +448,10 @@ fn a_read_response_sent_in_part_begins_again_at_the_requested_packet() {
 fn a_duplicate_before_a_response_sent_in_part_makes_it_begin_again() {
     let mut p = rc();
     let far = p.zeros(A, 600);
-    ask(&mut p, request(fetch_add(far, 0), 0, &[]));
+    exchange(&mut p, request(fetch_add(far, 0), 0, &[]));
     put(&mut p, request(read(far), 1, &[]));
     let mut budget = verbena_transport::Budget::new(2, u64::MAX);
-    p.qps[0].poll(&mut p.world.host(A), 0, &mut budget);
+    p.qps[0].poll(&mut p.adapter.host(A), 0, &mut budget);
     put(&mut p, request(fetch_add(far, 0), 0, &[]));
     let sent = psns(&answers(&mut p));
     let all: Vec<u32> = [1, 2, 0, 1, 2, 3].into_iter().map(psn).collect();

@@ -5,7 +5,7 @@
 
 use super::errors::{in_error, outcome};
 use super::pattern;
-use verbena_lab_transport::{Mode, Pair, Post, Rng, Setup, Side::*};
+use verbena_lab_transport::{LinkMode, PairSetup, PairSide::*, QpPair, Rng, SendPost};
 use verbena_transport::host::{EventType, Syndrome, WcStatus::*};
 use verbena_transport::packet::{
     Aeth, AethSyndrome, NakCode, Packet, PacketKind, Payload, Reth, SendTail, Transport,
@@ -43,10 +43,10 @@ fn a_response_that_cannot_answer_the_request() {
         PacketKind::ReadResponse(Some(ACK)),
         PacketKind::AtomicResponse(ACK, 1),
     ] {
-        let mut p = Pair::rc(Mode::Local);
+        let mut p = QpPair::rc(LinkMode::Local);
         p.link.loss = 100;
         let (src, dst) = (p.zeros(A, 8), p.zeros(B, 8));
-        p.post(A, Post::write(1, &[src.sge()], dst));
+        p.post(A, SendPost::write(1, &[src.sge()], dst));
         p.run_until(1);
         let psn = p.qps[0].snapshot().una_psn;
         p.deliver(A, forged(kind, psn, &[]));
@@ -59,10 +59,10 @@ fn a_response_that_cannot_answer_the_request() {
 #[test]
 fn a_read_response_of_the_wrong_length() {
     for len in [0usize, 7, 9, 4096] {
-        let mut p = Pair::rc(Mode::Local);
+        let mut p = QpPair::rc(LinkMode::Local);
         p.link.loss = 100;
         let (dst, src) = (p.zeros(A, 8), p.zeros(B, 8));
-        p.post(A, Post::read(1, &[dst.sge()], src));
+        p.post(A, SendPost::read(1, &[dst.sge()], src));
         p.run_until(1);
         let psn = p.qps[0].snapshot().una_psn;
         p.deliver(
@@ -71,16 +71,16 @@ fn a_read_response_of_the_wrong_length() {
         );
         let [sends, _] = outcome(&mut p);
         assert_eq!(sends, [(1, BadRespErr)]);
-        assert_eq!(p.world.bytes(dst), [0; 8]);
+        assert_eq!(p.adapter.bytes(dst), [0; 8]);
     }
 }
 
 #[test]
 fn acknowledgements_of_packets_that_were_not_sent_are_ignored() {
-    let mut p = Pair::rc(Mode::Local);
+    let mut p = QpPair::rc(LinkMode::Local);
     p.link.loss = 100;
     let (src, dst) = (p.zeros(A, 8), p.zeros(B, 8));
-    p.post(A, Post::write(1, &[src.sge()], dst));
+    p.post(A, SendPost::write(1, &[src.sge()], dst));
     p.run_until(1);
     let una = p.qps[0].snapshot().una_psn;
     for ahead in [1, 2, 1000, (1 << 24) - 1, 1 << 23] {
@@ -100,17 +100,17 @@ fn acknowledgements_of_packets_that_were_not_sent_are_ignored() {
 
 #[test]
 fn two_reports_of_one_loss_are_one_retry() {
-    let mut setup = Setup {
+    let mut setup = PairSetup {
         psns: [0, 0],
-        ..Setup::default()
+        ..PairSetup::default()
     };
     setup.attr.retry_cnt = 1;
-    let mut p = Pair::new(setup);
+    let mut p = QpPair::new(setup);
     p.link.loss = 100;
     let (src, dst) = (p.zeros(A, 8), p.zeros(B, 8));
-    p.post(A, Post::write(1, &[src.sge()], dst));
-    p.post(A, Post::read(2, &[src.sge()], dst));
-    p.post(A, Post::write(3, &[src.sge()], dst));
+    p.post(A, SendPost::write(1, &[src.sge()], dst));
+    p.post(A, SendPost::read(2, &[src.sge()], dst));
+    p.post(A, SendPost::write(3, &[src.sge()], dst));
     p.run_until(1);
     // The first NAK asks for a retransmission. The second shows that the READ response was lost,
     // and arrives before anything is sent again.
@@ -191,7 +191,7 @@ fn requests_that_break_the_order_of_a_message_are_refused() {
         ),
     ];
     for (i, (before, bad)) in cases.into_iter().enumerate() {
-        let mut p = Pair::rc(Mode::Local);
+        let mut p = QpPair::rc(LinkMode::Local);
         let dst = p.zeros(A, 4096);
         p.post_recv(A, 1, &[dst.sge()]);
         let held = !before.is_empty();
@@ -229,15 +229,15 @@ fn requests_that_break_the_order_of_a_message_are_refused() {
 fn random_packets_never_panic_and_never_complete_wrongly() {
     let mut rng = Rng::new(99);
     for _ in 0..300 {
-        let mut p = Pair::rc(Mode::Local);
+        let mut p = QpPair::rc(LinkMode::Local);
         let (src, dst) = (p.buffer(A, &pattern(3000, 1)), p.zeros(B, 3000));
         let mine = p.zeros(A, 3000);
         p.post_recv(A, 1, &[mine.sge()]);
-        p.post(A, Post::write(1, &[src.sge()], dst));
-        p.post(A, Post::read(2, &[mine.sge()], dst));
+        p.post(A, SendPost::write(1, &[src.sge()], dst));
+        p.post(A, SendPost::read(2, &[mine.sge()], dst));
         p.link.loss = 50;
         for _ in 0..20 {
-            let until = p.now + rng.below(3000);
+            let until = p.now_ns + rng.below(3000);
             p.run_until(until);
             let aeth = Aeth {
                 syndrome: AethSyndrome::Ack { credits: 0 },
@@ -279,6 +279,6 @@ fn random_packets_never_panic_and_never_complete_wrongly() {
             packet.last = rng.chance(60);
             p.deliver(A, packet);
         }
-        p.run_until(p.now + 1_000_000);
+        p.run_until(p.now_ns + 1_000_000);
     }
 }

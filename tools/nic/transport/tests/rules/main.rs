@@ -13,10 +13,10 @@ mod duplicates;
 mod errors;
 mod flow;
 mod forged;
-mod kept;
 mod ordering;
 mod parts;
 mod placement;
+mod reassembly;
 mod recovery;
 mod remote_errors;
 mod requester;
@@ -34,9 +34,9 @@ mod unreliable_drops;
 mod windows;
 mod xrc;
 
-use verbena_lab_transport::Mode;
+use verbena_lab_transport::LinkMode;
 
-const MODES: [Mode; 3] = [Mode::Local, Mode::Split, Mode::Wire];
+const MODES: [LinkMode; 3] = [LinkMode::Local, LinkMode::Split, LinkMode::Wire];
 
 /// Returns bytes that depend on the offset and the seed.
 fn pattern(len: usize, seed: u8) -> Vec<u8> {

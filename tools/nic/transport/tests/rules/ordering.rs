@@ -6,13 +6,13 @@
 use super::answered::*;
 use super::placement::RANGE;
 use super::MODES;
-use verbena_lab_transport::{Buffer, Pair, Post, Setup, Side::*};
+use verbena_lab_transport::{ArenaBuffer, PairSetup, PairSide::*, QpPair, SendPost};
 use verbena_transport::host::{WcStatus::*, WqeOpcode};
 use verbena_transport::packet::PacketKind;
 use verbena_transport::Budget;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Op {
+enum OrderedOp {
     Send,
     Write,
     Read,
@@ -20,38 +20,38 @@ enum Op {
     AtomicWrite,
     Flush,
 }
-use Op::*;
+use OrderedOp::*;
 
-const OPS: [Op; 6] = [Send, Write, Read, Atomic, AtomicWrite, Flush];
+const OPS: [OrderedOp; 6] = [Send, Write, Read, Atomic, AtomicWrite, Flush];
 
-impl Op {
+impl OrderedOp {
     fn responds(self) -> bool {
         !matches!(self, Send | Write)
     }
 
-    fn post(self, wr_id: u64, here: Buffer, there: Buffer) -> Post {
+    fn post(self, wr_id: u64, here: ArenaBuffer, there: ArenaBuffer) -> SendPost {
         match self {
-            Send => Post::send(wr_id, &[here.sge()]),
-            Write => Post::write(wr_id, &[here.sge()], there),
-            Read => Post::read(wr_id, &[here.sge()], there),
+            Send => SendPost::send(wr_id, &[here.sge()]),
+            Write => SendPost::write(wr_id, &[here.sge()], there),
+            Read => SendPost::read(wr_id, &[here.sge()], there),
             Atomic => {
-                let mut post =
-                    Post::new(wr_id, WqeOpcode::FetchAdd, &[here.sge()]).at(there.addr, there.key);
+                let mut post = SendPost::new(wr_id, WqeOpcode::FetchAdd, &[here.sge()])
+                    .at(there.addr, there.key);
                 post.wqe.compare_add = 1;
                 post
             }
-            AtomicWrite => Post::atomic_write(wr_id, &[here.sge()], there),
-            Flush => Post::flush(wr_id, RANGE, there),
+            AtomicWrite => SendPost::atomic_write(wr_id, &[here.sge()], there),
+            Flush => SendPost::flush(wr_id, RANGE, there),
         }
     }
 }
 
 /// Posts two work requests of 8 bytes, and returns the PSNs that are sent at once.
-fn pair_of(first: Op, second: Op, fence: bool) -> (Pair, Vec<u32>) {
-    let mut p = requester(Setup::default());
+fn pair_of(first: OrderedOp, second: OrderedOp, fence: bool) -> (QpPair, Vec<u32>) {
+    let mut p = requester(PairSetup::default());
     let (a, b, there) = (p.zeros(A, 8), p.zeros(A, 8), p.zeros(B, 8));
     // The acknowledgement of this WRITE lifts the limit of the credits.
-    p.post(A, Post::new(0, WqeOpcode::RdmaWrite, &[]));
+    p.post(A, SendPost::new(0, WqeOpcode::RdmaWrite, &[]));
     sent(&mut p);
     ack(&mut p, 0);
     p.completions(A);
@@ -90,7 +90,7 @@ fn a_fence_waits_for_reads_and_atomics() {
             let (mut p, sent) = pair_of(first, second, true);
             assert_eq!(sent, [1], "{first:?}, {second:?}");
             // A timeout does not release the fence, but the response does.
-            p.run_until(p.now + 200_000);
+            p.run_until(p.now_ns + 200_000);
             assert!(numbers(&mut p).iter().all(|n| *n == 1));
             match first {
                 Read => read_only(&mut p, 1, &[1; 8]),
@@ -105,13 +105,13 @@ fn a_fence_waits_for_reads_and_atomics() {
 
 #[test]
 fn a_fence_waits_for_all_outstanding_reads() {
-    let mut p = requester(Setup::default());
+    let mut p = requester(PairSetup::default());
     let (back, there) = (p.zeros(A, 8), p.zeros(B, 8));
     for wr_id in 1..=3 {
-        p.post(A, Post::read(wr_id, &[back.sge()], there));
+        p.post(A, SendPost::read(wr_id, &[back.sge()], there));
     }
-    p.post(A, Post::write(4, &[], there).fence());
-    p.post(A, Post::write(5, &[], there));
+    p.post(A, SendPost::write(4, &[], there).fence());
+    p.post(A, SendPost::write(5, &[], there));
     assert_eq!(numbers(&mut p), [0, 1, 2]);
     for n in 0..3 {
         read_only(&mut p, n, &[1; 8]);
@@ -121,11 +121,11 @@ fn a_fence_waits_for_all_outstanding_reads() {
 }
 
 /// Returns a pair that sends one packet in each turn, so that other packets may come between them.
-fn slow(mode: verbena_lab_transport::Mode) -> Pair {
-    Pair::new(Setup {
+fn slow(mode: verbena_lab_transport::LinkMode) -> QpPair {
+    QpPair::new(PairSetup {
         mode,
         budget: Budget::new(1, 1 << 20),
-        ..Setup::default()
+        ..PairSetup::default()
     })
 }
 
@@ -143,7 +143,10 @@ fn writes_and_sends_are_visible_to_all_later_operations() {
                 p.post(A, first.post(1, new, there));
                 p.post(A, second.post(2, back, there));
                 p.settle();
-                let (seen, left) = (p.world.bytes(back).to_vec(), p.world.bytes(there).to_vec());
+                let (seen, left) = (
+                    p.adapter.bytes(back).to_vec(),
+                    p.adapter.bytes(there).to_vec(),
+                );
                 let (seven, nine) = (7u64.to_ne_bytes(), 9u64.to_ne_bytes());
                 match second {
                     Send | Write | AtomicWrite => {
@@ -171,7 +174,7 @@ fn reads_and_atomics_are_executed_in_order() {
             p.post(A, first.post(1, a, there));
             p.post(A, second.post(2, b, there));
             p.settle();
-            let word = |buffer| u64::from_ne_bytes(p.world.bytes(buffer).try_into().unwrap());
+            let word = |buffer| u64::from_ne_bytes(p.adapter.bytes(buffer).try_into().unwrap());
             let added = u64::from(first == Atomic);
             assert_eq!((word(a), word(b)), (40, 40 + added), "{mode:?} {first:?}");
             assert_eq!(p.statuses(A), [(1, Success), (2, Success)]);
@@ -205,13 +208,13 @@ fn work_requests_complete_in_the_order_of_the_posts() {
 #[test]
 fn keys_are_checked_after_earlier_changes() {
     for mode in MODES {
-        let mut p = Pair::rc(mode);
+        let mut p = QpPair::rc(mode);
         let (src, there) = (p.zeros(A, 8), p.zeros(B, 8));
-        p.post(A, Post::write(1, &[src.sge()], there));
-        let mut invalidate = Post::new(2, WqeOpcode::LocalInv, &[]);
+        p.post(A, SendPost::write(1, &[src.sge()], there));
+        let mut invalidate = SendPost::new(2, WqeOpcode::LocalInv, &[]);
         invalidate.wqe.imm = src.key.to_le_bytes();
         p.post(A, invalidate);
-        p.post(A, Post::write(3, &[src.sge()], there));
+        p.post(A, SendPost::write(3, &[src.sge()], there));
         p.settle();
         assert_eq!(
             p.statuses(A),

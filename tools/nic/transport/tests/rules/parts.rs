@@ -6,17 +6,17 @@ use super::answered::*;
 use super::by_hand;
 use super::pattern;
 use std::ops::Range;
-use verbena_lab_transport::{Buffer, Mode, Pair, Post, Setup, Side::*};
+use verbena_lab_transport::{ArenaBuffer, LinkMode, PairSetup, PairSide::*, QpPair, SendPost};
 use verbena_transport::host::{EventType, WcStatus::*};
 use verbena_transport::packet::{Aeth, AethSyndrome, NakCode, Packet, PacketKind};
 use verbena_transport::qp::credits;
 use verbena_transport::QpState;
 
 /// Returns a setup with a window of 8 packets, so parts of 4 responses, and this `max_rd_atomic`.
-fn places(count: u8) -> Setup {
-    let mut setup = Setup {
+fn places(count: u8) -> PairSetup {
+    let mut setup = PairSetup {
         window: 8,
-        ..Setup::default()
+        ..PairSetup::default()
     };
     setup.attr.max_rd_atomic = count;
     setup
@@ -24,16 +24,16 @@ fn places(count: u8) -> Setup {
 
 /// Returns a requester with a READ of 11 responses in parts of 4, 4 and 3. The last response has
 /// 100 bytes.
-fn reader(setup: Setup) -> (Pair, Buffer, Buffer) {
+fn reader(setup: PairSetup) -> (QpPair, ArenaBuffer, ArenaBuffer) {
     let mut p = requester(setup);
     let (back, there) = (p.zeros(A, 2660), p.zeros(B, 2660));
-    p.post(A, Post::read(1, &[back.sge()], there));
+    p.post(A, SendPost::read(1, &[back.sge()], there));
     (p, back, there)
 }
 
 /// Returns the PSN of each packet, counted from the first PSN, and for a READ request its offset in
 /// `from` and its length.
-fn asked(packets: &[Packet], from: Buffer) -> Vec<(u32, Option<(u64, u32)>)> {
+fn requested_ranges(packets: &[Packet], from: ArenaBuffer) -> Vec<(u32, Option<(u64, u32)>)> {
     let one = |packet: &Packet| {
         let part = match packet.kind {
             PacketKind::ReadRequest(reth) => Some((reth.addr - from.addr, reth.length)),
@@ -46,7 +46,7 @@ fn asked(packets: &[Packet], from: Buffer) -> Vec<(u32, Option<(u64, u32)>)> {
 
 /// Delivers the responses `these` to a request for the responses `begin..end`. Each has 256 bytes,
 /// except response 10.
-fn some(p: &mut Pair, these: Range<u32>, begin: u32, end: u32, aeth: Aeth) {
+fn some(p: &mut QpPair, these: Range<u32>, begin: u32, end: u32, aeth: Aeth) {
     for at in these {
         let ends = [at == begin, at + 1 == end];
         let kind = PacketKind::ReadResponse(ends.contains(&true).then_some(aeth));
@@ -56,12 +56,12 @@ fn some(p: &mut Pair, these: Range<u32>, begin: u32, end: u32, aeth: Aeth) {
 }
 
 /// Delivers all responses to a request for the responses `begin..end`.
-fn respond(p: &mut Pair, begin: u32, end: u32) {
+fn respond(p: &mut QpPair, begin: u32, end: u32) {
     some(p, begin..end, begin, end, positive());
 }
 
 /// Returns the oldest PSN that is not acknowledged, counted from the first PSN.
-fn una(p: &Pair) -> u32 {
+fn una(p: &QpPair) -> u32 {
     verbena_transport::psn::ahead(p.qps[0].snapshot().una_psn, psn(0))
 }
 
@@ -75,18 +75,18 @@ const PARTS: [(u32, Option<(u64, u32)>); 3] = [
 fn a_read_is_requested_in_parts_that_fit_the_window() {
     let (mut p, back, there) = reader(places(4));
     // Two parts fill the window.
-    assert_eq!(asked(&sent(&mut p), there), PARTS[..2]);
+    assert_eq!(requested_ranges(&sent(&mut p), there), PARTS[..2]);
     // The third part waits until the window has room for all its responses.
     respond(&mut p, 0, 4);
     assert_eq!(una(&p), 4);
-    assert_eq!(asked(&sent(&mut p), there), PARTS[2..]);
+    assert_eq!(requested_ranges(&sent(&mut p), there), PARTS[2..]);
     respond(&mut p, 4, 8);
     assert!(sent(&mut p).is_empty() && p.completions(A).is_empty());
     respond(&mut p, 8, 11);
     let done = p.completions(A);
     assert_eq!(done.len(), 1);
     assert_eq!((done[0].status, done[0].byte_len), (Success, 2660));
-    let bytes = p.world.bytes(back);
+    let bytes = p.adapter.bytes(back);
     assert!(bytes
         .iter()
         .enumerate()
@@ -98,8 +98,8 @@ fn a_read_is_requested_in_parts_that_fit_the_window() {
 fn packets_in_flight_count_for_the_window_of_a_part() {
     let mut p = requester(places(4));
     let (src, back, there) = (p.zeros(A, 1280), p.zeros(A, 1024), p.zeros(B, 1280));
-    p.post(A, Post::write(1, &[src.sge()], there));
-    p.post(A, Post::read(2, &[back.sge()], there));
+    p.post(A, SendPost::write(1, &[src.sge()], there));
+    p.post(A, SendPost::read(2, &[back.sge()], there));
     // 5 of 8 packets are in flight, so there is no room for 4 responses.
     assert_eq!(numbers(&mut p), [0, 1, 2, 3, 4]);
     ack(&mut p, 0);
@@ -110,9 +110,9 @@ fn packets_in_flight_count_for_the_window_of_a_part() {
 fn with_max_rd_atomic_1_parts_are_requested_one_after_the_other() {
     let (mut p, _, there) = reader(places(1));
     let src = p.zeros(A, 8);
-    p.post(A, Post::write(2, &[src.sge()], there));
+    p.post(A, SendPost::write(2, &[src.sge()], there));
     for (n, part) in PARTS.into_iter().enumerate() {
-        let packets = asked(&sent(&mut p), there);
+        let packets = requested_ranges(&sent(&mut p), there);
         // The WRITE after the READ waits for the last part.
         let write = (n == 2).then_some((11, None));
         assert_eq!(
@@ -132,13 +132,13 @@ fn with_max_rd_atomic_1_parts_are_requested_one_after_the_other() {
 
 #[test]
 fn a_read_between_local_peers_is_one_request() {
-    let mut p = Pair::new(Setup {
-        mode: Mode::Local,
+    let mut p = QpPair::new(PairSetup {
+        mode: LinkMode::Local,
         ..places(1)
     });
     p.link.record = true;
     let (back, there) = (p.zeros(A, 2660), p.zeros(B, 2660));
-    p.post(A, Post::read(1, &[back.sge()], there));
+    p.post(A, SendPost::read(1, &[back.sge()], there));
     p.settle();
     let requests = p.link.log.iter().filter(|(side, _)| *side == A);
     assert_eq!(requests.count(), 1);
@@ -156,10 +156,10 @@ fn a_lost_response_is_requested_again_with_the_requested_parts_after_it() {
     answer_part(&mut p, part(Some(positive())), 3, &[4; 256], [false, true]);
     // The third part is not requested, because the window has no room for it yet.
     let rest = (2, Some((512, 512)));
-    assert_eq!(asked(&sent(&mut p), there), [rest, PARTS[1]]);
+    assert_eq!(requested_ranges(&sent(&mut p), there), [rest, PARTS[1]]);
     assert_eq!(p.qps[0].counters().implied_naks, 1);
     respond(&mut p, 2, 4);
-    assert_eq!(asked(&sent(&mut p), there), PARTS[2..]);
+    assert_eq!(requested_ranges(&sent(&mut p), there), PARTS[2..]);
     respond(&mut p, 4, 8);
     respond(&mut p, 8, 11);
     assert_eq!(p.statuses(A), [(1, Success)]);
@@ -167,7 +167,7 @@ fn a_lost_response_is_requested_again_with_the_requested_parts_after_it() {
 
 #[test]
 fn a_timeout_repeats_each_part_and_counts_none_twice() {
-    let (mut p, back, there) = reader(Setup {
+    let (mut p, back, there) = reader(PairSetup {
         recovers: false,
         ..places(2)
     });
@@ -175,16 +175,16 @@ fn a_timeout_repeats_each_part_and_counts_none_twice() {
     for _ in 0..3 {
         let at = p.qps[0].next_deadline().unwrap();
         p.run_until(at);
-        assert_eq!(asked(&sent(&mut p), there), PARTS[..2]);
+        assert_eq!(requested_ranges(&sent(&mut p), there), PARTS[..2]);
     }
     respond(&mut p, 0, 4);
     respond(&mut p, 4, 8);
-    assert_eq!(asked(&sent(&mut p), there), PARTS[2..]);
+    assert_eq!(requested_ranges(&sent(&mut p), there), PARTS[2..]);
     respond(&mut p, 8, 11);
     assert_eq!(p.statuses(A), [(1, Success)]);
     // Both places of `max_rd_atomic` are free again, and no more.
     for wr_id in 2..=4 {
-        p.post(A, Post::read(wr_id, &[back.part(0, 8)], there));
+        p.post(A, SendPost::read(wr_id, &[back.part(0, 8)], there));
     }
     assert_eq!(numbers(&mut p), [11, 12]);
 }
@@ -223,15 +223,15 @@ fn a_part_that_is_refused_ends_the_read() {
 
 #[test]
 fn a_nak_between_parts_goes_back_to_its_part() {
-    let (mut p, _, there) = reader(Setup {
+    let (mut p, _, there) = reader(PairSetup {
         recovers: false,
         ..places(4)
     });
     sent(&mut p);
     respond(&mut p, 0, 4);
-    assert_eq!(asked(&sent(&mut p), there), PARTS[2..]);
+    assert_eq!(requested_ranges(&sent(&mut p), there), PARTS[2..]);
     nak(&mut p, 4, NakCode::Sequence);
-    assert_eq!(asked(&sent(&mut p), there), PARTS[1..]);
+    assert_eq!(requested_ranges(&sent(&mut p), there), PARTS[1..]);
     respond(&mut p, 4, 8);
     respond(&mut p, 8, 11);
     assert_eq!(p.statuses(A), [(1, Success)]);
@@ -243,8 +243,8 @@ fn sqd_completes_a_read_that_was_requested_in_part() {
         let mut setup = places(4);
         setup.attr.sqd_notify = true;
         let (mut p, _, there) = reader(setup);
-        p.post(A, Post::write(2, &[], there));
-        assert_eq!(asked(&sent(&mut p), there), PARTS[..2]);
+        p.post(A, SendPost::write(2, &[], there));
+        assert_eq!(requested_ranges(&sent(&mut p), there), PARTS[..2]);
         p.modify(A, QpState::Sqd).unwrap();
         let attr = verbena_transport::Attr {
             max_rd_atomic: lowered,
@@ -254,7 +254,7 @@ fn sqd_completes_a_read_that_was_requested_in_part() {
         respond(&mut p, 0, 4);
         respond(&mut p, 4, 8);
         assert!(p.events(A).is_empty(), "the READ is not complete");
-        assert_eq!(asked(&sent(&mut p), there), PARTS[2..]);
+        assert_eq!(requested_ranges(&sent(&mut p), there), PARTS[2..]);
         assert!(p.qps[0].snapshot().sq_draining);
         respond(&mut p, 8, 11);
         assert!(sent(&mut p).is_empty(), "the WRITE does not start in SQD");
@@ -266,25 +266,25 @@ fn sqd_completes_a_read_that_was_requested_in_part() {
 #[test]
 fn a_fence_waits_for_all_parts() {
     let (mut p, _, there) = reader(places(4));
-    p.post(A, Post::write(2, &[], there).fence());
+    p.post(A, SendPost::write(2, &[], there).fence());
     sent(&mut p);
     respond(&mut p, 0, 4);
     respond(&mut p, 4, 8);
-    assert_eq!(asked(&sent(&mut p), there), PARTS[2..]);
+    assert_eq!(requested_ranges(&sent(&mut p), there), PARTS[2..]);
     respond(&mut p, 8, 11);
     assert_eq!(numbers(&mut p), [11]);
 }
 
 #[test]
 fn each_part_counts_as_a_message_in_the_peers_msn() {
-    let mut p = requester(Setup {
+    let mut p = requester(PairSetup {
         window: 8,
-        ..Setup::default()
+        ..PairSetup::default()
     });
     let (back, there) = (p.zeros(A, 2660), p.zeros(B, 2660));
-    p.post(A, Post::read(1, &[back.sge()], there));
+    p.post(A, SendPost::read(1, &[back.sge()], there));
     for wr_id in 2..=5 {
-        p.post(A, Post::send(wr_id, &[]));
+        p.post(A, SendPost::send(wr_id, &[]));
     }
     let told = |msn, receives| Aeth {
         syndrome: AethSyndrome::Ack {
@@ -305,9 +305,9 @@ fn each_part_counts_as_a_message_in_the_peers_msn() {
 
 #[test]
 fn a_read_of_many_parts_returns_its_data_over_any_link() {
-    for mode in [Mode::Split, Mode::Wire] {
+    for mode in [LinkMode::Split, LinkMode::Wire] {
         for (loss, places_of) in [(0, 1), (0, 4), (20, 1), (20, 3)] {
-            let mut p = Pair::new(Setup {
+            let mut p = QpPair::new(PairSetup {
                 mode,
                 seed: 3,
                 ..places(places_of)
@@ -315,15 +315,15 @@ fn a_read_of_many_parts_returns_its_data_over_any_link() {
             p.link.loss = loss;
             let bytes = pattern(20_000, 7);
             let (there, back) = (p.buffer(B, &bytes), p.zeros(A, 20_000));
-            p.post(A, Post::read(1, &[back.sge()], there));
-            p.post(A, Post::read(2, &[back.part(0, 10)], there));
+            p.post(A, SendPost::read(1, &[back.sge()], there));
+            p.post(A, SendPost::read(2, &[back.part(0, 10)], there));
             p.settle();
             assert_eq!(
                 p.statuses(A),
                 [(1, Success), (2, Success)],
                 "{mode:?} {loss}"
             );
-            assert_eq!(p.world.bytes(back), bytes);
+            assert_eq!(p.adapter.bytes(back), bytes);
             // Each part counts as a message: 79 responses are 20 parts, and the second READ is one.
             assert_eq!(p.qps[1].snapshot().msn, 21);
         }
@@ -333,7 +333,7 @@ fn a_read_of_many_parts_returns_its_data_over_any_link() {
 #[test]
 fn responses_ahead_of_a_lost_one_are_kept_until_it_arrives() {
     let (mut p, back, there) = reader(places(4));
-    assert_eq!(asked(&sent(&mut p), there), PARTS[..2]);
+    assert_eq!(requested_ranges(&sent(&mut p), there), PARTS[..2]);
     some(&mut p, 0..1, 0, 4, positive());
     some(&mut p, 2..4, 0, 4, positive());
     some(&mut p, 4..6, 4, 8, positive());
@@ -341,7 +341,7 @@ fn responses_ahead_of_a_lost_one_are_kept_until_it_arrives() {
     assert_eq!((una(&p), p.qps[0].counters().kept), (1, 5));
     // The missing response was requested once, with all that were requested after it.
     let again = [(1, Some((256, 768))), PARTS[1]];
-    assert_eq!(asked(&sent(&mut p), there), again);
+    assert_eq!(requested_ranges(&sent(&mut p), there), again);
     some(&mut p, 1..2, 1, 4, positive());
     assert_eq!(
         una(&p),
@@ -352,20 +352,20 @@ fn responses_ahead_of_a_lost_one_are_kept_until_it_arrives() {
     assert_eq!(una(&p), 8);
     // The second copies are stale.
     some(&mut p, 2..4, 1, 4, positive());
-    assert_eq!(asked(&sent(&mut p), there), PARTS[2..]);
+    assert_eq!(requested_ranges(&sent(&mut p), there), PARTS[2..]);
     respond(&mut p, 8, 11);
     assert_eq!(p.statuses(A), [(1, Success)]);
     let whole: Vec<u8> = (0..2660).map(|at| (at / 256) as u8 + 1).collect();
-    assert_eq!(p.world.bytes(back), whole);
+    assert_eq!(p.adapter.bytes(back), whole);
     assert_eq!(p.qps[0].counters().implied_naks, 1);
 }
 
 #[test]
 fn a_response_with_invalid_payload_is_not_kept() {
-    let mut earlier = by_hand::responder_by(Mode::Local, Setup::default());
+    let mut earlier = by_hand::responder_by(LinkMode::Local, PairSetup::default());
     let far = earlier.zeros(A, 256);
     let request = by_hand::request(by_hand::read(far), 0, &[]);
-    let response = by_hand::ask(&mut earlier, request).remove(0);
+    let response = by_hand::exchange(&mut earlier, request).remove(0);
     drop(earlier);
     let (mut p, _, _) = reader(places(4));
     sent(&mut p);
@@ -423,9 +423,9 @@ fn a_kept_response_acknowledges_earlier_work_requests() {
     sent(&mut p);
     respond(&mut p, 0, 4);
     respond(&mut p, 4, 8);
-    assert_eq!(asked(&sent(&mut p), there), PARTS[2..]);
-    p.post(A, Post::write(2, &[src.sge()], dst));
-    p.post(A, Post::read(3, &[src.sge()], there));
+    assert_eq!(requested_ranges(&sent(&mut p), there), PARTS[2..]);
+    p.post(A, SendPost::write(2, &[src.sge()], dst));
+    p.post(A, SendPost::read(3, &[src.sge()], there));
     sent(&mut p);
     // The last but one response of the first READ is missing, and the second READ is complete.
     some(&mut p, 8..9, 8, 11, positive());

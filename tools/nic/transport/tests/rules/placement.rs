@@ -6,7 +6,7 @@ use super::answered;
 use super::by_hand::*;
 use super::MODES;
 use verbena_abi::ctx::access;
-use verbena_lab_transport::{Buffer, Mode, Pair, Post, Setup, Side::*};
+use verbena_lab_transport::{ArenaBuffer, LinkMode, PairSetup, PairSide::*, QpPair, SendPost};
 use verbena_transport::host::{EventType, Syndrome, WcOpcode, WcStatus::*, WqeOpcode};
 use verbena_transport::packet::{AethSyndrome, Feth, NakCode, Packet, PacketKind, Reth};
 use verbena_transport::{Attr, QpState};
@@ -22,7 +22,7 @@ const PERSISTENT: Feth = Feth {
     level: 0,
 };
 
-fn reth(of: Buffer) -> Reth {
+fn reth(of: ArenaBuffer) -> Reth {
     Reth {
         addr: of.addr,
         rkey: of.key,
@@ -30,11 +30,11 @@ fn reth(of: Buffer) -> Reth {
     }
 }
 
-fn atomic_write(to: Buffer) -> PacketKind {
+fn atomic_write(to: ArenaBuffer) -> PacketKind {
     PacketKind::AtomicWrite(reth(to))
 }
 
-fn flush(how: Feth, of: Buffer) -> PacketKind {
+fn flush(how: Feth, of: ArenaBuffer) -> PacketKind {
     PacketKind::Flush(how, reth(of))
 }
 
@@ -50,15 +50,15 @@ fn is_placed(packets: &[Packet], n: u32) -> bool {
 fn eight_bytes_are_written_and_memory_is_flushed() {
     for mode in MODES {
         for inline in [false, true] {
-            let mut p = Pair::rc(mode);
+            let mut p = QpPair::rc(mode);
             let (from, to) = (p.buffer(A, &[1, 2, 3, 4, 5, 6, 7, 8]), p.zeros(B, 24));
-            let mut post = Post::atomic_write(1, &[from.sge()], to).at(to.addr + 8, to.key);
+            let mut post = SendPost::atomic_write(1, &[from.sge()], to).at(to.addr + 8, to.key);
             if inline {
                 (post.sges, post.inline) = (vec![], vec![1, 2, 3, 4, 5, 6, 7, 8]);
             }
             p.post(A, post);
-            p.post(A, Post::flush(2, RANGE, to));
-            p.post(A, Post::flush(3, REGION, Buffer { len: 0, ..to }));
+            p.post(A, SendPost::flush(2, RANGE, to));
+            p.post(A, SendPost::flush(3, REGION, ArenaBuffer { len: 0, ..to }));
             p.settle();
             let done = p.completions(A);
             let seen: Vec<_> = done.iter().map(|c| (c.wr_id, c.status, c.opcode)).collect();
@@ -68,7 +68,7 @@ fn eight_bytes_are_written_and_memory_is_flushed() {
                 (3, Success, WcOpcode::Flush),
             ];
             assert_eq!(seen, expected, "{mode:?}");
-            let bytes = p.world.bytes(to);
+            let bytes = p.adapter.bytes(to);
             assert_eq!(bytes[8..16], [1, 2, 3, 4, 5, 6, 7, 8], "{mode:?}");
             assert!(bytes[..8].iter().chain(&bytes[16..]).all(|b| *b == 0));
         }
@@ -80,12 +80,12 @@ fn atomic_write_and_flush_are_answered_by_a_response_of_no_bytes() {
     let mut p = rc();
     let word = p.zeros(A, 8);
     assert!(is_placed(
-        &ask(&mut p, request(atomic_write(word), 0, &[5; 8])),
+        &exchange(&mut p, request(atomic_write(word), 0, &[5; 8])),
         0
     ));
-    assert_eq!(p.world.bytes(word), [5; 8]);
+    assert_eq!(p.adapter.bytes(word), [5; 8]);
     assert!(is_placed(
-        &ask(&mut p, request(flush(RANGE, word), 1, &[])),
+        &exchange(&mut p, request(flush(RANGE, word), 1, &[])),
         1
     ));
     assert_eq!(p.qps[0].snapshot().msn, 2);
@@ -99,27 +99,27 @@ fn a_duplicate_is_answered_again_and_writes_nothing() {
         request(atomic_write(word), 0, &[5; 8]),
         request(flush(RANGE, word), 1, &[]),
     );
-    ask(&mut p, first.clone());
-    ask(&mut p, second.clone());
-    ask(&mut p, request(atomic_write(word), 2, &[6; 8]));
-    assert!(is_placed(&ask(&mut p, first), 0));
-    assert!(is_placed(&ask(&mut p, second), 1));
-    assert_eq!(p.world.bytes(word), [6; 8]);
+    exchange(&mut p, first.clone());
+    exchange(&mut p, second.clone());
+    exchange(&mut p, request(atomic_write(word), 2, &[6; 8]));
+    assert!(is_placed(&exchange(&mut p, first), 0));
+    assert!(is_placed(&exchange(&mut p, second), 1));
+    assert_eq!(p.adapter.bytes(word), [6; 8]);
     // A request that differs from the one executed with its PSN is dropped.
     for other in [
         request(flush(REGION, word), 1, &[]),
         request(atomic_write(word), 1, &[5; 8]),
         request(flush(RANGE, word), 0, &[]),
-        request(atomic_write(Buffer { addr: 64, ..word }), 0, &[5; 8]),
+        request(atomic_write(ArenaBuffer { addr: 64, ..word }), 0, &[5; 8]),
     ] {
-        assert!(ask(&mut p, other).is_empty());
+        assert!(exchange(&mut p, other).is_empty());
     }
     assert_eq!(p.state(A), QpState::Rts);
 }
 
 /// Returns how a responder refuses a request for a region of 16 bytes. The queue pair grants the
 /// peer all rights but those in `taken`.
-fn refusal(taken: u32, make: impl Fn(Buffer) -> (PacketKind, usize)) -> (NakCode, Syndrome) {
+fn refusal(taken: u32, make: impl Fn(ArenaBuffer) -> (PacketKind, usize)) -> (NakCode, Syndrome) {
     let mut p = rc();
     let attr = Attr {
         access_flags: p.attr(A).access_flags & !taken | access::FLUSH_PERSISTENT,
@@ -128,11 +128,11 @@ fn refusal(taken: u32, make: impl Fn(Buffer) -> (PacketKind, usize)) -> (NakCode
     p.modify_attr(A, QpState::Rts, &attr).unwrap();
     let word = p.zeros(A, 16);
     let (kind, length) = make(word);
-    let got = ask(&mut p, request(kind, 0, &vec![9; length]));
+    let got = exchange(&mut p, request(kind, 0, &vec![9; length]));
     let [(_, AethSyndrome::Nak(code))] = acks(&got)[..] else {
         panic!("{got:?}");
     };
-    assert_eq!(p.world.bytes(word), [0; 16]);
+    assert_eq!(p.adapter.bytes(word), [0; 16]);
     assert_eq!(p.state(A), QpState::Err);
     let event = match code {
         NakCode::RemoteAccess => EventType::QpAccessErr,
@@ -145,7 +145,7 @@ fn refusal(taken: u32, make: impl Fn(Buffer) -> (PacketKind, usize)) -> (NakCode
 #[test]
 fn an_atomic_write_is_checked_as_a_write_and_as_an_atomic() {
     use NakCode::*;
-    let part = |w: Buffer, offset: u64, len| Buffer {
+    let part = |w: ArenaBuffer, offset: u64, len| ArenaBuffer {
         addr: w.addr + offset,
         len,
         ..w
@@ -167,7 +167,7 @@ fn an_atomic_write_is_checked_as_a_write_and_as_an_atomic() {
     }
     let unknown = refusal(0, |w| {
         (
-            atomic_write(Buffer {
+            atomic_write(ArenaBuffer {
                 key: 0xbad,
                 len: 8,
                 ..w
@@ -197,10 +197,10 @@ fn a_flush_needs_its_rights_of_the_queue_pair_and_of_the_region() {
         let how = Feth { placement, level };
         assert_eq!(refusal(0, asks(how)), (InvalidRequest, Syndrome::FlushType));
     }
-    let beyond = refusal(0, |w| (flush(RANGE, Buffer { len: 17, ..w }), 0));
+    let beyond = refusal(0, |w| (flush(RANGE, ArenaBuffer { len: 17, ..w }), 0));
     assert_eq!(beyond, (RemoteAccess, Syndrome::RkeyBounds));
     for how in [RANGE, REGION] {
-        let unknown = refusal(0, |w| (flush(how, Buffer { key: 0xbad, ..w }), 0));
+        let unknown = refusal(0, |w| (flush(how, ArenaBuffer { key: 0xbad, ..w }), 0));
         assert_eq!(unknown, (RemoteAccess, Syndrome::RkeyUnknown));
     }
     let payload = refusal(0, |w| (flush(RANGE, w), 4));
@@ -211,22 +211,22 @@ fn a_flush_needs_its_rights_of_the_queue_pair_and_of_the_region() {
 fn a_flush_of_a_region_ignores_the_range_and_one_of_no_bytes_the_key() {
     let mut p = rc();
     let word = p.zeros(A, 8);
-    let nowhere = Buffer {
+    let nowhere = ArenaBuffer {
         addr: 1,
         len: 0xffff_ffff,
         ..word
     };
     assert!(is_placed(
-        &ask(&mut p, request(flush(REGION, nowhere), 0, &[])),
+        &exchange(&mut p, request(flush(REGION, nowhere), 0, &[])),
         0
     ));
-    let nothing = Buffer {
+    let nothing = ArenaBuffer {
         key: 0xbad,
         addr: 1,
         len: 0,
     };
     assert!(is_placed(
-        &ask(&mut p, request(flush(RANGE, nothing), 1, &[])),
+        &exchange(&mut p, request(flush(RANGE, nothing), 1, &[])),
         1
     ));
 }
@@ -253,11 +253,11 @@ fn a_responder_accepts_as_many_as_max_dest_rd_atomic() {
 
 #[test]
 fn a_requester_has_no_more_outstanding_than_max_rd_atomic() {
-    let mut p = answered::requester(Setup::default());
+    let mut p = answered::requester(PairSetup::default());
     let most = u64::from(p.attr(A).max_rd_atomic);
     let (here, there) = (p.zeros(A, 8), p.zeros(B, 8));
     for wr_id in 0..=most {
-        p.post(A, Post::atomic_write(wr_id, &[here.sge()], there));
+        p.post(A, SendPost::atomic_write(wr_id, &[here.sge()], there));
     }
     assert_eq!(answered::numbers(&mut p).len() as u64, most);
     answered::read_only(&mut p, 0, &[]);
@@ -268,13 +268,13 @@ fn a_requester_has_no_more_outstanding_than_max_rd_atomic() {
 #[test]
 fn an_acknowledgement_completes_no_atomic_write_and_no_flush() {
     for opcode in [WqeOpcode::AtomicWrite, WqeOpcode::Flush] {
-        let mut p = answered::requester(Setup::default());
+        let mut p = answered::requester(PairSetup::default());
         let (here, there) = (p.zeros(A, 8), p.zeros(B, 8));
         p.post(
             A,
             match opcode {
-                WqeOpcode::Flush => Post::flush(1, RANGE, there),
-                _ => Post::atomic_write(1, &[here.sge()], there),
+                WqeOpcode::Flush => SendPost::flush(1, RANGE, there),
+                _ => SendPost::atomic_write(1, &[here.sge()], there),
             },
         );
         assert_eq!(answered::numbers(&mut p), [0]);
@@ -290,28 +290,28 @@ fn an_acknowledgement_completes_no_atomic_write_and_no_flush() {
 #[test]
 fn a_response_with_payload_to_an_atomic_write_or_flush_is_bad() {
     for opcode in [WqeOpcode::AtomicWrite, WqeOpcode::Flush] {
-        let mut p = answered::requester(Setup::default());
+        let mut p = answered::requester(PairSetup::default());
         let (here, there) = (p.zeros(A, 8), p.zeros(B, 8));
         p.post(
             A,
             match opcode {
-                WqeOpcode::Flush => Post::flush(1, RANGE, there),
-                _ => Post::atomic_write(1, &[here.sge()], there),
+                WqeOpcode::Flush => SendPost::flush(1, RANGE, there),
+                _ => SendPost::atomic_write(1, &[here.sge()], there),
             },
         );
         assert_eq!(answered::numbers(&mut p), [0]);
         answered::read_only(&mut p, 0, &[1; 8]);
         assert_eq!(p.statuses(A), [(1, BadRespErr)], "{opcode:?}");
-        assert_eq!(p.world.bytes(here), [0; 8]);
+        assert_eq!(p.adapter.bytes(here), [0; 8]);
     }
 }
 
 #[test]
 fn an_atomic_write_has_eight_bytes() {
     for length in [0, 4, 7, 9, 16] {
-        let mut p = Pair::rc(Mode::Local);
+        let mut p = QpPair::rc(LinkMode::Local);
         let (here, there) = (p.zeros(A, 16), p.zeros(B, 16));
-        p.post(A, Post::atomic_write(1, &[here.part(0, length)], there));
+        p.post(A, SendPost::atomic_write(1, &[here.part(0, length)], there));
         p.settle();
         let done = p.completions(A);
         assert_eq!(done[0].status, LocLenErr, "{length}");

@@ -6,23 +6,23 @@
 
 use super::answered::{ack, answer_part, nak, numbers, positive, requester, rnr, sent};
 use super::by_hand::{
-    answers, ask, completed, is_ack, is_ack_twice, is_nak, part, psn, psns, put, quiet, read,
+    answers, completed, exchange, is_ack, is_ack_twice, is_nak, part, psn, psns, put, quiet, read,
     receiving, request, responder, responder_by, send, send_quietly, write, SEND, WRITE_NOTHING,
 };
 use super::pattern;
-use verbena_lab_transport::{Mode, Pair, Post, Setup, Side::*};
+use verbena_lab_transport::{LinkMode, PairSetup, PairSide::*, QpPair, SendPost};
 use verbena_transport::host::{WcStatus::*, WqeOpcode};
 use verbena_transport::packet::{AethSyndrome, NakCode, Packet, PacketKind};
 use verbena_transport::QpState;
 
 /// Returns a requester with a WRITE of this number of packets in flight.
-fn writing(count: u32) -> Pair {
-    let mut p = requester(Setup::default());
+fn writing(count: u32) -> QpPair {
+    let mut p = requester(PairSetup::default());
     let (src, dst) = (
         p.zeros(A, 256 * count as usize),
         p.zeros(B, 256 * count as usize),
     );
-    p.post(A, Post::write(1, &[src.sge()], dst));
+    p.post(A, SendPost::write(1, &[src.sge()], dst));
     assert_eq!(numbers(&mut p), (0..count).collect::<Vec<_>>());
     p
 }
@@ -62,15 +62,15 @@ fn everything_is_sent_again_to_a_peer_that_keeps_nothing() {
 
 #[test]
 fn a_work_request_without_packets_is_skipped_in_a_retransmission() {
-    let mut p = requester(Setup::default());
+    let mut p = requester(PairSetup::default());
     let (src, dst) = (p.zeros(A, 768), p.zeros(B, 768));
     let fresh = p.zeros(A, 8);
-    p.world.region(fresh).valid = false;
-    let mut register = Post::new(2, WqeOpcode::FastReg, &[]);
+    p.adapter.region(fresh).valid = false;
+    let mut register = SendPost::new(2, WqeOpcode::FastReg, &[]);
     register.wqe.imm = fresh.key.to_le_bytes();
-    p.post(A, Post::write(1, &[src.part(0, 8)], dst));
+    p.post(A, SendPost::write(1, &[src.part(0, 8)], dst));
     p.post(A, register);
-    p.post(A, Post::write(3, &[src.sge()], dst));
+    p.post(A, SendPost::write(3, &[src.sge()], dst));
     assert_eq!(numbers(&mut p), [0, 1, 2, 3]);
     nak(&mut p, 0, NakCode::Sequence);
     assert_eq!(numbers(&mut p), [0]);
@@ -83,14 +83,14 @@ fn nothing_new_is_sent_until_the_peer_is_known_to_keep_packets() {
     let mut p = writing(8);
     let (src, dst) = (p.zeros(A, 8), p.zeros(B, 8));
     nak(&mut p, 2, NakCode::Sequence);
-    p.post(A, Post::write(2, &[src.sge()], dst));
+    p.post(A, SendPost::write(2, &[src.sge()], dst));
     assert_eq!(numbers(&mut p), [2]);
     ack(&mut p, 7);
     assert_eq!(numbers(&mut p), [8]);
     // The requester knows now that the peer keeps packets.
-    p.post(A, Post::write(3, &[src.sge()], dst));
+    p.post(A, SendPost::write(3, &[src.sge()], dst));
     assert_eq!(numbers(&mut p), [9]);
-    p.post(A, Post::write(4, &[src.sge()], dst));
+    p.post(A, SendPost::write(4, &[src.sge()], dst));
     nak(&mut p, 8, NakCode::Sequence);
     assert_eq!(numbers(&mut p), [8, 10, 8]);
 }
@@ -120,17 +120,17 @@ fn probes_send_the_oldest_packet_with_doubling_delays() {
 
 #[test]
 fn the_probe_timer_is_the_round_trip_and_four_deviations() {
-    let mut p = requester(Setup {
+    let mut p = requester(PairSetup {
         min_timeout_ns: 10_000_000,
-        ..Setup::default()
+        ..PairSetup::default()
     });
     let (src, dst) = (p.zeros(A, 8), p.zeros(B, 8));
     let mut next = 0;
-    let mut trip = |p: &mut Pair, ns: u64| {
-        p.post(A, Post::write(next.into(), &[src.sge()], dst));
+    let mut trip = |p: &mut QpPair, ns: u64| {
+        p.post(A, SendPost::write(next.into(), &[src.sge()], dst));
         sent(p);
-        let patience = p.qps[0].next_deadline().map(|at| at - p.now);
-        p.run_until(p.now + ns);
+        let patience = p.qps[0].next_deadline().map(|at| at - p.now_ns);
+        p.run_until(p.now_ns + ns);
         ack(p, next);
         next += 1;
         patience.unwrap()
@@ -150,12 +150,12 @@ fn the_probe_timer_is_the_round_trip_and_four_deviations() {
 
 #[test]
 fn the_last_packet_of_a_super_packet_is_timed() {
-    let mut p = requester(Setup {
+    let mut p = requester(PairSetup {
         wire_super_packets: 4,
-        ..Setup::default()
+        ..PairSetup::default()
     });
     let (src, dst) = (p.zeros(A, 1024), p.zeros(B, 1024));
-    p.post(A, Post::write(1, &[src.sge()], dst));
+    p.post(A, SendPost::write(1, &[src.sge()], dst));
     assert_eq!(sent(&mut p).len(), 4);
     // The peer acknowledges the first packet, which has no AckReq.
     p.run_until(10_000);
@@ -173,24 +173,24 @@ fn a_packet_that_was_sent_again_is_not_timed() {
     p.run_until(20_000);
     ack(&mut p, 0);
     let (src, dst) = (p.zeros(A, 8), p.zeros(B, 8));
-    p.post(A, Post::write(2, &[src.sge()], dst));
+    p.post(A, SendPost::write(2, &[src.sge()], dst));
     sent(&mut p);
     p.run_until(420_000);
     assert_eq!(p.qps[0].counters().probes, 2);
     ack(&mut p, 1);
     // A measured round trip of 400 us would have made the timeout longer.
-    p.post(A, Post::write(3, &[src.sge()], dst));
+    p.post(A, SendPost::write(3, &[src.sge()], dst));
     sent(&mut p);
     assert_eq!(p.qps[0].next_deadline(), Some(520_000));
 }
 
 #[test]
 fn responses_without_progress_defer_the_probe() {
-    let mut p = requester(Setup::default());
+    let mut p = requester(PairSetup::default());
     let (back, there) = (p.zeros(A, 1024), p.zeros(B, 1024));
-    p.post(A, Post::read(1, &[back.sge()], there));
+    p.post(A, SendPost::read(1, &[back.sge()], there));
     sent(&mut p);
-    let part = |p: &mut Pair, n, ends| {
+    let part = |p: &mut QpPair, n, ends| {
         let aeth = (n == 0 || n == 3).then(positive);
         answer_part(p, PacketKind::ReadResponse(aeth), n, &[1; 256], ends);
     };
@@ -205,7 +205,7 @@ fn responses_without_progress_defer_the_probe() {
     assert_eq!(p.qps[0].next_deadline(), Some(220_000));
     // These responses do not defer the ACK timer.
     for _ in 0..100 {
-        p.run_until(p.now + 90_000);
+        p.run_until(p.now_ns + 90_000);
         part(&mut p, 3, [false, true]);
     }
     assert!(p.qps[0].counters().timeouts > 5);
@@ -222,13 +222,13 @@ fn after_an_rnr_nak_everything_is_sent_again() {
 
 #[test]
 fn local_queue_pairs_neither_probe_nor_keep_packets() {
-    let mut p = Pair::rc(Mode::Local);
+    let mut p = QpPair::rc(LinkMode::Local);
     p.link.loss = 100;
     let (src, dst) = (p.zeros(A, 8), p.zeros(B, 8));
-    p.post(A, Post::write(1, &[src.sge()], dst));
+    p.post(A, SendPost::write(1, &[src.sge()], dst));
     p.run_until(1);
     assert_eq!(p.qps[0].next_deadline(), Some(4_096 << 8));
-    let mut p = responder_by(Mode::Local, Setup::default());
+    let mut p = responder_by(LinkMode::Local, PairSetup::default());
     let word = p.zeros(A, 8);
     put(&mut p, request(write(word), 1, &[1; 8]));
     assert_eq!(p.qps[0].counters().kept, 0);
@@ -263,18 +263,18 @@ fn a_second_gap_is_reported_when_the_first_closes() {
 
 #[test]
 fn reads_and_atomics_are_kept_too() {
-    let mut p = responder(Setup::default());
+    let mut p = responder(PairSetup::default());
     let far = p.buffer(A, &pattern(600, 1));
     put(&mut p, request(read(far), 1, &[]));
-    let first = ask(&mut p, request(WRITE_NOTHING, 4, &[]));
+    let first = exchange(&mut p, request(WRITE_NOTHING, 4, &[]));
     assert!(is_nak(&first[..1], 0, NakCode::Sequence));
-    let got = ask(&mut p, request(WRITE_NOTHING, 0, &[]));
+    let got = exchange(&mut p, request(WRITE_NOTHING, 0, &[]));
     assert_eq!(psns(&got), [psn(1), psn(2), psn(3), psn(4)]);
 }
 
 #[test]
 fn a_pending_nak_does_not_drop_a_pending_acknowledgement() {
-    let mut p = responder(Setup::default());
+    let mut p = responder(PairSetup::default());
     let far = p.buffer(A, &pattern(600, 1));
     let write = |n, ack_req| Packet {
         ack_req,
@@ -358,13 +358,13 @@ fn a_copy_of_a_late_packet_with_ackreq_executes_the_kept_requests() {
     assert!(is_nak(&send(&mut p, 1), 2, NakCode::Sequence));
     assert!(is_ack(&send(&mut p, 2), 3));
     // A copy of a READ executes the kept requests too.
-    let mut p = responder(Setup::default());
+    let mut p = responder(PairSetup::default());
     let far = p.buffer(A, &pattern(8, 1));
     let nothing = |n| request(WRITE_NOTHING, n, &[]);
     let late = quiet(request(read(far), 0, &[]));
-    assert!(is_nak(&ask(&mut p, nothing(1)), 0, NakCode::Sequence));
-    assert_eq!(ask(&mut p, late).len(), 1);
-    let got = ask(&mut p, request(read(far), 0, &[]));
+    assert!(is_nak(&exchange(&mut p, nothing(1)), 0, NakCode::Sequence));
+    assert_eq!(exchange(&mut p, late).len(), 1);
+    let got = exchange(&mut p, request(read(far), 0, &[]));
     assert_eq!(psns(&got), [psn(0), psn(1)]);
 }
 
@@ -372,7 +372,7 @@ fn a_copy_of_a_late_packet_with_ackreq_executes_the_kept_requests() {
 fn after_one_retransmission_alone_a_late_packet_needs_no_ackreq() {
     // In the middle of a message AckReq is not needed. A peer that sets it there sends only missing
     // packets again.
-    let mut p = responder(Setup::default());
+    let mut p = responder(PairSetup::default());
     let far = p.zeros(A, 20 * 256);
     let piece = |n: u32, ack_req| {
         let kind = match write(far) {
@@ -388,7 +388,7 @@ fn after_one_retransmission_alone_a_late_packet_needs_no_ackreq() {
         }
     };
     let mut come = |n, ack_req| {
-        let got = ask(&mut p, piece(n, ack_req));
+        let got = exchange(&mut p, piece(n, ack_req));
         let nak = got.len() == 1 && is_nak(&got, n - 1, NakCode::Sequence);
         (p.qps[0].snapshot().expected_psn, got.len(), nak)
     };
@@ -428,7 +428,7 @@ fn the_next_gap_after_a_late_packet_is_reported_at_the_next_arrival() {
 
 #[test]
 fn a_gap_that_closes_before_its_nak_is_sent_is_not_reported() {
-    let mut p = responder(Setup::default());
+    let mut p = responder(PairSetup::default());
     let far = p.buffer(A, &pattern(600, 1));
     let write = |n| Packet {
         ack_req: n == 5,
@@ -457,7 +457,7 @@ fn an_rnr_nak_discards_kept_requests() {
         p.post_recv(A, wr_id, &[]);
     }
     let buffer = p.zeros(A, 8);
-    p.world.end(A).rq[0].sges = vec![buffer.sge()];
+    p.adapter.queues(A).rq[0].sges = vec![buffer.sge()];
     assert!(is_ack(&send(&mut p, 0), 0), "request 1 was discarded");
     assert_eq!(p.statuses(A), [(0, Success)]);
     // The same if the receive is missing for a kept request.
@@ -501,13 +501,13 @@ fn two_different_requests_with_one_psn_are_both_dropped() {
     let mut p = receiving(4);
     send(&mut p, 2);
     send(&mut p, 1);
-    let other = ask(&mut p, request(SEND, 1, &[9; 8]));
+    let other = exchange(&mut p, request(SEND, 1, &[9; 8]));
     assert!(other.is_empty());
     assert!(is_nak(&send(&mut p, 0), 1, NakCode::Sequence));
     // A copy counts as the same request with and without AckReq.
     let mut copy = request(SEND, 2, &[2; 8]);
     copy.ack_req = false;
-    assert!(ask(&mut p, copy).is_empty());
+    assert!(exchange(&mut p, copy).is_empty());
     assert!(is_ack(&send(&mut p, 1), 2));
 }
 

@@ -6,18 +6,18 @@
 use super::errors::{in_error, outcome};
 use super::{pattern, MODES};
 use verbena_abi::ctx::access;
-use verbena_lab_transport::{Mode, Pair, Post, Setup, Side::*};
+use verbena_lab_transport::{LinkMode, PairSetup, PairSide::*, QpPair, SendPost};
 use verbena_transport::host::{EventType, Syndrome, WcStatus::*, WqeOpcode};
 
 #[test]
 fn receive_too_small() {
     for mode in MODES {
-        let mut p = Pair::rc(mode);
+        let mut p = QpPair::rc(mode);
         let (src, dst) = (p.buffer(A, &pattern(1000, 1)), p.zeros(B, 999));
         p.post_recv(B, 1, &[dst.sge()]);
         p.post_recv(B, 2, &[dst.sge()]);
-        p.post(A, Post::send(1, &[src.sge()]));
-        p.post(A, Post::send(2, &[src.sge()]).unsignaled());
+        p.post(A, SendPost::send(1, &[src.sge()]));
+        p.post(A, SendPost::send(2, &[src.sge()]).unsignaled());
         let [sends, receives] = outcome(&mut p);
         assert_eq!(sends, [(1, RemInvReqErr), (2, WrFlushErr)], "{mode:?}");
         assert_eq!(receives, [(1, LocLenErr), (2, WrFlushErr)]);
@@ -31,13 +31,13 @@ fn a_read_of_memory_that_is_gone_under_a_valid_key() {
     // Over a wire, the responder finds the error when it makes a frame of the response. Between
     // local peers the reader finds it and repeats the request, and the responder then reports the
     // same error.
-    for mode in [Mode::Local, Mode::Wire] {
-        let mut p = Pair::rc(mode);
+    for mode in [LinkMode::Local, LinkMode::Wire] {
+        let mut p = QpPair::rc(mode);
         let (mine, good) = (p.zeros(A, 600), p.buffer(B, &pattern(600, 7)));
         let gone = p.buffer(B, &pattern(600, 8));
-        p.world.absent = Some(gone.key);
+        p.adapter.absent = Some(gone.key);
         for (wr_id, theirs) in [(1, good), (2, gone), (3, good)] {
-            p.post(A, Post::read(wr_id, &[mine.sge()], theirs));
+            p.post(A, SendPost::read(wr_id, &[mine.sge()], theirs));
         }
         let [sends, receives] = outcome(&mut p);
         let expected = [(1, Success), (2, RemAccessErr), (3, WrFlushErr)];
@@ -45,7 +45,7 @@ fn a_read_of_memory_that_is_gone_under_a_valid_key() {
         assert!(receives.is_empty());
         assert_eq!(p.events(B), [EventType::QpAccessErr]);
         in_error(&p, [true, true]);
-        assert_eq!(p.world.bytes(mine), pattern(600, 7));
+        assert_eq!(p.adapter.bytes(mine), pattern(600, 7));
         assert_eq!(p.qps[0].counters().timeouts, 0);
     }
 }
@@ -59,22 +59,22 @@ fn remote_keys_are_checked() {
             WqeOpcode::FetchAdd,
         ] {
             for broken in 0..4 {
-                let mut p = Pair::rc(mode);
+                let mut p = QpPair::rc(mode);
                 let (mine, theirs) = (p.zeros(A, 600), p.buffer(B, &pattern(600, 7)));
                 let sge = if opcode == WqeOpcode::FetchAdd {
                     mine.part(0, 8)
                 } else {
                     mine.sge()
                 };
-                let mut post = Post::new(1, opcode, &[sge]).at(theirs.addr, theirs.key);
+                let mut post = SendPost::new(1, opcode, &[sge]).at(theirs.addr, theirs.key);
                 match broken {
                     0 => post.wqe.rkey ^= 1,
-                    1 => p.world.region(theirs).pd ^= 1,
+                    1 => p.adapter.region(theirs).pd ^= 1,
                     2 => post.wqe.remote_addr += 600,
-                    _ => p.world.region(theirs).access = access::LOCAL_WRITE,
+                    _ => p.adapter.region(theirs).access = access::LOCAL_WRITE,
                 }
                 p.post(A, post);
-                p.post(A, Post::write(2, &[mine.sge()], theirs));
+                p.post(A, SendPost::write(2, &[mine.sge()], theirs));
                 let [sends, receives] = outcome(&mut p);
                 assert_eq!(
                     sends,
@@ -83,7 +83,7 @@ fn remote_keys_are_checked() {
                 );
                 assert!(receives.is_empty());
                 assert_eq!(p.events(B), [EventType::QpAccessErr]);
-                assert_eq!(p.world.bytes(theirs), pattern(600, 7));
+                assert_eq!(p.adapter.bytes(theirs), pattern(600, 7));
                 in_error(&p, [true, true]);
             }
         }
@@ -93,24 +93,24 @@ fn remote_keys_are_checked() {
 #[test]
 fn a_write_past_the_end_writes_no_byte() {
     for mode in MODES {
-        let mut p = Pair::rc(mode);
+        let mut p = QpPair::rc(mode);
         let (mine, theirs) = (p.buffer(A, &[1; 3000]), p.zeros(B, 2999));
-        p.post(A, Post::write(1, &[mine.sge()], theirs));
+        p.post(A, SendPost::write(1, &[mine.sge()], theirs));
         let [sends, _] = outcome(&mut p);
         assert_eq!(sends, [(1, RemAccessErr)]);
-        assert!(p.world.bytes(theirs).iter().all(|byte| *byte == 0));
+        assert!(p.adapter.bytes(theirs).iter().all(|byte| *byte == 0));
     }
 }
 
 #[test]
 fn write_with_immediate_that_fails_in_its_only_packet_takes_the_receive() {
     for mode in MODES {
-        let mut p = Pair::rc(mode);
+        let mut p = QpPair::rc(mode);
         let (mine, theirs) = (p.zeros(A, 100), p.zeros(B, 100));
         p.post_recv(B, 5, &[]);
         p.post(
             A,
-            Post::write(1, &[mine.sge()], theirs)
+            SendPost::write(1, &[mine.sge()], theirs)
                 .at(theirs.addr + 1, theirs.key)
                 .imm([0; 4]),
         );
@@ -127,12 +127,12 @@ fn write_with_immediate_that_fails_in_its_only_packet_takes_the_receive() {
 #[test]
 fn write_with_immediate_that_fails_earlier_is_an_event() {
     for mode in MODES {
-        let mut p = Pair::rc(mode);
+        let mut p = QpPair::rc(mode);
         let (mine, theirs) = (p.zeros(A, 1000), p.zeros(B, 1000));
         p.post_recv(B, 5, &[]);
         p.post(
             A,
-            Post::write(1, &[mine.sge()], theirs)
+            SendPost::write(1, &[mine.sge()], theirs)
                 .at(theirs.addr + 1, theirs.key)
                 .imm([0; 4]),
         );
@@ -155,17 +155,17 @@ fn an_operation_that_is_not_enabled() {
             WqeOpcode::RdmaRead,
             WqeOpcode::CompareSwap,
         ] {
-            let mut setup = Setup {
+            let mut setup = PairSetup {
                 mode,
-                ..Setup::default()
+                ..PairSetup::default()
             };
             setup.attr.access_flags = 0;
-            let mut p = Pair::new(setup);
+            let mut p = QpPair::new(setup);
             let (mine, theirs) = (p.zeros(A, 8), p.zeros(B, 8));
             p.post_recv(B, 5, &[]);
             p.post(
                 A,
-                Post::new(1, opcode, &[mine.sge()]).at(theirs.addr, theirs.key),
+                SendPost::new(1, opcode, &[mine.sge()]).at(theirs.addr, theirs.key),
             );
             let [sends, receives] = outcome(&mut p);
             assert_eq!(
@@ -186,11 +186,11 @@ fn an_operation_that_is_not_enabled() {
 
 #[test]
 fn reads_to_a_peer_that_accepts_none() {
-    let mut setup = Setup::default();
+    let mut setup = PairSetup::default();
     setup.attr.max_dest_rd_atomic = 0;
-    let mut p = Pair::new(setup);
+    let mut p = QpPair::new(setup);
     let (mine, theirs) = (p.zeros(A, 8), p.zeros(B, 8));
-    p.post(A, Post::read(1, &[mine.sge()], theirs));
+    p.post(A, SendPost::read(1, &[mine.sge()], theirs));
     let [sends, _] = outcome(&mut p);
     assert_eq!(sends, [(1, RemInvReqErr)]);
     assert_eq!(p.events(B), [EventType::QpReqErr]);
@@ -199,11 +199,11 @@ fn reads_to_a_peer_that_accepts_none() {
 
 #[test]
 fn a_misaligned_atomic() {
-    let mut p = Pair::rc(Mode::Local);
+    let mut p = QpPair::rc(LinkMode::Local);
     let (mine, theirs) = (p.zeros(A, 8), p.zeros(B, 16));
     p.post(
         A,
-        Post::new(1, WqeOpcode::FetchAdd, &[mine.sge()]).at(theirs.addr + 4, theirs.key),
+        SendPost::new(1, WqeOpcode::FetchAdd, &[mine.sge()]).at(theirs.addr + 4, theirs.key),
     );
     let [sends, _] = outcome(&mut p);
     assert_eq!(sends, [(1, RemInvReqErr)]);
@@ -216,9 +216,9 @@ fn a_misaligned_atomic() {
 #[test]
 fn a_remote_invalidate_that_fails_is_the_receivers_error_alone() {
     for mode in MODES {
-        let mut p = Pair::rc(mode);
+        let mut p = QpPair::rc(mode);
         p.post_recv(B, 5, &[]);
-        let mut post = Post::new(1, WqeOpcode::SendInv, &[]);
+        let mut post = SendPost::new(1, WqeOpcode::SendInv, &[]);
         post.wqe.imm = [1, 2, 3, 4];
         p.post(A, post);
         let [sends, receives] = outcome(&mut p);

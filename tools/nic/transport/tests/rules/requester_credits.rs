@@ -4,16 +4,16 @@
 //! of a receive.
 
 use super::answered::*;
-use verbena_lab_transport::{Mode, Pair, Post, Setup, Side::*};
+use verbena_lab_transport::{LinkMode, PairSetup, PairSide::*, QpPair, SendPost};
 use verbena_transport::host::WcStatus::*;
 use verbena_transport::host::WqeOpcode;
 use verbena_transport::{Qp, QpConfig, QpType};
 
 /// Returns a requester with this number of posted SENDs of no bytes.
-fn sends(count: u64) -> Pair {
-    let mut p = requester(Setup::default());
+fn sends(count: u64) -> QpPair {
+    let mut p = requester(PairSetup::default());
     for wr_id in 1..=count {
-        p.post(A, Post::send(wr_id, &[]));
+        p.post(A, SendPost::send(wr_id, &[]));
     }
     p
 }
@@ -47,19 +47,19 @@ fn sends_keep_to_the_credits() {
 
 #[test]
 fn writes_and_reads_need_no_credit() {
-    let mut p = requester(Setup::default());
+    let mut p = requester(PairSetup::default());
     let (here, there) = (p.zeros(A, 8), p.zeros(B, 8));
-    p.post(A, Post::send(1, &[]));
+    p.post(A, SendPost::send(1, &[]));
     for wr_id in 2..=4 {
-        p.post(A, Post::write(wr_id, &[here.sge()], there));
+        p.post(A, SendPost::write(wr_id, &[here.sge()], there));
     }
-    p.post(A, Post::read(5, &[here.sge()], there));
+    p.post(A, SendPost::read(5, &[here.sge()], there));
     p.post(
         A,
-        Post::new(6, WqeOpcode::FetchAdd, &[here.sge()]).at(there.addr, there.key),
+        SendPost::new(6, WqeOpcode::FetchAdd, &[here.sge()]).at(there.addr, there.key),
     );
-    p.post(A, Post::write(7, &[here.sge()], there).imm([0; 4]));
-    p.post(A, Post::write(8, &[here.sge()], there));
+    p.post(A, SendPost::write(7, &[here.sge()], there).imm([0; 4]));
+    p.post(A, SendPost::write(8, &[here.sge()], there));
     // The WRITE with immediate takes a receive, and the WRITE after it keeps its place.
     assert_eq!(numbers(&mut p), [0, 1, 2, 3, 4, 5]);
     ack_credits(&mut p, 3, 4, 1);
@@ -68,10 +68,10 @@ fn writes_and_reads_need_no_credit() {
 
 #[test]
 fn a_long_send_without_a_credit_sends_one_packet() {
-    let mut p = requester(Setup::default());
+    let mut p = requester(PairSetup::default());
     let src = p.zeros(A, 1000);
-    p.post(A, Post::send(1, &[src.sge()]));
-    p.post(A, Post::send(2, &[src.sge()]));
+    p.post(A, SendPost::send(1, &[src.sge()]));
+    p.post(A, SendPost::send(2, &[src.sge()]));
     let first = sent(&mut p);
     assert_eq!(first.len(), 1);
     assert!(first[0].first && !first[0].last && first[0].ack_req);
@@ -99,25 +99,25 @@ fn invalid_credits_lift_the_limit() {
     // The limit never returns.
     ack_credits(&mut p, 9, 10, 0);
     for wr_id in 11..20 {
-        p.post(A, Post::send(wr_id, &[]));
+        p.post(A, SendPost::send(wr_id, &[]));
     }
     assert_eq!(numbers(&mut p).len(), 9);
 }
 
 #[test]
 fn without_credits_in_the_configuration_there_is_no_limit() {
-    let mut p = requester(Setup::default());
+    let mut p = requester(PairSetup::default());
     let mut config = QpConfig::new(0x10, QpType::Rc, 100);
     config.credits = false;
     p.qps[0] = Qp::new(config);
     p.connect(A);
     for wr_id in 0..5 {
-        p.post(A, Post::send(wr_id, &[]));
+        p.post(A, SendPost::send(wr_id, &[]));
     }
     assert_eq!(numbers(&mut p), [0, 1, 2, 3, 4]);
     ack_credits(&mut p, 4, 5, 0);
-    p.post(A, Post::send(6, &[]));
-    p.post(A, Post::send(7, &[]));
+    p.post(A, SendPost::send(6, &[]));
+    p.post(A, SendPost::send(7, &[]));
     assert_eq!(numbers(&mut p), [5, 6]);
 }
 
@@ -153,9 +153,9 @@ fn a_retransmission_needs_no_credit() {
     ack_credits(&mut p, 0, 1, 2);
     assert_eq!(numbers(&mut p), [1, 2, 3]);
     rnr(&mut p, 1);
-    p.run_until(p.now + 10_000);
+    p.run_until(p.now_ns + 10_000);
     assert_eq!(numbers(&mut p), [1, 2, 3]);
-    p.run_until(p.now + (4_096 << 8));
+    p.run_until(p.now_ns + (4_096 << 8));
     sent(&mut p);
     ack_credits(&mut p, 3, 4, 1);
     assert_eq!(numbers(&mut p), [4, 5]);
@@ -176,23 +176,23 @@ fn a_peer_that_never_reports_credits_gets_one_message_at_a_time() {
 #[test]
 fn messages_beyond_the_receives_wait_and_arrive() {
     for mode in super::MODES {
-        let mut p = Pair::new(Setup {
+        let mut p = QpPair::new(PairSetup {
             mode,
-            ..Setup::default()
+            ..PairSetup::default()
         });
         let (src, dst) = (p.buffer(A, &super::pattern(700, 1)), p.zeros(B, 700));
         for wr_id in 0..40 {
             let post = if wr_id % 3 == 0 {
-                Post::write(wr_id, &[src.sge()], dst).imm([0; 4])
+                SendPost::write(wr_id, &[src.sge()], dst).imm([0; 4])
             } else {
-                Post::send(wr_id, &[src.sge()])
+                SendPost::send(wr_id, &[src.sge()])
             };
             p.post(A, post);
         }
         for wr_id in 0..40 {
             p.post_recv(B, wr_id, &[dst.sge()]);
             if wr_id % 4 == 0 {
-                p.run_until(p.now + 100_000);
+                p.run_until(p.now_ns + 100_000);
             }
         }
         p.settle();
@@ -204,19 +204,19 @@ fn messages_beyond_the_receives_wait_and_arrive() {
 #[test]
 fn with_enough_receives_there_is_no_rnr_nak() {
     for mode in super::MODES {
-        let mut p = Pair::rc(mode);
+        let mut p = QpPair::rc(mode);
         for wr_id in 0..100 {
             p.post_recv(B, wr_id, &[]);
-            p.post(A, Post::send(wr_id, &[]));
+            p.post(A, SendPost::send(wr_id, &[]));
         }
         p.settle();
         assert_eq!(p.statuses(A).len(), 100);
         assert_eq!(p.qps[1].counters().rnr_naks_sent, 0);
     }
     // The receives run out after 50 messages. One message is refused, and no later one is sent.
-    let mut p = Pair::rc(Mode::Wire);
+    let mut p = QpPair::rc(LinkMode::Wire);
     for wr_id in 0..100 {
-        p.post(A, Post::send(wr_id, &[]));
+        p.post(A, SendPost::send(wr_id, &[]));
     }
     for wr_id in 0..50 {
         p.post_recv(B, wr_id, &[]);

@@ -3,7 +3,7 @@
 //! The checks of the reliable responder and their order (IBTA 9.7.4.1).
 
 use super::by_hand::*;
-use verbena_lab_transport::{Buffer, Pair, Setup, Side::*};
+use verbena_lab_transport::{ArenaBuffer, PairSetup, PairSide::*, QpPair};
 use verbena_transport::host::{EventType, Syndrome, WcStatus::*};
 use verbena_transport::packet::{Aeth, AethSyndrome, NakCode, Packet, PacketKind, Reth, SendTail};
 use verbena_transport::QpState;
@@ -22,7 +22,7 @@ fn responses_to_a_responder_are_not_answered() {
         PacketKind::AtomicResponse(aeth, 1),
     ] {
         let mut p = rc();
-        assert!(ask(&mut p, request(kind, 0, &[])).is_empty());
+        assert!(exchange(&mut p, request(kind, 0, &[])).is_empty());
         assert_eq!(p.state(A), QpState::Rts);
         assert_eq!(p.qps[0].snapshot().expected_psn, psn(0));
     }
@@ -34,29 +34,35 @@ fn a_request_with_another_pkey_is_silently_dropped() {
     let word = p.zeros(A, 8);
     let mut packet = request(write(word), 0, &[1; 8]);
     packet.pkey = 0x8001;
-    assert!(ask(&mut p, packet).is_empty());
+    assert!(exchange(&mut p, packet).is_empty());
     assert_eq!(p.qps[0].counters().dropped_pkey, 1);
-    assert_eq!(p.world.bytes(word), [0; 8]);
-    assert!(is_ack(&ask(&mut p, request(write(word), 0, &[1; 8])), 0));
+    assert_eq!(p.adapter.bytes(word), [0; 8]);
+    assert!(is_ack(
+        &exchange(&mut p, request(write(word), 0, &[1; 8])),
+        0
+    ));
 }
 
 #[test]
 fn an_unknown_opcode_is_an_invalid_request() {
     for code in [0x15, 0x18, 0x1b, 0x1e, 0x1f] {
-        let mut p = responder(Setup {
+        let mut p = responder(PairSetup {
             recovers: false,
-            ..Setup::default()
+            ..PairSetup::default()
         });
         let word = p.zeros(A, 8);
         p.post_recv(A, 1, &[word.sge()]);
         // Ahead of the PSN expected, the packet is out of sequence like any other.
-        let got = ask(&mut p, request(PacketKind::Unknown(code), 1, &[]));
+        let got = exchange(&mut p, request(PacketKind::Unknown(code), 1, &[]));
         assert!(is_nak(&got, 0, NakCode::Sequence), "{code:#x}");
-        assert!(is_ack(&ask(&mut p, request(write(word), 0, &[1; 8])), 0));
+        assert!(is_ack(
+            &exchange(&mut p, request(write(word), 0, &[1; 8])),
+            0
+        ));
         // Before the PSN expected, it is a duplicate that matches no executed request.
-        assert!(ask(&mut p, request(PacketKind::Unknown(code), 0, &[])).is_empty());
+        assert!(exchange(&mut p, request(PacketKind::Unknown(code), 0, &[])).is_empty());
         assert_eq!(p.state(A), QpState::Rts, "{code:#x}");
-        let got = ask(&mut p, request(PacketKind::Unknown(code), 1, &[]));
+        let got = exchange(&mut p, request(PacketKind::Unknown(code), 1, &[]));
         assert!(is_nak(&got, 1, InvalidRequest), "{code:#x}");
         assert_eq!(p.state(A), QpState::Err, "{code:#x}");
         assert_eq!(p.qps[0].snapshot().syndrome, Some(Syndrome::RequestOpcode));
@@ -72,7 +78,7 @@ fn an_unknown_opcode_within_a_send_completes_its_receive_in_error() {
     p.post_recv(A, 1, &[far.sge()]);
     put(&mut p, part(true, false, request(SEND, 0, &[1; 256])));
     answers(&mut p);
-    let got = ask(&mut p, request(PacketKind::Unknown(0x1f), 1, &[]));
+    let got = exchange(&mut p, request(PacketKind::Unknown(0x1f), 1, &[]));
     assert!(is_nak(&got, 1, InvalidRequest));
     assert_eq!(p.statuses(A), [(1, LocQpOpErr)]);
     assert!(p.events(A).is_empty());
@@ -80,7 +86,7 @@ fn an_unknown_opcode_within_a_send_completes_its_receive_in_error() {
 
 /// A message in progress.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Before {
+enum MessageBefore {
     Nothing,
     Send,
     Write,
@@ -88,7 +94,7 @@ enum Before {
 
 #[test]
 fn every_opcode_out_of_its_order_is_an_invalid_request() {
-    use Before::*;
+    use MessageBefore::*;
     for before in [Nothing, Send, Write] {
         for (name, fits_after) in [
             ("SEND FIRST", Nothing),
@@ -116,7 +122,7 @@ fn every_opcode_out_of_its_order_is_an_invalid_request() {
                 Write => put(&mut p, part(true, false, request(write(far), 0, &[1; 256]))),
             }
             answers(&mut p);
-            let small = Buffer { len: 8, ..far };
+            let small = ArenaBuffer { len: 8, ..far };
             let rest = if before == Write { 768 } else { 512 };
             // The earlier WRITE packet had 256 bytes of 1024.
             let last = |tail| (PacketKind::Send(tail), false, true, 8);
@@ -139,7 +145,7 @@ fn every_opcode_out_of_its_order_is_an_invalid_request() {
             };
             let mut packet = part(first, last, request(kind, n, &vec![1; length]));
             packet.psns = (length as u32).div_ceil(256).max(1);
-            let got = ask(&mut p, packet);
+            let got = exchange(&mut p, packet);
             let case = std::format!("{name} after {before:?}");
             if before == fits_after {
                 assert_eq!(p.state(A), QpState::Rts, "{case}");
@@ -161,8 +167,8 @@ fn every_opcode_out_of_its_order_is_an_invalid_request() {
 
 /// Returns the NAK code with which a new responder answers the last of these packets. The earlier
 /// ones are valid.
-fn refused(access_flags: Option<u32>, prepare: impl Fn(&mut Pair) -> Vec<Packet>) -> NakCode {
-    let mut setup = Setup::default();
+fn refused(access_flags: Option<u32>, prepare: impl Fn(&mut QpPair) -> Vec<Packet>) -> NakCode {
+    let mut setup = PairSetup::default();
     if let Some(flags) = access_flags {
         setup.attr.access_flags = flags;
     }
@@ -171,7 +177,7 @@ fn refused(access_flags: Option<u32>, prepare: impl Fn(&mut Pair) -> Vec<Packet>
     let count = packets.len() as u32;
     let mut got = vec![];
     for packet in packets {
-        got = ask(&mut p, packet);
+        got = exchange(&mut p, packet);
     }
     assert_eq!(p.state(A), QpState::Err);
     match acks(&got)[..] {
@@ -204,7 +210,7 @@ fn payloads_of_the_wrong_size_are_invalid_requests() {
                 p.post_recv(A, 1, &[far.sge()]);
                 // The DMA length matches the payloads.
                 let sum: usize = case.iter().map(|(_, last, n)| n + usize::from(!last)).sum();
-                let far = Buffer {
+                let far = ArenaBuffer {
                     len: sum as u32,
                     ..far
                 };
@@ -238,7 +244,7 @@ fn a_write_whose_data_differ_from_its_dma_length_is_invalid() {
     for (length, sizes) in cases {
         let code = refused(None, |p| {
             let far = p.zeros(A, 4096);
-            let kind = write(Buffer { len: length, ..far });
+            let kind = write(ArenaBuffer { len: length, ..far });
             let only = sizes.len() == 1;
             sizes
                 .iter()
@@ -327,10 +333,10 @@ fn the_first_fault_in_the_order_of_checks_is_answered() {
         reth: Some(bad),
         imm: Some([0; 4]),
     };
-    let got = ask(&mut p, request(imm, 0, &[1; 100]));
+    let got = exchange(&mut p, request(imm, 0, &[1; 100]));
     assert!(matches!(acks(&got)[..], [(_, AethSyndrome::Rnr { .. })]));
     let mut p = rc();
-    let got = ask(&mut p, request(write(bad), 1, &[1; 100]));
+    let got = exchange(&mut p, request(write(bad), 1, &[1; 100]));
     assert!(is_nak(&got, 0, NakCode::Sequence));
     assert!(p.events(A).is_empty());
 }
@@ -341,14 +347,17 @@ fn a_refusal_is_reported_by_an_event_or_a_receive_never_both() {
     let far = p.zeros(A, 8);
     p.post_recv(A, 1, &[far.sge()]);
     // A SEND takes its receive before its size is checked.
-    let got = ask(&mut p, part(true, false, request(SEND, 0, &[1; 8])));
+    let got = exchange(&mut p, part(true, false, request(SEND, 0, &[1; 8])));
     assert!(is_nak(&got, 0, InvalidRequest));
     assert_eq!(p.statuses(A), [(1, LocQpOpErr)]);
     assert!(p.events(A).is_empty());
     let mut p = rc();
     let far = p.zeros(A, 8);
     p.post_recv(A, 1, &[far.sge()]);
-    let got = ask(&mut p, request(write(Buffer { len: 9, ..far }), 0, &[1; 9]));
+    let got = exchange(
+        &mut p,
+        request(write(ArenaBuffer { len: 9, ..far }), 0, &[1; 9]),
+    );
     assert!(is_nak(&got, 0, RemoteAccess));
     assert_eq!(p.statuses(A), [(1, WrFlushErr)]);
     assert_eq!(p.events(A), [EventType::QpAccessErr]);

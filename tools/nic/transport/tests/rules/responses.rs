@@ -5,29 +5,29 @@
 use super::answered::*;
 use super::by_hand;
 use super::pattern;
-use verbena_lab_transport::{Buffer, Mode, Pair, Post, Setup, Side::*};
+use verbena_lab_transport::{ArenaBuffer, LinkMode, PairSetup, PairSide::*, QpPair, SendPost};
 use verbena_transport::host::{Syndrome, WcStatus, WcStatus::*, WqeOpcode};
 use verbena_transport::packet::{Aeth, AethSyndrome, NakCode, Packet, PacketKind};
 use verbena_transport::{Budget, QpState};
 
 /// Returns a requester with a WRITE of 3 packets (PSNs 0 to 2), a READ of 3 responses (3 to 5) and
 /// a WRITE (6) outstanding.
-fn busy() -> (Pair, Buffer) {
-    busy_of(Setup::default())
+fn busy() -> (QpPair, ArenaBuffer) {
+    busy_of(PairSetup::default())
 }
 
-fn busy_of(setup: Setup) -> (Pair, Buffer) {
+fn busy_of(setup: PairSetup) -> (QpPair, ArenaBuffer) {
     let mut p = requester(setup);
     let (src, back) = (p.buffer(A, &pattern(600, 1)), p.zeros(A, 600));
     let there = p.zeros(B, 600);
-    p.post(A, Post::write(1, &[src.sge()], there));
-    p.post(A, Post::read(2, &[back.sge()], there));
-    p.post(A, Post::write(3, &[src.part(0, 8)], there));
+    p.post(A, SendPost::write(1, &[src.sge()], there));
+    p.post(A, SendPost::read(2, &[back.sge()], there));
+    p.post(A, SendPost::write(3, &[src.part(0, 8)], there));
     assert_eq!(numbers(&mut p), [0, 1, 2, 3, 6]);
     (p, back)
 }
 
-fn una(p: &Pair) -> u32 {
+fn una(p: &QpPair) -> u32 {
     verbena_transport::psn::ahead(p.qps[0].snapshot().una_psn, psn(0))
 }
 
@@ -37,10 +37,10 @@ fn response(first: bool, last: bool) -> PacketKind {
 
 #[test]
 fn an_ack_in_the_middle_of_a_message_completes_earlier_messages() {
-    let mut p = requester(Setup::default());
+    let mut p = requester(PairSetup::default());
     let (src, dst) = (p.zeros(A, 600), p.zeros(B, 600));
     for wr_id in 1..=3 {
-        p.post(A, Post::write(wr_id, &[src.sge()], dst));
+        p.post(A, SendPost::write(wr_id, &[src.sge()], dst));
     }
     sent(&mut p);
     ack(&mut p, 4);
@@ -60,25 +60,25 @@ fn a_read_response_acknowledges_earlier_work_requests() {
 #[test]
 fn a_response_of_more_packets_than_requested_is_bad() {
     // Such a super-packet comes from a peer with a smaller path MTU.
-    let mut p = requester(Setup::default());
+    let mut p = requester(PairSetup::default());
     let (back, there) = (p.zeros(A, 256), p.zeros(B, 256));
-    p.post(A, Post::read(1, &[back.sge()], there));
+    p.post(A, SendPost::read(1, &[back.sge()], there));
     assert_eq!(numbers(&mut p), [0]);
     let whole = by_hand::request(response(true, true), 0, &[7; 256]);
     p.deliver(A, Packet { psns: 4, ..whole });
     assert_eq!(p.statuses(A), [(1, BadRespErr)]);
-    assert_eq!(p.world.bytes(back), [0; 256]);
+    assert_eq!(p.adapter.bytes(back), [0; 256]);
 }
 
 #[test]
 fn a_response_with_a_psn_after_the_read_is_bad() {
     // `at` takes each PSN of the WRITE after the READ.
     for (begun, at) in (0..3).flat_map(|begun| (3..6).map(move |at| (begun, at))) {
-        let mut p = requester(Setup::default());
+        let mut p = requester(PairSetup::default());
         let (src, back) = (p.buffer(A, &pattern(600, 1)), p.zeros(A, 600));
         let there = p.zeros(B, 600);
-        p.post(A, Post::read(1, &[back.sge()], there));
-        p.post(A, Post::write(2, &[src.sge()], there));
+        p.post(A, SendPost::read(1, &[back.sge()], there));
+        p.post(A, SendPost::write(2, &[src.sge()], there));
         assert_eq!(numbers(&mut p), [0, 3, 4, 5]);
         for n in 0..begun {
             let ends = [n == 0, false];
@@ -113,15 +113,15 @@ fn a_nak_acknowledges_earlier_work_requests() {
 
 #[test]
 fn an_rnr_nak_of_a_later_psn_acknowledges_earlier_packets() {
-    let mut p = requester(Setup::default());
+    let mut p = requester(PairSetup::default());
     let (src, dst) = (p.zeros(A, 600), p.zeros(B, 600));
-    p.post(A, Post::write(1, &[src.sge()], dst));
-    p.post(A, Post::write(2, &[src.sge()], dst).imm([0; 4]));
+    p.post(A, SendPost::write(1, &[src.sge()], dst));
+    p.post(A, SendPost::write(2, &[src.sge()], dst).imm([0; 4]));
     assert_eq!(numbers(&mut p), [0, 1, 2, 3, 4, 5]);
     rnr(&mut p, 5);
     assert_eq!((p.statuses(A), una(&p)), ([(1, Success)].to_vec(), 5));
     assert!(numbers(&mut p).is_empty(), "the requester waits");
-    p.run_until(p.now + 10_000);
+    p.run_until(p.now_ns + 10_000);
     assert_eq!(numbers(&mut p), [5], "from the PSN of the NAK on");
 }
 
@@ -135,7 +135,7 @@ fn the_rest_of_a_read_has_its_own_address_and_length() {
     let PacketKind::ReadRequest(reth) = again[0].kind else {
         panic!("{:?}", again[0]);
     };
-    let whole = p.world.ends[0].sq[1].wqe.remote_addr;
+    let whole = p.adapter.queues[0].sq[1].wqe.remote_addr;
     assert_eq!((again[0].psn, reth.length), (psn(4), 600 - 256));
     assert_eq!(reth.addr, whole + 256);
     assert_eq!(again[1].psn, psn(6));
@@ -143,7 +143,7 @@ fn the_rest_of_a_read_has_its_own_address_and_length() {
     answer_part(&mut p, response(true, false), 4, &[2; 256], [true, false]);
     answer_part(&mut p, response(false, true), 5, &[3; 88], [false, true]);
     assert_eq!(p.statuses(A), [(1, Success), (2, Success)]);
-    let bytes = p.world.bytes(back);
+    let bytes = p.adapter.bytes(back);
     assert_eq!((bytes[255], bytes[256], bytes[512]), (1, 2, 3));
 }
 
@@ -163,13 +163,17 @@ fn a_lost_response_is_requested_once() {
 #[test]
 fn a_loss_that_is_about_to_be_repaired_costs_no_retry() {
     for by_nak in [false, true] {
-        let mut p = requester(Setup {
+        let mut p = requester(PairSetup {
             budget: Budget::new(1, 1 << 20),
-            ..Setup::default()
+            ..PairSetup::default()
         });
         let (back, there) = (p.zeros(A, 8), p.zeros(B, 8));
         for (id, read) in [(1, true), (2, false), (3, true), (4, false)] {
-            let post = if read { Post::read } else { Post::write };
+            let post = if read {
+                SendPost::read
+            } else {
+                SendPost::write
+            };
             p.post(A, post(id, &[back.sge()], there));
         }
         assert_eq!(numbers(&mut p), [0, 1, 2, 3]);
@@ -178,7 +182,7 @@ fn a_loss_that_is_about_to_be_repaired_costs_no_retry() {
         ack(&mut p, 1);
         read_only(&mut p, 0, &[1; 8]);
         let mut one = Budget::new(1, 1 << 20);
-        p.qps[0].poll(&mut p.world.host(A), p.now, &mut one);
+        p.qps[0].poll(&mut p.adapter.host(A), p.now_ns, &mut one);
         assert_eq!(p.link.log.len(), 0);
         // The next answer shows that the second READ was lost too, and that READ is the next packet
         // to be sent anyway.
@@ -213,7 +217,7 @@ fn answers_to_psns_that_are_not_outstanding_are_ignored() {
         assert_eq!(p.qps[0].snapshot(), before, "{n}");
     }
     assert!(numbers(&mut p).is_empty() && p.statuses(A).is_empty());
-    assert_eq!(p.world.bytes(back), [0; 600]);
+    assert_eq!(p.adapter.bytes(back), [0; 600]);
     assert_eq!(p.qps[0].counters().stale_responses, 48);
 }
 
@@ -242,27 +246,27 @@ fn a_duplicate_response_changes_nothing() {
     answer_part(&mut p, response(false, true), 5, &[3; 88], [false, true]);
     answer_part(&mut p, response(false, true), 5, &[9; 88], [false, true]);
     assert_eq!(p.statuses(A), [(1, Success), (2, Success)]);
-    assert!(!p.world.bytes(back).contains(&9));
+    assert!(!p.adapter.bytes(back).contains(&9));
     assert_eq!(p.qps[0].counters().implied_naks, 0);
 }
 
 #[test]
 fn responses_from_before_and_after_a_retry_are_both_taken() {
-    let (mut p, back) = busy_of(Setup {
+    let (mut p, back) = busy_of(PairSetup {
         recovers: false,
-        ..Setup::default()
+        ..PairSetup::default()
     });
     answer_part(&mut p, response(true, false), 3, &[1; 256], [true, false]);
     // The timer expires, and the requester asks for the rest. Then the responses to the first
     // request arrive, mixed with those to the second.
-    p.run_until(p.now + (4_096 << 8));
+    p.run_until(p.now_ns + (4_096 << 8));
     assert!(numbers(&mut p).ends_with(&[4, 6]));
     answer_part(&mut p, response(false, false), 4, &[2; 256], [false, false]);
     answer_part(&mut p, response(true, false), 4, &[9; 256], [true, false]);
     answer_part(&mut p, response(false, true), 5, &[3; 88], [false, true]);
     answer_part(&mut p, response(false, true), 5, &[9; 88], [false, true]);
     assert_eq!(p.statuses(A), [(1, Success), (2, Success)]);
-    let bytes = p.world.bytes(back);
+    let bytes = p.adapter.bytes(back);
     assert_eq!((bytes[255], bytes[256], bytes[599]), (1, 2, 3));
     ack(&mut p, 6);
     assert_eq!(p.statuses(A), [(3, Success)]);
@@ -270,10 +274,10 @@ fn responses_from_before_and_after_a_retry_are_both_taken() {
 
 /// Answers a READ of 3 responses by one response that has to end the connection.
 fn bad(kind: PacketKind, ends: [bool; 2], n: u32, len: usize) {
-    let mut p = requester(Setup::default());
+    let mut p = requester(PairSetup::default());
     let (back, there) = (p.zeros(A, 600), p.zeros(B, 600));
-    p.post(A, Post::read(1, &[back.sge()], there));
-    p.post(A, Post::read(2, &[back.sge()], there));
+    p.post(A, SendPost::read(1, &[back.sge()], there));
+    p.post(A, SendPost::read(2, &[back.sge()], there));
     sent(&mut p);
     if n > 0 {
         answer_part(&mut p, response(true, false), 0, &[0; 256], [true, false]);
@@ -285,7 +289,7 @@ fn bad(kind: PacketKind, ends: [bool; 2], n: u32, len: usize) {
         [(1, BadRespErr), (2, WrFlushErr)],
         "{kind:?} {ends:?}"
     );
-    assert_eq!(p.world.bytes(back), [0; 600]);
+    assert_eq!(p.adapter.bytes(back), [0; 600]);
     // A response of the right kind, in its place and with a positive AETH, can only have a wrong
     // length.
     let good = matches!(kind, PacketKind::ReadResponse(aeth) if aeth.is_none_or(|a| matches!(a.syndrome, AethSyndrome::Ack { .. })));
@@ -306,10 +310,10 @@ fn bad(kind: PacketKind, ends: [bool; 2], n: u32, len: usize) {
 /// gone, the response counts as lost.
 #[test]
 fn a_response_of_an_earlier_connection_counts_as_lost() {
-    let mut earlier = by_hand::responder_by(Mode::Local, Setup::default());
+    let mut earlier = by_hand::responder_by(LinkMode::Local, PairSetup::default());
     let there = earlier.zeros(A, 8);
     let request = by_hand::request(by_hand::read(there), 0, &[]);
-    let response = by_hand::ask(&mut earlier, request).remove(0);
+    let response = by_hand::exchange(&mut earlier, request).remove(0);
     drop(earlier);
     assert!(!response.payload.is_alive());
     let (mut p, _) = busy();
@@ -360,16 +364,16 @@ fn a_response_with_a_nak_is_bad() {
     ] {
         let aeth = Aeth { syndrome, msn: 1 };
         bad(PacketKind::ReadResponse(Some(aeth)), [true, false], 0, 256);
-        let mut p = requester(Setup::default());
+        let mut p = requester(PairSetup::default());
         let (back, there) = (p.zeros(A, 8), p.zeros(B, 8));
         p.post(
             A,
-            Post::new(1, WqeOpcode::FetchAdd, &[back.sge()]).at(there.addr, there.key),
+            SendPost::new(1, WqeOpcode::FetchAdd, &[back.sge()]).at(there.addr, there.key),
         );
         sent(&mut p);
         answer(&mut p, PacketKind::AtomicResponse(aeth, 5), 0, &[]);
         assert_eq!(p.statuses(A), [(1, BadRespErr)]);
-        assert_eq!(p.world.bytes(back), [0; 8]);
+        assert_eq!(p.adapter.bytes(back), [0; 8]);
     }
 }
 
@@ -394,7 +398,7 @@ fn a_response_to_a_write_is_bad() {
 #[test]
 fn a_response_that_cannot_be_stored() {
     let (mut p, back) = busy();
-    p.world.region(back).valid = false;
+    p.adapter.region(back).valid = false;
     answer_part(&mut p, response(true, false), 3, &[1; 256], [true, false]);
     sent(&mut p);
     assert_eq!(
@@ -405,20 +409,20 @@ fn a_response_that_cannot_be_stored() {
 
 #[test]
 fn a_fault_in_the_middle_of_a_message_fails_it_after_earlier_messages() {
-    let mut p = requester(Setup {
+    let mut p = requester(PairSetup {
         window: 4,
-        ..Setup::default()
+        ..PairSetup::default()
     });
     let (good, bad, dst) = (p.zeros(A, 256), p.zeros(A, 1000), p.zeros(B, 1000));
-    p.post(A, Post::write(1, &[good.sge()], dst));
-    p.post(A, Post::write(2, &[bad.sge()], dst));
-    p.post(A, Post::write(3, &[good.sge()], dst));
+    p.post(A, SendPost::write(1, &[good.sge()], dst));
+    p.post(A, SendPost::write(2, &[bad.sge()], dst));
+    p.post(A, SendPost::write(3, &[good.sge()], dst));
     let packets = sent(&mut p);
     assert_eq!(packets.len(), 4);
     // 3 packets of the second message were sent. The memory of the last cannot be read when its
     // frame is made.
     let fault = Syndrome::LkeyUnknown;
-    p.qps[0].handle_source_fault(&mut p.world.host(A), p.now, &packets[3], fault);
+    p.qps[0].handle_source_fault(&mut p.adapter.host(A), p.now_ns, &packets[3], fault);
     // The oldest packet is sent again, and no packet of the failed message.
     assert_eq!(numbers(&mut p), [0]);
     assert!(
@@ -434,13 +438,13 @@ fn a_fault_in_the_middle_of_a_message_fails_it_after_earlier_messages() {
 
 #[test]
 fn a_fault_in_the_first_packet_of_a_message_fails_no_earlier_message() {
-    let mut p = requester(Setup::default());
+    let mut p = requester(PairSetup::default());
     let (good, bad, dst) = (p.zeros(A, 256), p.zeros(A, 256), p.zeros(B, 1000));
-    p.post(A, Post::write(1, &[good.sge()], dst));
-    p.post(A, Post::write(2, &[bad.sge()], dst));
+    p.post(A, SendPost::write(1, &[good.sge()], dst));
+    p.post(A, SendPost::write(2, &[bad.sge()], dst));
     let packets = sent(&mut p);
     let fault = Syndrome::LkeyUnknown;
-    p.qps[0].handle_source_fault(&mut p.world.host(A), p.now, &packets[1], fault);
+    p.qps[0].handle_source_fault(&mut p.adapter.host(A), p.now_ns, &packets[1], fault);
     sent(&mut p);
     ack(&mut p, 0);
     sent(&mut p);
@@ -450,20 +454,20 @@ fn a_fault_in_the_first_packet_of_a_message_fails_no_earlier_message() {
 #[test]
 fn an_acknowledgement_arrives_during_a_retransmission() {
     // No timer runs.
-    let mut setup = Setup {
+    let mut setup = PairSetup {
         recovers: false,
-        ..Setup::default()
+        ..PairSetup::default()
     };
     setup.attr.timeout = 0;
     let mut p = requester(setup);
     let (src, there) = (p.zeros(A, 2560), p.zeros(B, 2560));
-    p.post(A, Post::write(1, &[src.sge()], there));
+    p.post(A, SendPost::write(1, &[src.sge()], there));
     assert_eq!(sent(&mut p).len(), 10);
     nak(&mut p, 0, NakCode::Sequence);
     // Two packets are sent again before the acknowledgement arrives.
     let mut budget = Budget::new(2, u64::MAX);
-    p.qps[0].poll(&mut p.world.host(A), p.now, &mut budget);
-    std::mem::take(&mut p.world.end(A).out);
+    p.qps[0].poll(&mut p.adapter.host(A), p.now_ns, &mut budget);
+    std::mem::take(&mut p.adapter.queues(A).out);
     ack(&mut p, 5);
     assert_eq!(numbers(&mut p), [6, 7, 8, 9]);
 }

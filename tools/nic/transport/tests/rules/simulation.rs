@@ -4,19 +4,21 @@
 //! end in every mode of transport and with every impairment of the link.
 
 use super::{pattern, MODES};
-use verbena_lab_transport::{Buffer, Mode, Pair, Post, Rng, Setup, Side, Side::*};
+use verbena_lab_transport::{
+    ArenaBuffer, LinkMode, PairSetup, PairSide, PairSide::*, QpPair, Rng, SendPost,
+};
 use verbena_transport::host::{WcStatus, WorkCompletion, WqeOpcode};
 use verbena_transport::Counters;
 
 /// The impairments of the link.
 #[derive(Clone, Copy, Debug)]
-struct Weather {
+struct LinkImpairments {
     loss: u32,
     duplication: u32,
     jitter_ns: u64,
 }
 
-const FAIR: Weather = Weather {
+const FAIR: LinkImpairments = LinkImpairments {
     loss: 0,
     duplication: 0,
     jitter_ns: 0,
@@ -24,13 +26,13 @@ const FAIR: Weather = Weather {
 
 /// The results that a program can see at the end.
 #[derive(Debug, PartialEq)]
-struct Outcome {
+struct SimulationOutcome {
     memory: Vec<u8>,
     queues: Vec<Vec<WorkCompletion>>,
 }
 
-impl Outcome {
-    fn of(seed: u64, mode: Mode, weather: Weather) -> Self {
+impl SimulationOutcome {
+    fn of(seed: u64, mode: LinkMode, weather: LinkImpairments) -> Self {
         run(seed, mode, weather).0
     }
 }
@@ -40,11 +42,11 @@ const LONGEST: u32 = 3000;
 fn random_post(
     rng: &mut Rng,
     wr_id: u64,
-    src: Buffer,
-    dst: Buffer,
-    back: Buffer,
-    word: Buffer,
-) -> Post {
+    src: ArenaBuffer,
+    dst: ArenaBuffer,
+    back: ArenaBuffer,
+    word: ArenaBuffer,
+) -> SendPost {
     let len = match rng.below(4) {
         0 => 0,
         1 => rng.below(16) as u32,
@@ -62,13 +64,15 @@ fn random_post(
         _ => WqeOpcode::FetchAdd,
     };
     let mut post = match opcode {
-        WqeOpcode::RdmaRead => Post::new(
+        WqeOpcode::RdmaRead => SendPost::new(
             wr_id,
             opcode,
             &[back.part(0, cut), back.part(cut, len - cut)],
         ),
-        WqeOpcode::FetchAdd => Post::new(wr_id, opcode, &[back.part(0, 8)]).at(word.addr, word.key),
-        _ => Post::new(wr_id, opcode, &sges),
+        WqeOpcode::FetchAdd => {
+            SendPost::new(wr_id, opcode, &[back.part(0, 8)]).at(word.addr, word.key)
+        }
+        _ => SendPost::new(wr_id, opcode, &sges),
     };
     match opcode {
         WqeOpcode::FetchAdd => post.wqe.compare_add = wr_id,
@@ -83,18 +87,18 @@ fn random_post(
 }
 
 /// Runs the traffic of `seed`.
-fn run(seed: u64, mode: Mode, weather: Weather) -> (Outcome, Counters) {
+fn run(seed: u64, mode: LinkMode, weather: LinkImpairments) -> (SimulationOutcome, Counters) {
     let mut rng = Rng::new(seed);
-    let mut setup = Setup {
+    let mut setup = PairSetup {
         mode,
         seed,
-        ..Setup::default()
+        ..PairSetup::default()
     };
     setup.psns = [rng.below(1 << 24) as u32, 0xff_ffff - rng.below(20) as u32];
     setup.window = 4 + rng.below(60) as u32;
     setup.attr.max_rd_atomic = 1 + rng.below(4) as u8;
     setup.attr.path_mtu = if rng.chance(50) { 256 } else { 512 };
-    let mut p = Pair::new(setup);
+    let mut p = QpPair::new(setup);
     p.link.loss = weather.loss;
     p.link.duplication = weather.duplication;
     p.link.jitter_ns = weather.jitter_ns;
@@ -121,7 +125,7 @@ fn run(seed: u64, mode: Mode, weather: Weather) -> (Outcome, Counters) {
             post_receives(&mut p, &mut due, step);
         }
         if rng.chance(50) {
-            let until = p.now + rng.below(20_000);
+            let until = p.now_ns + rng.below(20_000);
             p.run_until(until);
         }
     }
@@ -148,15 +152,15 @@ fn run(seed: u64, mode: Mode, weather: Weather) -> (Outcome, Counters) {
     let mut counters = *p.qps[0].counters();
     counters.add(p.qps[1].counters());
     (
-        Outcome {
-            memory: p.world.arena.bytes.clone(),
+        SimulationOutcome {
+            memory: p.adapter.arena.bytes.clone(),
             queues,
         },
         counters,
     )
 }
 
-fn post_receives(p: &mut Pair, due: &mut [u32; 2], step: u64) {
+fn post_receives(p: &mut QpPair, due: &mut [u32; 2], step: u64) {
     for side in [A, B] {
         for i in 0..std::mem::take(&mut due[side as usize]) {
             // Memory regions are numbered in the order of registration, so the buffers are
@@ -171,17 +175,17 @@ fn post_receives(p: &mut Pair, due: &mut [u32; 2], step: u64) {
     }
 }
 
-fn receive_buffer(p: &mut Pair, side: Side) -> Buffer {
+fn receive_buffer(p: &mut QpPair, side: PairSide) -> ArenaBuffer {
     p.zeros(side, LONGEST as usize)
 }
 
 #[test]
 fn all_modes_have_the_same_outcome() {
     for seed in 0..30 {
-        let reference = Outcome::of(seed, Mode::Local, FAIR);
+        let reference = SimulationOutcome::of(seed, LinkMode::Local, FAIR);
         for mode in MODES {
             assert!(
-                Outcome::of(seed, mode, FAIR) == reference,
+                SimulationOutcome::of(seed, mode, FAIR) == reference,
                 "seed {seed}, {mode:?}"
             );
         }
@@ -191,12 +195,12 @@ fn all_modes_have_the_same_outcome() {
 #[test]
 fn loss_does_not_change_the_outcome() {
     for seed in 0..30 {
-        let reference = Outcome::of(seed, Mode::Local, FAIR);
+        let reference = SimulationOutcome::of(seed, LinkMode::Local, FAIR);
         for mode in MODES {
             for loss in [1, 5, 15] {
-                let weather = Weather { loss, ..FAIR };
+                let weather = LinkImpairments { loss, ..FAIR };
                 assert!(
-                    Outcome::of(seed, mode, weather) == reference,
+                    SimulationOutcome::of(seed, mode, weather) == reference,
                     "seed {seed}, {mode:?}, {weather:?}"
                 );
             }
@@ -207,14 +211,14 @@ fn loss_does_not_change_the_outcome() {
 #[test]
 fn duplication_does_not_change_the_outcome() {
     for seed in 100..120 {
-        let reference = Outcome::of(seed, Mode::Local, FAIR);
+        let reference = SimulationOutcome::of(seed, LinkMode::Local, FAIR);
         for mode in MODES {
-            let weather = Weather {
+            let weather = LinkImpairments {
                 duplication: 30,
                 ..FAIR
             };
             assert!(
-                Outcome::of(seed, mode, weather) == reference,
+                SimulationOutcome::of(seed, mode, weather) == reference,
                 "seed {seed}, {mode:?}, {weather:?}"
             );
         }
@@ -224,14 +228,14 @@ fn duplication_does_not_change_the_outcome() {
 #[test]
 fn reordering_does_not_change_the_outcome() {
     for seed in 200..220 {
-        let reference = Outcome::of(seed, Mode::Local, FAIR);
+        let reference = SimulationOutcome::of(seed, LinkMode::Local, FAIR);
         for mode in MODES {
-            let weather = Weather {
+            let weather = LinkImpairments {
                 jitter_ns: 3_000,
                 ..FAIR
             };
             assert!(
-                Outcome::of(seed, mode, weather) == reference,
+                SimulationOutcome::of(seed, mode, weather) == reference,
                 "seed {seed}, {mode:?}, {weather:?}"
             );
         }
@@ -241,15 +245,15 @@ fn reordering_does_not_change_the_outcome() {
 #[test]
 fn all_impairments_together_do_not_change_the_outcome() {
     for seed in 300..340 {
-        let reference = Outcome::of(seed, Mode::Local, FAIR);
+        let reference = SimulationOutcome::of(seed, LinkMode::Local, FAIR);
         for mode in MODES {
-            let weather = Weather {
+            let weather = LinkImpairments {
                 loss: 5,
                 duplication: 5,
                 jitter_ns: 1_500,
             };
             assert!(
-                Outcome::of(seed, mode, weather) == reference,
+                SimulationOutcome::of(seed, mode, weather) == reference,
                 "seed {seed}, {mode:?}, {weather:?}"
             );
         }
@@ -259,13 +263,13 @@ fn all_impairments_together_do_not_change_the_outcome() {
 #[test]
 fn impairments_reach_every_kind_of_recovery() {
     let mut all = Counters::default();
-    let weather = Weather {
+    let weather = LinkImpairments {
         loss: 5,
         duplication: 5,
         jitter_ns: 1_500,
     };
     for seed in 0..20 {
-        for mode in [Mode::Local, Mode::Wire] {
+        for mode in [LinkMode::Local, LinkMode::Wire] {
             all.add(&run(seed, mode, weather).1);
         }
     }

@@ -4,20 +4,20 @@
 
 use super::by_hand::*;
 use super::pattern;
-use verbena_lab_transport::{Buffer, Pair, Rng, Setup, Side::*};
+use verbena_lab_transport::{ArenaBuffer, PairSetup, PairSide::*, QpPair, Rng};
 use verbena_transport::host::{EventType, WorkCompletion};
 use verbena_transport::packet::{AethSyndrome, Packet, PacketKind, Reth, SendTail, Transport};
 use verbena_transport::{QpState, QpType};
 
 /// Returns a responder without a message in progress, with receives of these sizes, and their
 /// buffers.
-fn prepared(qp_type: QpType, has_srq: bool, sizes: &[usize]) -> (Pair, Vec<Buffer>) {
-    let mut p = responder(Setup {
+fn prepared(qp_type: QpType, has_srq: bool, sizes: &[usize]) -> (QpPair, Vec<ArenaBuffer>) {
+    let mut p = responder(PairSetup {
         qp_type,
         has_srq,
         // Queue pairs of one engine keep no requests ahead of a gap.
         recovers: false,
-        ..Setup::default()
+        ..PairSetup::default()
     });
     let mut buffers = Vec::new();
     for (i, size) in sizes.iter().enumerate() {
@@ -30,7 +30,7 @@ fn prepared(qp_type: QpType, has_srq: bool, sizes: &[usize]) -> (Pair, Vec<Buffe
 
 /// Returns a random message as one super-packet. It may ask for an access that is not allowed. Its
 /// lengths agree, because only queue pairs of the same engine make super-packets.
-fn message(rng: &mut Rng, transport: Transport, at: u32, targets: &[Buffer]) -> Packet {
+fn message(rng: &mut Rng, transport: Transport, at: u32, targets: &[ArenaBuffer]) -> Packet {
     let length = match rng.below(4) {
         0 => rng.below(10),
         1 => 256 * (1 + rng.below(4)),
@@ -60,7 +60,7 @@ fn message(rng: &mut Rng, transport: Transport, at: u32, targets: &[Buffer]) -> 
 
 /// The observable state of a responder.
 #[derive(Debug, PartialEq)]
-struct Seen {
+struct ResponderState {
     state: QpState,
     expected: u32,
     msn: u32,
@@ -69,10 +69,10 @@ struct Seen {
     answers: Vec<(u32, AethSyndrome)>,
 }
 
-fn look(p: &mut Pair) -> Seen {
+fn look(p: &mut QpPair) -> ResponderState {
     let answers = acks(&answers(p));
     let live = p.qps[0].snapshot();
-    Seen {
+    ResponderState {
         state: live.state,
         expected: live.expected_psn,
         msn: live.msn,
@@ -120,15 +120,15 @@ fn compare(seed: u64, qp_type: QpType, has_srq: bool) {
         both(&mut whole, &mut split, packet, seed, step);
         for buffer in &buffers {
             assert_eq!(
-                whole.world.bytes(*buffer),
-                split.world.bytes(*buffer),
+                whole.adapter.bytes(*buffer),
+                split.adapter.bytes(*buffer),
                 "seed {seed} step {step}: memory"
             );
         }
     }
 }
 
-fn both(whole: &mut Pair, split: &mut Pair, mut packet: Packet, seed: u64, step: u32) {
+fn both(whole: &mut QpPair, split: &mut QpPair, mut packet: Packet, seed: u64, step: u32) {
     if let (false, PacketKind::Write { reth, .. }) = (packet.first, &mut packet.kind) {
         *reth = None;
     }

@@ -3,7 +3,7 @@
 //! Timers and retries, with exact times in nanoseconds.
 
 use super::answered::*;
-use verbena_lab_transport::{Pair, Post, Setup, Side::*};
+use verbena_lab_transport::{PairSetup, PairSide::*, QpPair, SendPost};
 use verbena_transport::host::{EventType, Syndrome, WcStatus::*};
 use verbena_transport::packet::NakCode;
 use verbena_transport::{Budget, QpState};
@@ -12,36 +12,36 @@ use verbena_transport::{Budget, QpState};
 const TIMEOUT: u64 = 4_096 << 8;
 
 /// Returns a requester with this number of outstanding WRITEs of one packet.
-fn writes(setup: Setup, count: u64) -> Pair {
+fn writes(setup: PairSetup, count: u64) -> QpPair {
     let mut p = requester(setup);
     let (src, dst) = (p.zeros(A, 8), p.zeros(B, 8));
     for wr_id in 1..=count {
-        p.post(A, Post::write(wr_id, &[src.sge()], dst));
+        p.post(A, SendPost::write(wr_id, &[src.sge()], dst));
     }
     sent(&mut p);
     p
 }
 
 /// Returns a requester with an outstanding SEND.
-fn send() -> Pair {
-    let mut p = requester(Setup::default());
-    p.post(A, Post::send(1, &[]));
+fn send() -> QpPair {
+    let mut p = requester(PairSetup::default());
+    p.post(A, SendPost::send(1, &[]));
     sent(&mut p);
     p
 }
 
-fn timeouts(p: &Pair) -> u64 {
+fn timeouts(p: &QpPair) -> u64 {
     p.qps[0].counters().timeouts
 }
 
-fn retries(p: &Pair) -> (u8, u8) {
+fn retries(p: &QpPair) -> (u8, u8) {
     let shown = p.qps[0].snapshot();
     (shown.retry_left, shown.rnr_left)
 }
 
 #[test]
 fn the_ack_timer_has_a_minimum() {
-    let mut setup = Setup::default();
+    let mut setup = PairSetup::default();
     setup.attr.timeout = 1; // 8 us; the minimum is 100 us
     let mut p = writes(setup, 1);
     p.run_until(99_999);
@@ -52,7 +52,7 @@ fn the_ack_timer_has_a_minimum() {
 
 #[test]
 fn progress_restarts_the_ack_timer() {
-    let mut p = writes(Setup::default(), 3);
+    let mut p = writes(PairSetup::default(), 3);
     p.run_until(TIMEOUT - 1);
     ack(&mut p, 0);
     p.run_until(2 * TIMEOUT - 2);
@@ -63,7 +63,7 @@ fn progress_restarts_the_ack_timer() {
 
 #[test]
 fn the_ack_timer_stops_when_everything_is_acknowledged() {
-    let mut p = writes(Setup::default(), 2);
+    let mut p = writes(PairSetup::default(), 2);
     ack(&mut p, 1);
     sent(&mut p);
     assert_eq!(p.qps[0].next_deadline(), None);
@@ -71,7 +71,7 @@ fn the_ack_timer_stops_when_everything_is_acknowledged() {
 
 #[test]
 fn a_stale_acknowledgement_does_not_restart_the_timer() {
-    let mut p = writes(Setup::default(), 2);
+    let mut p = writes(PairSetup::default(), 2);
     ack(&mut p, 0);
     p.run_until(TIMEOUT - 1);
     ack(&mut p, 0);
@@ -82,9 +82,9 @@ fn a_stale_acknowledgement_does_not_restart_the_timer() {
 
 #[test]
 fn sequence_errors_run_out_of_retries() {
-    let setup = Setup {
+    let setup = PairSetup {
         recovers: false,
-        ..Setup::default()
+        ..PairSetup::default()
     };
     let mut p = writes(setup, 2);
     for left in (0..7).rev() {
@@ -107,7 +107,7 @@ fn sequence_errors_run_out_of_retries() {
 
 #[test]
 fn a_second_nak_before_anything_is_sent_is_no_retry() {
-    let mut p = writes(Setup::default(), 2);
+    let mut p = writes(PairSetup::default(), 2);
     for _ in 0..20 {
         nak(&mut p, 1, NakCode::Sequence);
     }
@@ -118,10 +118,10 @@ fn a_second_nak_before_anything_is_sent_is_no_retry() {
 
 #[test]
 fn a_second_rnr_nak_while_waiting_is_no_retry() {
-    let mut setup = Setup::default();
+    let mut setup = PairSetup::default();
     setup.attr.rnr_retry = 3;
     let mut p = requester(setup);
-    p.post(A, Post::send(1, &[]));
+    p.post(A, SendPost::send(1, &[]));
     sent(&mut p);
     for _ in 0..20 {
         rnr(&mut p, 0);
@@ -138,10 +138,10 @@ fn a_second_rnr_nak_while_waiting_is_no_retry() {
 
 #[test]
 fn the_ack_timer_does_not_run_during_an_rnr_wait() {
-    let mut setup = Setup::default();
+    let mut setup = PairSetup::default();
     setup.attr.timeout = 1;
     let mut p = requester(setup);
-    p.post(A, Post::send(1, &[]));
+    p.post(A, SendPost::send(1, &[]));
     sent(&mut p);
     // Timer code 22 is 20.48 ms.
     let kind = verbena_transport::packet::PacketKind::Ack(verbena_transport::packet::Aeth {
@@ -159,11 +159,11 @@ fn the_ack_timer_does_not_run_during_an_rnr_wait() {
 
 #[test]
 fn progress_ends_an_rnr_wait() {
-    let mut p = requester(Setup::default());
-    p.post(A, Post::send(1, &[]));
+    let mut p = requester(PairSetup::default());
+    p.post(A, SendPost::send(1, &[]));
     p.post(
         A,
-        Post::new(2, verbena_transport::host::WqeOpcode::RdmaWrite, &[]),
+        SendPost::new(2, verbena_transport::host::WqeOpcode::RdmaWrite, &[]),
     );
     assert_eq!(numbers(&mut p), [0, 1]);
     rnr(&mut p, 0);
@@ -195,14 +195,14 @@ fn an_error_ends_an_rnr_wait() {
     rnr(&mut p, 0);
     p.reset(A);
     p.connect(A);
-    p.post(A, Post::send(1, &[]));
+    p.post(A, SendPost::send(1, &[]));
     assert_eq!(numbers(&mut p), [0]);
 }
 
 #[test]
 fn a_changed_timeout_takes_effect_at_once() {
     for (timeout, expires) in [(10, Some(4 * TIMEOUT)), (0, None)] {
-        let mut p = writes(Setup::default(), 1);
+        let mut p = writes(PairSetup::default(), 1);
         p.modify(A, QpState::Sqd).unwrap();
         let attr = verbena_transport::Attr {
             timeout,
@@ -212,7 +212,7 @@ fn a_changed_timeout_takes_effect_at_once() {
         // The new deadline holds without another call.
         let deadline = p.qps[0].next_deadline();
         assert_eq!(deadline.is_some(), expires.is_some());
-        p.run_until(p.now);
+        p.run_until(p.now_ns);
         assert_eq!(p.qps[0].next_deadline(), deadline);
         match expires {
             Some(at) => {
@@ -231,7 +231,7 @@ fn a_changed_timeout_takes_effect_at_once() {
 
 #[test]
 fn changed_retry_counts_take_effect_at_once() {
-    let mut p = writes(Setup::default(), 1);
+    let mut p = writes(PairSetup::default(), 1);
     p.run_until(2 * TIMEOUT);
     assert_eq!(retries(&p), (5, 7));
     let attr = verbena_transport::Attr {
@@ -248,9 +248,9 @@ fn changed_retry_counts_take_effect_at_once() {
 
 #[test]
 fn timeouts_are_retried_in_sqd() {
-    let setup = Setup {
+    let setup = PairSetup {
         recovers: false,
-        ..Setup::default()
+        ..PairSetup::default()
     };
     let mut p = writes(setup, 2);
     p.modify(A, QpState::Sqd).unwrap();
@@ -281,7 +281,7 @@ fn a_changed_rnr_retry_count_alone_takes_effect_at_once() {
 fn a_changed_timeout_does_not_end_an_rnr_wait() {
     for timeout in [0, 1, 31] {
         let mut p = send();
-        let at = p.now;
+        let at = p.now_ns;
         rnr(&mut p, 0);
         let due = at + verbena_transport::qp::timers::rnr_delay_ns(1);
         let attr = verbena_transport::Attr {
@@ -298,12 +298,12 @@ fn a_changed_timeout_does_not_end_an_rnr_wait() {
 
 #[test]
 fn a_partly_sent_message_is_not_drained() {
-    let mut p = requester(Setup {
+    let mut p = requester(PairSetup {
         window: 2,
-        ..Setup::default()
+        ..PairSetup::default()
     });
     let (src, dst) = (p.zeros(A, 600), p.zeros(B, 600));
-    p.post(A, Post::write(1, &[src.sge()], dst));
+    p.post(A, SendPost::write(1, &[src.sge()], dst));
     assert_eq!(numbers(&mut p), [0, 1]);
     let attr = verbena_transport::Attr {
         sqd_notify: true,
@@ -312,7 +312,7 @@ fn a_partly_sent_message_is_not_drained() {
     p.modify_attr(A, QpState::Sqd, &attr).unwrap();
     // All sent packets are acknowledged, and the turn ends before the rest is sent.
     ack(&mut p, 1);
-    let (host, now) = (&mut p.world.host(A), p.now);
+    let (host, now) = (&mut p.adapter.host(A), p.now_ns);
     p.qps[0].poll(host, now, &mut Budget::new(0, 0));
     assert!(p.qps[0].snapshot().sq_draining);
     assert_eq!(p.events(A), []);
@@ -324,10 +324,10 @@ fn a_partly_sent_message_is_not_drained() {
 
 #[test]
 fn in_sqd_a_work_request_that_has_not_started_does_not_fail() {
-    let mut p = requester(Setup::default());
+    let mut p = requester(PairSetup::default());
     let (src, dst) = (p.zeros(A, 8), p.zeros(B, 8));
-    p.post(A, Post::write(1, &[src.sge()], dst));
-    let mut bad = Post::write(2, &[src.sge()], dst);
+    p.post(A, SendPost::write(1, &[src.sge()], dst));
+    let mut bad = SendPost::write(2, &[src.sge()], dst);
     bad.sges[0].lkey ^= 1;
     p.post(A, bad);
     assert_eq!(numbers(&mut p), [0]);

@@ -3,23 +3,23 @@
 //! Datagrams and unreliable connections.
 
 use super::{pattern, MODES};
-use verbena_lab_transport::world::datagram;
-use verbena_lab_transport::{Buffer, Mode, Pair, Post, Setup, Side::*};
+use verbena_lab_transport::mock_adapter::datagram;
+use verbena_lab_transport::{ArenaBuffer, LinkMode, PairSetup, PairSide::*, QpPair, SendPost};
 use verbena_transport::host::WcStatus::*;
 use verbena_transport::host::{EventType, Syndrome, WqeOpcode};
 use verbena_transport::packet::Packet;
 use verbena_transport::{Attr, Budget, QpState, QpType};
 
-fn pair(qp_type: QpType, mode: Mode) -> Pair {
-    Pair::new(Setup {
+fn pair(qp_type: QpType, mode: LinkMode) -> QpPair {
+    QpPair::new(PairSetup {
         qp_type,
         mode,
-        ..Setup::default()
+        ..PairSetup::default()
     })
 }
 
-fn to_b(wr_id: u64, src: Buffer, qkey: u32) -> Post {
-    let mut post = Post::send(wr_id, &[src.sge()]);
+fn to_b(wr_id: u64, src: ArenaBuffer, qkey: u32) -> SendPost {
+    let mut post = SendPost::send(wr_id, &[src.sge()]);
     post.wqe.datagram = datagram(0x11, qkey);
     post
 }
@@ -43,7 +43,7 @@ fn a_datagram_arrives_after_40_bytes() {
             (source.qpn, source.path),
             (0x10, verbena_lab_transport::pair::path(A))
         );
-        let bytes = p.world.bytes(dst);
+        let bytes = p.adapter.bytes(dst);
         assert_eq!(bytes[40..140], pattern(100, 1));
         // The GRH of RoCEv2 over IPv4 has the IPv4 header in its last 20 bytes.
         assert_eq!(bytes[..20], [0; 20]);
@@ -74,7 +74,7 @@ fn a_datagram_with_another_qkey_is_dropped() {
 
 #[test]
 fn the_top_bit_of_a_qkey_selects_the_queue_pairs_own() {
-    let mut p = pair(QpType::Ud, Mode::Wire);
+    let mut p = pair(QpType::Ud, LinkMode::Wire);
     let (src, dst) = (p.zeros(A, 10), p.zeros(B, 200));
     p.post_recv(B, 1, &[dst.sge()]);
     p.post(A, to_b(7, src, 0x8000_0000));
@@ -90,7 +90,7 @@ fn another_pkey_is_dropped() {
         (0x8001, false),
         (0x0001, false),
     ] {
-        let mut p = pair(QpType::Ud, Mode::Local);
+        let mut p = pair(QpType::Ud, LinkMode::Local);
         let (src, dst) = (p.zeros(A, 10), p.zeros(B, 200));
         let attr = Attr { pkey, ..p.attr(A) };
         p.modify_attr(A, QpState::Rts, &attr).unwrap();
@@ -119,7 +119,7 @@ fn each_bit_of_a_pkey_counts_and_two_limited_members_do_not_match() {
         cases.push(((base ^ 1 << bit) | FULL, base, false));
     }
     for (a, b, taken) in cases {
-        let mut p = pair(QpType::Ud, Mode::Local);
+        let mut p = pair(QpType::Ud, LinkMode::Local);
         let (src, dst) = (p.zeros(A, 10), p.zeros(B, 200));
         for (side, pkey) in [(A, a), (B, b)] {
             let attr = Attr {
@@ -138,7 +138,7 @@ fn each_bit_of_a_pkey_counts_and_two_limited_members_do_not_match() {
 
 #[test]
 fn without_a_receive_a_datagram_is_dropped() {
-    let mut p = pair(QpType::Ud, Mode::Local);
+    let mut p = pair(QpType::Ud, LinkMode::Local);
     let (src, dst) = (p.zeros(A, 10), p.zeros(B, 200));
     p.post(A, to_b(1, src, 0x1234));
     p.settle();
@@ -152,7 +152,7 @@ fn without_a_receive_a_datagram_is_dropped() {
 
 #[test]
 fn a_datagram_longer_than_the_receive_leaves_the_receive_for_the_next() {
-    let mut p = pair(QpType::Ud, Mode::Local);
+    let mut p = pair(QpType::Ud, LinkMode::Local);
     let (long, short, dst) = (p.zeros(A, 101), p.zeros(A, 100), p.zeros(B, 140));
     p.post_recv(B, 1, &[dst.sge()]);
     p.post(A, to_b(1, long, 0x1234));
@@ -165,10 +165,10 @@ fn a_datagram_longer_than_the_receive_leaves_the_receive_for_the_next() {
 
 #[test]
 fn a_datagram_longer_than_a_receive_of_an_srq_completes_it_in_error() {
-    let mut p = Pair::new(Setup {
+    let mut p = QpPair::new(PairSetup {
         qp_type: QpType::Ud,
         has_srq: true,
-        ..Setup::default()
+        ..PairSetup::default()
     });
     let (long, dst) = (p.zeros(A, 101), p.zeros(B, 140));
     p.post_recv(B, 1, &[dst.sge()]);
@@ -180,7 +180,7 @@ fn a_datagram_longer_than_a_receive_of_an_srq_completes_it_in_error() {
 
 #[test]
 fn a_datagram_over_the_mtu_is_not_sent_and_completes() {
-    let mut p = pair(QpType::Ud, Mode::Local);
+    let mut p = pair(QpType::Ud, LinkMode::Local);
     p.link.record = true;
     let src = p.zeros(A, 257);
     p.post(A, to_b(1, src, 0x1234));
@@ -193,7 +193,7 @@ fn a_datagram_over_the_mtu_is_not_sent_and_completes() {
 #[test]
 fn a_send_error_moves_only_the_send_queue_to_error() {
     for qp_type in [QpType::Ud, QpType::Uc] {
-        let mut p = pair(qp_type, Mode::Local);
+        let mut p = pair(qp_type, LinkMode::Local);
         let (src, dst, mine) = (p.zeros(A, 100), p.zeros(B, 200), p.zeros(A, 200));
         let mut bad = to_b(1, src, 0x1234);
         bad.sges[0].lkey ^= 1;
@@ -208,7 +208,7 @@ fn a_send_error_moves_only_the_send_queue_to_error() {
         assert_eq!(p.statuses(A), [(3, WrFlushErr)]);
         // Receives still work.
         p.post_recv(A, 9, &[mine.sge()]);
-        let mut post = Post::send(8, &[dst.part(0, 5)]);
+        let mut post = SendPost::send(8, &[dst.part(0, 5)]);
         post.wqe.datagram = datagram(0x10, 0x1234);
         p.post(B, post);
         p.settle();
@@ -228,9 +228,9 @@ fn a_send_error_moves_only_the_send_queue_to_error() {
 
 #[test]
 fn an_operation_of_another_service() {
-    let mut p = pair(QpType::Ud, Mode::Local);
+    let mut p = pair(QpType::Ud, LinkMode::Local);
     let (src, dst) = (p.zeros(A, 8), p.zeros(B, 8));
-    p.post(A, Post::write(1, &[src.sge()], dst));
+    p.post(A, SendPost::write(1, &[src.sge()], dst));
     p.settle();
     let got = p.completions(A);
     assert_eq!(
@@ -242,11 +242,11 @@ fn an_operation_of_another_service() {
 
 #[test]
 fn a_bad_receive_of_a_datagram_is_an_error_of_the_queue_pair() {
-    let mut p = pair(QpType::Ud, Mode::Local);
+    let mut p = pair(QpType::Ud, LinkMode::Local);
     let (src, dst) = (p.zeros(A, 8), p.zeros(B, 100));
     p.post_recv(B, 1, &[dst.sge()]);
     p.post_recv(B, 2, &[dst.sge()]);
-    p.world.region(dst).valid = false;
+    p.adapter.region(dst).valid = false;
     p.post(A, to_b(1, src, 0x1234));
     p.settle();
     assert_eq!(p.statuses(B), [(1, LocProtErr), (2, WrFlushErr)]);
@@ -256,10 +256,10 @@ fn a_bad_receive_of_a_datagram_is_an_error_of_the_queue_pair() {
 
 #[test]
 fn packets_of_another_service_are_dropped() {
-    let mut p = pair(QpType::Uc, Mode::Local);
-    let mut rc = Pair::rc(Mode::Local);
+    let mut p = pair(QpType::Uc, LinkMode::Local);
+    let mut rc = QpPair::rc(LinkMode::Local);
     rc.link.record = true;
-    rc.post(A, Post::send(1, &[]));
+    rc.post(A, SendPost::send(1, &[]));
     rc.run_until(1);
     p.deliver(B, rc.link.log[0].1.clone());
     assert_eq!(p.qps[1].counters().dropped_transport, 1);
@@ -277,9 +277,9 @@ fn unreliable_connections_send_and_write() {
             );
             p.post_recv(B, 1, &[dst.sge()]);
             p.post_recv(B, 2, &[]);
-            p.post(A, Post::send(1, &[src.sge()]).imm([1; 4]));
-            p.post(A, Post::write(2, &[src.sge()], far));
-            p.post(A, Post::write(3, &[src.sge()], far).imm([2; 4]));
+            p.post(A, SendPost::send(1, &[src.sge()]).imm([1; 4]));
+            p.post(A, SendPost::write(2, &[src.sge()], far));
+            p.post(A, SendPost::write(3, &[src.sge()], far).imm([2; 4]));
             p.settle();
             assert_eq!(p.statuses(A), [(1, Success), (2, Success), (3, Success)]);
             let got = p.completions(B);
@@ -289,7 +289,7 @@ fn unreliable_connections_send_and_write() {
             );
             assert_eq!((got[0].imm, got[1].imm), (Some([1; 4]), Some([2; 4])));
             assert_eq!(
-                (p.world.bytes(dst), p.world.bytes(far)),
+                (p.adapter.bytes(dst), p.adapter.bytes(far)),
                 (&pattern(len, 1)[..], &pattern(len, 1)[..])
             );
             assert_eq!(p.qps[0].next_deadline(), None);
@@ -299,55 +299,55 @@ fn unreliable_connections_send_and_write() {
 
 #[test]
 fn an_unreliable_send_is_complete_when_it_has_left() {
-    let mut p = pair(QpType::Uc, Mode::Local);
+    let mut p = pair(QpType::Uc, LinkMode::Local);
     let (src, dst) = (p.buffer(A, &pattern(5000, 1)), p.zeros(B, 5000));
     p.link.delay_ns = 10_000;
-    p.post(A, Post::write(1, &[src.sge()], dst));
+    p.post(A, SendPost::write(1, &[src.sge()], dst));
     p.run_until(5_000);
     assert_eq!(p.statuses(A), [(1, Success)]);
     // The program reuses its buffer.
-    p.world.bytes_mut(src).fill(0xff);
+    p.adapter.bytes_mut(src).fill(0xff);
     p.settle();
-    assert_eq!(p.world.bytes(dst), pattern(5000, 1));
+    assert_eq!(p.adapter.bytes(dst), pattern(5000, 1));
 }
 
 #[test]
 fn a_gap_abandons_the_message_and_its_receive_is_used_again() {
-    for mode in [Mode::Split, Mode::Wire] {
-        let mut p = Pair::new(Setup {
+    for mode in [LinkMode::Split, LinkMode::Wire] {
+        let mut p = QpPair::new(PairSetup {
             qp_type: QpType::Uc,
             mode,
             psns: [0, 0],
-            ..Setup::default()
+            ..PairSetup::default()
         });
         let (src, dst) = (p.buffer(A, &pattern(1000, 1)), p.zeros(B, 1000));
         p.post_recv(B, 1, &[dst.sge()]);
         p.link.drop_if = Some(|packet: &Packet| packet.psn == 2);
-        p.post(A, Post::send(1, &[src.sge()]));
-        p.post(A, Post::send(2, &[src.sge()]));
+        p.post(A, SendPost::send(1, &[src.sge()]));
+        p.post(A, SendPost::send(2, &[src.sge()]));
         p.settle();
         assert_eq!(p.statuses(A), [(1, Success), (2, Success)]);
         assert_eq!(p.statuses(B), [(1, Success)]);
-        assert_eq!(p.world.bytes(dst), pattern(1000, 1));
+        assert_eq!(p.adapter.bytes(dst), pattern(1000, 1));
         assert_eq!(p.qps[1].counters().aborted_messages, 1);
     }
 }
 
 #[test]
 fn a_gap_with_an_srq_completes_the_receive_as_aborted() {
-    let mut p = Pair::new(Setup {
+    let mut p = QpPair::new(PairSetup {
         qp_type: QpType::Uc,
-        mode: Mode::Split,
+        mode: LinkMode::Split,
         has_srq: true,
         psns: [0, 0],
-        ..Setup::default()
+        ..PairSetup::default()
     });
     let (src, dst) = (p.buffer(A, &pattern(1000, 1)), p.zeros(B, 1000));
     p.post_recv(B, 1, &[dst.sge()]);
     p.post_recv(B, 2, &[dst.sge()]);
     p.link.drop_if = Some(|packet: &Packet| packet.psn == 2);
-    p.post(A, Post::send(1, &[src.sge()]));
-    p.post(A, Post::send(2, &[src.sge()]));
+    p.post(A, SendPost::send(1, &[src.sge()]));
+    p.post(A, SendPost::send(2, &[src.sge()]));
     p.settle();
     assert_eq!(p.statuses(B), [(1, RemAbortErr), (2, Success)]);
     assert_eq!(p.state(B), QpState::Rts);
@@ -356,16 +356,16 @@ fn a_gap_with_an_srq_completes_the_receive_as_aborted() {
 #[test]
 fn an_invalid_unreliable_write_is_dropped() {
     for broken in 0..3 {
-        let mut setup = Setup {
+        let mut setup = PairSetup {
             qp_type: QpType::Uc,
-            ..Setup::default()
+            ..PairSetup::default()
         };
         if broken == 0 {
             setup.attr.access_flags = 0;
         }
-        let mut p = Pair::new(setup);
+        let mut p = QpPair::new(setup);
         let (src, dst) = (p.buffer(A, &pattern(1000, 1)), p.zeros(B, 1000));
-        let mut post = Post::write(1, &[src.sge()], dst);
+        let mut post = SendPost::write(1, &[src.sge()], dst);
         match broken {
             1 => post.wqe.rkey ^= 1,
             2 => post.wqe.remote_addr += 1,
@@ -374,7 +374,7 @@ fn an_invalid_unreliable_write_is_dropped() {
         p.post(A, post);
         p.settle();
         assert_eq!(p.statuses(A), [(1, Success)]);
-        assert_eq!(p.world.bytes(dst), [0; 1000]);
+        assert_eq!(p.adapter.bytes(dst), [0; 1000]);
         assert_eq!((p.state(A), p.state(B)), (QpState::Rts, QpState::Rts));
         assert!(p.events(B).is_empty());
         assert!(p.qps[1].counters().dropped_invalid > 0);
@@ -383,11 +383,11 @@ fn an_invalid_unreliable_write_is_dropped() {
 
 #[test]
 fn a_read_on_an_unreliable_connection_fails() {
-    let mut p = pair(QpType::Uc, Mode::Local);
+    let mut p = pair(QpType::Uc, LinkMode::Local);
     let (src, dst) = (p.zeros(A, 8), p.zeros(B, 8));
     p.post(
         A,
-        Post::new(1, WqeOpcode::RdmaRead, &[src.sge()]).at(dst.addr, dst.key),
+        SendPost::new(1, WqeOpcode::RdmaRead, &[src.sge()]).at(dst.addr, dst.key),
     );
     p.settle();
     assert_eq!(p.statuses(A), [(1, LocQpOpErr)]);
@@ -396,11 +396,11 @@ fn a_read_on_an_unreliable_connection_fails() {
 #[test]
 fn unreliable_connections_deliver_whole_messages_over_a_bad_link() {
     for seed in 0..50 {
-        let mut p = Pair::new(Setup {
+        let mut p = QpPair::new(PairSetup {
             qp_type: QpType::Uc,
-            mode: Mode::Wire,
+            mode: LinkMode::Wire,
             seed,
-            ..Setup::default()
+            ..PairSetup::default()
         });
         (p.link.loss, p.link.duplication, p.link.jitter_ns) = (10, 10, 3_000);
         let mut buffers = vec![];
@@ -408,7 +408,10 @@ fn unreliable_connections_deliver_whole_messages_over_a_bad_link() {
             let (src, dst) = (p.buffer(A, &pattern(1500, i as u8)), p.zeros(B, 1500));
             buffers.push(dst);
             p.post_recv(B, i, &[dst.sge()]);
-            p.post(A, Post::send(i, &[src.sge()]).imm((i as u32).to_be_bytes()));
+            p.post(
+                A,
+                SendPost::send(i, &[src.sge()]).imm((i as u32).to_be_bytes()),
+            );
         }
         p.settle();
         assert_eq!(p.completions(A).len(), 30);
@@ -423,7 +426,7 @@ fn unreliable_connections_deliver_whole_messages_over_a_bad_link() {
             );
             before = Some(sent);
             assert_eq!(
-                p.world.bytes(buffers[c.wr_id as usize]),
+                p.adapter.bytes(buffers[c.wr_id as usize]),
                 pattern(1500, sent as u8)
             );
         }
@@ -433,25 +436,25 @@ fn unreliable_connections_deliver_whole_messages_over_a_bad_link() {
 
 #[test]
 fn the_message_after_sqe_is_sent_from_its_beginning() {
-    let mut p = pair(QpType::Uc, Mode::Wire);
+    let mut p = pair(QpType::Uc, LinkMode::Wire);
     let (src, dst) = (p.buffer(A, &pattern(1000, 1)), p.zeros(B, 1000));
     p.post_recv(B, 9, &[dst.sge()]);
-    p.post(A, Post::send(1, &[src.sge()]));
+    p.post(A, SendPost::send(1, &[src.sge()]));
     // The memory of the message becomes invalid after its first packet.
-    let (host, now) = (&mut p.world.host(A), p.now);
+    let (host, now) = (&mut p.adapter.host(A), p.now_ns);
     p.qps[0].poll(host, now, &mut Budget::new(1, 1 << 20));
-    p.world.region(src).valid = false;
+    p.adapter.region(src).valid = false;
     p.settle();
     assert_eq!(p.statuses(A), [(1, LocProtErr)]);
     assert_eq!(p.qps[0].snapshot().syndrome, Some(Syndrome::LkeyUnknown));
-    p.world.region(src).valid = true;
+    p.adapter.region(src).valid = true;
     p.modify(A, QpState::Rts).unwrap();
     assert_eq!(p.qps[0].snapshot().syndrome, None, "RTS clears the cause");
-    p.post(A, Post::send(2, &[src.sge()]));
+    p.post(A, SendPost::send(2, &[src.sge()]));
     p.settle();
     assert_eq!(p.statuses(A), [(2, Success)]);
     assert_eq!(p.statuses(B), [(9, Success)]);
-    assert_eq!(p.world.bytes(dst), pattern(1000, 1));
+    assert_eq!(p.adapter.bytes(dst), pattern(1000, 1));
     // Packets that were not sent had used no PSN, so there is no gap.
     assert_eq!(p.qps[1].counters().out_of_sequence, 0);
 }

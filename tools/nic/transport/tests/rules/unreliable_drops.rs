@@ -5,7 +5,7 @@
 use super::by_hand::*;
 use super::pattern;
 use std::rc::Rc;
-use verbena_lab_transport::{Buffer, Pair, Setup, Side::*};
+use verbena_lab_transport::{ArenaBuffer, PairSetup, PairSide::*, QpPair};
 use verbena_transport::host::{EventType, Syndrome, WcStatus::*};
 use verbena_transport::packet::{DatagramHeaders, Packet, PacketKind, Reth, SendTail, Transport};
 use verbena_transport::{QpState, QpType};
@@ -27,12 +27,12 @@ fn only(kind: PacketKind, n: u32, bytes: usize) -> Packet {
     uc(request(kind, n, &vec![4; bytes]))
 }
 
-fn expected(p: &Pair) -> u32 {
+fn expected(p: &QpPair) -> u32 {
     p.qps[0].snapshot().expected_psn
 }
 
 /// True if there is no answer and no event, and the queue pair is in RTS.
-fn is_calm(p: &mut Pair) -> bool {
+fn is_calm(p: &mut QpPair) -> bool {
     answers(p).is_empty() && p.events(A).is_empty() && p.state(A) == QpState::Rts
 }
 
@@ -44,7 +44,7 @@ fn unreliable_responders_never_answer() {
     for packet in [
         only(SEND, 0, 8),
         only(SEND, 1, 8),
-        only(write(Buffer { len: 8, ..far }), 2, 8),
+        only(write(ArenaBuffer { len: 8, ..far }), 2, 8),
         only(write(far), 3, 8),
         only(SEND, 900, 8),
         only(PacketKind::ReadRequest(reth(far)), 901, 0),
@@ -55,7 +55,7 @@ fn unreliable_responders_never_answer() {
     }
     assert!(is_calm(&mut p));
     assert_eq!(p.statuses(A), [(1, Success)]);
-    assert!(p.world.region(far).valid);
+    assert!(p.adapter.region(far).valid);
 }
 
 #[test]
@@ -65,8 +65,8 @@ fn a_late_packet_begins_a_new_sequence() {
     for n in [5, 3, 1000] {
         put(&mut p, only(write(word), n, 8));
         assert_eq!(expected(&p), psn(n + 1));
-        assert_eq!(p.world.bytes(word), [4; 8], "executed");
-        p.world.bytes_mut(word).fill(0);
+        assert_eq!(p.adapter.bytes(word), [4; 8], "executed");
+        p.adapter.bytes_mut(word).fill(0);
     }
     // A packet that is dropped begins a new sequence too.
     put(&mut p, only(write(word), 7, 9));
@@ -145,7 +145,7 @@ fn payloads_of_the_wrong_size_are_dropped() {
         let far = p.zeros(A, 1000);
         p.post_recv(A, 1, &[far.sge()]);
         let kind = |length| match is_write {
-            true => write(Buffer { len: length, ..far }),
+            true => write(ArenaBuffer { len: length, ..far }),
             false => SEND,
         };
         let on = if is_write { WRITE_ON } else { SEND };
@@ -154,7 +154,7 @@ fn payloads_of_the_wrong_size_are_dropped() {
         };
         put(&mut p, part(true, false, kind(300), 0, 255));
         put(&mut p, part(true, true, kind(257), 1, 257));
-        assert_eq!(p.world.bytes(far), [0; 1000]);
+        assert_eq!(p.adapter.bytes(far), [0; 1000]);
         for (n, bytes) in [(2, 0), (4, 257)] {
             put(&mut p, part(true, false, kind(256 + bytes), n, 256));
             put(&mut p, part(false, true, on, n + 1, bytes as usize));
@@ -172,7 +172,7 @@ fn a_write_over_the_longest_is_dropped() {
     for length in [(1 << 31) + 1, u32::MAX] {
         let mut p = uc_pair(false);
         let far = p.zeros(A, 1000);
-        p.world.region(far).addr = 0;
+        p.adapter.region(far).addr = 0;
         let kind = PacketKind::Write {
             reth: Some(Reth {
                 addr: 0,
@@ -183,7 +183,7 @@ fn a_write_over_the_longest_is_dropped() {
         };
         put(&mut p, first(kind, 0));
         put(&mut p, middle(WRITE_ON, 1));
-        assert_eq!(p.world.bytes(far), [0; 1000]);
+        assert_eq!(p.adapter.bytes(far), [0; 1000]);
         assert_eq!(p.qps[0].counters().dropped_invalid, 2);
         assert!(is_calm(&mut p));
     }
@@ -202,7 +202,7 @@ fn a_refused_write_with_immediate_takes_no_receive() {
             imm: Some([0; 4]),
         };
         put(&mut p, only(kind, 0, 8));
-        assert_eq!(p.world.end(A).taken, 0);
+        assert_eq!(p.adapter.queues(A).taken, 0);
         assert!(p.completions(A).is_empty());
         assert!(is_calm(&mut p));
     }
@@ -257,8 +257,8 @@ fn a_super_packet_too_long_is_copied_as_far_as_its_packets() {
         } else {
             packet.split(256).for_each(|packet| put(&mut p, packet));
         }
-        assert_eq!(p.world.bytes(far)[..512], pattern(1000, 3)[..512]);
-        assert_eq!(p.world.bytes(far)[512..], [0; 88]);
+        assert_eq!(p.adapter.bytes(far)[..512], pattern(1000, 3)[..512]);
+        assert_eq!(p.adapter.bytes(far)[512..], [0; 88]);
         assert_eq!(expected(&p), psn(4));
     }
 }
@@ -271,9 +271,9 @@ fn a_bad_receive_ends_an_unreliable_connection() {
         p.post_recv(A, 1, &[far.sge()]);
         p.post_recv(A, 2, &[far.sge()]);
         if malformed {
-            p.world.end(A).rq[0].malformed = Some(Syndrome::RecvWqeMalformed);
+            p.adapter.queues(A).rq[0].malformed = Some(Syndrome::RecvWqeMalformed);
         } else {
-            p.world.region(far).valid = false;
+            p.adapter.region(far).valid = false;
         }
         put(&mut p, only(SEND, 0, 8));
         assert!(answers(&mut p).is_empty());
@@ -287,17 +287,17 @@ fn a_bad_receive_ends_an_unreliable_connection() {
 #[test]
 fn an_unreadable_receive_queue_is_fatal_on_every_service() {
     for qp_type in [QpType::Rc, QpType::Uc, QpType::Ud] {
-        let mut p = responder(Setup {
+        let mut p = responder(PairSetup {
             qp_type,
-            ..Setup::default()
+            ..PairSetup::default()
         });
-        p.world.end(A).dead = Some(Syndrome::RingUnreadable);
+        p.adapter.queues(A).queue_error = Some(Syndrome::RingUnreadable);
         let packet = match qp_type {
             QpType::Ud => datagram(0x1234, &[1; 8]),
             QpType::Uc => only(SEND, 0, 8),
             _ => request(SEND, 0, &[1; 8]),
         };
-        let got = ask(&mut p, packet);
+        let got = exchange(&mut p, packet);
         if qp_type == QpType::Rc {
             assert!(is_nak(
                 &got,
@@ -326,10 +326,10 @@ fn datagram(qkey: u32, payload: &[u8]) -> Packet {
     }
 }
 
-fn ud(qp_type: QpType) -> Pair {
-    responder(Setup {
+fn ud(qp_type: QpType) -> QpPair {
+    responder(PairSetup {
         qp_type,
-        ..Setup::default()
+        ..PairSetup::default()
     })
 }
 
@@ -395,9 +395,9 @@ fn datagrams_are_taken_in_the_states_that_receive() {
         (&[Init, Rtr, Rts, Sqd], true),
         (&[Init, Rtr, Rts, Err], false),
     ] {
-        let mut p = Pair::in_reset(Setup {
+        let mut p = QpPair::in_reset(PairSetup {
             qp_type: QpType::Ud,
-            ..Setup::default()
+            ..PairSetup::default()
         });
         let far = p.zeros(A, 600);
         for to in path {

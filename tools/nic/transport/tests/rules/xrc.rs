@@ -2,10 +2,10 @@
 
 //! Extended reliable connections (annex A14): the differences from reliable connections.
 
-use super::by_hand::{self, ask, is_nak};
+use super::by_hand::{self, exchange, is_nak};
 use super::errors::{in_error, outcome};
 use super::{pattern, MODES};
-use verbena_lab_transport::{Mode, Pair, Post, Setup, Side::*};
+use verbena_lab_transport::{LinkMode, PairSetup, PairSide::*, QpPair, SendPost};
 use verbena_transport::host::{EventType, Syndrome, WcOpcode, WcStatus::*, WqeOpcode, XrcSrq};
 use verbena_transport::packet::{
     AethSyndrome, NakCode, Packet, PacketKind, Reth, SendTail, Transport,
@@ -20,31 +20,31 @@ const SRQ: XrcSrq = XrcSrq {
     pd: 777,
 };
 
-fn setup(qp_type: QpType, mode: Mode) -> Setup {
-    Setup {
+fn setup(qp_type: QpType, mode: LinkMode) -> PairSetup {
+    PairSetup {
         qp_type,
         mode,
-        ..Setup::default()
+        ..PairSetup::default()
     }
 }
 
-fn furnish(mut p: Pair) -> Pair {
-    p.world.xrc.insert(SRQ.srqn, Ok(SRQ));
+fn furnish(mut p: QpPair) -> QpPair {
+    p.adapter.xrc.insert(SRQ.srqn, Ok(SRQ));
     p
 }
 
 /// Returns a pair in which A is the initiator and B the target.
-fn pair(mode: Mode) -> Pair {
-    furnish(Pair::new(setup(QpType::XrcIni, mode)))
+fn pair(mode: LinkMode) -> QpPair {
+    furnish(QpPair::new(setup(QpType::XrcIni, mode)))
 }
 
 /// Returns a pair in which A is the target. The test makes its requests.
-fn target() -> Pair {
-    furnish(by_hand::responder(setup(QpType::XrcTgt, Mode::Split)))
+fn target() -> QpPair {
+    furnish(by_hand::responder(setup(QpType::XrcTgt, LinkMode::Split)))
 }
 
 /// Returns a work request for an SRQ of the peer.
-fn to(srqn: u32, mut post: Post) -> Post {
+fn to(srqn: u32, mut post: SendPost) -> SendPost {
     post.wqe.srqn = srqn;
     post
 }
@@ -66,22 +66,25 @@ fn every_operation_uses_the_srq_that_its_request_names() {
             life: 60,
             pd: 888,
         };
-        p.world.xrc.insert(6, Ok(other));
+        p.adapter.xrc.insert(6, Ok(other));
         let src = p.buffer(A, &pattern(1000, 1));
-        p.world.ends[1].pd = SRQ.pd;
+        p.adapter.queues[1].pd = SRQ.pd;
         let (dst, there) = (p.zeros(B, 1000), p.zeros(B, 1000));
-        p.world.ends[1].pd = other.pd;
+        p.adapter.queues[1].pd = other.pd;
         let theirs = p.buffer(B, &pattern(1000, 7));
         let (back, old) = (p.zeros(A, 1000), p.zeros(A, 8));
         for wr_id in 11..14 {
             p.post_recv(B, wr_id, &[dst.sge()]);
         }
-        p.post(A, to(5, Post::send(1, &[src.sge()])));
-        p.post(A, to(5, Post::write(2, &[src.sge()], there).imm([7; 4])));
-        p.post(A, to(6, Post::read(3, &[back.sge()], theirs)));
-        let add = Post::new(4, WqeOpcode::FetchAdd, &[old.sge()]);
+        p.post(A, to(5, SendPost::send(1, &[src.sge()])));
+        p.post(
+            A,
+            to(5, SendPost::write(2, &[src.sge()], there).imm([7; 4])),
+        );
+        p.post(A, to(6, SendPost::read(3, &[back.sge()], theirs)));
+        let add = SendPost::new(4, WqeOpcode::FetchAdd, &[old.sge()]);
         p.post(A, to(6, add.at(theirs.addr, theirs.key)));
-        p.post(A, to(6, Post::send(5, &[])));
+        p.post(A, to(6, SendPost::send(5, &[])));
         p.settle();
         let all = [1, 2, 3, 4, 5].map(|wr_id| (wr_id, Success));
         assert_eq!(p.statuses(A), all, "{mode:?}");
@@ -92,10 +95,10 @@ fn every_operation_uses_the_srq_that_its_request_names() {
             .collect();
         assert_eq!(told, [(11, 5, 50), (12, 5, 50), (13, 6, 60)], "{mode:?}");
         assert_eq!(received[1].opcode, WcOpcode::RecvRdmaWithImm);
-        assert_eq!(p.world.bytes(dst), pattern(1000, 1));
-        assert_eq!(p.world.bytes(there), pattern(1000, 1));
-        assert_eq!(p.world.bytes(back)[..], pattern(1000, 7));
-        assert_eq!(p.world.bytes(old), &pattern(1000, 7)[..8]);
+        assert_eq!(p.adapter.bytes(dst), pattern(1000, 1));
+        assert_eq!(p.adapter.bytes(there), pattern(1000, 1));
+        assert_eq!(p.adapter.bytes(back)[..], pattern(1000, 7));
+        assert_eq!(p.adapter.bytes(old), &pattern(1000, 7)[..8]);
     }
 }
 
@@ -111,7 +114,7 @@ fn memory_of_another_domain_than_the_srqs_is_not_accessed() {
             let src = p.zeros(A, 8);
             // The target's own protection domain grants no access.
             let there = p.zeros(B, 8);
-            let post = Post::new(1, opcode, &[src.sge()]).at(there.addr, there.key);
+            let post = SendPost::new(1, opcode, &[src.sge()]).at(there.addr, there.key);
             p.post(A, to(5, post));
             let [sends, receives] = outcome(&mut p);
             assert_eq!(sends, [(1, RemAccessErr)], "{mode:?} {opcode:?}");
@@ -130,14 +133,14 @@ fn an_srq_that_does_not_exist_or_has_another_domain_is_an_invalid_request() {
     for mode in MODES {
         for (srqn, cause) in [(8, Syndrome::XrcSrq), (9, Syndrome::XrcDomain)] {
             let mut p = pair(mode);
-            p.world.xrc.insert(9, Err(Syndrome::XrcDomain));
+            p.adapter.xrc.insert(9, Err(Syndrome::XrcDomain));
             let (src, dst) = (p.buffer(A, &pattern(8, 1)), p.zeros(B, 8));
             p.post_recv(B, 11, &[dst.sge()]);
-            p.post(A, to(srqn, Post::send(1, &[src.sge()])));
+            p.post(A, to(srqn, SendPost::send(1, &[src.sge()])));
             let [sends, receives] = outcome(&mut p);
             assert_eq!(sends, [(1, RemInvReqErr)], "{mode:?}");
             assert!(receives.is_empty(), "receives stay in the SRQ");
-            let events = std::mem::take(&mut p.world.ends[1].events);
+            let events = std::mem::take(&mut p.adapter.queues[1].events);
             let expected = [
                 (EventType::QpReqErr, Some(cause)),
                 (EventType::QpLastWqeReached, None),
@@ -153,10 +156,10 @@ fn an_srq_without_a_receive_is_answered_by_rnr_naks() {
     for mode in MODES {
         let mut p = pair(mode);
         let src = p.buffer(A, &pattern(8, 1));
-        p.post(A, to(5, Post::send(1, &[src.sge()])));
+        p.post(A, to(5, SendPost::send(1, &[src.sge()])));
         p.run_until(1_000_000);
         assert!(p.qps[1].counters().rnr_naks_sent > 0);
-        p.world.ends[1].pd = SRQ.pd;
+        p.adapter.queues[1].pd = SRQ.pd;
         let dst = p.zeros(B, 8);
         p.post_recv(B, 11, &[dst.sge()]);
         p.settle();
@@ -174,22 +177,22 @@ fn a_message_stays_with_its_first_srq() {
             life: 60,
             pd: 777,
         };
-        p.world.xrc.insert(6, Ok(other));
-        p.world.ends[0].pd = SRQ.pd;
+        p.adapter.xrc.insert(6, Ok(other));
+        p.adapter.queues[0].pd = SRQ.pd;
         let dst = p.zeros(A, 600);
         p.post_recv(A, 11, &[dst.sge()]);
         let send = PacketKind::Send(SendTail::None);
         let first = request(5, send, 0, &pattern(256, 1));
         assert!(by_hand::is_ack(
-            &ask(&mut p, by_hand::part(true, false, first)),
+            &exchange(&mut p, by_hand::part(true, false, first)),
             0
         ));
         if let Some(life) = again {
             // The SRQ was destroyed, and another SRQ has its number.
-            p.world.xrc.insert(5, Ok(XrcSrq { life, ..SRQ }));
+            p.adapter.xrc.insert(5, Ok(XrcSrq { life, ..SRQ }));
         }
         let last = request(srqn, send, 1, &pattern(8, 1));
-        let answers = ask(&mut p, by_hand::part(false, true, last));
+        let answers = exchange(&mut p, by_hand::part(false, true, last));
         assert!(is_nak(&answers, 1, NakCode::InvalidRequest));
         // The completion of the receive has the SRQ that it came from.
         let done = p.completions(A);
@@ -217,22 +220,22 @@ fn a_repeated_read_uses_its_first_protection_domain() {
         life: 60,
         pd: 888,
     };
-    p.world.xrc.insert(6, Ok(other));
-    p.world.ends[0].pd = SRQ.pd;
+    p.adapter.xrc.insert(6, Ok(other));
+    p.adapter.queues[0].pd = SRQ.pd;
     let there = p.buffer(A, &pattern(300, 3));
     let read = PacketKind::ReadRequest(Reth {
         addr: there.addr,
         rkey: there.key,
         length: 300,
     });
-    assert_eq!(ask(&mut p, request(5, read, 0, &[])).len(), 2);
-    p.world.ends[0].pd = other.pd;
+    assert_eq!(exchange(&mut p, request(5, read, 0, &[])).len(), 2);
+    p.adapter.queues[0].pd = other.pd;
     let dst = p.zeros(A, 8);
     p.post_recv(A, 11, &[dst.sge()]);
     let send = request(6, PacketKind::Send(SendTail::None), 2, &[1; 8]);
-    ask(&mut p, send);
+    exchange(&mut p, send);
     assert_eq!(p.statuses(A), [(11, Success)]);
-    let again = ask(&mut p, request(6, read, 0, &[]));
+    let again = exchange(&mut p, request(6, read, 0, &[]));
     assert_eq!(again.len(), 2);
     assert!(again
         .iter()
@@ -243,7 +246,7 @@ fn a_repeated_read_uses_its_first_protection_domain() {
 
 #[test]
 fn an_initiator_drops_requests_and_a_target_drops_responses() {
-    let mut p = pair(Mode::Split);
+    let mut p = pair(LinkMode::Split);
     let dst = p.zeros(A, 8);
     p.post_recv(A, 1, &[dst.sge()]);
     let ini = Packet {
@@ -275,7 +278,7 @@ fn an_initiator_drops_requests_and_a_target_drops_responses() {
 #[test]
 fn an_unknown_operation_is_refused() {
     let mut p = target();
-    let answers = ask(&mut p, request(5, PacketKind::Unknown(0x1f), 0, &[]));
+    let answers = exchange(&mut p, request(5, PacketKind::Unknown(0x1f), 0, &[]));
     assert!(is_nak(&answers, 0, NakCode::InvalidRequest));
     assert_eq!(p.state(A), QpState::Err);
 }

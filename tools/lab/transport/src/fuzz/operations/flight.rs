@@ -2,8 +2,8 @@
 
 //! Packets on their way: they are delivered, lost, doubled and changed.
 
-use super::{path, Lab, Mode};
-use crate::fuzz::Input;
+use super::{path, FlightMode, FuzzRun};
+use crate::fuzz::FuzzInput;
 use verbena_transport::host::{CopyFault, CopyTarget, Syndrome};
 use verbena_transport::packet::Packet;
 use verbena_transport::wire::frame;
@@ -12,15 +12,15 @@ use verbena_transport::{psn, Host, QpType};
 /// Highest number of packets on their way; beyond it the oldest are lost.
 pub(super) const MAX_FLIGHT: usize = 256;
 
-impl Lab {
+impl FuzzRun {
     /// Removes a packet that is on its way.
-    pub(super) fn take(&mut self, input: &mut Input<'_>) -> Option<(usize, Packet)> {
+    pub(super) fn take(&mut self, input: &mut FuzzInput<'_>) -> Option<(usize, Packet)> {
         let at = usize::from(input.u8());
         (!self.flight.is_empty()).then(|| self.flight.remove(at % self.flight.len()))
     }
 
     /// Adds a copy of a packet that is on its way.
-    pub(super) fn duplicate(&mut self, input: &mut Input<'_>) {
+    pub(super) fn duplicate(&mut self, input: &mut FuzzInput<'_>) {
         let at = usize::from(input.u8());
         if !self.flight.is_empty() && self.flight.len() < MAX_FLIGHT {
             let copy = self.flight[at % self.flight.len()].clone();
@@ -39,30 +39,30 @@ impl Lab {
 
     /// Hands a packet to a queue pair.
     pub(super) fn give(&mut self, to: usize, packet: Packet) {
-        self.qps[to].handle_packet(&mut self.world.host(to), self.now, packet);
+        self.qps[to].handle_packet(&mut self.adapter.host(to), self.now, packet);
         self.carry(to);
     }
 
     /// Sends the packets of a queue pair on their way.
     pub(super) fn carry(&mut self, node: usize) {
-        if self.world.nodes[node].out.is_empty() {
+        if self.adapter.nodes[node].out.is_empty() {
             return;
         }
-        let mut out = std::mem::take(&mut self.world.nodes[node].out);
+        let mut out = std::mem::take(&mut self.adapter.nodes[node].out);
         let mtu = self.qps[node].attr().path_mtu;
         for packet in out.drain(..) {
             match self.mode {
-                Mode::Local => self.launch(node, packet),
-                Mode::Split => packet
+                FlightMode::Local => self.launch(node, packet),
+                FlightMode::Split => packet
                     .split(mtu)
                     .for_each(|packet| self.launch(node, packet)),
-                Mode::Wire => packet
+                FlightMode::Wire => packet
                     .split(mtu)
                     .for_each(|packet| self.transmit(node, &packet)),
             }
         }
-        if self.world.nodes[node].out.is_empty() {
-            self.world.nodes[node].out = out;
+        if self.adapter.nodes[node].out.is_empty() {
+            self.adapter.nodes[node].out = out;
         }
     }
 
@@ -80,7 +80,7 @@ impl Lab {
             return;
         }
         let mut bytes = Vec::with_capacity(packet.payload.len() as usize + 96);
-        let mut host = self.world.host(node);
+        let mut host = self.adapter.host(node);
         let emitted = frame::emit(&path(node), packet, &mut bytes, |place| match place {
             [] => Ok(()),
             _ => host.copy(CopyTarget::Buffer(place), packet.payload.source()),
@@ -92,7 +92,7 @@ impl Lab {
             }
             Err(CopyFault::Source(cause) | CopyFault::Target(cause)) => {
                 self.qps[node].handle_source_fault(
-                    &mut self.world.host(node),
+                    &mut self.adapter.host(node),
                     self.now,
                     packet,
                     cause,
@@ -102,7 +102,7 @@ impl Lab {
     }
 
     /// Changes a packet that is on its way, as a peer in the same engine or a link may do.
-    pub(super) fn tamper(&mut self, input: &mut Input<'_>) {
+    pub(super) fn tamper(&mut self, input: &mut FuzzInput<'_>) {
         let (what, value) = (input.u8(), input.u8());
         if self.flight.is_empty() {
             return;
@@ -125,7 +125,7 @@ impl Lab {
     }
 
     /// Informs the sender of a packet that is on its way that its payload could not be read.
-    pub(super) fn source_fault(&mut self, input: &mut Input<'_>) {
+    pub(super) fn source_fault(&mut self, input: &mut FuzzInput<'_>) {
         if let Some((to, mut packet)) = self.take(input) {
             let from = to ^ 1;
             // Only a packet that a queue pair of this kind may have sent is used.
@@ -142,7 +142,7 @@ impl Lab {
             }
             let cause = Syndrome::LkeyUnreachable;
             self.qps[from].handle_source_fault(
-                &mut self.world.host(from),
+                &mut self.adapter.host(from),
                 self.now,
                 &packet,
                 cause,

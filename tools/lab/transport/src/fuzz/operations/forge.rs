@@ -3,8 +3,8 @@
 //! A stranger's packets, of any opcode and with any fields.
 
 use super::posts::{length, remote};
-use super::{path, Lab, QKEY};
-use crate::fuzz::Input;
+use super::{path, FuzzRun, QKEY};
+use crate::fuzz::FuzzInput;
 use std::rc::Rc;
 use verbena_transport::host::AtomicOp;
 use verbena_transport::packet::{
@@ -15,9 +15,9 @@ use verbena_transport::wire::opcode::{self, op, ExtensionHeader};
 use verbena_transport::wire::{atomic_ack_eth, atomic_eth, deth, extensions, ieth, imm_dt, xrceth};
 use verbena_transport::{psn, QpType};
 
-impl Lab {
+impl FuzzRun {
     /// Makes a packet of any opcode with any fields, as a stranger may send it.
-    pub(super) fn forge(&mut self, node: usize, input: &mut Input<'_>) {
+    pub(super) fn forge(&mut self, node: usize, input: &mut FuzzInput<'_>) {
         let (code, flags) = (input.u8(), input.u8());
         let mtu = self.qps[node].attr().path_mtu;
         // Most packets are of the service that the queue pair has.
@@ -139,7 +139,7 @@ impl Lab {
     }
 }
 
-fn aeth(input: &mut Input<'_>) -> Aeth {
+fn aeth(input: &mut FuzzInput<'_>) -> Aeth {
     let (byte, msn) = (input.u8(), u32::from(input.u8()));
     let value = byte & 0x1f;
     let syndrome = match byte >> 5 {

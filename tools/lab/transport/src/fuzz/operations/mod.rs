@@ -4,7 +4,7 @@
 //!
 //! The first bytes choose the setup. After that, each operation is a byte followed by its operands.
 //! At the end all queue pairs go to ERR, and every posted work request must have completed once.
-//! [`NodeHost`](super::node::NodeHost) asserts the other rules, and [`Lab::settle`] that a queue
+//! [`FuzzHost`](super::adapter::FuzzHost) asserts the other rules, and [`FuzzRun::settle`] that a queue
 //! pair comes to rest and has no deadline in the past.
 //!
 //! | file | operations |
@@ -14,8 +14,8 @@
 //! | `forge.rs` | a stranger sends a packet |
 //! | `owner.rs` | states and regions change, queue pairs are destroyed |
 
-use super::node::{pd, World};
-use super::Input;
+use super::adapter::{pd, FuzzAdapter};
+use super::FuzzInput;
 use std::rc::Rc;
 use verbena_abi::ctx::access;
 use verbena_transport::host::Syndrome;
@@ -33,12 +33,12 @@ use flight::MAX_FLIGHT;
 /// Number of polls after which a queue pair that has more to do is considered to hang.
 const MAX_POLLS: u32 = 20_000;
 /// Time in ns beyond which the clock is not moved.
-const MAX_TIME: u64 = 1 << 62;
+const MAX_TIME_NS: u64 = 1 << 62;
 const QKEY: u32 = 0x1234;
 
 /// The form in which packets travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mode {
+enum FlightMode {
     /// Super-packets by reference.
     Local,
     /// Single packets by reference.
@@ -48,12 +48,12 @@ enum Mode {
 }
 
 /// The queue pairs, their surroundings and the packets between them.
-struct Lab {
+struct FuzzRun {
     qps: Vec<Qp>,
-    world: World,
+    adapter: FuzzAdapter,
     /// Packets on their way, with their destinations.
     flight: Vec<(usize, Packet)>,
-    mode: Mode,
+    mode: FlightMode,
     attr: Attr,
     psns: [u32; 2],
     now: u64,
@@ -64,8 +64,8 @@ struct Lab {
 
 /// Runs a sequence of operations.
 pub fn operations(bytes: &[u8]) {
-    let mut input = Input::new(bytes);
-    let mut lab = Lab::new(&mut input);
+    let mut input = FuzzInput::new(bytes);
+    let mut lab = FuzzRun::new(&mut input);
     while !input.is_empty() {
         lab.operation(&mut input);
     }
@@ -81,8 +81,8 @@ fn path(from: usize) -> Path {
     }
 }
 
-impl Lab {
-    fn new(input: &mut Input<'_>) -> Self {
+impl FuzzRun {
+    fn new(input: &mut FuzzInput<'_>) -> Self {
         let (kind, shape) = (input.u8(), input.u8());
         let qp_type = match kind % 8 {
             0..=2 => QpType::Rc,
@@ -92,9 +92,9 @@ impl Lab {
             _ => QpType::Gsi,
         };
         let mode = match kind >> 3 & 3 {
-            0 | 1 => Mode::Local,
-            2 => Mode::Split,
-            _ => Mode::Wire,
+            0 | 1 => FlightMode::Local,
+            2 => FlightMode::Split,
+            _ => FlightMode::Wire,
         };
         let is_xrc = qp_type == QpType::XrcIni;
         let has_srq = kind & 0x20 != 0 || is_xrc;
@@ -114,7 +114,7 @@ impl Lab {
             retry_cnt: [7, 1][usize::from(limits >> 6 & 1)],
             rnr_retry: [7, 1][usize::from(limits >> 7)],
             sqd_notify: shape & 4 != 0,
-            local_peer: mode == Mode::Local,
+            local_peer: mode == FlightMode::Local,
             ..Attr::default()
         };
         let psns = match shape >> 3 & 3 {
@@ -142,7 +142,7 @@ impl Lab {
         };
         let mut lab = Self {
             qps: (0..count).map(|node| Qp::new(config(node))).collect(),
-            world: World::new(count, has_srq, kind & 0x10 != 0),
+            adapter: FuzzAdapter::new(count, has_srq, kind & 0x10 != 0),
             flight: Vec::with_capacity(32),
             mode,
             attr,
@@ -167,15 +167,15 @@ impl Lab {
     fn modify(&mut self, node: usize, to: QpState, attr: &Attr) -> Result<(), Syndrome> {
         // The driver empties the rings of a queue pair in RESET, and the queue pair reports nothing
         // in that state.
-        let was = self.world.nodes[node].idle;
+        let was = self.adapter.nodes[node].idle;
         if to == QpState::Init {
-            self.world.nodes[node].idle = false;
+            self.adapter.nodes[node].idle = false;
         }
-        let result = self.qps[node].handle_modify(&mut self.world.host(node), self.now, to, attr);
+        let result = self.qps[node].handle_modify(&mut self.adapter.host(node), self.now, to, attr);
         match result {
-            Ok(()) if to == QpState::Reset => self.world.nodes[node].clear(),
+            Ok(()) if to == QpState::Reset => self.adapter.nodes[node].clear(),
             Ok(()) => {}
-            Err(_) => self.world.nodes[node].idle = was,
+            Err(_) => self.adapter.nodes[node].idle = was,
         }
         self.carry(node);
         result
@@ -189,13 +189,13 @@ impl Lab {
         }
     }
 
-    fn operation(&mut self, input: &mut Input<'_>) {
+    fn operation(&mut self, input: &mut FuzzInput<'_>) {
         let code = input.u8();
         let node = usize::from(code >> 6) % self.qps.len();
         match code & 0x3f {
             0..=15 => self.post_send(node, code & 8 != 0, input),
             16..=21 => self.post_recv(node, input),
-            22 => self.tell(node),
+            22 => self.notify_posts(node),
             23..=26 => self.deliver(0),
             27 | 28 => self.deliver(usize::from(input.u8())),
             29 | 30 => drop(self.take(input)),
@@ -210,7 +210,7 @@ impl Lab {
                 self.now = self
                     .now
                     .saturating_add(1 << (input.u8() & 0x3f))
-                    .min(MAX_TIME)
+                    .min(MAX_TIME_NS)
             }
             44..=49 => self.forge(node, input),
             50 | 51 => self.change_state(node, input),
@@ -222,7 +222,7 @@ impl Lab {
             60 => self.replace(node),
             61 => self.kill_ring(node, input),
             62 => {
-                self.tell_receives(node);
+                self.notify_receives_posted(node);
                 self.qps[node].prefetch();
                 self.qps[node].prefetch_work();
                 self.qps[node].prefetch_buffers();
@@ -232,7 +232,7 @@ impl Lab {
     }
 
     fn poll(&mut self, node: usize, budget: &mut Budget) -> bool {
-        let more = self.qps[node].poll(&mut self.world.host(node), self.now, budget);
+        let more = self.qps[node].poll(&mut self.adapter.host(node), self.now, budget);
         self.carry(node);
         more
     }
@@ -272,7 +272,7 @@ impl Lab {
 
     fn wait_for_deadline(&mut self) {
         if let Some(next) = self.qps.iter().filter_map(Qp::next_deadline).min() {
-            self.now = self.now.max(next.min(MAX_TIME));
+            self.now = self.now.max(next.min(MAX_TIME_NS));
         }
     }
 
@@ -283,14 +283,14 @@ impl Lab {
             if self.qps[node].state() == QpState::Reset {
                 continue;
             }
-            if !self.world.nodes[node].recvs.dead {
-                self.tell(node);
+            if !self.adapter.nodes[node].recvs.dead {
+                self.notify_posts(node);
             }
             let attr = *self.qps[node].attr();
             let result = self.modify(node, QpState::Err, &attr);
             assert_eq!(result, Ok(()), "to ERR from {:?}", self.qps[node].state());
             self.settle(node);
-            let ring = &self.world.nodes[node];
+            let ring = &self.adapter.nodes[node];
             let silent = ring.sends[ring.done..ring.producer].iter();
             assert!(
                 silent.clone().all(|send| !send.wqe.signaled),

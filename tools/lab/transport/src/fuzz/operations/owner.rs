@@ -3,9 +3,9 @@
 //! The operations of the owner of queue pairs: it changes states, attributes and regions, destroys
 //! queue pairs and begins anew.
 
-use super::Lab;
-use crate::fuzz::node::REGIONS;
-use crate::fuzz::Input;
+use super::FuzzRun;
+use crate::fuzz::adapter::REGIONS;
+use crate::fuzz::FuzzInput;
 use verbena_abi::ctx::access;
 use verbena_transport::host::{EventType, Syndrome};
 use verbena_transport::{Qp, QpState};
@@ -21,9 +21,9 @@ const STATES: [QpState; 8] = [
     QpState::Err,
 ];
 
-impl Lab {
+impl FuzzRun {
     /// Moves a queue pair to any state, with any attributes.
-    pub(super) fn change_state(&mut self, node: usize, input: &mut Input<'_>) {
+    pub(super) fn change_state(&mut self, node: usize, input: &mut FuzzInput<'_>) {
         let (to, fields) = (input.pick(&STATES), input.u8());
         let mut attr = *self.qps[node].attr();
         if self.qps[node].state() == QpState::Reset || self.qps[node].state() == QpState::Init {
@@ -60,10 +60,10 @@ impl Lab {
     }
 
     /// Reports a failure outside of the queue pair.
-    pub(super) fn fail(&mut self, node: usize, input: &mut Input<'_>) {
+    pub(super) fn fail(&mut self, node: usize, input: &mut FuzzInput<'_>) {
         let event = (input.u8() & 1 != 0).then_some(EventType::QpFatal);
         self.qps[node].handle_failure(
-            &mut self.world.host(node),
+            &mut self.adapter.host(node),
             self.now,
             event,
             Syndrome::CqDied,
@@ -72,15 +72,15 @@ impl Lab {
     }
 
     /// Takes away the key or the rights of a region, or restores them.
-    pub(super) fn change_region(&mut self, input: &mut Input<'_>) {
+    pub(super) fn change_region(&mut self, input: &mut FuzzInput<'_>) {
         let what = input.u8();
         let index = usize::from(what & 7) % REGIONS;
-        let region = &mut self.world.arena.regions.0[index];
+        let region = &mut self.adapter.arena.regions.0[index];
         match what >> 3 & 7 {
             0..=2 => region.valid = false,
             3 => region.access = u32::from(input.u8()) & access::ALL,
             4 => region.pd ^= 1,
-            _ => self.world.grant(index),
+            _ => self.adapter.grant(index),
         }
     }
 
@@ -95,15 +95,15 @@ impl Lab {
     /// Destroys a queue pair and puts another in its place.
     pub(super) fn replace(&mut self, node: usize) {
         self.qps[node] = Qp::new(self.qps[node].config().clone());
-        self.world.nodes[node].clear();
+        self.adapter.nodes[node].clear();
         self.connect(node);
     }
 
     /// Makes the receive rings unreadable.
-    pub(super) fn kill_ring(&mut self, node: usize, input: &mut Input<'_>) {
+    pub(super) fn kill_ring(&mut self, node: usize, input: &mut FuzzInput<'_>) {
         if input.u8() & 7 == 0 {
-            self.world.srq.dead = true;
-            self.world.nodes[node].recvs.dead = true;
+            self.adapter.srq.dead = true;
+            self.adapter.nodes[node].recvs.dead = true;
         }
     }
 }

@@ -2,10 +2,10 @@
 
 //! Posts of work requests and receives of any kind, most of them such that they can succeed.
 
-use super::{path, Lab, QKEY};
-use crate::arena::Region;
-use crate::fuzz::node::{Recv, Send, World, REGIONS};
-use crate::fuzz::Input;
+use super::{path, FuzzRun, QKEY};
+use crate::arena::ArenaRegion;
+use crate::fuzz::adapter::{FuzzAdapter, FuzzRecv, FuzzSend, REGIONS};
+use crate::fuzz::FuzzInput;
 use verbena_transport::host::{
     DatagramDest, DecodedSendWqe, Sge, Syndrome, WcStatus, WqeError, WqeOpcode,
 };
@@ -30,7 +30,7 @@ const OPCODES: [WqeOpcode; 12] = [
 ];
 
 /// Returns lengths near critical values: single bytes, MTUs, a whole region.
-pub(super) fn length(input: &mut Input<'_>) -> u32 {
+pub(super) fn length(input: &mut FuzzInput<'_>) -> u32 {
     match input.u8() {
         small @ 0..=63 => u32::from(small),
         mtu @ 64..=191 => (u32::from((mtu - 64) / 8) * 128 + u32::from(mtu % 8)).saturating_sub(3),
@@ -41,7 +41,7 @@ pub(super) fn length(input: &mut Input<'_>) -> u32 {
 }
 
 /// Returns an address and a key at the other end, which are mostly valid.
-pub(super) fn remote(input: &mut Input<'_>, peer: usize) -> (u64, u32) {
+pub(super) fn remote(input: &mut FuzzInput<'_>, peer: usize) -> (u64, u32) {
     let kind = input.u8();
     let index = match kind & 0x1f {
         0 => usize::from(kind >> 5),
@@ -56,12 +56,12 @@ pub(super) fn remote(input: &mut Input<'_>, peer: usize) -> (u64, u32) {
     let key = if kind & 0x1f == 11 {
         input.u32()
     } else {
-        Region::key(index)
+        ArenaRegion::key(index)
     };
-    (Region::addr(index).wrapping_add(offset), key)
+    (ArenaRegion::addr(index).wrapping_add(offset), key)
 }
 
-fn sges(input: &mut Input<'_>, own: usize, count: u8) -> Vec<Sge> {
+fn sges(input: &mut FuzzInput<'_>, own: usize, count: u8) -> Vec<Sge> {
     (0..count % 4)
         .map(|_| {
             let (kind, offset) = (input.u8(), u64::from(input.u8()) * 8);
@@ -71,17 +71,21 @@ fn sges(input: &mut Input<'_>, own: usize, count: u8) -> Vec<Sge> {
                 _ => own * (REGIONS / 2) + usize::from(kind >> 5) % (REGIONS / 2),
             };
             Sge {
-                addr: Region::addr(index).wrapping_add(if kind & 0x1e == 2 { offset } else { 0 }),
+                addr: ArenaRegion::addr(index).wrapping_add(if kind & 0x1e == 2 {
+                    offset
+                } else {
+                    0
+                }),
                 length: length(input),
-                lkey: Region::key(index),
+                lkey: ArenaRegion::key(index),
             }
         })
         .collect()
 }
 
-impl Lab {
+impl FuzzRun {
     /// Posts a work request, and rings the doorbell if `tell` is set.
-    pub(super) fn post_send(&mut self, node: usize, tell: bool, input: &mut Input<'_>) {
+    pub(super) fn post_send(&mut self, node: usize, tell: bool, input: &mut FuzzInput<'_>) {
         let (opcode, flags) = (input.u8(), input.u8());
         let opcode = OPCODES[usize::from(opcode) % OPCODES.len()];
         let has = |bit: u8| flags & bit != 0;
@@ -126,7 +130,7 @@ impl Lab {
             3 if has(16) => 250,
             queue => u32::from(queue & 1),
         };
-        let mut send = Send {
+        let mut send = FuzzSend {
             wqe,
             sges: Vec::new(),
             inline: Vec::new(),
@@ -141,7 +145,7 @@ impl Lab {
             send.inline = vec![3; usize::from(input.u8()) * 2];
         } else if matches!(opcode, WqeOpcode::CompareSwap | WqeOpcode::FetchAdd) && !has(0x20) {
             let index = (node & 1) * (REGIONS / 2);
-            let (addr, lkey) = (Region::addr(index), Region::key(index));
+            let (addr, lkey) = (ArenaRegion::addr(index), ArenaRegion::key(index));
             send.sges.push(Sge {
                 addr,
                 length: 8,
@@ -154,26 +158,26 @@ impl Lab {
             send.malformed = Some(WqeError::new(WcStatus::LocQpOpErr, Syndrome::WqeFlags));
         }
         let has_sends = self.qps[node].config().qp_type != QpType::XrcTgt;
-        let ring = &mut self.world.nodes[node];
+        let ring = &mut self.adapter.nodes[node];
         if !has_sends || ring.idle || ring.sends.len() >= MAX_POSTS {
             return;
         }
         ring.sends.push(send);
         self.wr_id += 1;
         if tell {
-            self.tell(node);
+            self.notify_posts(node);
         }
     }
 
     /// Posts a receive.
-    pub(super) fn post_recv(&mut self, at: usize, input: &mut Input<'_>) {
+    pub(super) fn post_recv(&mut self, at: usize, input: &mut FuzzInput<'_>) {
         let flags = input.u8();
-        let recv = Recv {
+        let recv = FuzzRecv {
             wr_id: self.wr_id,
             sges: sges(input, at & 1, flags),
             malformed: (flags >> 3 == 0x1f).then_some(Syndrome::RecvWqeMalformed),
         };
-        let World { nodes, srq, .. } = &mut self.world;
+        let FuzzAdapter { nodes, srq, .. } = &mut self.adapter;
         let node = &mut nodes[at];
         let ring = if node.has_srq { srq } else { &mut node.recvs };
         if node.idle || ring.posts.len() >= MAX_POSTS {
@@ -182,20 +186,20 @@ impl Lab {
         ring.posts.push(recv);
         self.wr_id += 1;
         if flags & 4 == 0 {
-            self.tell_receives(at);
+            self.notify_receives_posted(at);
         }
     }
 
     /// Rings the doorbell.
-    pub(super) fn tell(&mut self, node: usize) {
-        let ring = &mut self.world.nodes[node];
+    pub(super) fn notify_posts(&mut self, node: usize) {
+        let ring = &mut self.adapter.nodes[node];
         ring.producer = ring.sends.len();
         self.qps[node].handle_posts(self.now, ring.producer as u32);
     }
 
     /// Informs a queue pair that receives were posted.
-    pub(super) fn tell_receives(&mut self, node: usize) {
-        self.qps[node].handle_receives_posted(&mut self.world.host(node), self.now);
+    pub(super) fn notify_receives_posted(&mut self, node: usize) {
+        self.qps[node].handle_receives_posted(&mut self.adapter.host(node), self.now);
         self.carry(node);
     }
 

@@ -112,7 +112,7 @@ impl CongestionWindow {
     }
 
     /// Returns the end of the pause for which a packet was held back.
-    pub(super) fn resumes_at(&self) -> Option<u64> {
+    pub(super) fn resumes_at_ns(&self) -> Option<u64> {
         self.is_paced.then_some(self.next_send_ns)
     }
 

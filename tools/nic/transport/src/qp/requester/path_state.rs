@@ -59,7 +59,7 @@ pub(super) struct PathState {
     /// PSN whose round trip is measured, and the time when it was sent. Only one is measured at a
     /// time.
     rtt_sample: Option<(u32, u64)>,
-    /// True if an earlier packet was retransmitted, so that the answer to `timed` is late.
+    /// True if an earlier packet was retransmitted, so that the answer to `rtt_sample` is late.
     is_sample_delayed: bool,
     /// Upper bound of the round trip in nanoseconds, until one is measured.
     rtt_bound_ns: Option<u64>,
@@ -314,8 +314,8 @@ impl PathState {
     }
 
     /// Returns the end of a pause that held packets back since [`resume`](Self::resume).
-    pub(super) fn resumes_at(&self) -> Option<u64> {
-        self.congestion.as_ref()?.resumes_at()
+    pub(super) fn resumes_at_ns(&self) -> Option<u64> {
+        self.congestion.as_ref()?.resumes_at_ns()
     }
 
     /// Forgets a pause that held packets back, because sending is tried again.

@@ -82,7 +82,7 @@ impl SendSlot {
 }
 
 /// Work requests `oldest..next`, by their free-running WQE index.
-/// [`QpConfig::max_outstanding`](crate::qp::Config::max_outstanding) limits their number.
+/// [`QpConfig::max_outstanding`](crate::qp::QpConfig::max_outstanding) limits their number.
 #[derive(Debug, Default)]
 pub(super) struct SendSlots {
     /// Ring with a size of 0 or a power of two, which grows as needed: a queue pair with at most

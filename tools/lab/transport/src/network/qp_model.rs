@@ -3,8 +3,8 @@
 //! One end of a connection as the model knows it. The model counts PSNs in 64 bits, so that they do
 //! not wrap.
 
-use super::super::link::Mode;
-use super::congestion::Cnps;
+use super::super::link_model::LinkMode;
+use super::cnp_model::CnpModel;
 use std::collections::VecDeque;
 use verbena_transport::host::EventType;
 use verbena_transport::packet::Packet;
@@ -16,7 +16,7 @@ use verbena_transport::{Attr, Budget, Counters, QpState};
 pub const PSN_BASE: u64 = 1 << 40;
 
 /// Returns the 64-bit PSN of `psn` that is nearest to another.
-pub fn extend(near: u64, psn: u32) -> u64 {
+pub fn nearest_psn(near: u64, psn: u32) -> u64 {
     let ahead = psn.wrapping_sub(near as u32) & 0xff_ffff;
     if ahead < 1 << 23 {
         near + u64::from(ahead)
@@ -27,7 +27,7 @@ pub fn extend(near: u64, psn: u32) -> u64 {
 
 /// A READ or atomic that was executed and is to be answered.
 #[derive(Clone, Copy, Debug)]
-pub struct Pending {
+pub struct PendingAnswer {
     /// First PSN of the request.
     pub first: u64,
     /// PSN after the last one of the request.
@@ -38,11 +38,11 @@ pub struct Pending {
 
 /// The actions that are left to the actor of an end.
 #[derive(Debug, Default)]
-pub struct Actor {
+pub struct ProgramModel {
     /// Number of times that the actor still acts.
     pub left: u32,
     /// Average time between two actions in nanoseconds.
-    pub pace: u64,
+    pub pace_ns: u64,
     /// Length of the longest message in bytes.
     pub longest: u32,
     /// Percentage of work requests with a fault.
@@ -57,7 +57,7 @@ pub struct Actor {
 
 /// One end of a connection.
 #[derive(Debug)]
-pub struct End {
+pub struct QpModel {
     /// Transport service of the queue pair.
     pub qp_type: QpType,
     /// Queue pair number on the wire.
@@ -67,7 +67,7 @@ pub struct End {
     /// Index of the other end, for connected services.
     pub peer: usize,
     /// Mode in which the end's packets travel.
-    pub mode: Mode,
+    pub mode: LinkMode,
     /// Path of the end's frames.
     pub path: Path,
     /// Index of the end's receive queue.
@@ -77,14 +77,14 @@ pub struct End {
     /// Window in packets.
     pub window: u32,
     /// Minimum of the ACK timeout in nanoseconds.
-    pub min_timeout: u64,
+    pub min_timeout_ns: u64,
     /// True if on a wire the end sends the oldest packet alone again, instead of going back for
     /// all.
     pub recovers: bool,
     /// Shortest time in ns before the end does so.
-    pub min_probe: u64,
+    pub min_probe_ns: u64,
     /// CNPs that answer marked packets.
-    pub cnps: Cnps,
+    pub cnps: CnpModel,
     /// Attributes of the current connection.
     pub attr: Attr,
     /// True if the model knows exactly the events to come. If false, only safety is checked.
@@ -96,7 +96,7 @@ pub struct End {
     /// State after the last call.
     pub state: QpState,
     /// Program that acts on this end.
-    pub actor: Actor,
+    pub program: ProgramModel,
 
     /// True if the QP has been in RTS.
     pub started: bool,
@@ -106,11 +106,11 @@ pub struct End {
     pub failed_before: bool,
     /// True if the end has had a reason other than its timer to go back since it last went back: a
     /// packet from the peer, or a fault of its memory.
-    pub sign: bool,
+    pub has_retry_cause: bool,
     /// True if the end was frozen since the last progress, so that timers expire when it goes on.
     pub thawed: bool,
     /// True if something has happened since poll was called.
-    pub upset: bool,
+    pub is_disturbed_in_poll: bool,
     /// True if one more send may start in SQD.
     pub may_start: bool,
     /// Work requests of the send queue.
@@ -120,9 +120,9 @@ pub struct End {
     /// Index of the next work request that will appear on the wire.
     pub assign: usize,
     /// PSN after the highest one sent.
-    pub hi: u64,
+    pub sent_psn: u64,
     /// PSN after the last request sent.
-    pub at: u64,
+    pub next_psn: u64,
     /// PSN at which the end goes on after a retransmission.
     pub resume: u64,
     /// PSN after the last packet that was sent again.
@@ -131,25 +131,25 @@ pub struct End {
     pub is_probe: bool,
     /// PSN that the peer asked for, which may be sent a second time, and the time in ns up to which
     /// it may.
-    pub twice: Option<(u64, u64)>,
+    pub second_retransmit: Option<(u64, u64)>,
     /// Oldest PSN that is not acknowledged.
-    pub una: u64,
+    pub una_psn: u64,
     /// Number of READs and atomics sent that have not come back.
     pub reads: u32,
     /// Time in ns before which the RNR timer forbids any request.
-    pub rnr_until: u64,
+    pub rnr_until_ns: u64,
     /// True if an RNR NAK came and no request was sent since.
-    pub waits: bool,
+    pub is_rnr_waiting: bool,
     /// Number of RNR NAKs since the last progress.
     pub rnr_seen: u32,
     /// Number of times that the end went back since the last progress.
-    pub rounds: u32,
+    pub go_backs: u32,
     /// Time in ns of the last progress.
-    pub progress_at: u64,
+    pub progress_ns: u64,
     /// True if a send failed, so that all after it flush.
     pub send_failed: bool,
     /// True if the peer may be unable to answer, so that retries may run out.
-    pub alone: bool,
+    pub may_exhaust_retries: bool,
     /// True if a packet was lost, doubled, delayed or refused since the start.
     pub disturbed: bool,
     /// The word at the peer that the end's atomics change: address, key, value.
@@ -160,7 +160,7 @@ pub struct End {
     /// Number of messages executed.
     pub msn: u64,
     /// READs and atomics to be answered.
-    pub pending: VecDeque<Pending>,
+    pub pending: VecDeque<PendingAnswer>,
     /// PSN after the highest one answered.
     pub answered: u64,
     /// Lowest PSN of the duplicates that may be answered again.
@@ -197,37 +197,37 @@ pub struct End {
     /// Number of receives completed in this call.
     pub received: u32,
     /// Expected values of the counters.
-    pub books: Counters,
+    pub expected_counters: Counters,
     /// Digests of the completions of the send and the receive queue.
     pub digest: [u64; 2],
     /// Time in ns for which the end's timer is set.
-    pub timer: Option<u64>,
+    pub timer_ns: Option<u64>,
 }
 
-impl End {
+impl QpModel {
     /// True if the QP processes requests.
-    pub fn hears(&self) -> bool {
+    pub fn processes_requests(&self) -> bool {
         matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd) && !self.frozen
     }
 
     /// Clears the state of the current connection.
-    pub fn forget(&mut self) {
+    pub fn reset(&mut self) {
         self.life += 1;
         self.started = false;
         self.thawed = false;
-        self.sign = false;
+        self.has_retry_cause = false;
         self.checked = 0;
         self.failed_before = false;
         self.sq.clear();
         self.done = 0;
         self.assign = 0;
         self.reads = 0;
-        self.rnr_until = 0;
+        self.rnr_until_ns = 0;
         self.rnr_seen = 0;
-        self.waits = false;
-        self.rounds = 0;
+        self.is_rnr_waiting = false;
+        self.go_backs = 0;
         self.send_failed = false;
-        self.alone = false;
+        self.may_exhaust_retries = false;
         self.msn = 0;
         self.pending.clear();
         self.again = None;
@@ -238,15 +238,15 @@ impl End {
         self.drain = false;
         self.last_wqe = false;
         self.blamed = 0;
-        self.timer = None;
+        self.timer_ns = None;
     }
 
     /// Starts a connection with the current attributes.
-    pub fn begin(&mut self) {
+    pub fn start(&mut self) {
         let first = PSN_BASE + u64::from(self.attr.sq_psn);
-        (self.hi, self.at, self.una) = (first, first, first);
+        (self.sent_psn, self.next_psn, self.una_psn) = (first, first, first);
         (self.resume, self.again_to) = (first, first);
-        (self.is_probe, self.twice) = (false, None);
+        (self.is_probe, self.second_retransmit) = (false, None);
         let expected = PSN_BASE + u64::from(self.attr.rq_psn);
         (self.expected, self.next, self.answered) = (expected, expected, expected);
     }
@@ -265,7 +265,7 @@ impl End {
     /// trips the window is smaller, but a request for each response would fill the path too.
     pub fn least_part(&self) -> u32 {
         let most = self.read_part();
-        if self.cnps.controls && self.is_modern() {
+        if self.cnps.controls && self.recovers_early() {
             most.min(8)
         } else {
             most
@@ -273,13 +273,13 @@ impl End {
     }
 
     /// True if the end sends the oldest packet alone again, instead of going back for all.
-    pub fn is_modern(&self) -> bool {
+    pub fn recovers_early(&self) -> bool {
         self.recovers && !self.attr.local_peer
     }
 
     /// Returns the local ACK timeout in nanoseconds, if there is one.
-    pub fn timeout(&self) -> Option<u64> {
+    pub fn timeout_ns(&self) -> Option<u64> {
         verbena_transport::qp::timers::ack_timeout_ns(self.attr.timeout)
-            .map(|t| t.max(self.min_timeout))
+            .map(|t| t.max(self.min_timeout_ns))
     }
 }

@@ -9,7 +9,7 @@ use verbena_transport::packet::{Aeth, AethSyndrome};
 
 /// The messages that credits allow.
 #[derive(Debug, Default)]
-pub struct Limits {
+pub struct CreditReference {
     /// For each message in order: the number of messages up to it that take a receive.
     takers: Vec<u64>,
     /// Number of messages that take a receive and may be sent; `None` if there is no limit.
@@ -18,7 +18,7 @@ pub struct Limits {
     msn: u64,
 }
 
-impl Limits {
+impl CreditReference {
     /// Starts anew. `kept` is true if the queue pair keeps to credits at all.
     pub fn begin(&mut self, kept: bool) {
         *self = Self {
@@ -29,7 +29,7 @@ impl Limits {
 
     /// Counts a message that is sent for the first time. Returns true if it is sent without a
     /// credit.
-    pub fn sends(&mut self, takes: bool) -> bool {
+    pub fn on_transmit(&mut self, takes: bool) -> bool {
         let taken = self.takers.last().copied().unwrap_or(0) + u64::from(takes);
         self.takers.push(taken);
         let Some(limit) = self.limit.filter(|_| takes) else {
@@ -43,29 +43,29 @@ impl Limits {
     }
 
     /// True if there is a credit by now for every message that was sent.
-    pub fn are_kept(&self) -> bool {
+    pub fn has_credits(&self) -> bool {
         let taken = self.takers.last().copied().unwrap_or(0);
         self.limit.is_none_or(|limit| taken <= limit)
     }
 
     /// Applies the credits of an acknowledgement.
-    pub fn hears(&mut self, aeth: &Aeth) {
+    pub fn on_aeth(&mut self, aeth: &Aeth) {
         let AethSyndrome::Ack { credits } = aeth.syndrome else {
             return;
         };
         match credits_of(credits) {
-            Some(credits) => self.counts(aeth.msn, credits),
+            Some(credits) => self.on_counts(aeth.msn, credits),
             None => self.limit = None,
         }
     }
 
     /// Notes that `taken` messages that take a receive have found one.
-    pub fn takes(&mut self, taken: u64) {
+    pub fn on_receives_found(&mut self, taken: u64) {
         self.limit = self.limit.map(|limit| limit.max(taken));
     }
 
     /// Notes that the peer has executed `msn` messages and has `credits` receives for more.
-    pub fn counts(&mut self, msn: u32, credits: u64) {
+    pub fn on_counts(&mut self, msn: u32, credits: u64) {
         let Some(limit) = self.limit else {
             return;
         };

@@ -2,7 +2,7 @@
 
 //! Objects of the device as the model knows them: queue pairs, queues, requests and completions.
 
-use crate::memory::{Domain, Region, PAGE};
+use crate::memory::{Domain, RegionModel, PAGE};
 use std::collections::VecDeque;
 use verbena_abi::cmd::{CreateQp, QpType};
 use verbena_abi::cqe::Cqe;
@@ -12,11 +12,11 @@ use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::WqeOpcode;
 
 /// Data segment of a work request: address, length and key.
-pub type Element = (u64, u32, u32);
+pub type DataSegment = (u64, u32, u32);
 
 /// A send request that the program has posted.
 #[derive(Clone, Debug)]
-pub struct Send {
+pub struct PostedSend {
     /// Index of the request's WQE.
     pub index: u32,
     /// `wr_id` that the completion has to return.
@@ -26,7 +26,7 @@ pub struct Send {
     /// `send_flags` of the WQE.
     pub flags: u8,
     /// Data segments of the request.
-    pub sges: Vec<Element>,
+    pub sges: Vec<DataSegment>,
     /// Inline data; empty if the request has data segments.
     pub inline: Vec<u8>,
     /// Address and rkey of the memory at the peer.
@@ -42,18 +42,18 @@ pub struct Send {
     /// Raw byte of the WQE that differs from the fields above: offset and value.
     pub patch: Option<(usize, u8)>,
     /// True if the peer has executed the request, so that only its completion is pending.
-    pub done: bool,
+    pub executed_by_peer: bool,
     /// Address vector of a datagram.
     pub path: AddressVector,
     /// True if the address handle of a datagram belongs to another PD.
     pub foreign: bool,
     /// State that a fast registration gives to its key.
-    pub registers: Option<Box<Region>>,
+    pub registers: Option<Box<RegionModel>>,
     /// True if the request may have been executed without a completion, because its QP was in SQD.
-    pub maybe: bool,
+    pub may_be_executed: bool,
 }
 
-impl Send {
+impl PostedSend {
     /// Returns the index of the key that the request changes.
     pub fn changes_key(&self) -> Option<u32> {
         use WqeOpcode::*;
@@ -93,18 +93,18 @@ impl Send {
 
 /// A receive request that the program has posted.
 #[derive(Clone, Debug)]
-pub struct Recv {
+pub struct PostedRecv {
     /// Index of the request's WQE.
     pub index: u32,
     /// `wr_id` that the completion has to return.
     pub wr_id: u64,
     /// Data segments that receive the message.
-    pub sges: Vec<Element>,
+    pub sges: Vec<DataSegment>,
     /// True if the request has more data segments than a receive may have.
     pub malformed: bool,
 }
 
-impl Recv {
+impl PostedRecv {
     /// Returns the total length of the data segments in bytes.
     pub fn room(&self) -> u32 {
         self.sges.iter().map(|s| s.1).sum()
@@ -113,7 +113,7 @@ impl Recv {
 
 /// A completion that the device has written.
 #[derive(Clone, Debug)]
-pub struct Seen {
+pub struct ObservedCqe {
     /// Completion queue entry as it was read.
     pub cqe: Cqe,
     /// Index of the entry in the CQ.
@@ -128,7 +128,7 @@ pub struct Seen {
 
 /// Memory of a ring: one contiguous range, or 4 KiB pages in any order.
 #[derive(Clone, Debug)]
-pub struct Ring {
+pub struct RingMemory {
     /// Addresses of the pages; only the first one if the ring is contiguous.
     pub pages: Vec<u64>,
     /// Translation that the device was given for the ring.
@@ -137,7 +137,7 @@ pub struct Ring {
     pub len: usize,
 }
 
-impl Ring {
+impl RingMemory {
     /// Returns the address of the byte at an offset of the ring.
     pub fn at(&self, offset: u64) -> u64 {
         match self.raw.levels {
@@ -157,7 +157,7 @@ pub struct Cq {
     /// Doorbell area and slot of the CQ.
     pub place: (u32, usize),
     /// Memory of the CQ's ring.
-    pub ring: Ring,
+    pub ring: RingMemory,
     /// log2 of the number of entries.
     pub log_size: u8,
     /// Index of the entry at the start of the ring.
@@ -199,20 +199,20 @@ pub struct Srq {
     /// Doorbell area and slot of the SRQ.
     pub place: (u32, usize),
     /// Memory of the SRQ's ring.
-    pub ring: Ring,
+    pub ring: RingMemory,
     /// Producer index of the program.
     pub pi: u32,
     /// Receives that have not completed.
-    pub posted: VecDeque<Recv>,
+    pub posted: VecDeque<PostedRecv>,
     /// Armed limit; 0 if none is armed.
     pub limit: u32,
     /// Consumer index at the last comparison.
     pub taken: u32,
     /// True if a message found no receive in this step.
-    pub starved: bool,
+    pub found_empty: bool,
     /// True if the model cannot tell exactly which receives the QPs have taken, because one of the
     /// QPs has ended in the middle of a message.
-    pub vague: bool,
+    pub is_uncertain: bool,
 }
 
 impl Srq {
@@ -251,7 +251,7 @@ pub struct Qp {
     /// Doorbell area and slot of the QP.
     pub place: (u32, usize),
     /// Memory of the send ring and of the receive ring.
-    pub rings: [Ring; 2],
+    pub rings: [RingMemory; 2],
     /// Producer indexes of the send ring and of the receive ring.
     pub pi: [u32; 2],
     /// First index of the send ring whose slot may not be written yet.
@@ -271,34 +271,34 @@ pub struct Qp {
     /// Q_Key of the QP.
     pub qkey: u32,
     /// Sends that have not completed.
-    pub sends: VecDeque<Send>,
+    pub sends: VecDeque<PostedSend>,
     /// Receives that have not completed.
-    pub recvs: VecDeque<Recv>,
+    pub recvs: VecDeque<PostedRecv>,
     /// Completions since the last comparison, for sends and for receives.
-    pub got: [VecDeque<Seen>; 2],
+    pub completions: [VecDeque<ObservedCqe>; 2],
     /// State of the QP at the start of the step.
-    pub was: QpState,
+    pub state_before: QpState,
     /// State of the QP in its published context.
-    pub real: QpState,
+    pub device_state: QpState,
     /// True if the QP went to ERR with a NAK, which it may repeat to its peer.
     pub refused: bool,
     /// True while the COMM_EST event is pending.
     pub comm_est: bool,
     /// True if requests of the QP were flushed in this step, which needs a cause for ERR.
-    pub cut: bool,
+    pub was_flushed: bool,
     /// True if one of the flushed requests would have failed.
-    pub excused: bool,
+    pub has_failing_request: bool,
     /// True if the program has moved the QP to ERR in this step.
-    pub pushed: bool,
+    pub moved_to_err: bool,
     /// True while an SQ_DRAINED event that the program asked for is pending.
-    pub drains: bool,
+    pub drain_event_pending: bool,
 }
 
 impl Qp {
     /// True if the QP processed requests of its peer at the start of the step.
     pub fn received(&self) -> bool {
         use QpState::*;
-        matches!(self.was, Rtr | Rts | Sqd | Sqe)
+        matches!(self.state_before, Rtr | Rts | Sqd | Sqe)
     }
 
     /// True if the QP processes requests of its peer.

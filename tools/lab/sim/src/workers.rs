@@ -2,49 +2,49 @@
 
 //! Threads that divide the seeds among themselves.
 
+use crate::progress::SimProgress;
 use crate::replay;
-use crate::state::State;
 use crate::subject::Subject;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{mpsc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
-use verbena_lab_transport::network::cover::Coverage;
+use verbena_lab_transport::network::coverage::Coverage;
 
 /// Number of seeds that a thread takes at a time.
-const BLOCK: u64 = 200;
+const BLOCK_SEEDS: u64 = 200;
 /// Time between two reports of progress.
-const NOTE: Duration = Duration::from_secs(10);
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A seed that broke a rule.
 #[derive(Debug)]
-pub struct Failure {
+pub struct SeedFailure {
     /// The seed itself.
     pub seed: u64,
     /// Message of the panic, with its place.
     pub message: String,
 }
 
-struct Report {
+struct WorkerReport {
     first: u64,
     end: u64,
     coverage: Coverage,
-    failures: Vec<Failure>,
+    failures: Vec<SeedFailure>,
 }
 
 /// Runs the seeds below `seeds` that were not run yet, until all are done, one fails, or `stop` is
 /// set. Failures are in no particular order; the seeds after a failure are run only if `all` is
 /// set.
 pub fn run<S: Subject>(
-    state: &mut State,
+    state: &mut SimProgress,
     seeds: u64,
     jobs: usize,
     all: bool,
     stop: &AtomicBool,
-    mut note: impl FnMut(&State),
-) -> Vec<Failure> {
-    let blocks: VecDeque<(u64, u64)> = state.missing(seeds, BLOCK).into();
+    mut note: impl FnMut(&SimProgress),
+) -> Vec<SeedFailure> {
+    let blocks: VecDeque<(u64, u64)> = state.missing(seeds, BLOCK_SEEDS).into();
     let blocks = Mutex::new(blocks);
     let mut failures = Vec::new();
     let mut noted = Instant::now();
@@ -61,7 +61,7 @@ pub fn run<S: Subject>(
                 stop.store(true, Ordering::Relaxed);
             }
             failures.extend(report.failures);
-            if noted.elapsed() > NOTE {
+            if noted.elapsed() > PROGRESS_INTERVAL {
                 noted = Instant::now();
                 note(state);
             }
@@ -74,9 +74,9 @@ fn work<S: Subject>(
     blocks: &Mutex<VecDeque<(u64, u64)>>,
     all: bool,
     stop: &AtomicBool,
-    sender: &mpsc::Sender<Report>,
+    sender: &mpsc::Sender<WorkerReport>,
 ) {
-    let mut subject = S::fresh();
+    let mut subject = S::new_subject();
     loop {
         let block = blocks.lock().map(|mut blocks| blocks.pop_front());
         let Ok(Some((first, last))) = block else {
@@ -85,10 +85,10 @@ fn work<S: Subject>(
         let mut failures = Vec::new();
         let mut end = first;
         while end < last && !stop.load(Ordering::Relaxed) && (all || failures.is_empty()) {
-            if let Err(message) = replay::catch(&mut subject, end) {
-                failures.push(Failure { seed: end, message });
+            if let Err(message) = replay::run_caught(&mut subject, end) {
+                failures.push(SeedFailure { seed: end, message });
                 let coverage = subject.take_coverage();
-                subject = S::fresh();
+                subject = S::new_subject();
                 subject.add_coverage(&coverage);
             }
             end += 1;
@@ -98,7 +98,7 @@ fn work<S: Subject>(
             end = failure.seed;
         }
         let failed = !all && !failures.is_empty();
-        let report = Report {
+        let report = WorkerReport {
             first,
             end,
             coverage: subject.take_coverage(),

@@ -3,7 +3,7 @@
 //! Counts of the situations that the simulation has met. They show how much a run of many seeds has
 //! covered.
 
-use super::work::Fault;
+use super::work::PlannedFault;
 use std::collections::BTreeMap;
 use verbena_transport::host::{EventType, WcOpcode, WcStatus, WqeOpcode};
 
@@ -26,11 +26,11 @@ pub enum Topic {
     /// Acknowledgements: byte of the AETH.
     Aeth = 6,
     /// Effects of the link on packets.
-    Weather = 7,
+    Link = 7,
     /// Connections: service and path MTU over 256.
     Connection = 8,
-    /// Seeds: climate.
-    Climate = 9,
+    /// Seeds: scenario.
+    Scenario = 9,
     /// Actions of the driver.
     Turmoil = 10,
     /// Counters of queue pairs that were not zero.
@@ -46,16 +46,16 @@ impl Topic {
         Topic::Event,
         Topic::Packet,
         Topic::Aeth,
-        Topic::Weather,
+        Topic::Link,
         Topic::Connection,
-        Topic::Climate,
+        Topic::Scenario,
         Topic::Turmoil,
         Topic::Counter,
     ];
 }
 
 /// Names of the effects of a link.
-pub const WEATHER: [&str; 9] = [
+pub const LINK_EFFECTS: [&str; 9] = [
     "delivered",
     "lost",
     "doubled",
@@ -68,7 +68,7 @@ pub const WEATHER: [&str; 9] = [
 ];
 
 /// Names of the actions of drivers.
-pub const TURMOIL: [&str; 12] = [
+pub const DRIVER_ACTIONS: [&str; 12] = [
     "SQD",
     "SQD to RTS",
     "ERR",
@@ -88,7 +88,7 @@ pub const TURMOIL: [&str; 12] = [
 pub struct Coverage {
     counts: BTreeMap<[u8; 3], u64>,
     /// Virtual time in nanoseconds.
-    pub time: u64,
+    pub time_ns: u64,
 }
 
 impl Coverage {
@@ -107,7 +107,7 @@ impl Coverage {
         for (key, count) in &other.counts {
             *self.counts.entry(*key).or_default() += count;
         }
-        self.time = self.time.saturating_add(other.time);
+        self.time_ns = self.time_ns.saturating_add(other.time_ns);
     }
 
     /// Returns the count of one key.
@@ -151,7 +151,7 @@ fn name([topic, a, b]: [u8; 3]) -> String {
     };
     let status = |raw| WcStatus::from_raw(raw).map_or("?", |s: WcStatus| s.name());
     let fault = |raw| {
-        Fault::ALL
+        PlannedFault::ALL
             .get(usize::from(raw))
             .copied()
             .unwrap_or_default()
@@ -170,10 +170,16 @@ fn name([topic, a, b]: [u8; 3]) -> String {
         Topic::Event => format!("event {}", EventType::from_raw(a).map_or("?", |e| e.name())),
         Topic::Packet => format!("packet with opcode {a:#04x}"),
         Topic::Aeth => format!("AETH with syndrome {a:#04x}"),
-        Topic::Weather => format!("packets {}", WEATHER.get(usize::from(a)).unwrap_or(&"?")),
+        Topic::Link => format!(
+            "packets {}",
+            LINK_EFFECTS.get(usize::from(a)).unwrap_or(&"?")
+        ),
         Topic::Connection => format!("connection {} with MTU {}", service(a), u32::from(b) << 8),
-        Topic::Climate => format!("seeds {}", CLIMATES.get(usize::from(a)).unwrap_or(&"?")),
-        Topic::Turmoil => format!("driver: {}", TURMOIL.get(usize::from(a)).unwrap_or(&"?")),
+        Topic::Scenario => format!("seeds {}", SCENARIOS.get(usize::from(a)).unwrap_or(&"?")),
+        Topic::Turmoil => format!(
+            "driver: {}",
+            DRIVER_ACTIONS.get(usize::from(a)).unwrap_or(&"?")
+        ),
         Topic::Counter => {
             let names = verbena_transport::Counters::default();
             let name = names
@@ -185,8 +191,8 @@ fn name([topic, a, b]: [u8; 3]) -> String {
     }
 }
 
-/// Names of the climates.
-pub const CLIMATES: [&str; 5] = ["fair", "weather", "mistakes", "turmoil", "hostile"];
+/// Names of the scenarios.
+pub const SCENARIOS: [&str; 5] = ["fair", "weather", "mistakes", "turmoil", "hostile"];
 
 fn service(raw: u8) -> &'static str {
     match raw {

@@ -22,7 +22,7 @@ pub fn pd(node: usize) -> u32 {
 
 /// A send as posted.
 #[derive(Clone, Debug)]
-pub struct Send {
+pub struct FuzzSend {
     /// Header of the WQE.
     pub wqe: DecodedSendWqe,
     /// SGEs of the message.
@@ -35,7 +35,7 @@ pub struct Send {
 
 /// A receive as posted.
 #[derive(Clone, Debug)]
-pub struct Recv {
+pub struct FuzzRecv {
     /// Identifier of the work request.
     pub wr_id: u64,
     /// SGEs of the receive.
@@ -46,9 +46,9 @@ pub struct Recv {
 
 /// A ring of receives.
 #[derive(Debug, Default)]
-pub struct RecvRing {
+pub struct FuzzRecvRing {
     /// Receives that were posted.
-    pub posts: Vec<Recv>,
+    pub posts: Vec<FuzzRecv>,
     /// Number of receives that were taken.
     pub taken: usize,
     /// True if the ring cannot be read any more.
@@ -57,26 +57,26 @@ pub struct RecvRing {
 
 /// Rings of one queue pair.
 #[derive(Debug, Default)]
-pub struct Node {
+pub struct FuzzNode {
     /// Sends that were posted.
-    pub sends: Vec<Send>,
+    pub sends: Vec<FuzzSend>,
     /// Number of sends that the queue pair was informed of.
     pub producer: usize,
     /// Number of sends known to be complete.
     pub done: usize,
     /// Receive ring of the queue pair itself.
-    pub recvs: RecvRing,
+    pub recvs: FuzzRecvRing,
     /// True if the queue pair takes receives from the shared ring instead.
     pub has_srq: bool,
     /// Receives that the queue pair has taken and not completed.
-    pub held: Vec<(u32, Recv)>,
+    pub held: Vec<(u32, FuzzRecv)>,
     /// True if the queue pair is in RESET, so that it may neither ask nor report anything.
     pub idle: bool,
     /// Packets that the queue pair has sent.
     pub out: Vec<Packet>,
 }
 
-impl Node {
+impl FuzzNode {
     /// Clears everything that was posted, as a driver does when it resets a queue pair.
     pub fn clear(&mut self) {
         *self = Self {
@@ -89,25 +89,25 @@ impl Node {
 
 /// Everything around the queue pairs.
 #[derive(Debug)]
-pub struct World {
+pub struct FuzzAdapter {
     /// Memory regions of all queue pairs.
     pub arena: Arena,
     /// Rings of each queue pair.
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<FuzzNode>,
     /// Ring of shared receives.
-    pub srq: RecvRing,
+    pub srq: FuzzRecvRing,
     /// Buffers of copies, if this host has a pool.
     pub pool: Option<Pool>,
     scratch: Vec<u8>,
 }
 
-impl World {
+impl FuzzAdapter {
     /// Returns the surroundings of `nodes` queue pairs.
     pub fn new(nodes: usize, has_srq: bool, has_pool: bool) -> Self {
-        let node = || Node {
+        let node = || FuzzNode {
             has_srq,
             idle: true,
-            ..Node::default()
+            ..FuzzNode::default()
         };
         let mut arena = Arena::default();
         for index in 0..REGIONS {
@@ -116,7 +116,7 @@ impl World {
         Self {
             arena,
             nodes: (0..nodes).map(|_| node()).collect(),
-            srq: RecvRing::default(),
+            srq: FuzzRecvRing::default(),
             pool: has_pool.then(Pool::default),
             scratch: Vec::new(),
         }
@@ -130,8 +130,11 @@ impl World {
     }
 
     /// Returns the host of one queue pair.
-    pub fn host(&mut self, node: usize) -> NodeHost<'_> {
-        NodeHost { world: self, node }
+    pub fn host(&mut self, node: usize) -> FuzzHost<'_> {
+        FuzzHost {
+            adapter: self,
+            node,
+        }
     }
 
     /// True if a queue pair has a send with these SGEs outstanding.
@@ -171,20 +174,20 @@ impl World {
 
 /// The host of one queue pair.
 #[derive(Debug)]
-pub struct NodeHost<'a> {
-    world: &'a mut World,
+pub struct FuzzHost<'a> {
+    adapter: &'a mut FuzzAdapter,
     node: usize,
 }
 
-impl NodeHost<'_> {
-    fn node(&mut self) -> &mut Node {
-        let node = &mut self.world.nodes[self.node];
+impl FuzzHost<'_> {
+    fn node(&mut self) -> &mut FuzzNode {
+        let node = &mut self.adapter.nodes[self.node];
         assert!(!node.idle, "a queue pair in RESET does something");
         node
     }
 }
 
-impl Host for NodeHost<'_> {
+impl Host for FuzzHost<'_> {
     fn fetch_send(
         &mut self,
         index: u32,
@@ -219,8 +222,8 @@ impl Host for NodeHost<'_> {
         let pd = pd(self.node);
         assert!(wqe.sges.is_empty());
         self.node();
-        let World { nodes, srq, .. } = &mut *self.world;
-        let Node {
+        let FuzzAdapter { nodes, srq, .. } = &mut *self.adapter;
+        let FuzzNode {
             has_srq,
             recvs,
             held,
@@ -265,34 +268,34 @@ impl Host for NodeHost<'_> {
 
     fn check(&mut self, key: &KeyUse) -> Result<(), Syndrome> {
         assert!(key.length > 0, "an access of zero length needs no key");
-        self.world.arena.regions.find(key).map(|_| ())
+        self.adapter.arena.regions.find(key).map(|_| ())
     }
 
     fn copy(&mut self, target: CopyTarget<'_>, source: CopySource<'_>) -> Result<(), CopyFault> {
-        let mut bytes = std::mem::take(&mut self.world.scratch);
+        let mut bytes = std::mem::take(&mut self.adapter.scratch);
         bytes.clear();
         let mut copied = self
-            .world
+            .adapter
             .read(&source, &mut bytes)
             .map_err(CopyFault::Source);
         if copied.is_ok() {
             copied = self
-                .world
+                .adapter
                 .write(self.node, target, &bytes)
                 .map_err(CopyFault::Target);
         }
-        self.world.scratch = bytes;
+        self.adapter.scratch = bytes;
         copied
     }
 
     fn atomic(&mut self, key: &KeyUse, op: AtomicOp) -> Result<u64, Syndrome> {
         assert!(key.length == 8 && key.addr % 8 == 0 && key.access == KeyAccess::RemoteAtomic);
-        let arena = &mut self.world.arena;
+        let arena = &mut self.adapter.arena;
         Ok(arena.atomic(arena.regions.find(key)?, op))
     }
 
     fn invalidate(&mut self, key: u32, remote: bool) -> Result<(), Syndrome> {
-        self.world.arena.regions.invalidate(key, remote)
+        self.adapter.arena.regions.invalidate(key, remote)
     }
 
     fn fast_register(&mut self, index: u32) -> Result<(), Syndrome> {
@@ -355,6 +358,6 @@ impl Host for NodeHost<'_> {
     }
 
     fn pool(&mut self) -> Option<&mut Pool> {
-        self.world.pool.as_mut()
+        self.adapter.pool.as_mut()
     }
 }

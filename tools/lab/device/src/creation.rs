@@ -2,9 +2,11 @@
 
 //! Creation of objects with random parameters, and connection of QPs.
 
-use crate::lab::{note, Lab, COMP_EQS, LIMITS, LOG_RQ_STRIDE, LOG_SQ_STRIDE, LOG_WQ, WQ};
-use crate::memory::{Domain, Region, PAGE, PAGES};
-use crate::things::{Cq, Qp, Ring, Srq};
+use crate::memory::{Domain, RegionModel, PAGE, PAGES};
+use crate::objects::{Cq, Qp, RingMemory, Srq};
+use crate::simulation::{
+    note, DeviceSimulation, COMP_EQS, LIMITS, LOG_RQ_STRIDE, LOG_SQ_STRIDE, LOG_WQ, WQ,
+};
 use std::collections::VecDeque;
 use verbena_abi::cmd::*;
 use verbena_abi::cqe::CQE_SIZE;
@@ -16,9 +18,9 @@ use verbena_abi::doorbell::{Arm, ArmMode};
 use verbena_device::memory::GuestMemory;
 use verbena_device::mock::flat;
 
-impl Lab {
+impl DeviceSimulation {
     /// Creates the objects of a run.
-    pub fn furnish(&mut self) {
+    pub fn create_objects(&mut self) {
         for _ in 0..4 + self.rng.below(4) {
             self.create_region();
         }
@@ -65,7 +67,7 @@ impl Lab {
 
     /// Draws a valid region: pages in any order, and an address that is that of the memory, a
     /// distant one, or one below [`PAGE`].
-    pub fn draw_region(&mut self, key: u32) -> Region {
+    pub fn draw_region(&mut self, key: u32) -> RegionModel {
         // Pages of the region have 4, 8, or 16 KiB; those of the model have 4 KiB.
         let log_page_size = [12, 12, 13, 14][self.rng.below(4) as usize];
         let unit = 1 << (log_page_size - 12);
@@ -80,7 +82,7 @@ impl Lab {
             1 => 0x7000_0000_0000 + (self.rng.below(1 << 20) << 12) + page_offset,
             _ => page_offset,
         };
-        let mut region = Region {
+        let mut region = RegionModel {
             key,
             pd: self.pd(),
             rights: self.rights(),
@@ -125,9 +127,9 @@ impl Lab {
         };
         region.skip = skip * unit;
         let leaf = |lab: &mut Self| {
-            let table = lab.d.alloc(2 * PAGE);
+            let table = lab.driver.alloc(2 * PAGE);
             // These invalid entries catch a device that reads beyond the end of the table.
-            lab.d
+            lab.driver
                 .ram
                 .write(table + PAGE, &[0xff; PAGE as usize])
                 .expect("a table");
@@ -137,13 +139,13 @@ impl Lab {
         for (i, place) in places.iter().enumerate() {
             let (entry, at) = (self.heap + place * unit * PAGE, skip + i as u64);
             let place = leaves[at as usize / TRANSLATION_LEAF] + at % TRANSLATION_LEAF as u64 * 8;
-            self.d.ram.store64(place, entry).expect("a table");
+            self.driver.ram.store64(place, entry).expect("a table");
         }
         let mut addr = leaves[0];
         if levels == 2 {
-            addr = self.d.alloc(PAGE);
+            addr = self.driver.alloc(PAGE);
             for (i, leaf) in leaves.into_iter().enumerate() {
-                self.d
+                self.driver
                     .ram
                     .store64(addr + i as u64 * 8, leaf)
                     .expect("a table");
@@ -168,8 +170,8 @@ impl Lab {
     }
 
     /// Registers the given region and adds it to the model.
-    pub fn register(&mut self, region: Region) {
-        self.d.must(&CreateMr {
+    pub fn register(&mut self, region: RegionModel) {
+        self.driver.must(&CreateMr {
             key: region.key.into(),
             pdn: region.pd.into(),
             access: region.rights.into(),
@@ -183,29 +185,29 @@ impl Lab {
     }
 
     /// Allocates the memory of a ring: contiguous, or pages that are not.
-    pub fn draw_ring(&mut self, len: usize) -> Ring {
+    pub fn draw_ring(&mut self, len: usize) -> RingMemory {
         let levels = self.rng.below(3) as u8;
         if levels == 0 {
-            let at = self.d.alloc(len as u64);
-            return Ring {
+            let at = self.driver.alloc(len as u64);
+            return RingMemory {
                 pages: vec![at],
                 raw: flat(at),
                 len,
             };
         }
         let count = (len as u64).div_ceil(PAGE);
-        let mut pages: Vec<u64> = (0..count).map(|_| self.d.alloc(PAGE)).collect();
+        let mut pages: Vec<u64> = (0..count).map(|_| self.driver.alloc(PAGE)).collect();
         pages.reverse();
-        let mut addr = self.d.alloc(PAGE);
+        let mut addr = self.driver.alloc(PAGE);
         for (i, page) in pages.iter().enumerate() {
-            self.d
+            self.driver
                 .ram
                 .store64(addr + i as u64 * 8, *page)
                 .expect("a table");
         }
         if levels == 2 {
-            let leaf = std::mem::replace(&mut addr, self.d.alloc(PAGE));
-            self.d.ram.store64(addr, leaf).expect("a table");
+            let leaf = std::mem::replace(&mut addr, self.driver.alloc(PAGE));
+            self.driver.ram.store64(addr, leaf).expect("a table");
         }
         let raw = Translation {
             addr: addr.into(),
@@ -214,7 +216,7 @@ impl Lab {
             levels,
             ..Default::default()
         };
-        Ring { pages, raw, len }
+        RingMemory { pages, raw, len }
     }
 
     /// Creates a CQ whose size is drawn.
@@ -225,7 +227,7 @@ impl Lab {
         let (cqn, place) = (self.number(Table::Cqc), self.place());
         let eqn = 1 + self.rng.below(COMP_EQS.into()) as u32;
         let moderation = self.draw_moderation();
-        self.d.must(&CreateCq {
+        self.driver.must(&CreateCq {
             cqn: cqn.into(),
             eqn: eqn.into(),
             uar: place.0.into(),
@@ -272,7 +274,7 @@ impl Lab {
     pub fn create_srq(&mut self) {
         let ring = self.draw_ring(1 << (LOG_WQ + LOG_RQ_STRIDE));
         let (srqn, place, pd) = (self.number(Table::Srqc), self.place(), self.pd());
-        self.d.must(&CreateSrq {
+        self.driver.must(&CreateSrq {
             srqn: srqn.into(),
             pdn: pd.into(),
             uar: place.0.into(),
@@ -291,8 +293,8 @@ impl Lab {
             posted: VecDeque::new(),
             limit: 0,
             taken: 0,
-            starved: false,
-            vague: false,
+            found_empty: false,
+            is_uncertain: false,
         });
     }
 
@@ -360,7 +362,7 @@ impl Lab {
             max_inline: LIMITS.2.into(),
             ..Default::default()
         };
-        self.d.must(&create);
+        self.driver.must(&create);
         Qp {
             qpn,
             kind,
@@ -385,15 +387,15 @@ impl Lab {
             qkey: 0,
             sends: VecDeque::new(),
             recvs: VecDeque::new(),
-            got: Default::default(),
-            was: QpState::Reset,
-            real: QpState::Reset,
+            completions: Default::default(),
+            state_before: QpState::Reset,
+            device_state: QpState::Reset,
             refused: false,
             comm_est: false,
-            cut: false,
-            excused: false,
-            pushed: false,
-            drains: false,
+            was_flushed: false,
+            has_failing_request: false,
+            moved_to_err: false,
+            drain_event_pending: false,
         }
     }
 
@@ -499,8 +501,8 @@ impl Lab {
         if mask & m::AV != 0 {
             self.qps[at].av = av;
         }
-        if let Err(e) = self.d.modify_av(qpn, mask, attr, av) {
-            self.broken(&format!(
+        if let Err(e) = self.driver.modify_av(qpn, mask, attr, av) {
+            self.fail_rule(&format!(
                 "QP {qpn}: a legal MODIFY_QP to state {} is refused: {e:?}",
                 attr.qp_state
             ));

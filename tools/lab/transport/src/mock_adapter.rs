@@ -3,33 +3,33 @@
 //! The surroundings of two queue pairs: memory regions, rings, completions, events. Both share the
 //! memory of one engine, so that packets by reference work.
 
-use super::arena::{Arena, Buffer, Region, EVERY_USE};
+use super::arena::{Arena, ArenaBuffer, ArenaRegion, EVERY_USE};
 use std::collections::BTreeMap;
 use verbena_transport::host::*;
 use verbena_transport::packet::{Feth, Packet};
 
 /// One of the two ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
+pub enum PairSide {
     /// The first end.
     A,
     /// The second end.
     B,
 }
 
-impl Side {
+impl PairSide {
     /// Returns the other end.
     pub fn peer(self) -> Self {
         match self {
-            Side::A => Side::B,
-            Side::B => Side::A,
+            PairSide::A => PairSide::B,
+            PairSide::B => PairSide::A,
         }
     }
 }
 
 /// A send work request as posted.
 #[derive(Clone, Debug, Default)]
-pub struct Post {
+pub struct SendPost {
     /// Header of the WQE.
     pub wqe: DecodedSendWqe,
     /// SGEs of the message.
@@ -40,7 +40,7 @@ pub struct Post {
     pub malformed: Option<WqeError>,
 }
 
-impl Post {
+impl SendPost {
     /// Returns a signaled work request.
     pub fn new(wr_id: u64, opcode: WqeOpcode, sges: &[Sge]) -> Self {
         Self {
@@ -61,22 +61,22 @@ impl Post {
     }
 
     /// Returns an RDMA WRITE to the beginning of a buffer.
-    pub fn write(wr_id: u64, sges: &[Sge], to: Buffer) -> Self {
+    pub fn write(wr_id: u64, sges: &[Sge], to: ArenaBuffer) -> Self {
         Self::new(wr_id, WqeOpcode::RdmaWrite, sges).at(to.addr, to.key)
     }
 
     /// Returns an RDMA READ from the beginning of a buffer.
-    pub fn read(wr_id: u64, sges: &[Sge], from: Buffer) -> Self {
+    pub fn read(wr_id: u64, sges: &[Sge], from: ArenaBuffer) -> Self {
         Self::new(wr_id, WqeOpcode::RdmaRead, sges).at(from.addr, from.key)
     }
 
     /// Returns an ATOMIC WRITE to the beginning of a buffer.
-    pub fn atomic_write(wr_id: u64, sges: &[Sge], to: Buffer) -> Self {
+    pub fn atomic_write(wr_id: u64, sges: &[Sge], to: ArenaBuffer) -> Self {
         Self::new(wr_id, WqeOpcode::AtomicWrite, sges).at(to.addr, to.key)
     }
 
     /// Returns a FLUSH of a whole buffer.
-    pub fn flush(wr_id: u64, how: Feth, of: Buffer) -> Self {
+    pub fn flush(wr_id: u64, how: Feth, of: ArenaBuffer) -> Self {
         let mut post = Self::new(wr_id, WqeOpcode::Flush, &[]).at(of.addr, of.key);
         post.wqe.flush = (how, of.len);
         post
@@ -125,11 +125,11 @@ pub struct RecvPost {
 
 /// Rings and queues of one end.
 #[derive(Debug, Default)]
-pub struct End {
+pub struct MockQueues {
     /// Protection domain of the end.
     pub pd: u32,
     /// Send queue of the end.
-    pub sq: Vec<Post>,
+    pub sq: Vec<SendPost>,
     /// Number of send work requests known to be complete.
     pub sends_done: usize,
     /// Receive queue of the end.
@@ -139,10 +139,10 @@ pub struct End {
     /// Number of receives completed.
     pub recvs_done: usize,
     /// Reason why no receive can be taken any more.
-    pub dead: Option<Syndrome>,
+    pub queue_error: Option<Syndrome>,
     /// Number of completions that still fit into the CQ, which fails on the next; `None` if there
     /// is no limit.
-    pub room: Option<usize>,
+    pub cq_room: Option<usize>,
     /// Completions of both queues.
     pub completions: Vec<WorkCompletion>,
     /// Events of the queue pair.
@@ -155,11 +155,11 @@ pub struct End {
 
 /// Both ends and all memory.
 #[derive(Debug, Default)]
-pub struct World {
+pub struct MockAdapter {
     /// Memory regions of both ends.
     pub arena: Arena,
     /// Ends A and B.
-    pub ends: [End; 2],
+    pub queues: [MockQueues; 2],
     /// The shared receive queues for extended connections, by number. All take their receives from
     /// the target's list.
     pub xrc: BTreeMap<u32, Result<XrcSrq, Syndrome>>,
@@ -167,44 +167,47 @@ pub struct World {
     pub absent: Option<u32>,
 }
 
-impl World {
+impl MockAdapter {
     /// Returns one end.
-    pub fn end(&mut self, side: Side) -> &mut End {
-        &mut self.ends[side as usize]
+    pub fn queues(&mut self, side: PairSide) -> &mut MockQueues {
+        &mut self.queues[side as usize]
     }
 
     /// Returns the host of one end.
-    pub fn host(&mut self, side: Side) -> MockHost<'_> {
-        MockHost { world: self, side }
+    pub fn host(&mut self, side: PairSide) -> MockHost<'_> {
+        MockHost {
+            adapter: self,
+            side,
+        }
     }
 
     /// Registers memory that holds `bytes`.
-    pub fn register(&mut self, side: Side, access: u32, bytes: Vec<u8>) -> Buffer {
-        let pd = self.ends[side as usize].pd;
+    pub fn register(&mut self, side: PairSide, access: u32, bytes: Vec<u8>) -> ArenaBuffer {
+        let pd = self.queues[side as usize].pd;
         let buffer = self.arena.register(pd, access, bytes.len() as u32);
         self.bytes_mut(buffer).copy_from_slice(&bytes);
         buffer
     }
 
     /// Registers memory with all access rights that holds `bytes`.
-    pub fn buffer(&mut self, side: Side, bytes: Vec<u8>) -> Buffer {
+    pub fn buffer(&mut self, side: PairSide, bytes: Vec<u8>) -> ArenaBuffer {
         self.register(side, EVERY_USE, bytes)
     }
 
     /// Returns the bytes of a buffer.
-    pub fn bytes(&self, buffer: Buffer) -> &[u8] {
+    pub fn bytes(&self, buffer: ArenaBuffer) -> &[u8] {
         let region = self.arena.regions.get(buffer.key);
         &self.arena.bytes[region.expect("a buffer's region").range()]
     }
 
     /// Returns the bytes of a buffer for a change.
-    pub fn bytes_mut(&mut self, buffer: Buffer) -> &mut [u8] {
+    pub fn bytes_mut(&mut self, buffer: ArenaBuffer) -> &mut [u8] {
         let range = self.region(buffer).range();
         &mut self.arena.bytes[range]
     }
 
     /// Returns the region of a buffer.
-    pub fn region(&mut self, buffer: Buffer) -> &mut Region {
+    pub fn region(&mut self, buffer: ArenaBuffer) -> &mut ArenaRegion {
         let region = self.arena.regions.get_mut(buffer.key);
         region.expect("a buffer's region")
     }
@@ -228,7 +231,7 @@ impl World {
 
     fn write(
         &mut self,
-        side: Side,
+        side: PairSide,
         mut target: CopyTarget<'_>,
         bytes: &[u8],
     ) -> Result<(), Syndrome> {
@@ -242,15 +245,15 @@ impl World {
     }
 
     fn owns_send(&self, sges: &[Sge]) -> bool {
-        self.ends.iter().any(|end| {
+        self.queues.iter().any(|end| {
             end.sq[end.sends_done..]
                 .iter()
                 .any(|post| post.sges == sges)
         })
     }
 
-    fn owns_recv(&self, side: Side, sges: &[Sge]) -> bool {
-        let end = &self.ends[side as usize];
+    fn owns_recv(&self, side: PairSide, sges: &[Sge]) -> bool {
+        let end = &self.queues[side as usize];
         end.rq[end.recvs_done..end.taken]
             .iter()
             .any(|post| post.sges == sges)
@@ -260,8 +263,8 @@ impl World {
 /// The host of one end.
 #[derive(Debug)]
 pub struct MockHost<'a> {
-    world: &'a mut World,
-    side: Side,
+    adapter: &'a mut MockAdapter,
+    side: PairSide,
 }
 
 impl Host for MockHost<'_> {
@@ -271,7 +274,7 @@ impl Host for MockHost<'_> {
         wqe: &mut DecodedSendWqe,
         gather: &mut Gather,
     ) -> Result<(), WqeError> {
-        let end = self.world.end(self.side);
+        let end = self.adapter.queues(self.side);
         let post = &end.sq[index as usize];
         assert!(gather.sges.is_empty() && gather.inline.is_empty());
         *wqe = post.wqe.clone();
@@ -283,14 +286,14 @@ impl Host for MockHost<'_> {
 
     fn send_wr_id(&mut self, index: u32) -> (u64, WcOpcode) {
         (
-            self.world.end(self.side).sq[index as usize].wqe.wr_id,
+            self.adapter.queues(self.side).sq[index as usize].wqe.wr_id,
             WcOpcode::Send,
         )
     }
 
     fn take_recv(&mut self, wqe: &mut DecodedRecvWqe) -> RecvFetch {
-        let end = self.world.end(self.side);
-        if let Some(cause) = end.dead {
+        let end = self.adapter.queues(self.side);
+        if let Some(cause) = end.queue_error {
             return RecvFetch::QueueError(cause);
         }
         let Some(post) = end.rq.get(end.taken) else {
@@ -310,48 +313,48 @@ impl Host for MockHost<'_> {
     }
 
     fn xrc_srq(&mut self, srqn: u32) -> Result<XrcSrq, Syndrome> {
-        let found = self.world.xrc.get(&srqn);
+        let found = self.adapter.xrc.get(&srqn);
         found.copied().unwrap_or(Err(Syndrome::XrcSrq))
     }
 
     fn recv_credits(&mut self) -> Option<u32> {
-        let end = self.world.end(self.side);
+        let end = self.adapter.queues(self.side);
         Some((end.rq.len() - end.taken) as u32)
     }
 
     fn check(&mut self, key: &KeyUse) -> Result<(), Syndrome> {
         assert!(key.length > 0, "an access of zero length needs no key");
-        self.world.arena.regions.find(key).map(|_| ())
+        self.adapter.arena.regions.find(key).map(|_| ())
     }
 
     fn copy(&mut self, target: CopyTarget<'_>, source: CopySource<'_>) -> Result<(), CopyFault> {
-        let bytes = self.world.read(&source).map_err(CopyFault::Source)?;
-        self.world.end(self.side).copied += bytes.len() as u64;
-        self.world
+        let bytes = self.adapter.read(&source).map_err(CopyFault::Source)?;
+        self.adapter.queues(self.side).copied += bytes.len() as u64;
+        self.adapter
             .write(self.side, target, &bytes)
             .map_err(CopyFault::Target)
     }
 
     fn atomic(&mut self, key: &KeyUse, op: AtomicOp) -> Result<u64, Syndrome> {
-        let arena = &mut self.world.arena;
+        let arena = &mut self.adapter.arena;
         Ok(arena.atomic(arena.regions.find(key)?, op))
     }
 
     fn invalidate(&mut self, key: u32, remote: bool) -> Result<(), Syndrome> {
-        self.world.arena.regions.invalidate(key, remote)
+        self.adapter.arena.regions.invalidate(key, remote)
     }
 
     /// Validates the region whose key is in the place of the immediate data.
     fn fast_register(&mut self, index: u32) -> Result<(), Syndrome> {
-        let imm = self.world.end(self.side).sq[index as usize].wqe.imm;
+        let imm = self.adapter.queues(self.side).sq[index as usize].wqe.imm;
         let key = u32::from_le_bytes(imm);
-        let region = self.world.arena.regions.get_mut(key).filter(|r| !r.valid);
+        let region = self.adapter.arena.regions.get_mut(key).filter(|r| !r.valid);
         region.ok_or(Syndrome::KeyManagement)?.valid = true;
         Ok(())
     }
 
     fn complete(&mut self, completion: &WorkCompletion) -> bool {
-        let end = self.world.end(self.side);
+        let end = self.adapter.queues(self.side);
         let index = completion.wqe_index as usize;
         assert_eq!(
             completion.syndrome.is_none(),
@@ -379,7 +382,7 @@ impl Host for MockHost<'_> {
             }
             end.sends_done = index + 1;
         }
-        match &mut end.room {
+        match &mut end.cq_room {
             Some(0) => return false,
             Some(room) => *room -= 1,
             None => {}
@@ -389,19 +392,22 @@ impl Host for MockHost<'_> {
     }
 
     fn event(&mut self, event: EventType, syndrome: Option<Syndrome>) {
-        self.world.end(self.side).events.push((event, syndrome));
+        self.adapter
+            .queues(self.side)
+            .events
+            .push((event, syndrome));
     }
 
     fn transmit(&mut self, packet: Packet) {
         assert!(packet.psns > 0);
-        self.world.end(self.side).out.push(packet);
+        self.adapter.queues(self.side).out.push(packet);
     }
 }
 
 /// Returns the destination of a datagram.
 pub fn datagram(qpn: u32, qkey: u32) -> Option<Box<DatagramDest>> {
     Some(Box::new(DatagramDest {
-        path: super::pair::path(Side::A),
+        path: super::pair::path(PairSide::A),
         qpn,
         qkey,
     }))

@@ -4,10 +4,10 @@
 //! an exception to IBTA 9.7.4.1) and executes in order when the gap closes. A requester keeps
 //! responses in the same way.
 
-use super::requester::Requester;
-use super::responder::Responder;
+use super::requester::ReferenceRequester;
+use super::responder::ReferenceResponder;
 use super::tables::near;
-use super::{Effects, World};
+use super::{RequestEffects, Surroundings};
 use verbena_transport::packet::{Packet, PacketKind, Payload};
 use verbena_transport::QpState;
 
@@ -30,7 +30,13 @@ fn same(a: &Packet, b: &Packet) -> bool {
 
 /// Adds a packet ahead of a gap to the kept ones if there is room for it. If it differs from a kept
 /// packet of the same PSN, neither is kept.
-fn keep(kept: &mut Vec<(u64, Packet)>, room: u64, packet: &Packet, psn: u64, readable: bool) {
+fn insert_packet(
+    kept: &mut Vec<(u64, Packet)>,
+    room: u64,
+    packet: &Packet,
+    psn: u64,
+    readable: bool,
+) {
     if let Some(found) = kept.iter().position(|(at, _)| *at == psn) {
         if !readable {
             return;
@@ -62,19 +68,24 @@ fn take(kept: &mut Vec<(u64, Packet)>, packet: &Packet, psn: u64) -> Packet {
     ours
 }
 
-impl Requester {
+impl ReferenceRequester {
     /// Keeps a response that is ahead of a missing one.
-    pub(super) fn keep(&mut self, packet: &Packet, psn: u64) {
+    pub(super) fn buffer_response(&mut self, packet: &Packet, psn: u64) {
         let missing = self.missing(psn).expect("there is a gap");
         let reaches = psn - missing < REACH && !self.attr.local_peer && packet.psns == 1;
         if reaches && self.keep_bytes > 0 {
-            keep(&mut self.kept, self.keep_bytes, packet, psn, true);
+            insert_packet(&mut self.kept, self.keep_bytes, packet, psn, true);
         }
     }
 
     /// Checks a kept response that the engine takes.
-    pub fn goes_on(&mut self, packet: &Packet, now: u64, stores: &dyn Fn(usize, u64, u64) -> bool) {
-        if self.loose {
+    pub fn on_reassembled(
+        &mut self,
+        packet: &Packet,
+        now: u64,
+        stores: &dyn Fn(usize, u64, u64) -> bool,
+    ) {
+        if self.is_unjudged {
             return;
         }
         let psn = near(self.una, packet.psn);
@@ -89,7 +100,7 @@ impl Requester {
             PacketKind::AtomicResponse(aeth, _) => Some(aeth),
             _ => None,
         };
-        self.responded(&ours, aeth, now, stores);
+        self.on_single_response(&ours, aeth, now, stores);
     }
 
     /// Checks at the end of a call that no kept response is due.
@@ -97,7 +108,7 @@ impl Requester {
         if !self.runs() {
             self.kept.clear();
         }
-        if self.loose || !self.runs() || self.failure.is_some() {
+        if self.is_unjudged || !self.runs() || self.failure.is_some() {
             return;
         }
         let missing = self.missing(self.hi);
@@ -111,14 +122,14 @@ impl Requester {
     }
 }
 
-impl Responder {
+impl ReferenceResponder {
     /// Keeps a request that is ahead of the expected PSN.
-    pub(super) fn is_ahead(&mut self, packet: &Packet, psn: u64, world: &impl World) {
+    pub(super) fn on_out_of_order(&mut self, packet: &Packet, psn: u64, world: &impl Surroundings) {
         let has = |psn| self.kept.iter().any(|(at, _)| *at == psn);
         if self.closed.is_some() && has(self.expected) && has(psn) {
             self.until = psn + 1;
-        } else if !self.told {
-            self.tell_gap();
+        } else if !self.gap_or_rnr_reported {
+            self.owe_gap_nak();
         }
         let reaches = psn - self.expected < REACH && !self.attr.local_peer;
         let may_keep = self.gap || self.closed.is_some();
@@ -126,18 +137,18 @@ impl Responder {
             return;
         }
         let readable = world.readable(&packet.payload);
-        keep(&mut self.kept, self.setup.keep_bytes, packet, psn, readable);
+        insert_packet(&mut self.kept, self.setup.keep_bytes, packet, psn, readable);
     }
 
     /// Notes that a NAK is owed for the gap before the kept requests.
-    fn tell_gap(&mut self) {
-        (self.told, self.gap) = (true, true);
+    fn owe_gap_nak(&mut self) {
+        (self.gap_or_rnr_reported, self.gap) = (true, true);
         (self.closed, self.until) = (None, 0);
         self.answers.owe_sequence();
     }
 
     /// Handles the arrival of the expected request, which may close a gap that the peer knows of.
-    pub(super) fn closes(&mut self, packet: &Packet, psn: u64) {
+    pub(super) fn on_gap_closed(&mut self, packet: &Packet, psn: u64) {
         let was_told = self.gap && !self.answers.owes_sequence();
         if !was_told || self.kept.is_empty() {
             return;
@@ -150,11 +161,11 @@ impl Responder {
     }
 
     /// Handles the repetition of a request that was executed.
-    pub(super) fn asks_again(&mut self, packet: &Packet, psn: u64) {
+    pub(super) fn on_repeated_request(&mut self, packet: &Packet, psn: u64) {
         if packet.ack_req && self.closed == Some(psn) {
             self.closed = None;
             self.asks_alone = Some(psn + 1);
-            self.look_ahead();
+            self.update_reassembly();
         } else if self
             .asks_alone
             .is_some_and(|next| (next ^ psn) & 0x7fff == 0)
@@ -168,10 +179,10 @@ impl Responder {
 
     /// Decides after a request was executed or refused whether the kept requests are due, are ahead
     /// of another gap, or are dropped.
-    pub(super) fn look_ahead(&mut self) {
-        let ends = self.refusal.is_some() || self.dies.is_some() || self.loose;
+    pub(super) fn update_reassembly(&mut self) {
+        let ends = self.refusal.is_some() || self.failed_invalidate.is_some() || self.is_unjudged;
         // 9.7.5.2.8: the requests that follow one without a receive are dropped too.
-        if ends || self.told && !self.gap {
+        if ends || self.gap_or_rnr_reported && !self.gap {
             self.kept.clear();
         }
         let expected = self.expected;
@@ -182,16 +193,21 @@ impl Responder {
         let waits = self.closed.is_some() && expected >= self.until;
         let is_gap = self.kept.iter().all(|(psn, _)| *psn > expected);
         if !self.kept.is_empty() && is_gap && !waits {
-            self.tell_gap();
+            self.owe_gap_nak();
         }
     }
 
     /// Checks a kept request that the engine executes. `seen` holds the effects of the request
     /// before it.
-    pub fn goes_on(&mut self, packet: &Packet, seen: &Effects, world: &impl World) {
+    pub fn on_reassembled(
+        &mut self,
+        packet: &Packet,
+        seen: &RequestEffects,
+        world: &impl Surroundings,
+    ) {
         let established = std::mem::take(&mut self.due.established);
         let due = std::mem::take(&mut self.due);
-        if self.loose {
+        if self.is_unjudged {
             return;
         }
         assert_eq!(
@@ -209,7 +225,7 @@ impl Responder {
             "reference: what was kept is executed, and the peer has neither asked for it nor sent it again"
         );
         let ours = take(&mut self.kept, packet, psn);
-        self.single(&ours, world);
+        self.on_single_request(&ours, world);
     }
 
     /// Checks at the end of a call that no kept request is due.
@@ -220,7 +236,7 @@ impl Responder {
         // A NAK for the expected request is owed or sent, whether or not a copy of the request is
         // kept.
         let waits = self.closed.is_some() && self.expected >= self.until;
-        if waits || self.told && self.gap {
+        if waits || self.gap_or_rnr_reported && self.gap {
             return;
         }
         let due = self.kept.iter().find(|(psn, _)| *psn == self.expected);

@@ -2,50 +2,53 @@
 
 //! Requests without a known outcome, because their QP or its peer ended before they completed.
 
-use crate::lab::{Due, Lab};
-use crate::memory::{Piece, Want};
-use crate::oracle::Verdict;
-use crate::settle::FLUSH;
-use crate::things::{Element, Send};
+use crate::completions::FLUSH;
+use crate::memory::{MemoryAccess, Piece};
+use crate::objects::{DataSegment, PostedSend};
+use crate::oracle::RequestOutcome;
+use crate::simulation::{DeviceSimulation, EventExpectation};
 use verbena_abi::cmd::QpType;
 use verbena_abi::ctx::QpState;
 use verbena_abi::wqe::WqeOpcode;
 
-impl Lab {
+impl DeviceSimulation {
     /// Marks the pending requests of a QP in SQD, because some of them may have been executed.
-    pub fn wait(&mut self, at: usize) {
-        self.perhaps(at, false);
+    pub fn await_drain(&mut self, at: usize) {
+        self.apply_possible_effects(at, false);
         for send in &mut self.qps[at].sends {
-            send.maybe = true;
+            send.may_be_executed = true;
         }
     }
 
     /// Handles a QP that went to ERR with requests pending. Only the receives of its peer show how
     /// far each request came.
-    pub fn cut(&mut self, at: usize) {
-        self.qps[at].cut = true;
-        self.meet("cut short");
-        self.perhaps(at, true);
+    pub fn on_flushed(&mut self, at: usize) {
+        self.qps[at].was_flushed = true;
+        self.cover("cut short");
+        self.apply_possible_effects(at, true);
     }
 
     /// Applies the possible effects of pending requests, whose completions give no information.
     /// `over` is true if the QP has failed, and false if it waits in SQD.
-    pub fn perhaps(&mut self, at: usize, over: bool) {
+    pub fn apply_possible_effects(&mut self, at: usize, over: bool) {
         let peer = self.qps[at].peer;
-        let sends: Vec<Send> = self.qps[at]
+        let sends: Vec<PostedSend> = self.qps[at]
             .sends
             .iter()
-            .filter(|s| !s.done)
+            .filter(|s| !s.executed_by_peer)
             .cloned()
             .collect();
-        let mut limbo: Vec<Send> = Vec::new();
+        let mut limbo: Vec<PostedSend> = Vec::new();
         for wr in sends {
-            let verdicts = self.verdicts(at, &wr);
-            self.qps[at].excused |= over && verdicts.iter().any(|v| !matches!(v, Verdict::Fine));
+            let verdicts = self.possible_outcomes(at, &wr);
+            self.qps[at].has_failing_request |= over
+                && verdicts
+                    .iter()
+                    .any(|v| !matches!(v, RequestOutcome::Success));
             if self.local_fault(at, &wr).is_some() || !self.qps[peer].received() {
                 break;
             }
-            let said = self.qps[peer].got[1]
+            let said = self.qps[peer].completions[1]
                 .front()
                 .filter(|s| s.status != FLUSH)
                 .map(|s| s.status);
@@ -57,14 +60,18 @@ impl Lab {
             }
             if wr.takes_receive() {
                 match said {
-                    Some(0) if verdicts.iter().any(|v| matches!(v, Verdict::Fine)) => {
+                    Some(0)
+                        if verdicts
+                            .iter()
+                            .any(|v| matches!(v, RequestOutcome::Success)) =>
+                    {
                         limbo.push(wr);
                         self.execute_all(at, &mut limbo);
                         continue;
                     }
                     Some(status) if status != 0 => {
                         let told = verdicts.iter().find_map(|v| match v {
-                            Verdict::Refused(_, Some(told), _) if told.0 as u8 == status => {
+                            RequestOutcome::Refused(_, Some(told), _) if told.0 as u8 == status => {
                                 Some(told.clone())
                             }
                             _ => None,
@@ -80,27 +87,27 @@ impl Lab {
                     _ => {}
                 }
                 if dead {
-                    self.unknown_srq(peer);
+                    self.mark_srq_uncertain(peer);
                     for recv in self.qps[peer].recvs.clone() {
                         let pieces = self.all_pieces(peer, &recv);
-                        self.data.anything(&pieces);
+                        self.data.may_change(&pieces);
                     }
                 } else if let Some(recv) = self.qps[peer].recvs.front().cloned() {
                     let pieces = self.all_pieces(peer, &recv);
-                    self.data.anything(&pieces);
+                    self.data.may_change(&pieces);
                 } else {
-                    self.unknown_srq(peer);
+                    self.mark_srq_uncertain(peer);
                 }
             }
             for verdict in &verdicts {
-                if let Verdict::Refused(_, told, event) = verdict {
+                if let RequestOutcome::Refused(_, told, event) = verdict {
                     let qpn = self.qps[peer].qpn;
                     // The receive may have moved the peer to ERR before its CQ overflowed.
-                    self.qps[peer].excused |= dead && event.is_none();
+                    self.qps[peer].has_failing_request |= dead && event.is_none();
                     if let Some(event) = event {
-                        self.expect(*event, qpn, Due::May);
+                        self.expect(*event, qpn, EventExpectation::May);
                     }
-                    if self.qps[peer].real == QpState::Err
+                    if self.qps[peer].device_state == QpState::Err
                         && (event.is_some() || told.is_some() && dead)
                     {
                         self.qps[peer].refused = true;
@@ -111,24 +118,24 @@ impl Lab {
             limbo.push(wr);
         }
         for wr in limbo {
-            self.doubt(at, &wr, over);
+            self.mark_remote_uncertain(at, &wr, over);
         }
     }
 
     /// Executes requests that the receive of a later request proves to be executed. Their
     /// completions are still pending.
-    fn execute_all(&mut self, at: usize, limbo: &mut Vec<Send>) {
+    fn execute_all(&mut self, at: usize, limbo: &mut Vec<PostedSend>) {
         for wr in limbo.drain(..) {
             self.execute_as(at, &wr, false);
             let sends = self.qps[at].sends.iter_mut();
             sends
                 .filter(|s| s.index == wr.index)
-                .for_each(|s| s.done = true);
+                .for_each(|s| s.executed_by_peer = true);
         }
     }
 
     /// Records that a request may have been executed, completely or in part.
-    pub fn doubt(&mut self, at: usize, wr: &Send, over: bool) {
+    pub fn mark_remote_uncertain(&mut self, at: usize, wr: &PostedSend, over: bool) {
         let qp = &self.qps[at];
         let to = (wr.remote.0, wr.length(), wr.remote.1);
         let pd = self.qps[qp.peer].pd;
@@ -136,29 +143,29 @@ impl Lab {
             WqeOpcode::RdmaWrite | WqeOpcode::RdmaWriteImm => {
                 let far = self
                     .keys
-                    .look_up(to, pd, Want::RemoteWrite)
+                    .resolve(to, pd, MemoryAccess::RemoteWrite)
                     .unwrap_or_default();
                 let payload = self.payload(at, wr);
-                self.data.perhaps(&far, &payload);
+                self.data.may_write(&far, &payload);
             }
-            WqeOpcode::RdmaRead => self.doubt_own(at, wr),
+            WqeOpcode::RdmaRead => self.mark_local_uncertain(at, wr),
             WqeOpcode::CompareSwap | WqeOpcode::FetchAdd if over => {
                 let far = self
                     .keys
-                    .look_up(to, pd, Want::RemoteAtomic)
+                    .resolve(to, pd, MemoryAccess::RemoteAtomic)
                     .unwrap_or_default();
-                self.doubt_own(at, wr);
-                self.data.anything(&far);
+                self.mark_local_uncertain(at, wr);
+                self.data.may_change(&far);
             }
             _ => {}
         }
     }
 
     /// Records that part of the response may have been written to the memory of the requester.
-    pub fn doubt_own(&mut self, at: usize, wr: &Send) {
+    pub fn mark_local_uncertain(&mut self, at: usize, wr: &PostedSend) {
         let pd = self.qps[at].pd;
-        let pieces = |sge: &Element| self.keys.reach(*sge, pd, Want::Write);
+        let pieces = |sge: &DataSegment| self.keys.reachable_pieces(*sge, pd, MemoryAccess::Write);
         let own: Vec<Piece> = wr.sges.iter().flat_map(pieces).collect();
-        self.data.anything(&own);
+        self.data.may_change(&own);
     }
 }

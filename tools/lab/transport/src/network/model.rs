@@ -2,20 +2,20 @@
 
 //! The state of the model: all queue pairs, their surroundings, and the call in progress.
 
-use super::beside::Beside;
-use super::cover::Coverage;
-use super::end::End;
-use super::memory::Memory;
-use super::work::{Op, Recv, RecvQueue};
+use super::coverage::Coverage;
+use super::memory::MemoryModel;
+use super::qp_model::QpModel;
+use super::reference_run::ReferenceRun;
+use super::work::{RecvModel, RecvQueueModel, SendModel};
 use std::ops::Range;
 use verbena_transport::pool::Pool;
 use verbena_transport::QpType;
 
 /// The call in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Call {
+pub enum QpCall {
     /// A call without a packet, such as poll, modify or failure.
-    Own,
+    NoPacket,
     /// A request arrives.
     Request {
         /// First PSN of the packet.
@@ -34,25 +34,25 @@ pub enum Call {
 
 /// The whole state of the model.
 #[derive(Debug)]
-pub struct Lab {
+pub struct NetworkModel {
     /// Virtual time in nanoseconds.
-    pub now: u64,
+    pub now_ns: u64,
     /// Memory of all ends.
-    pub memory: Memory,
+    pub memory: MemoryModel,
     /// Send work requests of all ends.
-    pub ops: Vec<Op>,
+    pub ops: Vec<SendModel>,
     /// Receives of all queues.
-    pub recvs: Vec<Recv>,
+    pub recvs: Vec<RecvModel>,
     /// Receive queues of all ends.
-    pub queues: Vec<RecvQueue>,
+    pub queues: Vec<RecvQueueModel>,
     /// Ends, one for each queue pair.
-    pub ends: Vec<End>,
+    pub qps: Vec<QpModel>,
     /// The reference of each end.
-    pub(super) beside: Vec<Beside>,
+    pub(super) references: Vec<ReferenceRun>,
     /// The call in progress.
-    pub call: Call,
+    pub call: QpCall,
     /// Counts of the situations that were met.
-    pub cover: Coverage,
+    pub coverage: Coverage,
     /// Function that prints lines of the trace.
     pub trace: Option<fn(&str)>,
     /// Buffers for frames and payloads.
@@ -62,19 +62,19 @@ pub struct Lab {
     pub(super) ranges: Vec<Range<usize>>,
 }
 
-impl Lab {
+impl NetworkModel {
     /// Returns an empty model.
     pub fn new() -> Self {
         Self {
-            now: 0,
-            memory: Memory::default(),
+            now_ns: 0,
+            memory: MemoryModel::default(),
             ops: Vec::new(),
             recvs: Vec::new(),
             queues: Vec::new(),
-            ends: Vec::new(),
-            beside: Vec::new(),
-            call: Call::Own,
-            cover: Coverage::default(),
+            qps: Vec::new(),
+            references: Vec::new(),
+            call: QpCall::NoPacket,
+            coverage: Coverage::default(),
             trace: None,
             pool: Pool::default(),
             scratch: Vec::new(),
@@ -84,23 +84,23 @@ impl Lab {
 
     /// Clears everything except the coverage.
     pub fn clear(&mut self) {
-        self.now = 0;
+        self.now_ns = 0;
         self.memory.clear();
         self.ops.clear();
         self.recvs.clear();
         self.queues.clear();
-        self.ends.clear();
-        self.beside.clear();
-        self.call = Call::Own;
+        self.qps.clear();
+        self.references.clear();
+        self.call = QpCall::NoPacket;
     }
 
     /// Writes a line of the trace.
-    pub fn say(&self, me: usize, line: impl FnOnce() -> String) {
+    pub fn trace(&self, me: usize, line: impl FnOnce() -> String) {
         if let Some(trace) = self.trace {
-            let end = &self.ends[me];
+            let end = &self.qps[me];
             trace(&format!(
                 "{:>12} ns  qp {:#x} {:<5} {}",
-                self.now,
+                self.now_ns,
                 end.qpn,
                 end.state.name(),
                 line()
@@ -110,8 +110,8 @@ impl Lab {
 
     /// Returns the work request of a queue pair that has a PSN.
     pub fn op_at(&self, qp: usize, psn: u64) -> Option<u32> {
-        let sq = &self.ends[qp].sq;
-        let sent = &sq[..self.ends[qp].assign.min(sq.len())];
+        let sq = &self.qps[qp].sq;
+        let sent = &sq[..self.qps[qp].assign.min(sq.len())];
         let after = sent.partition_point(|op| self.ops[*op as usize].first <= psn);
         sent[..after]
             .iter()
@@ -123,8 +123,8 @@ impl Lab {
 
     /// Returns the work request that a responder has to execute now, and its bytes executed so far.
     pub(super) fn cursor(&self, me: usize) -> (u32, u32) {
-        let end = &self.ends[me];
-        let Call::Request {
+        let end = &self.qps[me];
+        let QpCall::Request {
             first,
             end: last,
             op,

@@ -5,11 +5,11 @@
 use std::fmt::Write;
 use std::path::Path;
 use std::{fs, io};
-use verbena_lab_transport::network::cover::Coverage;
+use verbena_lab_transport::network::coverage::Coverage;
 
 /// The seeds that were run with one source.
 #[derive(Debug, Default)]
-pub struct State {
+pub struct SimProgress {
     /// Identification of the source.
     pub source: String,
     /// Coverage of all seeds that were run.
@@ -18,7 +18,7 @@ pub struct State {
     ranges: Vec<(u64, u64)>,
 }
 
-impl State {
+impl SimProgress {
     /// Reads a file. The content is ignored if it is of another source or cannot be read.
     pub fn load(path: &Path, source: &str) -> Self {
         let mut state = Self {
@@ -35,7 +35,7 @@ impl State {
             let number = |at: usize| words.get(at).and_then(|w| w.parse::<u64>().ok());
             match (words.first().copied(), number(1), number(2)) {
                 (Some("seeds"), Some(first), Some(end)) => state.add_range(first, end),
-                (Some("time"), Some(time), _) => state.coverage.time = time,
+                (Some("time"), Some(time), _) => state.coverage.time_ns = time,
                 (Some("met"), Some(topic), Some(a)) => {
                     if let (Some(b), Some(count)) = (number(3), number(4)) {
                         let key = [topic as u8, a as u8, b as u8];
@@ -50,7 +50,7 @@ impl State {
 
     /// Writes the file completely or not at all.
     pub fn store(&self, path: &Path) -> io::Result<()> {
-        let mut text = format!("source {}\ntime {}\n", self.source, self.coverage.time);
+        let mut text = format!("source {}\ntime {}\n", self.source, self.coverage.time_ns);
         for (first, end) in &self.ranges {
             let _ = writeln!(text, "seeds {first} {end}");
         }
@@ -88,7 +88,7 @@ impl State {
     }
 
     /// Returns the number of seeds that were run.
-    pub fn done(&self) -> u64 {
+    pub fn completed_seeds(&self) -> u64 {
         self.ranges.iter().map(|(first, end)| end - first).sum()
     }
 
@@ -115,10 +115,10 @@ impl State {
             0 => String::new(),
             count => format!("{count} features met, "),
         };
-        let hours = self.coverage.time as f64 / 3.6e12;
+        let hours = self.coverage.time_ns as f64 / 3.6e12;
         format!(
             "{} seeds, {hours:.1} hours of virtual time, {met}no broken rule",
-            self.done()
+            self.completed_seeds()
         )
     }
 }
@@ -129,17 +129,17 @@ mod tests {
 
     #[test]
     fn adjacent_ranges_are_joined() {
-        let mut state = State::default();
+        let mut state = SimProgress::default();
         for (first, end) in [(10, 20), (0, 5), (5, 10), (40, 50)] {
             state.add(first, end, &Coverage::default());
         }
         assert_eq!(state.ranges, [(0, 20), (40, 50)]);
-        assert_eq!(state.done(), 30);
+        assert_eq!(state.completed_seeds(), 30);
     }
 
     #[test]
     fn missing_seeds_are_returned_in_blocks() {
-        let mut state = State::default();
+        let mut state = SimProgress::default();
         state.add(3, 5, &Coverage::default());
         state.add(8, 9, &Coverage::default());
         assert_eq!(
@@ -154,15 +154,15 @@ mod tests {
     fn a_stored_state_is_loaded() {
         let dir = std::env::temp_dir().join(format!("verbena-sim-{}", std::process::id()));
         let path = dir.join("state");
-        let mut state = State::load(&path, "abc");
+        let mut state = SimProgress::load(&path, "abc");
         let mut coverage = Coverage::default();
         coverage.add_raw([1, 2, 3], 4);
-        coverage.time = 9;
+        coverage.time_ns = 9;
         state.add(0, 7, &coverage);
         state.store(&path).unwrap();
-        let again = State::load(&path, "abc");
-        assert_eq!((again.done(), &again.coverage), (7, &coverage));
-        assert_eq!(State::load(&path, "other").done(), 0);
+        let again = SimProgress::load(&path, "abc");
+        assert_eq!((again.completed_seeds(), &again.coverage), (7, &coverage));
+        assert_eq!(SimProgress::load(&path, "other").completed_seeds(), 0);
         fs::remove_dir_all(dir).unwrap();
     }
 }

@@ -10,7 +10,7 @@ pub const GIANT: u32 = 1 << 30;
 
 /// The load of an engine.
 #[derive(Clone, Copy, Debug)]
-pub struct Shape {
+pub struct EngineLoad {
     /// Transport service of the queue pairs.
     pub qp_type: QpType,
     /// Operation of every work request.
@@ -35,7 +35,7 @@ pub struct Shape {
     pub giant: bool,
 }
 
-impl Shape {
+impl EngineLoad {
     /// Returns a load with one connection, one work request outstanding, and packets by reference.
     pub fn new(qp_type: QpType, opcode: WqeOpcode, size: u32) -> Self {
         Self {

@@ -2,9 +2,9 @@
 
 //! The device, the program's side of it and the model: their creation, and how the device is run.
 
-use crate::counters::Tally;
-use crate::memory::{Data, Keys, MAX_PAGE, PAGE, PAGES};
-use crate::things::{Cq, Qp, Send, Srq};
+use crate::counters::CounterModel;
+use crate::memory::{DataMemory, KeyTable, MAX_PAGE, PAGE, PAGES};
+use crate::objects::{Cq, PostedSend, Qp, Srq};
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashSet};
 use verbena_abi::cmd::*;
@@ -35,11 +35,11 @@ const MAX_QPN: u32 = 2048;
 /// Number of QP contexts in a chunk of the context table.
 pub const QPS_PER_CHUNK: u32 = 128;
 /// Time in nanoseconds after which all retries are over and no event is pending.
-const SETTLED: u64 = 1_200_000_000;
+const SETTLE_NS: u64 = 1_200_000_000;
 
 /// An asynchronous event that has arrived, or that the model expects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Told {
+pub struct ExpectedEvent {
     /// Raw number of the event type.
     pub kind: u8,
     /// Number of the event's object.
@@ -48,7 +48,7 @@ pub struct Told {
 
 /// Obligation of the device to deliver an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Due {
+pub enum EventExpectation {
     /// The event has to arrive.
     Must,
     /// The event may arrive.
@@ -56,25 +56,25 @@ pub enum Due {
 }
 
 /// A run of one seed: the device, the program and the model.
-pub struct Lab {
+pub struct DeviceSimulation {
     /// Seed that the run was drawn from.
     pub seed: u64,
     /// Random number generator of the run.
     pub rng: Rng,
     /// Driver mock, which contains the device.
-    pub d: Driver,
+    pub driver: Driver,
     /// Addresses of the chunks of the QP context table.
     pub contexts: Vec<u64>,
     /// Addresses of the doorbell areas.
     pub areas: [u64; AREAS],
     /// Doorbell writes that the device has not processed, by area.
-    pub bells: [Cell<u32>; AREAS],
+    pub pending_doorbells: [Cell<u32>; AREAS],
     /// Address of the data memory; a guard page comes before it.
     pub heap: u64,
     /// Data memory as the model expects it.
-    pub data: Data,
+    pub data: DataMemory,
     /// Memory regions of the program.
-    pub keys: Keys,
+    pub keys: KeyTable,
     /// Completion queues of the program.
     pub cqs: Vec<Cq>,
     /// Shared receive queues of the program.
@@ -82,23 +82,23 @@ pub struct Lab {
     /// Queue pairs of the program.
     pub qps: Vec<Qp>,
     /// Interrupt vectors that were raised and not handled yet, as a bit mask.
-    pub raised: u32,
+    pub raised_vectors: u32,
     /// Number of doorbells that the device was given.
-    pub rings: u64,
+    pub doorbells: u64,
     /// Counter values that the model knows.
-    pub tally: Tally,
+    pub counters: CounterModel,
     /// Events since the last comparison, each with the number of its event queue.
-    pub came: Vec<(u32, Event)>,
+    pub arrived_events: Vec<(u32, Event)>,
     /// Asynchronous events that the model expects.
-    pub due: BTreeMap<Told, Due>,
+    pub expected_events: BTreeMap<ExpectedEvent, EventExpectation>,
     /// Requests that were flushed or reset; the device may have applied their changes to keys.
-    pub unheard: Vec<Send>,
+    pub flushed_requests: Vec<PostedSend>,
     /// Memory that the device must not write any more, with its contents.
-    pub graves: Vec<(u64, Vec<u8>)>,
+    pub released_memory: Vec<(u64, Vec<u8>)>,
     /// Trace of the run as text; `None` without a trace.
     pub trace: Option<Vec<String>>,
     /// Situations that occurred, with their counts.
-    pub met: BTreeMap<&'static str, u64>,
+    pub coverage: BTreeMap<&'static str, u64>,
     next_wr: u64,
     /// Index of the last key that was created.
     pub next_key: u32,
@@ -116,7 +116,7 @@ macro_rules! note {
 }
 pub(crate) use note;
 
-impl Lab {
+impl DeviceSimulation {
     /// Returns a run whose device is up and has its objects.
     pub fn new(seed: u64) -> Self {
         Self::prepared(seed, |_| {})
@@ -170,49 +170,49 @@ impl Lab {
                 bytes[((PAGES + 1) * PAGE) as usize..].to_vec(),
             ),
         ];
-        let data = Data::new(bytes[PAGE as usize..((PAGES + 1) * PAGE) as usize].to_vec());
+        let data = DataMemory::new(bytes[PAGE as usize..((PAGES + 1) * PAGE) as usize].to_vec());
         let mut lab = Self {
             seed,
             rng,
-            d,
+            driver: d,
             contexts,
             areas,
-            bells: Default::default(),
+            pending_doorbells: Default::default(),
             heap,
             data,
-            keys: Keys {
+            keys: KeyTable {
                 all: Vec::new(),
                 heap,
             },
             cqs: Vec::new(),
             srqs: Vec::new(),
             qps: Vec::new(),
-            raised: 0,
-            rings: 0,
-            tally: Tally::default(),
-            came: Vec::new(),
-            due: BTreeMap::new(),
-            unheard: Vec::new(),
-            graves,
+            raised_vectors: 0,
+            doorbells: 0,
+            counters: CounterModel::default(),
+            arrived_events: Vec::new(),
+            expected_events: BTreeMap::new(),
+            flushed_requests: Vec::new(),
+            released_memory: graves,
             trace: None,
-            met: BTreeMap::new(),
+            coverage: BTreeMap::new(),
             next_wr: seed << 20,
             next_key: 7,
             numbers: HashSet::new(),
             places: HashSet::new(),
         };
         lab.set_gids();
-        lab.furnish();
+        lab.create_objects();
         lab
     }
 
     /// Counts a situation that occurred.
-    pub fn meet(&mut self, what: &'static str) {
-        *self.met.entry(what).or_default() += 1;
+    pub fn cover(&mut self, what: &'static str) {
+        *self.coverage.entry(what).or_default() += 1;
     }
 
     /// Panics with the seed and the rule that the device has broken.
-    pub fn broken(&self, rule: &str) -> ! {
+    pub fn fail_rule(&self, rule: &str) -> ! {
         panic!("seed {}: {rule}", self.seed)
     }
 
@@ -253,7 +253,7 @@ impl Lab {
                 return place;
             }
             if self.places.len() >= AREAS * AREA_SLOTS - 16 {
-                self.broken("a run with more objects than there are slots");
+                self.fail_rule("a run with more objects than there are slots");
             }
         }
     }
@@ -261,14 +261,14 @@ impl Lab {
     /// Returns access to the words of a doorbell area.
     pub fn words(&self, uar: u32) -> GuestWords<'_> {
         GuestWords {
-            ram: &self.d.ram,
+            ram: &self.driver.ram,
             base: self.areas[uar as usize],
         }
     }
 
     /// Writes to the doorbell page of an area. The device notices the write at the next slice.
-    pub fn bell(&self, uar: u32) {
-        let bell = &self.bells[uar as usize];
+    pub fn ring_doorbell(&self, uar: u32) {
+        let bell = &self.pending_doorbells[uar as usize];
         bell.set(bell.get() + 1);
     }
 
@@ -281,73 +281,77 @@ impl Lab {
 
     fn slice(&mut self) -> (bool, Option<u64>) {
         for uar in 0..AREAS {
-            if self.bells[uar].replace(0) > 0 {
-                self.d.device.ring(uar as u32);
-                self.rings += 1;
+            if self.pending_doorbells[uar].replace(0) > 0 {
+                self.driver.device.ring(uar as u32);
+                self.doorbells += 1;
             }
         }
-        let next = self.d.device.run_slice(&self.d.ram, self.d.now);
-        let raised = self.d.device.take_interrupts();
-        self.raised |= raised;
+        let next = self
+            .driver
+            .device
+            .run_slice(&self.driver.ram, self.driver.now);
+        let raised = self.driver.device.take_interrupts();
+        self.raised_vectors |= raised;
         for vector in (0..32).filter(|v| raised & (1 << v) != 0) {
-            *self.d.interrupts.entry(vector).or_default() += 1;
+            *self.driver.interrupts.entry(vector).or_default() += 1;
         }
         (next.busy, next.deadline)
     }
 
     fn take_events(&mut self) -> bool {
-        let before = self.came.len();
-        let raised = std::mem::take(&mut self.raised);
+        let before = self.arrived_events.len();
+        let raised = std::mem::take(&mut self.raised_vectors);
         // The mock driver handles only event queues with an interrupt. The vector of an event queue
         // is its number.
         for eqn in (0..=COMP_EQS).filter(|eqn| raised & (1 << eqn) != 0) {
-            for event in self.d.events(eqn) {
+            for event in self.driver.events(eqn) {
                 note!(self, "  event of EQ {eqn}: {event:?}");
-                self.came.push((eqn, event));
+                self.arrived_events.push((eqn, event));
             }
         }
-        self.came.len() != before
+        self.arrived_events.len() != before
     }
 
     /// Runs the device until it has no work at this time and all events are taken. Returns the time
     /// of the device's next deadline in nanoseconds.
-    pub fn rest(&mut self) -> Option<u64> {
+    pub fn run_until_idle(&mut self) -> Option<u64> {
         for _ in 0..20_000 {
             let (busy, deadline) = self.slice();
             if !busy && !self.take_events() {
-                if let Some(eqn) = (0..=COMP_EQS).find(|eqn| self.d.next_event(*eqn).is_some()) {
-                    self.broken(&format!("EQ {eqn}: an event without its interrupt"));
+                if let Some(eqn) = (0..=COMP_EQS).find(|eqn| self.driver.next_event(*eqn).is_some())
+                {
+                    self.fail_rule(&format!("EQ {eqn}: an event without its interrupt"));
                 }
                 return deadline;
             }
         }
-        self.broken("the device does not come to rest")
+        self.fail_rule("the device does not come to rest")
     }
 
-    /// Advances the time by [`SETTLED`] and runs the device, so that no work is pending afterwards.
-    pub fn let_settle(&mut self) {
-        let end = self.d.now + SETTLED;
+    /// Advances the time by [`SETTLE_NS`] and runs the device, so that no work is pending afterwards.
+    pub fn run_until_settled(&mut self) {
+        let end = self.driver.now + SETTLE_NS;
         for _ in 0..20_000 {
-            match self.rest() {
-                Some(at) if at <= end => self.d.now = self.d.now.max(at),
+            match self.run_until_idle() {
+                Some(at) if at <= end => self.driver.now = self.driver.now.max(at),
                 _ => {
-                    self.d.now = end;
-                    self.rest();
+                    self.driver.now = end;
+                    self.run_until_idle();
                     return;
                 }
             }
         }
-        self.broken("the timers do not come to rest")
+        self.fail_rule("the timers do not come to rest")
     }
 
     /// Records that an event has to arrive, or that it may arrive.
-    pub fn expect(&mut self, kind: EventType, number: u32, due: Due) {
-        let told = Told {
+    pub fn expect(&mut self, kind: EventType, number: u32, due: EventExpectation) {
+        let told = ExpectedEvent {
             kind: kind as u8,
             number,
         };
-        let old = self.due.entry(told).or_insert(due);
-        if due == Due::Must {
+        let old = self.expected_events.entry(told).or_insert(due);
+        if due == EventExpectation::Must {
             *old = due;
         }
     }

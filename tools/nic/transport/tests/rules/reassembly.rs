@@ -5,21 +5,21 @@
 
 use super::answered::{ack, numbers, requester};
 use super::by_hand::{
-    ask, completed, fetch_add, is_ack, is_ack_twice, part, psn, psns, quiet, read, receiving,
+    completed, exchange, fetch_add, is_ack, is_ack_twice, part, psn, psns, quiet, read, receiving,
     request, responder, send, send_quietly, SEND, WRITE_NOTHING,
 };
 use super::pattern;
-use verbena_lab_transport::{Buffer, Pair, Post, Rng, Setup, Side::*};
+use verbena_lab_transport::{ArenaBuffer, PairSetup, PairSide::*, QpPair, Rng, SendPost};
 use verbena_transport::host::WcStatus::*;
 use verbena_transport::packet::{AethSyndrome, NakCode, Packet, PacketKind};
 use verbena_transport::QpState;
 
 #[test]
 fn a_second_acknowledgement_of_the_end_of_a_message_shows_no_spurious_probe() {
-    let mut p = requester(Setup::default());
+    let mut p = requester(PairSetup::default());
     let (src, dst) = (p.zeros(A, 8), p.zeros(B, 8));
     for n in 0..8 {
-        p.post(A, Post::write(n, &[src.sge()], dst));
+        p.post(A, SendPost::write(n, &[src.sge()], dst));
     }
     assert_eq!(numbers(&mut p).len(), 8);
     p.run_until(100_000);
@@ -33,7 +33,7 @@ fn a_second_acknowledgement_of_the_end_of_a_message_shows_no_spurious_probe() {
 
 /// The packets that have AckReq.
 #[derive(Clone, Copy, Debug)]
-enum Asks {
+enum AckReqPattern {
     /// The last packet of a message or of the window, and a packet after each this number of
     /// others.
     Each(u32),
@@ -44,8 +44,8 @@ enum Asks {
 
 /// A peer that sends everything again from the gap on, or from the oldest packet on after a
 /// timeout, as rxe does.
-struct Peer {
-    asks: Asks,
+struct GoBackPeer {
+    asks: AckReqPattern,
     /// For each packet of its messages in order: if it is the first and if it is the last of its
     /// message.
     packets: Vec<(bool, bool)>,
@@ -58,8 +58,8 @@ struct Peer {
     timeouts: u32,
 }
 
-impl Peer {
-    fn new(asks: Asks, rng: &mut Rng, messages: usize, longest: u64) -> Self {
+impl GoBackPeer {
+    fn new(asks: AckReqPattern, rng: &mut Rng, messages: usize, longest: u64) -> Self {
         let mut packets = Vec::new();
         for _ in 0..messages {
             let count = 1 + rng.below(longest);
@@ -81,9 +81,9 @@ impl Peer {
         let (first, last) = self.packets[n];
         let packet = request(SEND, n as u32, &pattern(256, n as u8));
         let asks = match self.asks {
-            Asks::Each(count) => self.since_asked >= count,
-            Asks::Always => true,
-            Asks::Random => rng.chance(30),
+            AckReqPattern::Each(count) => self.since_asked >= count,
+            AckReqPattern::Always => true,
+            AckReqPattern::Random => rng.chance(30),
         };
         self.since_asked += 1;
         let ack_req = asks || last || n + 1 == self.una + window;
@@ -98,7 +98,7 @@ impl Peer {
         }
     }
 
-    fn hear(&mut self, packet: &Packet) {
+    fn on_packet(&mut self, packet: &Packet) {
         let PacketKind::Ack(aeth) = packet.kind else {
             panic!("{packet:?}");
         };
@@ -134,12 +134,12 @@ fn arrive(way: &mut Vec<Packet>, rng: &mut Rng, loss: u32, swap: u32) -> Option<
 
 /// Transfers all messages over a bad link. They have to be executed in order and once, with the
 /// help of the peer's timer.
-fn transfer(asks: Asks, seed: u64, loss: u32) -> (Pair, Peer) {
+fn transfer(asks: AckReqPattern, seed: u64, loss: u32) -> (QpPair, GoBackPeer) {
     let mut rng = Rng::new(seed);
-    let mut p = responder(Setup::default());
+    let mut p = responder(PairSetup::default());
     let longest = 1 + rng.below(80);
-    let mut peer = Peer::new(asks, &mut rng, 12, longest);
-    let buffers: Vec<Buffer> = (0..12).map(|_| p.zeros(A, 81 * 256)).collect();
+    let mut peer = GoBackPeer::new(asks, &mut rng, 12, longest);
+    let buffers: Vec<ArenaBuffer> = (0..12).map(|_| p.zeros(A, 81 * 256)).collect();
     for (wr_id, buffer) in buffers.iter().enumerate() {
         p.post_recv(A, wr_id as u64, &[buffer.sge()]);
     }
@@ -153,13 +153,13 @@ fn transfer(asks: Asks, seed: u64, loss: u32) -> (Pair, Peer) {
             0 if may_send => there.push(peer.send(&mut rng, window)),
             1 if !there.is_empty() => {
                 if let Some(packet) = arrive(&mut there, &mut rng, loss, 10) {
-                    back.extend(ask(&mut p, packet));
+                    back.extend(exchange(&mut p, packet));
                 }
             }
             2 if !back.is_empty() => {
                 if let Some(packet) = arrive(&mut back, &mut rng, loss, 0) {
                     let una = peer.una;
-                    peer.hear(&packet);
+                    peer.on_packet(&packet);
                     idle = if peer.una > una { 0 } else { idle };
                 }
             }
@@ -177,7 +177,7 @@ fn transfer(asks: Asks, seed: u64, loss: u32) -> (Pair, Peer) {
         .iter()
         .zip(peer.packets.split_inclusive(|(_, last)| *last))
     {
-        let bytes = p.world.bytes(*buffer);
+        let bytes = p.adapter.bytes(*buffer);
         for at in 0..ends.len() {
             assert_eq!(bytes[at * 256..][..256], pattern(256, n as u8));
             n += 1;
@@ -194,7 +194,12 @@ fn transfer(asks: Asks, seed: u64, loss: u32) -> (Pair, Peer) {
 
 #[test]
 fn a_peer_that_sends_everything_again_transfers_all_messages_with_any_ackreq() {
-    for asks in [Asks::Each(64), Asks::Each(1000), Asks::Always, Asks::Random] {
+    for asks in [
+        AckReqPattern::Each(64),
+        AckReqPattern::Each(1000),
+        AckReqPattern::Always,
+        AckReqPattern::Random,
+    ] {
         let (mut kept, mut naks, mut timeouts) = (0, 0, 0);
         for seed in 0..150 {
             let (p, peer) = transfer(asks, seed, [0, 2, 10, 30][seed as usize % 4]);
@@ -211,7 +216,7 @@ fn a_peer_that_sends_everything_again_transfers_all_messages_with_any_ackreq() {
 
 /// Returns a responder with a gap that closed without AckReq, so that the kept requests after it
 /// wait, and its account.
-fn waiting() -> (Pair, std::rc::Rc<verbena_transport::ReassemblyQuota>) {
+fn waiting() -> (QpPair, std::rc::Rc<verbena_transport::ReassemblyQuota>) {
     let mut p = receiving(4);
     let whole = p.restrict(A, 10_000);
     send(&mut p, 1);
@@ -235,7 +240,7 @@ fn bytes_of_kept_requests_return_to_the_account() {
     }
     // The expected request differs from the kept one with its PSN, which is discarded.
     let (mut p, whole) = waiting();
-    ask(&mut p, request(SEND, 1, &[9; 8]));
+    exchange(&mut p, request(SEND, 1, &[9; 8]));
     assert_eq!(whole.available(), 10_000 - 264);
     assert_eq!(
         p.statuses(A),
@@ -256,10 +261,10 @@ fn bytes_of_kept_requests_return_to_the_account() {
 
 #[test]
 fn kept_reads_and_atomics_wait_and_are_executed_once() {
-    let mut p = responder(Setup::default());
+    let mut p = responder(PairSetup::default());
     let (word, far) = (p.zeros(A, 8), p.buffer(A, &pattern(600, 1)));
     let add = |n| request(fetch_add(word, 1), n, &[]);
-    let all = |p: &mut Pair, packet| psns(&ask(p, packet));
+    let all = |p: &mut QpPair, packet| psns(&exchange(p, packet));
     // 0: WRITE, 1: atomic, 2 to 4: READ, 5: atomic, 6: WRITE.
     assert_eq!(all(&mut p, add(1)), [psn(0)]);
     for packet in [
@@ -270,14 +275,14 @@ fn kept_reads_and_atomics_wait_and_are_executed_once() {
     ] {
         assert!(all(&mut p, packet).is_empty());
     }
-    assert_eq!(p.world.bytes(word), [0; 8]);
+    assert_eq!(p.adapter.bytes(word), [0; 8]);
     // The second copy of the atomic is executed in its turn.
     assert_eq!(all(&mut p, add(1)), [psn(1)]);
     // The second copy of the READ is lost. The copy of request 5 shows that the peer has sent the
     // READ again.
     assert_eq!(all(&mut p, add(5)), (2..6).map(psn).collect::<Vec<_>>());
-    assert_eq!(p.world.bytes(word), 2u64.to_le_bytes());
+    assert_eq!(p.adapter.bytes(word), 2u64.to_le_bytes());
     assert_eq!(p.qps[0].snapshot().expected_psn, psn(6));
     assert_eq!(all(&mut p, add(5)), [psn(5)], "the stored result");
-    assert_eq!(p.world.bytes(word), 2u64.to_le_bytes());
+    assert_eq!(p.adapter.bytes(word), 2u64.to_le_bytes());
 }
