@@ -292,8 +292,33 @@ impl Requester {
         if let Some(path) = &mut self.path_state {
             path.clear_pacing();
         }
+        if !self.run_timer(core, host, now)? {
+            return Ok(false);
+        }
+        let result = self.send_packets(core, host, now, budget);
+        if matches!(result, Ok(false)) {
+            if let Some(path) = &mut self.path_state {
+                path.repeat_retransmit();
+                self.send_retransmits(core, host, budget)?;
+            }
+        }
+        if result.is_ok() {
+            self.arm(core, now, false);
+        }
+        result
+    }
+
+    /// Handles a timer that has expired. Returns false if nothing may be sent now, because an RNR
+    /// NAK timer runs.
+    #[inline]
+    fn run_timer<H: Host>(
+        &mut self,
+        core: &mut Core,
+        host: &mut H,
+        now: u64,
+    ) -> Result<bool, Syndrome> {
         match self.timer {
-            RetryTimer::Rnr { until_ns: until } if now < until => return Ok(false),
+            RetryTimer::Rnr { until_ns } if now < until_ns => return Ok(false),
             RetryTimer::Rnr { .. } => self.timer = RetryTimer::Stopped,
             RetryTimer::Ack { expires_ns, .. } if now >= expires_ns => {
                 core.counters.timeouts += 1;
@@ -312,6 +337,19 @@ impl Requester {
             }
             _ => {}
         }
+        Ok(true)
+    }
+
+    /// Sends pending retransmissions, and then packets in their turn. Returns true if there is more
+    /// to send at once.
+    #[inline]
+    fn send_packets<H: Host>(
+        &mut self,
+        core: &mut Core,
+        host: &mut H,
+        now: u64,
+        budget: &mut Budget,
+    ) -> Result<bool, Syndrome> {
         // The last packet of this call is held back until the end, so that it can ask for an
         // acknowledgement. So the sent packets are acknowledged whatever stops the sending (an
         // empty queue, the window, a fence, a fault, SQD, the budget).
@@ -370,15 +408,6 @@ impl Requester {
                 path.start_rtt_sample(&packet, is_new, now);
             }
             core.transmit(host, packet);
-        }
-        if matches!(result, Ok(false)) {
-            if let Some(path) = &mut self.path_state {
-                path.repeat_retransmit();
-                self.send_retransmits(core, host, budget)?;
-            }
-        }
-        if result.is_ok() {
-            self.arm(core, now, false);
         }
         result
     }

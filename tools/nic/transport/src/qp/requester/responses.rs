@@ -7,6 +7,7 @@
 //! this response was lost on the way ("implied NAK", IBTA 9.7.5).
 
 use super::retry::{GoBack, RetryTimer};
+use super::send_slots::SendSlot;
 use super::Requester;
 use crate::host::{CopyFault, CopySource, Host, Syndrome, WcStatus, WqeOpcode};
 use crate::packet::{Aeth, AethSyndrome, NakCode, Packet, PacketKind, Payload};
@@ -311,6 +312,20 @@ impl Requester {
             core.counters.dead_payloads += 1;
             return Ok(());
         }
+        self.accept_response(core, host, now, &packet, index)
+    }
+
+    /// Takes the next response that the work request with this index waits for: checks it, stores
+    /// its payload, and completes the work request after its last response.
+    fn accept_response<H: Host>(
+        &mut self,
+        core: &mut Core,
+        host: &mut H,
+        now: u64,
+        packet: &Packet,
+        index: u32,
+    ) -> Result<(), Syndrome> {
+        let expected = packet.psn;
         self.acknowledge(core, host, now, expected);
         self.una_psn = expected;
         let aeth = match packet.kind {
@@ -327,58 +342,18 @@ impl Requester {
         let Some(slot) = self.slots.get(index) else {
             return Ok(());
         };
-        // The responses to a request begin with a FIRST or ONLY. After a repeated request, one may
-        // also be in the middle.
-        if slot.begins_part(progress) && !packet.first {
-            return self.bad_response(core, host, Syndrome::ResponseOpcode);
-        }
-        let part_end = slot.part_end(progress);
-        let is_read = slot.wqe.opcode == WqeOpcode::RdmaRead;
-        let copied = match packet.kind {
-            PacketKind::ReadResponse(_) if is_read => {
-                let offset = progress * mtu;
-                let due = (slot.length() - offset).min(packet.psns.saturating_mul(mtu));
-                let ends = progress + packet.psns == part_end;
-                if packet.psns > part_end - progress
-                    || packet.last != ends
-                    || packet.payload.len() != due
-                {
-                    return self.bad_response(core, host, Syndrome::ResponseLength);
-                }
-                if due == 0 {
-                    Ok(())
-                } else {
-                    host.copy(slot.target(offset), packet.payload.source())
-                }
-            }
-            PacketKind::ReadResponse(_)
-                if matches!(slot.wqe.opcode, WqeOpcode::AtomicWrite | WqeOpcode::Flush) =>
-            {
-                if packet.psns != 1 || !packet.last || !packet.payload.is_empty() {
-                    return self.bad_response(core, host, Syndrome::ResponseLength);
-                }
-                Ok(())
-            }
-            PacketKind::AtomicResponse(_, value)
-                if matches!(
-                    slot.wqe.opcode,
-                    WqeOpcode::CompareSwap | WqeOpcode::FetchAdd
-                ) =>
-            {
-                host.copy(slot.target(0), CopySource::Bytes(&value.to_ne_bytes()))
-            }
-            _ => return self.bad_response(core, host, Syndrome::ResponseOpcode),
-        };
-        match copied {
+        let part_end = slot.part_end(slot.progress);
+        match store_response(host, slot, packet, core.attr.path_mtu) {
             Ok(()) => {}
-            Err(CopyFault::Target(cause)) => {
+            Err(ResponseFault::Invalid(cause)) => return self.bad_response(core, host, cause),
+            Err(ResponseFault::Copy(CopyFault::Target(cause))) => {
                 return Err(self.fail_oldest(core, host, WcStatus::LocProtErr, cause));
             }
             // The peer's memory went away between its check and the copy. When the request is sent
             // again, the peer reports the error itself.
-            Err(CopyFault::Source(cause)) => {
-                if let Payload::Region { lease: lender, .. } = &packet.payload {
-                    lender.fault.set(Some((expected, cause)));
+            Err(ResponseFault::Copy(CopyFault::Source(cause))) => {
+                if let Payload::Region { lease, .. } = &packet.payload {
+                    lease.fault.set(Some((expected, cause)));
                 }
                 if self.implied_nak_at != Some(expected) {
                     self.implied_nak_at = Some(expected);
@@ -413,4 +388,56 @@ impl Requester {
         }
         false
     }
+}
+
+/// Reason why a response was not stored.
+enum ResponseFault {
+    /// The response has another form than its request demands.
+    Invalid(Syndrome),
+    Copy(CopyFault),
+}
+
+/// Checks the form of the next response of a work request, and stores its payload.
+#[inline]
+fn store_response<H: Host>(
+    host: &mut H,
+    slot: &SendSlot,
+    packet: &Packet,
+    mtu: u32,
+) -> Result<(), ResponseFault> {
+    let progress = slot.progress;
+    // The responses to a request begin with a FIRST or ONLY. After a repeated request, one may also
+    // be in the middle.
+    if slot.begins_part(progress) && !packet.first {
+        return Err(ResponseFault::Invalid(Syndrome::ResponseOpcode));
+    }
+    let copied = match (packet.kind, slot.wqe.opcode) {
+        (PacketKind::ReadResponse(_), WqeOpcode::RdmaRead) => {
+            let part_end = slot.part_end(progress);
+            let offset = progress * mtu;
+            let due = (slot.length() - offset).min(packet.psns.saturating_mul(mtu));
+            let ends = progress + packet.psns == part_end;
+            if packet.psns > part_end - progress
+                || packet.last != ends
+                || packet.payload.len() != due
+            {
+                return Err(ResponseFault::Invalid(Syndrome::ResponseLength));
+            }
+            if due == 0 {
+                return Ok(());
+            }
+            host.copy(slot.target(offset), packet.payload.source())
+        }
+        (PacketKind::ReadResponse(_), WqeOpcode::AtomicWrite | WqeOpcode::Flush) => {
+            if packet.psns != 1 || !packet.last || !packet.payload.is_empty() {
+                return Err(ResponseFault::Invalid(Syndrome::ResponseLength));
+            }
+            return Ok(());
+        }
+        (PacketKind::AtomicResponse(_, value), WqeOpcode::CompareSwap | WqeOpcode::FetchAdd) => {
+            host.copy(slot.target(0), CopySource::Bytes(&value.to_ne_bytes()))
+        }
+        _ => return Err(ResponseFault::Invalid(Syndrome::ResponseOpcode)),
+    };
+    copied.map_err(ResponseFault::Copy)
 }
