@@ -18,7 +18,7 @@
 //! | `memory.rs` | all memory twice, as the engine has left it and as the model computes it |
 //! | `model.rs` | the state of the model, and the call in progress |
 //! | `host.rs` | the host of a queue pair; `copies.rs`, `completions.rs`: a check of every effect |
-//! | `observer.rs` | a check of every packet that is sent |
+//! | `observer.rs`, `requests.rs` | a check of every packet that is sent |
 //! | `calls.rs` | the calls of a queue pair, and the conditions that must hold after each |
 //! | `executed.rs` | the conditions on the requests that a call has executed |
 //! | `reference_run.rs` | the reference (`crate::reference`), compared with the engine after each call |
@@ -49,6 +49,7 @@ mod observer;
 mod plan;
 mod qp_model;
 mod reference_run;
+mod requests;
 mod show;
 mod work;
 

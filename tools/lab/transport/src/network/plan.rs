@@ -2,7 +2,6 @@
 
 //! The draws of a seed before the run: connections, attributes, links.
 
-use super::cnp_model::CnpModel;
 use super::coverage::Topic;
 use super::event_queue::{LinkConditions, SimEvent};
 use super::memory::{RegionOwner, LONGEST};
@@ -13,10 +12,9 @@ use super::work::RecvQueueModel;
 use super::SimNetwork;
 use crate::link_model::LinkMode;
 use crate::Rng;
-use std::collections::VecDeque;
 use verbena_abi::ctx::access;
 use verbena_transport::wire::{ipv4_to_gid, Path};
-use verbena_transport::{Attr, Budget, Counters, Qp, QpConfig, QpState, QpType};
+use verbena_transport::{Attr, Budget, Qp, QpConfig, QpState, QpType};
 
 /// The kind of trouble in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -279,40 +277,45 @@ impl SimNetwork {
         path: Path,
         conditions: LinkConditions,
     ) {
-        let lab = &mut self.model;
-        let me = lab.qps.len();
+        let me = self.model.qps.len();
         let shared = rng.chance(25) && self.mode.is_none();
         let queue = if shared && qp_type == QpType::Rc {
             me % 2
         } else {
-            lab.queues.push(RecvQueueModel {
+            self.model.queues.push(RecvQueueModel {
                 shared,
                 ..RecvQueueModel::default()
             });
-            lab.queues.len() - 1
+            self.model.queues.len() - 1
         };
-        let pd = 100 + me as u32;
-        let mut config = QpConfig::new(qpn(me), qp_type, pd);
+        let mut config = QpConfig::new(qpn(me), qp_type, 100 + me as u32);
         config.has_srq = shared;
-        // A requester with credits avoids RNR NAKs, so credits are drawn less often if RNR retries
-        // are limited.
-        config.credits = rng.chance(if attr.rnr_retry < 7 { 25 } else { 70 });
-        config.max_msg_size = LONGEST;
-        config.window = 1 + rng.below(64) as u32;
-        config.wire_window = config.window;
-        config.max_outstanding = 1 + rng.below(40) as u32;
-        config.super_bytes = attr.path_mtu * (1 + rng.below(16) as u32);
-        config.wire_super_packets = (1 + config.window % 8) as u8;
-        config.min_timeout_ns = 60_000;
-        config.recovers = rng.chance(60);
-        config.min_probe_ns = 20_000;
-        config.congestion_control = rng.chance(70);
-        // Some QPs keep no packets, and some have too little memory to keep all.
-        config.reassembly_bytes = match rng.below(4) {
-            0 => 0,
-            1 => rng.below(4_000) as u32,
-            _ => 1 << 20,
+        draw_config(rng, &attr, &mut config);
+        let program = self.draw_program(rng, &attr);
+        let service = match qp_type {
+            QpType::Rc => 0,
+            QpType::Uc => 1,
+            _ => 2,
         };
+        let lab = &mut self.model;
+        lab.coverage
+            .count(Topic::Connection, service, (attr.path_mtu >> 8) as u8);
+        lab.qps.push(QpModel {
+            peer,
+            mode,
+            queue,
+            budget: Budget::new(1 + rng.below(24) as u32, 1 + rng.below(64 << 10)),
+            strict: self.scenario != Scenario::Hostile,
+            may_exhaust_retries: !conditions.bounded,
+            ..QpModel::new(&config, attr, path, program)
+        });
+        lab.references.push(ReferenceRun::new(&config));
+        self.events.links.push(conditions);
+        self.qps.push(Qp::new(config));
+    }
+
+    /// Draws the actions of the program of a queue pair.
+    fn draw_program(&self, rng: &mut Rng, attr: &Attr) -> ProgramModel {
         let (mistakes, turmoil) = match self.scenario {
             Scenario::Mistakes => (2 + rng.below(20) as u32, 0),
             Scenario::Turmoil => (rng.below(8) as u32, 5 + rng.below(25) as u32),
@@ -320,7 +323,7 @@ impl SimNetwork {
             _ => (0, 0),
         };
         let packets = 1 + rng.below(if attr.path_mtu > 1024 { 4 } else { 9 }) as u32;
-        let actor = ProgramModel {
+        ProgramModel {
             left: 3 + rng.below(if attr.path_mtu > 1024 { 5 } else { 9 }) as u32,
             pace_ns: 300 + rng.below(6_000),
             longest: (attr.path_mtu * packets).min(LONGEST),
@@ -334,89 +337,7 @@ impl SimNetwork {
                 0
             },
             others: Vec::new(),
-        };
-        let alone = !conditions.bounded;
-        let service = match qp_type {
-            QpType::Rc => 0,
-            QpType::Uc => 1,
-            _ => 2,
-        };
-        lab.coverage
-            .count(Topic::Connection, service, (attr.path_mtu >> 8) as u8);
-        lab.qps.push(QpModel {
-            qp_type,
-            qpn: qpn(me),
-            pd,
-            peer,
-            mode,
-            path,
-            queue,
-            budget: Budget::new(1 + rng.below(24) as u32, 1 + rng.below(64 << 10)),
-            window: config.window,
-            min_timeout_ns: config.min_timeout_ns,
-            recovers: config.recovers,
-            min_probe_ns: config.min_probe_ns,
-            cnps: CnpModel::new(config.congestion_control),
-            attr,
-            strict: self.scenario != Scenario::Hostile,
-            life: 0,
-            frozen: false,
-            state: QpState::Reset,
-            program: actor,
-            started: false,
-            is_disturbed_in_poll: false,
-            thawed: false,
-            has_retry_cause: false,
-            checked: 0,
-            failed_before: false,
-            may_start: true,
-            sq: Vec::new(),
-            done: 0,
-            assign: 0,
-            sent_psn: 0,
-            next_psn: 0,
-            resume: 0,
-            again_to: 0,
-            is_probe: false,
-            second_retransmit: None,
-            una_psn: 0,
-            reads: 0,
-            rnr_until_ns: 0,
-            rnr_seen: 0,
-            is_rnr_waiting: false,
-            go_backs: 0,
-            progress_ns: 0,
-            send_failed: false,
-            may_exhaust_retries: alone,
-            disturbed: false,
-            word: (0, 0, 0),
-            expected: 0,
-            msn: 0,
-            pending: VecDeque::new(),
-            answered: 0,
-            again: None,
-            gap: None,
-            gap_nak: None,
-            fault_nak: None,
-            held: None,
-            message: None,
-            next: 0,
-            out: Vec::new(),
-            events: Vec::new(),
-            comm_est: false,
-            drain: false,
-            last_wqe: false,
-            blamed: 0,
-            failures: 0,
-            flushes: 0,
-            received: 0,
-            expected_counters: Counters::default(),
-            digest: [0; 2],
-            timer_ns: None,
-        });
-        lab.references.push(ReferenceRun::new(&config));
-        self.events.links.push(conditions);
-        self.qps.push(Qp::new(config));
+        }
     }
 
     /// Moves a QP from RESET to RTS.
@@ -438,6 +359,29 @@ impl SimNetwork {
         let region = lab.memory.register(pd, all, 16, RegionOwner::Remote);
         lab.qps[me].word = (region.addr, region.key, 0);
     }
+}
+
+/// Draws the properties of a queue pair with these attributes.
+fn draw_config(rng: &mut Rng, attr: &Attr, config: &mut QpConfig) {
+    // A requester with credits avoids RNR NAKs, so credits are drawn less often if RNR retries
+    // are limited.
+    config.credits = rng.chance(if attr.rnr_retry < 7 { 25 } else { 70 });
+    config.max_msg_size = LONGEST;
+    config.window = 1 + rng.below(64) as u32;
+    config.wire_window = config.window;
+    config.max_outstanding = 1 + rng.below(40) as u32;
+    config.super_bytes = attr.path_mtu * (1 + rng.below(16) as u32);
+    config.wire_super_packets = (1 + config.window % 8) as u8;
+    config.min_timeout_ns = 60_000;
+    config.recovers = rng.chance(60);
+    config.min_probe_ns = 20_000;
+    config.congestion_control = rng.chance(70);
+    // Some QPs keep no packets, and some have too little memory to keep all.
+    config.reassembly_bytes = match rng.below(4) {
+        0 => 0,
+        1 => rng.below(4_000) as u32,
+        _ => 1 << 20,
+    };
 }
 
 fn qpn(me: usize) -> u32 {

@@ -10,7 +10,7 @@ use verbena_transport::host::EventType;
 use verbena_transport::packet::Packet;
 use verbena_transport::qp::QpType;
 use verbena_transport::wire::Path;
-use verbena_transport::{Attr, Budget, Counters, QpState};
+use verbena_transport::{Attr, Budget, Counters, QpConfig, QpState};
 
 /// Start of the model's PSNs, so that there are PSNs before the first one.
 pub const PSN_BASE: u64 = 1 << 40;
@@ -205,6 +205,82 @@ pub struct QpModel {
 }
 
 impl QpModel {
+    /// Returns a queue pair in RESET that has never worked. The caller sets its peer, mode, receive
+    /// queue and budget.
+    pub fn new(config: &QpConfig, attr: Attr, path: Path, program: ProgramModel) -> Self {
+        Self {
+            qp_type: config.qp_type,
+            qpn: config.qpn,
+            pd: config.pd,
+            path,
+            window: config.window,
+            min_timeout_ns: config.min_timeout_ns,
+            recovers: config.recovers,
+            min_probe_ns: config.min_probe_ns,
+            cnps: CnpModel::new(config.congestion_control),
+            attr,
+            life: 0,
+            frozen: false,
+            state: QpState::Reset,
+            program,
+            started: false,
+            is_disturbed_in_poll: false,
+            thawed: false,
+            has_retry_cause: false,
+            checked: 0,
+            failed_before: false,
+            may_start: true,
+            sq: Vec::new(),
+            done: 0,
+            assign: 0,
+            sent_psn: 0,
+            next_psn: 0,
+            resume: 0,
+            again_to: 0,
+            is_probe: false,
+            second_retransmit: None,
+            una_psn: 0,
+            reads: 0,
+            rnr_until_ns: 0,
+            rnr_seen: 0,
+            is_rnr_waiting: false,
+            go_backs: 0,
+            progress_ns: 0,
+            send_failed: false,
+            disturbed: false,
+            word: (0, 0, 0),
+            expected: 0,
+            msn: 0,
+            pending: VecDeque::new(),
+            answered: 0,
+            again: None,
+            gap: None,
+            gap_nak: None,
+            fault_nak: None,
+            held: None,
+            message: None,
+            next: 0,
+            out: Vec::new(),
+            events: Vec::new(),
+            comm_est: false,
+            drain: false,
+            last_wqe: false,
+            blamed: 0,
+            failures: 0,
+            flushes: 0,
+            received: 0,
+            expected_counters: Counters::default(),
+            digest: [0; 2],
+            timer_ns: None,
+            peer: 0,
+            mode: LinkMode::Local,
+            queue: 0,
+            budget: Budget::new(1, 1),
+            strict: true,
+            may_exhaust_retries: false,
+        }
+    }
+
     /// True if the QP processes requests.
     pub fn processes_requests(&self) -> bool {
         matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd) && !self.frozen
