@@ -99,7 +99,7 @@ fn block_length(bytes: &[u8]) -> usize {
 
 #[test]
 fn parts_of_a_message_are_numbered() {
-    let seen = comments(QpPair::rc(LinkMode::Wire), |pair| {
+    let comments = comments(QpPair::rc(LinkMode::Wire), |pair| {
         let (from, to) = (
             pair.buffer(PairSide::A, &[7; 600]),
             pair.zeros(PairSide::B, 600),
@@ -129,7 +129,7 @@ fn parts_of_a_message_are_numbered() {
 fn comments_name_lost_packets_and_retransmissions() {
     let mut pair = QpPair::rc(LinkMode::Wire);
     pair.link.loss = 30;
-    let seen = comments(pair, |pair| {
+    let comments = comments(pair, |pair| {
         let (from, to) = (
             pair.buffer(PairSide::A, &[7; 2000]),
             pair.zeros(PairSide::B, 2000),
@@ -163,7 +163,7 @@ fn a_failed_write_is_returned_at_the_end() {
             Ok(())
         }
     }
-    let capture = Rc::new(RefCell::new(Capture::new(Full(300), "test").unwrap()));
+    let capture = Rc::new(RefCell::new(Capture::new(FullDisk(300), "test").unwrap()));
     let mut pair = QpPair::rc(LinkMode::Wire);
     pair.tap = Some(Box::new(Rc::clone(&capture)));
     let (from, to) = (

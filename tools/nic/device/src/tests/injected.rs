@@ -10,7 +10,7 @@ use verbena_abi::cqe::WcStatus::{self, GeneralErr, Success};
 use verbena_abi::ctx::QpState;
 use verbena_abi::wqe::WqeOpcode;
 use verbena_faults::{Action, Injected, Match, On, Rule, RuleSet, MAX_RULES, VERSION};
-use verbena_recorder::{export_rules, FlightEntry, FlightRecording, EntryKind};
+use verbena_recorder::{export_rules, EntryKind, FlightEntry, FlightRecording};
 
 fn fault(kind: FaultKind, number: u32, status: WcStatus) -> InjectFault {
     InjectFault {

@@ -8,7 +8,7 @@ use crate::mock::Driver;
 use crate::Config;
 use verbena_abi::cqe::WcStatus::{RetryExcErr, Success};
 use verbena_faults::{Action, Match, On, Rule, LOSS_OPTION};
-use verbena_recorder::{FlightEntry, EntryKind, LOST};
+use verbena_recorder::{EntryKind, FlightEntry, LOST};
 
 /// A pair whose device was started with `--drop`.
 fn lossy(percent: u8) -> Pair {

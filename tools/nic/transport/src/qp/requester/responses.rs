@@ -411,8 +411,9 @@ fn store_response<H: Host>(
     if slot.begins_part(progress) && !packet.first {
         return Err(ResponseFault::Invalid(Syndrome::ResponseOpcode));
     }
-    let copied = match (packet.kind, slot.wqe.opcode) {
-        (PacketKind::ReadResponse(_), WqeOpcode::RdmaRead) => {
+    let opcode = slot.wqe.opcode;
+    let copied = match packet.kind {
+        PacketKind::ReadResponse(_) if opcode == WqeOpcode::RdmaRead => {
             let part_end = slot.part_end(progress);
             let offset = progress * mtu;
             let due = (slot.length() - offset).min(packet.psns.saturating_mul(mtu));
@@ -428,13 +429,17 @@ fn store_response<H: Host>(
             }
             host.copy(slot.target(offset), packet.payload.source())
         }
-        (PacketKind::ReadResponse(_), WqeOpcode::AtomicWrite | WqeOpcode::Flush) => {
+        PacketKind::ReadResponse(_)
+            if matches!(opcode, WqeOpcode::AtomicWrite | WqeOpcode::Flush) =>
+        {
             if packet.psns != 1 || !packet.last || !packet.payload.is_empty() {
                 return Err(ResponseFault::Invalid(Syndrome::ResponseLength));
             }
             return Ok(());
         }
-        (PacketKind::AtomicResponse(_, value), WqeOpcode::CompareSwap | WqeOpcode::FetchAdd) => {
+        PacketKind::AtomicResponse(_, value)
+            if matches!(opcode, WqeOpcode::CompareSwap | WqeOpcode::FetchAdd) =>
+        {
             host.copy(slot.target(0), CopySource::Bytes(&value.to_ne_bytes()))
         }
         _ => return Err(ResponseFault::Invalid(Syndrome::ResponseOpcode)),
