@@ -33,6 +33,7 @@
 //! | `device/` | life cycle of the device, and the calls of the daemon |
 //! | `device/cmd/` | commands, by kind of object; each is validated in full before it changes anything |
 //! | `device/sched.rs`, `areas.rs`, `net.rs` | a slice: commands, doorbell areas, timers, turns of the queue pairs; delivery of packets |
+//! | `device/parts/` | what a slice works with: commands, area lists, turns, frames; each part has private fields |
 //! | `device/crossing.rs` | packets between the devices of one process |
 //! | `device/laboratory.rs` | the places where fault rules are applied |
 //! | `device/boundary/` | the record of all inputs and outputs of the model, and the replay of such a record |

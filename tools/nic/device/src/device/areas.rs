@@ -13,12 +13,6 @@ use verbena_abi::doorbell::{self, Words, AREA_SLOTS, GROUPS, GROUP_SLOTS};
 use verbena_abi::syndrome::Syndrome;
 use verbena_transport::QpState;
 
-/// Time without a post or an arm after which an area is put to sleep although other areas are busy,
-/// so that a scan costs only as much as there are areas in use.
-const AREA_AWAKE_NS: u64 = 2_000_000;
-/// Number of awake areas up to which silence puts none to sleep: a scan of so few costs little.
-const FEW_AREAS: usize = 2;
-
 impl Device {
     /// Puts all areas that are awake to sleep. Returns true if the device then has nothing to do;
     /// false if work came up meanwhile, and the caller has to go on.
@@ -35,21 +29,18 @@ impl Device {
 
     pub(super) fn try_to_sleep<M: GuestMemory>(&mut self, mem: &M) -> bool {
         if self.shared.regs.is_fatal() {
-            return self.commands.is_empty() && self.running.is_none();
+            return !self.commands.are_pending();
         }
-        let awake = std::mem::take(&mut self.awake);
-        self.first_awake = 0;
+        let awake = self.areas.take_awake();
         let quiet = self.sleep_areas(mem, awake);
         quiet
-            && self.awake.is_empty()
-            && self.rung.is_empty()
-            && self.ready.is_empty()
-            && self.commands.is_empty()
-            && self.running.is_none()
-            && self.may_follow == 0
+            && self.areas.are_empty()
+            && self.turns.are_none()
+            && !self.commands.are_pending()
+            && !self.rounds.is_pending()
     }
 
-    /// Puts areas to sleep that the caller has taken off `awake`. Returns false if a scan found a
+    /// Puts areas to sleep that the caller has taken off the list of awake areas. Returns false if a scan found a
     /// change. If the scans look at [`SLICE_LOOKS`] slots or there are more than [`SLICE_AREAS`]
     /// areas, the remaining areas stay awake until the next call.
     fn sleep_areas<M: GuestMemory>(&mut self, mem: &M, mut areas: Vec<u32>) -> bool {
@@ -61,7 +52,7 @@ impl Device {
             looks += self.sleep_area(mem, number);
             left -= 1;
         }
-        self.awake.append(&mut areas);
+        self.areas.keep_awake(areas);
         looks == 0
     }
 
@@ -81,24 +72,14 @@ impl Device {
         looks
     }
 
-    /// Puts areas to sleep that were silent for [`AREA_AWAKE_NS`]. While at most [`FEW_AREAS`] are
-    /// awake, only the daemon decides about their sleep.
+    /// Puts areas to sleep that were silent for some time ([`AreaLists::sweep`]).
+    ///
+    /// [`AreaLists::sweep`]: crate::device::parts::areas::AreaLists::sweep
     pub(crate) fn let_silent_sleep<M: GuestMemory>(&mut self, mem: &M) {
         let now = self.shared.now;
-        if self.awake.len() <= FEW_AREAS || now < self.next_sweep {
-            return;
-        }
-        self.next_sweep = now + AREA_AWAKE_NS / 2;
-        let all = self.awake.len();
-        let count = all.min(SLICE_AREAS);
-        let (silent, busy): (Vec<u32>, Vec<u32>) = self.awake.drain(..count).partition(|&number| {
-            let uar = self.shared.uars.get(number);
-            uar.is_none_or(|u| now.saturating_sub(u.last_found) > AREA_AWAKE_NS)
-        });
-        // Areas that were checked go to the end of the list, so that the next sweep begins with the
-        // others. The place of the next scan moves with them.
-        self.awake.extend(busy);
-        self.first_awake = (self.first_awake + all - count) % all;
+        let uars = &self.shared.uars;
+        let last_found = |number| uars.get(number).map(|uar| uar.last_found);
+        let silent = self.areas.sweep(now, last_found);
         self.sleep_areas(mem, silent);
     }
 
@@ -106,35 +87,25 @@ impl Device {
     /// if there are more areas to scan.
     pub(crate) fn scan_awake<M: GuestMemory>(&mut self, mem: &M) -> bool {
         let mut looks = 0;
-        let mut at = std::mem::take(&mut self.first_awake);
-        let are_more = self.awake.len() > SLICE_AREAS;
-        for _ in 0..self.awake.len().min(SLICE_AREAS) {
-            let number = match self.awake.get(at) {
-                Some(number) => *number,
-                None => {
-                    at = 0;
-                    self.awake[0]
-                }
+        let are_more = self.areas.are_many();
+        for _ in 0..self.areas.scanned() {
+            let Some(number) = self.areas.next_to_scan() else {
+                break;
             };
-            at += 1;
             looks += self.scan(mem, number);
             if looks >= SLICE_LOOKS {
                 break;
             }
         }
-        if are_more || looks >= SLICE_LOOKS {
-            self.first_awake = at;
+        if !are_more && looks < SLICE_LOOKS {
+            self.areas.restart_scan();
         }
         are_more || looks != 0
     }
 
     /// Wakes the areas that were rung, within the limits of a slice. True if there were any.
     pub(crate) fn wake_rung<M: GuestMemory>(&mut self, mem: &M) -> bool {
-        if self.rung.is_empty() {
-            return false;
-        }
-        let later = self.rung.split_off(self.rung.len().min(SLICE_AREAS));
-        let rung = std::mem::replace(&mut self.rung, later);
+        let rung = self.areas.take_rung();
         for &number in &rung {
             if let Some(uar) = self.shared.uars.get_mut(number) {
                 uar.rung = false;
@@ -143,7 +114,7 @@ impl Device {
                 }
             }
         }
-        true
+        !rung.is_empty()
     }
 
     fn wake_area<M: GuestMemory>(&mut self, mem: &M, number: u32) {
@@ -151,7 +122,7 @@ impl Device {
             doorbell::wake_up(&Area::new(mem, uar.base), &mut uar.sleep);
             uar.awake = true;
             uar.last_found = self.shared.now;
-            self.awake.push(number);
+            self.areas.wake(number);
         }
     }
 
@@ -231,7 +202,9 @@ impl Device {
             // The flush finds posted receives by taking them.
             QpState::Err => true,
             // Requests that are posted during a move from SQE to RTS belong to RTS.
-            QpState::Sqe if self.running.as_ref().is_some_and(|r| r.resumes(qpn)) => return false,
+            QpState::Sqe if self.commands.running().is_some_and(|r| r.resumes(qpn)) => {
+                return false
+            }
             QpState::Rts | QpState::Sqd | QpState::Sqe => false,
         };
         // An XRC target has no send queue.

@@ -23,9 +23,6 @@ use verbena_faults::Direction;
 use verbena_transport::packet::Payload;
 use verbena_transport::wire::Path;
 
-/// Payload length from which on no further packet is joined to a super-packet.
-const JOINED_BYTES: u32 = 256 << 10;
-
 /// A packet that may be for another device of the process.
 #[derive(Debug)]
 pub struct Crossing(Outgoing);
@@ -50,7 +47,7 @@ impl Device {
     /// Offers a packet for another destination. Consecutive packets of a message are joined.
     pub(super) fn offer(&mut self, out: Outgoing) {
         if !self.shared.port.is_over_mtu(&out.packet) || out.mtu <= self.shared.port.mtu_bytes() {
-            self.append(out);
+            self.crossing.push(out);
             return;
         }
         // The wire would not carry the packet either: the QP finds that its retries are exceeded.
@@ -62,7 +59,7 @@ impl Device {
                 self.shared.counters.add(Counter::TxOverMtu, 1);
                 continue;
             }
-            self.append(Outgoing {
+            self.crossing.push(Outgoing {
                 packet,
                 path: path.clone(),
                 mtu,
@@ -71,20 +68,10 @@ impl Device {
         }
     }
 
-    fn append(&mut self, out: Outgoing) {
-        if let Some(last) = self.crossing.back_mut() {
-            let fits = last.packet.payload.len() < JOINED_BYTES;
-            if fits && last.mtu == out.mtu && last.packet.join(&out.packet, out.mtu) {
-                return;
-            }
-        }
-        self.crossing.push_back(out);
-    }
-
     /// Takes the next packet that may be for another device of the process. There are such packets
     /// only with [`Config::neighbours`](crate::Config).
     pub fn next_crossing(&mut self) -> Option<Crossing> {
-        self.crossing.pop_front().map(Crossing)
+        self.crossing.pop().map(Crossing)
     }
 
     /// Makes frames of a packet, which leave through the uplink as other frames do.

@@ -89,7 +89,8 @@ impl Device {
             mac: self.shared.config.mac,
             gids: port.gids().map(|(index, gid)| (index, *gid)).collect(),
             groups: self
-                .groups
+                .addressing
+                .groups()
                 .each()
                 .map(|(gid, members)| GroupFigures {
                     gid: *gid,

@@ -17,7 +17,7 @@
 //! packets by reference and on packets from a wire. All other packets stay as they are.
 
 use crate::device::net::Delivered;
-use crate::device::{Device, MAX_FRAMES};
+use crate::device::Device;
 use crate::error::{bad, CmdError};
 use crate::execution::copy::Side;
 use crate::memory::GuestMemory;
@@ -438,12 +438,12 @@ impl Device {
             self.shared.remark = held.note.clone().or(self.shared.remark.take());
             self.show_frame(Way::Local, &held);
             self.parse_frame(mem, held.frame);
-        } else if self.frames.len() < MAX_FRAMES {
-            self.shared.remark = held.note.clone().or(self.shared.remark.take());
-            self.show_frame(Way::Sent, &held);
-            self.frames.push_back(held.frame);
         } else {
-            self.frames_lost += 1;
+            if self.egress.has_room() {
+                self.shared.remark = held.note.clone().or(self.shared.remark.take());
+                self.show_frame(Way::Sent, &held);
+            }
+            self.egress.push(held.frame);
         }
     }
 

@@ -13,11 +13,11 @@ use verbena_faults::{Effect, On};
 impl Device {
     /// Executes postponed commands that are due. Returns the time at which the next one is due.
     pub(crate) fn run_late<M: GuestMemory>(&mut self, mem: &M) -> Option<u64> {
-        while let Some(&(due, slot)) = self.late.front() {
-            if due > self.shared.now || self.running.is_some() {
+        while let Some((due, slot)) = self.commands.postponed() {
+            if due > self.shared.now || self.commands.running().is_some() {
                 return Some(due);
             }
-            self.late.pop_front();
+            self.commands.drop_postponed();
             self.execute(mem, slot);
         }
         None
@@ -45,7 +45,7 @@ impl Device {
         let put_off = late != 0 || stall != 0;
         if put_off {
             let due = self.shared.now + u64::from(late) * 1_000_000;
-            self.late.push_back((due, slot));
+            self.commands.postpone(due, slot);
         }
         put_off
     }

@@ -12,28 +12,32 @@ mod laboratory;
 mod loss;
 mod misbehaviour;
 mod net;
+pub(crate) mod parts;
 pub mod recording;
 pub(crate) mod sched;
 pub mod snapshot;
 
 use crate::device::boundary::Boundary;
-use crate::device::cmd::{CommandQueue, Running};
+use crate::device::parts::addressing::Addressing;
+use crate::device::parts::areas::AreaLists;
+use crate::device::parts::commands::Commands;
+use crate::device::parts::crossing::CrossingPackets;
+use crate::device::parts::egress::Egress;
+use crate::device::parts::follow::FollowRounds;
+use crate::device::parts::turns::Turns;
 use crate::device::snapshot::Survey;
 use crate::execution::shared::Shared;
 use crate::memory::GuestMemory;
-use crate::objects::mcast::Groups;
-use crate::objects::port::{Gid, Outgoing};
+use crate::objects::port::Gid;
 use crate::objects::qp::Qp;
 use crate::slots::Slots;
 use crate::tap::Tap;
 use crate::{config, Config, Registers};
-use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 use verbena_abi::stats::Counter;
 use verbena_abi::syndrome::Syndrome;
 use verbena_recorder::full::Item;
-use verbena_transport::sched::{ReadyQueue, TimerWheel};
 
 /// Result of a slice: when the caller has to call again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,54 +52,25 @@ pub struct Next {
 }
 
 /// The model of one device: registers, objects and pending work.
+///
+/// The files of this folder implement the device, but none of them reaches into a part: each part
+/// has private fields, and its methods keep its invariants (see [`parts`]).
 #[derive(Debug)]
 pub struct Device {
     pub(crate) shared: Shared,
     pub(crate) qps: Slots<Qp>,
-    /// Members of each multicast group.
-    pub(crate) groups: Groups,
-    /// Number of packet copies made for members of multicast groups.
-    pub(crate) group_copies: u32,
-    /// Frames dropped for lack of room since the last [`Device::take_frames_lost`].
-    pub(crate) frames_lost: u64,
-    pub(crate) cmdq: Option<CommandQueue>,
-    /// Numbers of the command slots that were rung, in order of the doorbells.
-    pub(crate) commands: VecDeque<u32>,
-    /// The same slots as bits, so that each slot is queued only once.
-    pub(crate) rung_slots: u64,
-    /// Command that takes several slices. Later commands wait for it.
-    pub(crate) running: Option<Running>,
-    /// Commands that are executed late, each with its time; only a device that misbehaves has any.
-    pub(crate) late: VecDeque<(u64, u32)>,
+    pub(crate) addressing: Addressing,
+    pub(crate) commands: Commands,
+    pub(crate) areas: AreaLists,
+    pub(crate) turns: Turns,
+    pub(crate) rounds: FollowRounds,
+    /// Packets to other destinations, which may be other devices of the process.
+    crossing: CrossingPackets,
+    pub(crate) egress: Egress,
     /// Sum of the counters that the daemon has asked for, while it is being computed.
     pub(crate) survey: Option<Survey>,
-    /// Doorbell areas that each slice scans.
-    pub(crate) awake: Vec<u32>,
-    /// Index in `awake` at which the scan of the next slice begins.
-    pub(crate) first_awake: usize,
-    /// Time of the next search for silent areas in `awake`.
-    pub(crate) next_sweep: u64,
-    /// Doorbell areas that were rung since the last slice.
-    pub(crate) rung: Vec<u32>,
-    /// QPs with work, in the order of their turns: by QPN, grouped by doorbell area.
-    pub(crate) ready: ReadyQueue,
-    /// Deadlines of QPs, by QPN. None is later than the deadline that the transport states.
-    pub(crate) timers: TimerWheel,
-    /// Number of QPNs still to be checked for a CQ or SRQ in error.
-    pub(crate) may_follow: u32,
-    /// QPN at which that check continues.
-    pub(crate) follow_next: u32,
-    /// Part of the present slice that is left for that check, in units of
-    /// [`sched::SLICE_FOLLOWED`].
-    pub(crate) follow_budget: u32,
-    /// Packets to other destinations, which may be other devices of the process.
-    pub(crate) crossing: VecDeque<Outgoing>,
-    /// Frames that wait for the uplink.
-    pub(crate) frames: VecDeque<Rc<Vec<u8>>>,
-    /// True if the addresses have changed since the last [`Device::take_addresses`].
-    pub(crate) readdressed: bool,
     /// Full recording of all inputs and outputs of the device.
-    pub(crate) boundary: Boundary,
+    boundary: Boundary,
 }
 
 /// Destination addresses of the frames that the device accepts.
@@ -107,36 +82,20 @@ pub struct Addresses {
     pub groups: Vec<[u8; 16]>,
 }
 
-/// Most frames that wait for the uplink. Further frames are dropped, as by a full port queue.
-pub(crate) const MAX_FRAMES: usize = 4096;
-
 impl Device {
     /// Creates a device in the state after power-on.
     pub fn new(config: Config, regs: Arc<Registers>) -> Self {
         let mut device = Self {
             shared: Shared::new(config, regs),
             qps: Slots::new(config::MAX_QP),
-            groups: Groups::default(),
-            group_copies: 0,
-            frames_lost: 0,
-            cmdq: None,
-            commands: VecDeque::new(),
-            rung_slots: 0,
-            running: None,
-            late: VecDeque::new(),
+            addressing: Addressing::new(),
+            commands: Commands::default(),
+            areas: AreaLists::default(),
+            turns: Turns::new(),
+            rounds: FollowRounds::default(),
+            crossing: CrossingPackets::default(),
+            egress: Egress::default(),
             survey: None,
-            awake: Vec::new(),
-            first_awake: 0,
-            next_sweep: 0,
-            rung: Vec::new(),
-            ready: ReadyQueue::new(),
-            timers: TimerWheel::new(),
-            may_follow: 0,
-            follow_next: 0,
-            follow_budget: 0,
-            crossing: VecDeque::new(),
-            frames: VecDeque::new(),
-            readdressed: true,
             boundary: Boundary::default(),
         };
         device.add_loss();
@@ -203,11 +162,7 @@ impl Device {
     /// Takes note that the doorbell of a command slot was rung.
     pub fn command(&mut self, slot: u32) {
         self.boundary.note(|| Item::Command { slot });
-        let bit = 1u64.checked_shl(slot).unwrap_or(0);
-        if bit & !self.rung_slots != 0 {
-            self.rung_slots |= bit;
-            self.commands.push_back(slot);
-        }
+        self.commands.ring(slot);
     }
 
     /// Takes note of a write to the page of a doorbell area in the doorbell BAR.
@@ -217,7 +172,7 @@ impl Device {
         if let Some(area) = self.shared.uars.get_mut(uar) {
             if !area.rung {
                 area.rung = true;
-                self.rung.push(uar);
+                self.areas.ring(uar);
             }
         }
     }
@@ -239,7 +194,7 @@ impl Device {
 
     /// Takes the next frame for the uplink.
     pub fn next_frame(&mut self) -> Option<Rc<Vec<u8>>> {
-        let frame = self.frames.pop_front();
+        let frame = self.egress.pop();
         if let (Some(frame), true) = (&frame, self.boundary.is_taped()) {
             self.tape_sent(frame);
         }
@@ -248,15 +203,15 @@ impl Device {
 
     /// Returns how many frames for the uplink were dropped for lack of room since the last call.
     pub fn take_frames_lost(&mut self) -> u64 {
-        std::mem::take(&mut self.frames_lost)
+        self.egress.take_lost()
     }
 
     /// Returns the addresses of the device if they have changed since the last call. After power-on
     /// the first call returns an empty set.
     pub fn take_addresses(&mut self) -> Option<Addresses> {
-        std::mem::take(&mut self.readdressed).then(|| Addresses {
+        self.addressing.take_change().then(|| Addresses {
             gids: self.shared.port.own(),
-            groups: self.groups.all().copied().collect(),
+            groups: self.addressing.groups().all().copied().collect(),
         })
     }
 

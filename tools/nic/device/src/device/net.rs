@@ -3,7 +3,7 @@
 //! Delivery of packets: inside the device, through the bytes of a frame, or to the uplink.
 
 use crate::device::sched::{ELEMENT_BYTES, SLICE_BYTES, SLICE_STEPS};
-use crate::device::{Device, MAX_FRAMES};
+use crate::device::Device;
 use crate::execution::host::QpHost;
 use crate::memory::GuestMemory;
 use crate::objects::mcast::{self, MULTICAST_QPN};
@@ -162,10 +162,8 @@ impl Device {
         let Some(path) = path else {
             return;
         };
-        let members = self
-            .groups
-            .members(&path.dgid)
-            .map_or(0, |members| members.len());
+        let members = self.addressing.groups().members(&path.dgid);
+        let members = members.map_or(0, |members| members.len());
         self.shared.counters.add(Counter::TxMulticastPackets, 1);
         all.packets += members as u32;
         all.bytes += members as u64 * u64::from(out.packet.payload.len());
@@ -181,10 +179,9 @@ impl Device {
 
     /// Hands a packet to each member of its group.
     fn hand_to_group<M: GuestMemory>(&mut self, mem: &M, path: &Path, packet: &Packet) {
-        let Some(members) = self.groups.members(&path.dgid).cloned() else {
+        let Some(members) = self.addressing.copy_to(&path.dgid) else {
             return;
         };
-        self.group_copies = self.group_copies.wrapping_add(members.len() as u32);
         for &qpn in members.iter() {
             let own = Packet {
                 dst_qpn: qpn,
@@ -221,11 +218,11 @@ impl Device {
                 if !lost {
                     self.parse_frame(mem, bytes);
                 }
-            } else if self.frames.len() < MAX_FRAMES {
-                self.show(Way::Sent, &packet, &bytes);
-                self.frames.push_back(bytes);
             } else {
-                self.frames_lost += 1;
+                if self.egress.has_room() {
+                    self.show(Way::Sent, &packet, &bytes);
+                }
+                self.egress.push(bytes);
             }
         }
     }
@@ -337,7 +334,7 @@ impl Device {
     pub fn wants_frame(&self, bytes: &[u8]) -> bool {
         frame::peek(bytes).is_some_and(|path| {
             let is_ours = self.shared.port.is_for(&path);
-            let has_members = || self.groups.members(&path.dgid).is_some();
+            let has_members = || self.addressing.groups().members(&path.dgid).is_some();
             let is_heard = || self.shared.port.is_in(path.vlan) && has_members();
             is_ours || path.dmac == mcast::mac(&path.dgid) && is_heard()
         })
@@ -351,12 +348,12 @@ impl Device {
         frames: impl Iterator<Item = &'a [u8]>,
         now: u64,
     ) -> u32 {
-        let before = self.group_copies;
+        let before = self.addressing.copies();
         match self.boundary.is_taped() {
             true => self.taped_frames(mem, frames, now),
             false => self.take_frames(mem, frames, now),
         }
-        self.group_copies.wrapping_sub(before)
+        self.addressing.copies().wrapping_sub(before)
     }
 
     pub(super) fn take_frames<'a, M: GuestMemory>(

@@ -25,11 +25,11 @@
 //! * Slots of doorbell areas whose counters changed: [`SLICE_LOOKS`] and one area.
 //! * Deadlines of QPs and of collapsed events: [`SLICE_DEADLINES`] for each of the two.
 //! * Events that had to wait for room: `FLUSHED_EVENTS` in `shared.rs`.
-//! * Frames that have not left: from [`CROWDED`] on, only QPs whose peer is in this device get
-//!   turns.
+//! * Frames that have not left: from `CROWDED` in `parts/egress.rs` on, only QPs whose peer is in
+//!   this device get turns.
 //! * QPs that follow a CQ or SRQ into the error state: [`SLICE_FOLLOWED`].
 
-use crate::device::{Device, Next, MAX_FRAMES};
+use crate::device::{Device, Next};
 use crate::execution::copy::Side;
 use crate::execution::host::QpHost;
 use crate::execution::shared::SLICE_DEADLINES;
@@ -52,10 +52,6 @@ pub(crate) const SLICE_COMMANDS: u32 = 16;
 pub(crate) const SLICE_AREAS: usize = 1024;
 /// Slots of doorbell areas that a slice looks at. A scan does not stop in the middle of an area.
 pub(crate) const SLICE_LOOKS: u32 = 4096;
-/// Number of frames waiting for the uplink from which on QPs that would add frames have to wait: a
-/// sender is as fast as its wire. The rest of [`MAX_FRAMES`] is for the frames that the turns of
-/// one slice add.
-const CROWDED: usize = MAX_FRAMES / 4;
 /// Budget of a slice for QPs whose CQ or SRQ may be in error. A look at one QP costs 1.
 pub(crate) const SLICE_FOLLOWED: u32 = 1024;
 /// Cost of moving such a QP to ERR, out of [`SLICE_FOLLOWED`].
@@ -73,7 +69,7 @@ impl Device {
     pub(super) fn work_for_a_slice<M: GuestMemory>(&mut self, mem: &M, now: u64) -> Next {
         self.shared.show_last();
         self.shared.now = now;
-        self.follow_budget = SLICE_FOLLOWED;
+        self.rounds.begin_slice();
         if let Some(until) = self.rests() {
             return Next {
                 deadline: Some(until),
@@ -85,7 +81,7 @@ impl Device {
         let rules = self.run_rules(mem);
         if self.shared.regs.is_fatal() {
             return Next {
-                busy: !self.commands.is_empty() || self.running.is_some(),
+                busy: self.commands.are_pending(),
                 ..Next::default()
             };
         }
@@ -99,16 +95,15 @@ impl Device {
         self.shared.show_last();
         let retry = self.shared.flush_events(mem);
         let remind = self.shared.remind_drivers(mem);
-        let timer = self.timers.next_deadline();
+        let timer = self.turns.next_deadline();
         let deadline = [moderation, retry, remind, timer, late, rules]
             .into_iter()
             .flatten()
             .min();
-        let pending = !self.ready.is_empty()
+        let pending = !self.turns.are_none()
             || !self.shared.outgoing.is_empty()
-            || !self.commands.is_empty()
-            || self.running.is_some()
-            || self.may_follow != 0;
+            || self.commands.are_pending()
+            || self.rounds.is_pending();
         Next {
             busy: busy || pending,
             deadline,
@@ -119,7 +114,7 @@ impl Device {
     /// Adds a QP to the QPs with work.
     pub(crate) fn make_ready(&mut self, qpn: u32) {
         if let Some(qp) = self.qps.get(qpn) {
-            self.ready.push(qp.env.create.uar.get(), qpn);
+            self.turns.add(qp.env.create.uar.get(), qpn);
         }
     }
 
@@ -176,11 +171,7 @@ impl Device {
         // A deadline in the future that has not changed is in the wheel already.
         let known = deadline == before && deadline > Some(self.shared.now);
         if let (Some(at), false) = (deadline, known) {
-            // A deadline that has moved to a later time is set again when the old one passes in the
-            // wheel. Most deadlines change before they pass.
-            if self.timers.deadline(qpn).is_none_or(|set| at < set) {
-                self.timers.set(qpn, at);
-            }
+            self.turns.set_deadline(qpn, at);
         }
         self.qps.put(qpn, qp);
         if changed && state == QpState::Err {
@@ -193,12 +184,12 @@ impl Device {
     fn expire<M: GuestMemory>(&mut self, _mem: &M) -> bool {
         let mut any = false;
         for _ in 0..SLICE_DEADLINES {
-            let Some(qpn) = self.timers.pop(self.shared.now) else {
+            let Some(qpn) = self.turns.next_expired(self.shared.now) else {
                 break;
             };
             let due = self.qps.get(qpn).and_then(|q| q.transport.next_deadline());
             match due {
-                Some(due) if due > self.shared.now => self.timers.set(qpn, due),
+                Some(due) if due > self.shared.now => self.turns.set_again(qpn, due),
                 Some(_) => {
                     any = true;
                     self.make_ready(qpn);
@@ -230,11 +221,11 @@ impl Device {
                 worked = true;
                 continue;
             }
-            let Some(qpn) = self.ready.pop() else {
+            let Some(qpn) = self.turns.next() else {
                 break;
             };
             steps += 1;
-            if self.frames.len() >= CROWDED && self.may_leave(qpn) {
+            if self.egress.is_crowded() && self.may_leave(qpn) {
                 held.push(qpn);
                 continue;
             }
@@ -254,7 +245,7 @@ impl Device {
     /// Gives a QP an additional turn. There is room for its frames even while other QPs wait for
     /// frames to leave. Its packets are delivered later (`work`).
     pub(crate) fn give_turn<M: GuestMemory>(&mut self, mem: &M, qpn: u32) {
-        let is_full = self.frames.len() >= MAX_FRAMES / 2 && self.may_leave(qpn);
+        let is_full = self.egress.is_half_full() && self.may_leave(qpn);
         if !is_full && !self.is_stalled(qpn) {
             self.run_qp(mem, qpn);
         }
@@ -262,7 +253,7 @@ impl Device {
 
     /// True if requests of a QP still wait for delivery, or for another device of the process.
     pub(crate) fn has_requests_of(&self, qpn: u32) -> bool {
-        let mut sent = self.shared.outgoing.iter().chain(&self.crossing);
+        let mut sent = self.shared.outgoing.iter().chain(self.crossing.iter());
         sent.any(|out| out.packet.src_qpn == qpn && out.packet.kind.is_request())
     }
 
@@ -275,11 +266,11 @@ impl Device {
     /// Prefetches the memory that the next turns need: with thousands of QPs none of it is in the
     /// cache.
     fn prefetch(&self) {
-        let [_, buffers, work, own, far] = self.ready.ahead();
+        let [_, buffers, work, own, far] = self.turns.ahead();
         let qp = |qpn: Option<u32>| self.qps.get(qpn?);
         if let Some(qpn) = far {
             self.qps.prefetch(qpn);
-            self.timers.prefetch(qpn);
+            self.turns.prefetch(qpn);
         }
         if let Some(qp) = qp(own) {
             qp.prefetch();
@@ -314,7 +305,7 @@ impl Device {
     /// within the budget of the slice.
     #[inline]
     pub(crate) fn follow_deaths<M: GuestMemory>(&mut self, mem: &M) {
-        if !self.shared.witnesses.is_empty() || self.may_follow != 0 && self.follow_budget != 0 {
+        if !self.shared.witnesses.is_empty() || self.rounds.may_go_on() {
             self.follow_some_deaths(mem);
         }
     }
@@ -323,23 +314,11 @@ impl Device {
     fn follow_some_deaths<M: GuestMemory>(&mut self, mem: &M) {
         while let Some(qpn) = self.shared.witnesses.pop() {
             self.follow(mem, qpn);
-            // Begins another full round, because QPs that were checked already may use this CQ or
-            // SRQ.
-            self.may_follow = self.qps.len();
+            self.rounds.begin_round(self.qps.len());
         }
-        while self.may_follow != 0 && self.follow_budget != 0 {
-            self.may_follow -= 1;
-            if self.follow_next >= self.qps.len() {
-                self.follow_next = 0;
-            }
-            let qpn = self.follow_next;
-            self.follow_next += 1;
-            let cost = if self.follow(mem, qpn) {
-                FOLLOW_COST
-            } else {
-                1
-            };
-            self.follow_budget = self.follow_budget.saturating_sub(cost);
+        while let Some(qpn) = self.rounds.next(self.qps.len()) {
+            let moved = self.follow(mem, qpn);
+            self.rounds.spend(moved);
         }
     }
 

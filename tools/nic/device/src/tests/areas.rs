@@ -203,7 +203,7 @@ fn each_area_sleeps_and_wakes_by_itself() {
     for _ in 0..1000 {
         d.device.ring(1);
     }
-    assert_eq!(d.device.rung, [1], "the area is noted once");
+    assert_eq!(d.device.areas.lists().1, [1], "the area is noted once");
     assert!(slice(&mut d), "the area was rung");
     assert_eq!(sleep(&d), [1, 2]);
     assert!(!slice(&mut d));
@@ -352,7 +352,7 @@ fn a_new_area_keeps_no_state_of_the_last_one() {
         d.run();
         let left = std::iter::from_fn(|| d.device.next_frame()).count();
         assert_eq!(left, 1, "round {round}");
-        assert_eq!(d.device.awake, [0, 1], "each once");
+        assert_eq!(d.device.areas.lists().0, [0, 1], "each once");
         d.must(&DestroyQp {
             id: qp.qpn.into(),
             ..Default::default()

@@ -46,8 +46,8 @@ fn deadlines_and_turns_end_with_the_queue_pair() {
         begin_end(&mut d, qp.qpn, reset);
         d.device.execute(&d.ram, 4);
         assert_eq!(d.answer(4).0, CmdStatus::Ok);
-        assert_eq!(d.device.timers.deadline(qp.qpn), None);
-        assert!(reset || d.device.ready.is_empty());
+        assert_eq!(d.device.turns.deadline(qp.qpn), None);
+        assert!(reset || d.device.turns.are_none());
         let next = d.device.run_slice(&d.ram, d.now);
         assert_eq!(next.deadline, None);
         // No retransmission follows.

@@ -123,10 +123,8 @@ fn busy() -> Driver {
     });
     p.d.device.make_ready(qpn);
     p.d.device.shared.counters.add(Counter::RpCnpIgnored, 1);
-    p.d.device.may_follow = 5;
-    p.d.device.follow_next = 6;
-    p.d.device.next_sweep += 1;
-    p.d.device.first_awake = 1;
+    p.d.device.rounds.stand_at(5, 6);
+    p.d.device.areas.go_on();
     fill_cq(&mut p.d, slow.cqn, 1);
     fill_cq(&mut p.d, tiny.cqn, 2);
     p.d.device.shared.interrupt(9);
@@ -143,15 +141,16 @@ fn lines(device: &Device) -> Vec<String> {
 fn a_reset_leaves_no_state() {
     let mut d = busy();
     let (device, shared) = (&d.device, &d.device.shared);
+    let (awake, rung) = device.areas.lists();
     // Pending work of each kind is there before the reset.
     let under_way = [
-        device.running.is_some(),
-        !device.commands.is_empty() && device.rung_slots != 0,
+        device.commands.running().is_some(),
+        device.commands.waiting() != 0,
         device.survey.is_some(),
-        !device.awake.is_empty() && !device.rung.is_empty(),
-        !device.ready.is_empty(),
-        device.timers.next_deadline().is_some(),
-        !device.frames.is_empty(),
+        !awake.is_empty() && !rung.is_empty(),
+        !device.turns.are_none(),
+        device.turns.next_deadline().is_some(),
+        device.egress.len() != 0,
         !shared.outgoing.is_empty(),
         !shared.witnesses.is_empty(),
         shared.moderated.next_deadline().is_some(),

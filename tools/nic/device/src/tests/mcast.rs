@@ -224,9 +224,12 @@ fn members_that_cannot_receive_do_not_affect_the_others() {
             ..Default::default()
         });
     }
-    assert_eq!(p.d.device.groups.members(&GROUP).unwrap()[..], [all[0].qpn]);
+    assert_eq!(
+        p.d.device.addressing.groups().members(&GROUP).unwrap()[..],
+        [all[0].qpn]
+    );
     p.d.must(&detach(GROUP, all[0].qpn));
-    assert!(p.d.device.groups.members(&GROUP).is_none());
+    assert!(p.d.device.addressing.groups().members(&GROUP).is_none());
 }
 
 #[test]

@@ -382,12 +382,12 @@ fn a_slice_handles_a_limited_number_of_deadlines() {
     let count = 2 * SLICE_DEADLINES + 10;
     let mut d = Driver::new();
     for qpn in 0..count {
-        d.device.timers.set(qpn, d.now);
+        d.device.turns.set_again(qpn, d.now);
     }
     d.now += 100_000;
     for left in [count - SLICE_DEADLINES, 10, 0] {
         let next = d.device.run_slice(&d.ram, d.now);
-        let set = (0..count).filter(|&qpn| d.device.timers.deadline(qpn).is_some());
+        let set = (0..count).filter(|&qpn| d.device.turns.deadline(qpn).is_some());
         assert_eq!(set.count() as u32, left);
         assert!(left == 0 || next.deadline.unwrap() <= d.now);
     }
@@ -527,7 +527,7 @@ fn a_command_slot_that_is_rung_twice_is_executed_once() {
         d.device.command(slot);
         d.device.command(slot % 64);
     }
-    assert_eq!(d.device.commands.len(), 64);
+    assert_eq!(d.device.commands.waiting(), 64);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //! The GID table and the MTU of the port, and their use by paths.
 
 use super::*;
+use crate::device::parts::egress::MAX_FRAMES;
 use crate::mock::{gid, SendWr, MAC};
 use crate::Config;
 use verbena_abi::cmd::*;
@@ -323,8 +324,8 @@ fn a_sender_waits_for_its_wire_and_delays_no_other() {
     let mut p = Pair::on(Driver::new());
     let cq = p.d.create_cq(6);
     let mut far = from_to(&mut p.d, &cq, 0, gid([10, 0, 0, 9]));
-    let waiting = crate::device::MAX_FRAMES / 2;
-    p.d.device.frames.resize_with(waiting, Default::default);
+    let waiting = MAX_FRAMES / 2;
+    p.d.device.egress.fill(waiting);
     let write = SendWr::new(WqeOpcode::RdmaWrite, 1, &[]);
     p.d.post_send(&mut far, &write);
     p.d.post_send(&mut p.a, &write);
@@ -332,15 +333,15 @@ fn a_sender_waits_for_its_wire_and_delays_no_other() {
         let next = p.d.device.run_slice(&p.d.ram, p.d.now);
         assert!(next.busy, "the remote sender has work");
     }
-    assert_eq!(p.d.device.frames.len(), waiting);
+    assert_eq!(p.d.device.egress.len(), waiting);
     assert!(
         p.d.poll(&mut p.cq_a).is_some(),
         "the local packet does not wait"
     );
     // The waiting frames have left.
-    p.d.device.frames.clear();
+    p.d.device.egress.fill(0);
     p.d.run();
-    assert_eq!(p.d.device.frames.len(), 1);
+    assert_eq!(p.d.device.egress.len(), 1);
 }
 
 #[test]
@@ -348,9 +349,7 @@ fn frames_beyond_the_limit_are_dropped_and_counted() {
     let mut d = Driver::new();
     let cq = d.create_cq(6);
     let mut qp = from_to(&mut d, &cq, 0, gid([10, 0, 0, 9]));
-    d.device
-        .frames
-        .resize_with(crate::device::MAX_FRAMES - 1, Default::default);
+    d.device.egress.fill(MAX_FRAMES - 1);
     let now = d.now;
     for _ in 0..3 {
         d.post_send(&mut qp, &SendWr::new(WqeOpcode::RdmaWrite, 1, &[]));
@@ -360,7 +359,7 @@ fn frames_beyond_the_limit_are_dropped_and_counted() {
             transport.poll(host, now, &mut verbena_transport::sched::turn())
         });
         d.device.run_slice(&d.ram, now);
-        assert_eq!(d.device.frames.len(), crate::device::MAX_FRAMES);
+        assert_eq!(d.device.egress.len(), MAX_FRAMES);
     }
     // The first frame had room.
     assert_eq!(d.device.take_frames_lost(), 2);

@@ -5,7 +5,7 @@
 
 use super::ends::far;
 use super::*;
-use crate::device::MAX_FRAMES;
+use crate::device::parts::egress::MAX_FRAMES;
 use crate::mock::SendWr;
 use crate::tap::tap;
 use verbena_abi::cqe::WcStatus::{Success, WrFlushErr};
@@ -47,7 +47,7 @@ fn a_message_that_waits_for_a_turn_is_sent_before_its_queue_pair_stops() {
     let mut p = posted(100);
     let qpn = p.a.qpn;
     p.d.device.look_at_posts(&p.d.ram, qpn);
-    assert!(p.d.device.ready.contains(qpn));
+    assert!(p.d.device.turns.has(qpn));
     stop(p);
 }
 
@@ -59,12 +59,12 @@ fn frames_to_another_machine_leave_before_the_queue_pair_stops() {
     let (at, lkey) = d.region(4096, 1);
     // The waiting frames of other queue pairs leave room for a turn.
     let waiting = MAX_FRAMES / 4;
-    d.device.frames.resize_with(waiting, Default::default);
+    d.device.egress.fill(waiting);
     let write = SendWr::new(WqeOpcode::RdmaWrite, 1, &[(at, 4096, lkey)]);
     d.post_send(&mut qp, &write);
     d.move_to(qp.qpn, QpState::Err).unwrap();
     assert_eq!(
-        d.device.frames.len(),
+        d.device.egress.len(),
         waiting + 4,
         "4096 bytes at a path MTU of 1024"
     );
@@ -75,13 +75,11 @@ fn a_queue_pair_stops_without_a_turn_if_too_many_frames_wait() {
     let mut d = Driver::new();
     let mut cq = d.create_cq(6);
     let mut qp = far(&mut d, &cq, 77);
-    d.device
-        .frames
-        .resize_with(MAX_FRAMES / 2, Default::default);
+    d.device.egress.fill(MAX_FRAMES / 2);
     d.post_send(&mut qp, &SendWr::new(WqeOpcode::RdmaWrite, 1, &[]));
     d.move_to(qp.qpn, QpState::Err).unwrap();
-    assert_eq!(d.device.frames.len(), MAX_FRAMES / 2);
-    d.device.frames.clear();
+    assert_eq!(d.device.egress.len(), MAX_FRAMES / 2);
+    d.device.egress.fill(0);
     d.run();
     assert!(d.device.next_frame().is_none());
     assert_eq!(d.drain(&mut cq), [(1, WrFlushErr)]);

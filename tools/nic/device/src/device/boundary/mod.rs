@@ -157,7 +157,7 @@ impl Device {
         }
         self.boundary.number = wish.number;
         self.boundary.wish = Some(Box::new(wish));
-        let is_new = self.cmdq.is_none() && self.commands.is_empty() && self.running.is_none();
+        let is_new = !self.commands.is_enabled() && !self.commands.are_pending();
         if is_new && !self.shared.regs.is_fatal() {
             self.begin_anew();
             self.begin_taping();

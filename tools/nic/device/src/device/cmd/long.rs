@@ -135,17 +135,17 @@ impl Device {
     /// Returns the entry of the GID table that the driver wants to set, and that waits for
     /// [`Device::decide_claim`]. Later commands wait too, so the caller has to decide at once.
     pub fn next_claim(&self) -> Option<Gid> {
-        let request = self.running.as_ref()?.claim()?;
+        let request = self.commands.running()?.claim()?;
         Some(Gid::of(request))
     }
 
     /// Ends the SET_GID that waits for the decision of the host. Does nothing if there is none.
     pub(crate) fn end_claim<M: GuestMemory>(&mut self, mem: &M, outcome: Result<(), CmdError>) {
-        let Some(Running { place, long }) = self.running.take() else {
+        let Some(Running { place, long }) = self.commands.take_running() else {
             return;
         };
         let Long::Claim(request) = long else {
-            self.running = Some(Running { place, long });
+            self.commands.run(Running { place, long });
             return;
         };
         let outcome = match self.shared.regs.is_fatal() {
@@ -180,7 +180,7 @@ impl Device {
             return Ok(Step::Begun(Long::Resume(Box::new(*request))));
         }
         if self.stops(request) {
-            let has_posts = self.note_posts(mem, qpn) || self.ready.contains(qpn);
+            let has_posts = self.note_posts(mem, qpn) || self.turns.has(qpn);
             if has_posts {
                 self.give_turn(mem, qpn);
             }

@@ -27,14 +27,12 @@ impl Device {
     pub(super) fn attach_mcast(&mut self, request: &AttachMcast) -> Result<(), CmdError> {
         let (qpn, group) = (request.qpn.get(), request.mgid);
         self.check_member(qpn, &group, request.port, request.mlid.get())?;
-        self.readdressed = true;
-        self.groups.attach(group, qpn)
+        self.addressing.attach(group, qpn)
     }
 
     pub(super) fn detach_mcast(&mut self, request: &DetachMcast) -> Result<(), CmdError> {
         let (qpn, group) = (request.qpn.get(), request.mgid);
         self.check_member(qpn, &group, request.port, request.mlid.get())?;
-        self.readdressed = true;
-        self.groups.detach(&group, qpn)
+        self.addressing.detach(&group, qpn)
     }
 }

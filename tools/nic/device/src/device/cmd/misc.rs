@@ -82,7 +82,7 @@ impl Device {
         if !self.shared.port.set_gid(request) {
             return Err(NUMBER);
         }
-        self.readdressed = true;
+        self.addressing.note_gids();
         Ok(())
     }
 
@@ -122,7 +122,7 @@ impl Device {
         area.store(doorbell::SLEEP, 0);
         area.store_release(doorbell::ALIVE, 1);
         self.shared.uars.put(uar, Box::new(Uar::new(addr)));
-        self.awake.push(uar);
+        self.areas.wake(uar);
         Ok(())
     }
 
@@ -138,7 +138,7 @@ impl Device {
         }
         Area::new(mem, uar.base).store_release(doorbell::ALIVE, 0);
         if self.shared.uars.take(number).is_some_and(|uar| uar.awake) {
-            self.awake.retain(|&u| u != number);
+            self.areas.remove(number);
         }
         Ok(())
     }

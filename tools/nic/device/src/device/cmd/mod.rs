@@ -37,15 +37,6 @@ fn reply_of<T: IntoBytes + Immutable>(value: &T) -> Reply {
     reply
 }
 
-/// The command queue that the driver has enabled.
-#[derive(Debug)]
-pub struct CommandQueue {
-    base: u64,
-    slots: u32,
-    /// Token of the last command of each slot, so that no command is executed twice.
-    tokens: [u32; CMDQ_LIMIT as usize],
-}
-
 /// Place and identity of a command.
 #[derive(Clone, Copy, Debug)]
 struct Place {
@@ -85,7 +76,7 @@ impl Device {
         slots: u32,
     ) {
         let regs = &self.shared.regs;
-        if regs.is_fatal() || self.cmdq.is_some() {
+        if regs.is_fatal() || self.commands.is_enabled() {
             return;
         }
         if !spoken {
@@ -96,11 +87,7 @@ impl Device {
         {
             regs.set_fatal(Syndrome::CmdQueueUnreachable);
         } else {
-            self.cmdq = Some(CommandQueue {
-                base,
-                slots,
-                tokens: [0; CMDQ_LIMIT as usize],
-            });
+            self.commands.enable(base, slots);
             regs.set_ready();
         }
     }
@@ -110,19 +97,18 @@ impl Device {
         let mut spent = 0;
         let mut worked = false;
         while spent < SLICE_COMMANDS {
-            if let Some(mut running) = self.running.take() {
+            if let Some(mut running) = self.commands.take_running() {
                 worked = true;
                 spent += SLICE_COMMANDS;
                 match self.go_on(mem, &mut running.long).transpose() {
                     Some(outcome) => self.reply(mem, running.place, outcome),
-                    None => self.running = Some(running),
+                    None => self.commands.run(running),
                 }
                 continue;
             }
-            let Some(slot) = self.commands.pop_front() else {
+            let Some(slot) = self.commands.next_rung() else {
                 break;
             };
-            self.rung_slots &= !(1 << slot);
             worked = true;
             if !self.withholds(mem, slot) {
                 spent += self.execute(mem, slot);
@@ -134,10 +120,9 @@ impl Device {
     /// Executes the request of a slot, or begins to. Returns the part of [`SLICE_COMMANDS`] that
     /// this took.
     pub(crate) fn execute<M: GuestMemory>(&mut self, mem: &M, slot: u32) -> u32 {
-        let Some(queue) = self.cmdq.as_mut().filter(|q| slot < q.slots) else {
+        let Some(at) = self.commands.address(slot) else {
             return 1;
         };
-        let at = queue.base + u64::from(slot) * SLOT_SIZE as u64;
         let mut request = [0; REQUEST_SIZE];
         if mem.read(at, &mut request).is_err() {
             self.shared.fatal(mem, Syndrome::CmdQueueUnreachable);
@@ -146,15 +131,10 @@ impl Device {
         let Ok((header, payload)) = RequestHeader::read_from_prefix(&request) else {
             return 1;
         };
-        // The slot has no command, or its command was executed after an earlier doorbell.
         let token = header.token.get();
-        let Some(last) = queue.tokens.get_mut(slot as usize) else {
-            return 1;
-        };
-        if token == 0 || token == *last {
+        if !self.commands.accept(slot, token) {
             return 1;
         }
-        *last = token;
         self.shared.counters.add(Counter::Commands, 1);
         let opcode = header.opcode.get();
         let place = Place { at, token, opcode };
@@ -172,7 +152,7 @@ impl Device {
         };
         match outcome {
             Ok(Step::Done(reply)) => self.reply(mem, place, Ok(reply)),
-            Ok(Step::Begun(long)) => self.running = Some(Running { place, long }),
+            Ok(Step::Begun(long)) => self.commands.run(Running { place, long }),
             Err(e) => self.reply(mem, place, Err(e)),
         }
         match opcode {
@@ -186,7 +166,7 @@ impl Device {
                 | Opcode::CreateQp,
             ) => SLICE_COMMANDS,
             // The turn of the QP has used up this slice.
-            _ if self.running.as_ref().is_some_and(Running::stops) => SLICE_COMMANDS,
+            _ if self.commands.running().is_some_and(Running::stops) => SLICE_COMMANDS,
             _ => 1,
         }
     }
@@ -237,8 +217,7 @@ impl Device {
         T: FromBytes + IntoBytes,
         M: GuestMemory,
     {
-        let queue = self.cmdq.as_ref().filter(|q| slot < q.slots)?;
-        let at = queue.base + u64::from(slot) * SLOT_SIZE as u64;
+        let at = self.commands.address(slot)?;
         mem.read_struct(at + offset as u64).ok()
     }
 

@@ -199,9 +199,8 @@ impl Device {
         if let Some(lab) = &mut self.shared.lab {
             lab.table.forget(qpn);
         }
-        self.readdressed |= self.groups.forget(qpn);
-        self.ready.remove(qpn);
-        self.timers.cancel(qpn);
+        self.addressing.forget(qpn);
+        self.turns.forget(qpn);
         let counters = qp.counters();
         self.shared.counters.add_all(&counters);
         if let Some(survey) = &mut self.survey {
@@ -325,7 +324,7 @@ impl Device {
         };
         if to == QpState::Reset {
             self.forget_qp(qpn);
-            self.timers.cancel(qpn);
+            self.turns.cancel_deadline(qpn);
         }
         let peer = path.as_ref().filter(|_| mask & qp_mask::AV != 0);
         let account = peer.map(|path| self.shared.kept.of_peer(&path.dgid));
