@@ -41,7 +41,7 @@
 //! | `device/doors.rs` | the effects of fault rules that use existing paths of the device |
 //! | `device/snapshot.rs`, `figures.rs` | contexts, counters, the port and its queue pairs for people, in portions |
 //! | `execution/` | the device as a running queue pair sees it |
-//! | `execution/shared.rs`, `host.rs` | the device except for the transports; a call of the transport |
+//! | `execution/resources.rs`, `host.rs` | the resources that queue pairs share, in parts; a call of the transport |
 //! | `execution/frames.rs`, `wqe.rs`, `copy.rs` | packets as bytes; work queue entries; the only copy of the payload |
 //! | `objects/` | `qp.rs`, `cq.rs`, `eq.rs`, `srq.rs`, `mr.rs`, `uar.rs`, `port.rs` |
 //! | `memory/` | guest memory, rings and translations, context tables |

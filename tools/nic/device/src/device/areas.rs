@@ -28,7 +28,7 @@ impl Device {
     }
 
     pub(super) fn try_to_sleep<M: GuestMemory>(&mut self, mem: &M) -> bool {
-        if self.shared.regs.is_fatal() {
+        if self.shared.regs().is_fatal() {
             return !self.commands.are_pending();
         }
         let awake = self.areas.take_awake();
@@ -76,7 +76,7 @@ impl Device {
     ///
     /// [`AreaLists::sweep`]: crate::device::parts::areas::AreaLists::sweep
     pub(crate) fn let_silent_sleep<M: GuestMemory>(&mut self, mem: &M) {
-        let now = self.shared.now;
+        let now = self.shared.clock.now();
         let uars = &self.shared.uars;
         let last_found = |number| uars.get(number).map(|uar| uar.last_found);
         let silent = self.areas.sweep(now, last_found);
@@ -121,7 +121,7 @@ impl Device {
         if let Some(uar) = self.shared.uars.get_mut(number) {
             doorbell::wake_up(&Area::new(mem, uar.base), &mut uar.sleep);
             uar.awake = true;
-            uar.last_found = self.shared.now;
+            uar.last_found = self.shared.clock.now();
             self.areas.wake(number);
         }
     }
@@ -149,7 +149,7 @@ impl Device {
             if qps.is_none() && cqs.is_none() {
                 continue;
             }
-            uar.last_found = self.shared.now;
+            uar.last_found = self.shared.clock.now();
             let (qps, cqs) = (qps.unwrap_or(0), cqs.unwrap_or(0));
             looks += 1 + qps.count_ones() + cqs.count_ones();
             if !mem.contains(base, doorbell::AREA_SIZE as u64) {
@@ -223,7 +223,7 @@ impl Device {
             return in_error;
         }
         qp.env.sq_pi = producer;
-        qp.transport.handle_posts(self.shared.now, producer);
+        qp.transport.handle_posts(self.shared.clock.now(), producer);
         true
     }
 }

@@ -102,8 +102,8 @@ impl Device {
         now: u64,
         mut next: impl FnMut() -> Option<Crossing>,
     ) {
-        self.shared.now = now;
-        let is_deaf = self.shared.regs.is_fatal() || !self.shared.port.up;
+        self.shared.clock.begin(now);
+        let is_deaf = self.shared.regs().is_fatal() || !self.shared.port.up;
         let waiting = self.shared.outgoing.len();
         let (mut bytes, mut steps) = (0, 0);
         while bytes < SLICE_BYTES && steps < SLICE_STEPS {
@@ -138,6 +138,6 @@ impl Device {
         }
         self.deliver_answers(mem, waiting);
         self.shared.notify_written(mem);
-        self.shared.show_last();
+        self.shared.tap.show_last();
     }
 }

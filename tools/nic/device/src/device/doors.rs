@@ -18,7 +18,7 @@ impl Device {
     /// Returns the time until which a rule makes the whole device idle, if a rule does so now.
     #[inline]
     pub(super) fn rests(&mut self) -> Option<u64> {
-        let now = self.shared.now;
+        let now = self.shared.clock.now();
         self.shared.lab.as_mut()?.rests(now)
     }
 
@@ -53,7 +53,7 @@ impl Device {
     /// Applies an effect. Nothing happens to a CQ or SRQ that the QP does not have.
     #[cold]
     pub(super) fn open_door<M: GuestMemory>(&mut self, mem: &M, qpn: Option<u32>, effect: &Effect) {
-        let now = self.shared.now;
+        let now = self.shared.clock.now();
         let env = qpn.and_then(|qpn| self.qps.get(qpn)).map(|qp| &qp.env);
         match (effect, env, &mut self.shared.lab) {
             (Effect::Fatal, ..) => self.fail(mem, Syndrome::Injected),

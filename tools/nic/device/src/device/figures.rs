@@ -86,7 +86,7 @@ impl Device {
         PortFigures {
             up: port.up,
             mtu: 128 << port.mtu,
-            mac: self.shared.config.mac,
+            mac: self.shared.config().mac,
             gids: port.gids().map(|(index, gid)| (index, *gid)).collect(),
             groups: self
                 .addressing

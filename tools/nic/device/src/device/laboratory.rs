@@ -9,7 +9,7 @@
 //! | a packet that a QP receives | [`Device::deliver`] if by reference, else before the hand-over |
 //! | a send that the device begins with | `execution/host.rs`, `fetch_send` |
 //! | a command | `device/cmd/mod.rs`, before it is executed |
-//! | an event, an interrupt | `execution/shared.rs`, `push_event` and `interrupt` |
+//! | an event, an interrupt | `execution/resources.rs`, `push_event` and `interrupt` |
 //! | a point in time | at the beginning of a slice |
 //!
 //! Packets that a rule of packets concerns are split into single packets. A packet that a rule
@@ -76,7 +76,7 @@ impl Device {
     /// A rule is invalid, or conflicts with the rules that are there.
     pub fn add_rules(&mut self, set: &RuleSet, owner: Option<u64>, now: u64) -> Result<(), String> {
         self.tape_rules(set, owner, now);
-        let created = self.shared.owners;
+        let created = self.shared.created.qps();
         let lab = self.shared.lab.get_or_insert_default();
         let added = can_misbehave(set).and_then(|()| lab.table.add(set, owner, now, created));
         if added.is_ok() {
@@ -138,10 +138,10 @@ impl Device {
     /// Ends the effects of rules that are gone, and drops the laboratory when it is empty, so that
     /// a device without rules pays nothing for it.
     fn leave_lab(&mut self) {
-        let now = self.shared.now;
+        let now = self.shared.clock.now();
         // A device that is reset or replaced does not begin with a rule that was removed.
         if !self.has_loss() {
-            self.shared.config.drop_percent = 0;
+            self.shared.set_drop_percent(0);
         }
         self.lab().into_iter().for_each(|lab| lab.settle(now));
         self.behave();
@@ -173,7 +173,7 @@ impl Device {
                 return Some(Effect::Drop);
             }
         }
-        let now = self.shared.now;
+        let now = self.shared.clock.now();
         let passing = passing(&qp.env, way, packet);
         let effect = lab.table.packet(now, &passing);
         let stalled = lab.stalls(&qp.env);
@@ -193,7 +193,7 @@ impl Device {
             return lost;
         }
         let (from, to) = (out.packet.src_qpn, out.packet.dst_qpn);
-        let by_reference = out.local && !self.shared.config.wire_local && to != MULTICAST_QPN;
+        let by_reference = out.local && !self.shared.config().wire_local && to != MULTICAST_QPN;
         let leaves = self.is_concerned(Direction::Out, from);
         let arrives = by_reference && self.is_concerned(Direction::In, to);
         let may_be_lost = by_reference && self.lab().is_some_and(|lab| lab.table.has_local());
@@ -361,10 +361,10 @@ impl Device {
         let Some(frame) = self.frame(mem, &path, &out.packet) else {
             return;
         };
-        let (now, local) = (self.shared.now, out.local);
+        let (now, local) = (self.shared.clock.now(), out.local);
         let mut held = Held::new(way, qpn, local, frame);
         if way == Direction::Out {
-            held.note = self.shared.remark.take();
+            held.note = self.shared.tap.take_remark();
         } else if local {
             // A packet that came by reference was not shown yet.
             self.shared.show_local(mem, out, false);
@@ -398,7 +398,7 @@ impl Device {
 
     /// Takes note that a packet of a QP has passed, and sends on the frames that are due now.
     fn pass<M: GuestMemory>(&mut self, mem: &M, way: Direction, qpn: u32) {
-        let now = self.shared.now;
+        let now = self.shared.clock.now();
         if let Some(lab) = self.lab() {
             lab.passed(now, way, qpn);
         }
@@ -408,7 +408,7 @@ impl Device {
     /// Sends on the frames that are due. Each of them is a packet that passes, after which further
     /// frames may be due. Only the outermost call sends those on, so that calls do not nest.
     fn release<M: GuestMemory>(&mut self, mem: &M) {
-        let now = self.shared.now;
+        let now = self.shared.clock.now();
         if !self.lab().is_some_and(Lab::begin_releasing) {
             return;
         }
@@ -435,12 +435,12 @@ impl Device {
                 Err(_) => self.shared.counters.add(Counter::RxMalformed, 1),
             }
         } else if held.local {
-            self.shared.remark = held.note.clone().or(self.shared.remark.take());
+            self.shared.tap.put_remark(held.note.clone());
             self.show_frame(Way::Local, &held);
             self.parse_frame(mem, held.frame);
         } else {
             if self.egress.has_room() {
-                self.shared.remark = held.note.clone().or(self.shared.remark.take());
+                self.shared.tap.put_remark(held.note.clone());
                 self.show_frame(Way::Sent, &held);
             }
             self.egress.push(held.frame);
@@ -448,7 +448,7 @@ impl Device {
     }
 
     fn show_frame(&mut self, way: Way, held: &Held) {
-        if self.shared.tap.is_some() {
+        if self.shared.tap.has_tap() {
             let to = frame::parse(&held.frame)
                 .ok()
                 .map(|frame| frame.packet.dst_qpn);
@@ -480,7 +480,7 @@ impl Device {
         };
         let met = self.meet(mem, Direction::In, qpn, out);
         // The frame was shown when it arrived, so the remark about the rule is added to it.
-        self.shared.remark_on_last();
+        self.shared.tap.remark_on_last();
         if let Some(out) = met {
             self.hand_over_freely(mem, path, out.packet);
         }
@@ -518,7 +518,7 @@ impl Device {
         mem: &M,
         opcode: u16,
     ) -> Option<CmdError> {
-        let now = self.shared.now;
+        let now = self.shared.clock.now();
         let effect = self.shared.lab.as_mut()?.table.command(now, opcode)?;
         self.shared.note_fired(On::Command, opcode, None);
         self.shared.remark_rule(On::Command);
@@ -544,7 +544,7 @@ impl Device {
 
     #[cold]
     fn run_due<M: GuestMemory>(&mut self, mem: &M) -> Option<u64> {
-        let now = self.shared.now;
+        let now = self.shared.clock.now();
         // A panic may have ended the previous slice in the middle of a release.
         self.lab()?.end_releasing();
         while let Some(effect) = self.lab()?.table.due(now) {
@@ -556,7 +556,7 @@ impl Device {
         for qpn in self.lab()?.go_on(now) {
             self.make_ready(qpn);
         }
-        if !self.shared.regs.is_fatal() {
+        if !self.shared.regs().is_fatal() {
             self.release(mem);
         }
         let next = self.lab()?.next_due();

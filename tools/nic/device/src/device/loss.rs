@@ -11,7 +11,7 @@ use verbena_transport::Packet;
 impl Device {
     /// Adds the rule of `verbena-nic --drop` to a new device.
     pub(super) fn add_loss(&mut self) {
-        let config = &self.shared.config;
+        let config = self.shared.config();
         if config.drop_percent == 0 {
             return;
         }
@@ -34,7 +34,7 @@ impl Device {
 
     /// True if the device has rules, or effects of rules, other than the one that it began with.
     pub(super) fn has_added_rules(&self) -> bool {
-        let own = usize::from(self.shared.config.drop_percent != 0);
+        let own = usize::from(self.shared.config().drop_percent != 0);
         let lab = self.shared.lab.as_ref();
         lab.is_some_and(|lab| lab.table.added() > own || !lab.is_quiet())
     }
@@ -50,7 +50,7 @@ impl Device {
 
     #[cold]
     fn judge_local(&mut self, packet: &Packet) -> bool {
-        let now = self.shared.now;
+        let now = self.shared.clock.now();
         let (Some(lab), qp) = (&mut self.shared.lab, self.qps.get(packet.src_qpn)) else {
             return false;
         };

@@ -14,7 +14,7 @@ impl Device {
     /// Executes postponed commands that are due. Returns the time at which the next one is due.
     pub(crate) fn run_late<M: GuestMemory>(&mut self, mem: &M) -> Option<u64> {
         while let Some((due, slot)) = self.commands.postponed() {
-            if due > self.shared.now || self.commands.running().is_some() {
+            if due > self.shared.clock.now() || self.commands.running().is_some() {
                 return Some(due);
             }
             self.commands.drop_postponed();
@@ -29,7 +29,7 @@ impl Device {
         if !cfg!(feature = "misbehave") {
             return false;
         }
-        let m = self.shared.config.misbehave.clone();
+        let m = self.shared.config().misbehave.clone();
         if !m.applies_to(self.opcode(mem, slot)) {
             return false;
         }
@@ -44,7 +44,7 @@ impl Device {
         }
         let put_off = late != 0 || stall != 0;
         if put_off {
-            let due = self.shared.now + u64::from(late) * 1_000_000;
+            let due = self.shared.clock.now() + u64::from(late) * 1_000_000;
             self.commands.postpone(due, slot);
         }
         put_off
@@ -53,7 +53,7 @@ impl Device {
     /// Sends the events of a CQ ahead of the CREATE_CQ in a slot, if that misbehaviour is on.
     /// Returns the number of milliseconds by which the command is late.
     fn tell_ahead<M: GuestMemory>(&mut self, mem: &M, slot: u32) -> u32 {
-        let m = self.shared.config.misbehave.clone();
+        let m = self.shared.config().misbehave.clone();
         if !m.is(Kind::EventsAhead) || self.opcode(mem, slot) != CreateCq::OPCODE.to_raw() {
             return 0;
         }
@@ -69,14 +69,14 @@ impl Device {
     /// True if a command that was executed gets no reply.
     #[inline]
     pub(crate) fn mutes(&self, opcode: u16) -> bool {
-        let m = &self.shared.config.misbehave;
+        let m = &self.shared.config().misbehave;
         m.applies_to(opcode) && m.count(Kind::MuteCommands)
     }
 
     /// True if a command is refused regardless of its request.
     #[inline]
     pub(crate) fn refuses(&self, opcode: u16) -> bool {
-        let m = &self.shared.config.misbehave;
+        let m = &self.shared.config().misbehave;
         m.applies_to(opcode) && m.count(Kind::RefuseCommands)
     }
 
@@ -86,7 +86,7 @@ impl Device {
             if !lab.misbehaving.contains(&(kind, rule)) {
                 lab.misbehaving.push((kind, rule));
             }
-            self.shared.config.misbehave.set(kind, number);
+            self.shared.config().misbehave.set(kind, number);
         }
     }
 
@@ -109,14 +109,14 @@ impl Device {
     pub(crate) fn behave(&mut self) {
         let ended = self.shared.lab.as_mut().map(|lab| lab.forgiven());
         for kind in ended.into_iter().flatten() {
-            self.shared.config.misbehave.set(kind, 0);
+            self.shared.config().misbehave.set(kind, 0);
         }
     }
 
     /// Panics on purpose if it is time for that, without the message of a panic by a defect.
     #[inline]
     pub(crate) fn may_panic(&self, step: bool) {
-        let m = &self.shared.config.misbehave;
+        let m = &self.shared.config().misbehave;
         match m.get(Kind::Panic) {
             0 => return,
             ALWAYS => {}

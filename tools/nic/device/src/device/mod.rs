@@ -26,7 +26,7 @@ use crate::device::parts::egress::Egress;
 use crate::device::parts::follow::FollowRounds;
 use crate::device::parts::turns::Turns;
 use crate::device::snapshot::Survey;
-use crate::execution::shared::Shared;
+use crate::execution::resources::Resources;
 use crate::memory::GuestMemory;
 use crate::objects::port::Gid;
 use crate::objects::qp::Qp;
@@ -57,7 +57,7 @@ pub struct Next {
 /// has private fields, and its methods keep its invariants (see [`parts`]).
 #[derive(Debug)]
 pub struct Device {
-    pub(crate) shared: Shared,
+    pub(crate) shared: Resources,
     pub(crate) qps: Slots<Qp>,
     pub(crate) addressing: Addressing,
     pub(crate) commands: Commands,
@@ -86,7 +86,7 @@ impl Device {
     /// Creates a device in the state after power-on.
     pub fn new(config: Config, regs: Arc<Registers>) -> Self {
         let mut device = Self {
-            shared: Shared::new(config, regs),
+            shared: Resources::new(config, regs),
             qps: Slots::new(config::MAX_QP),
             addressing: Addressing::new(),
             commands: Commands::default(),
@@ -114,18 +114,18 @@ impl Device {
     /// Returns the device to the state after power-on, except for the registers, which are
     /// returned.
     fn begin_anew(&mut self) -> Arc<Registers> {
-        let regs = self.shared.regs.clone();
+        let regs = self.shared.regs().clone();
         // Each reset draws other lies. With the same ones a driver would stop at the same place for ever.
         #[cfg(feature = "hostile")]
         let hostile = self.shared.hostile.next_life();
-        let tap = self.shared.tap.take();
+        let tap = self.shared.tap.detach();
         let mut lab = self.shared.lab.take();
         let mut recorder = self.shared.recorder.take();
         let boundary = std::mem::take(&mut self.boundary);
-        let now = self.shared.now;
+        let now = self.shared.clock.now();
         recorder.iter_mut().for_each(|recorder| recorder.reset(now));
-        *self = Self::new(self.shared.config.clone(), regs.clone());
-        self.shared.tap = tap;
+        *self = Self::new(self.shared.config().clone(), regs.clone());
+        self.shared.tap.attach(tap);
         lab.iter_mut().for_each(|lab| lab.reset());
         self.shared.lab = lab.filter(|lab| !lab.is_idle());
         self.shared.recorder = recorder;
@@ -140,11 +140,11 @@ impl Device {
     /// Attaches a tap to the port, which stays over resets. False if the port has a watched tap
     /// already, or if a full recording is on.
     pub fn set_tap(&mut self, tap: Tap) -> bool {
-        let free = self.shared.tap.as_ref().is_none_or(|tap| !tap.is_watched());
+        let free = !self.shared.tap.is_watched();
         // A recording would contain the reads of the tap, and its replay would not make them.
         let free = free && !self.boundary.is_taped();
         if free {
-            self.shared.tap = Some(Box::new(tap));
+            self.shared.tap.attach(Some(Box::new(tap)));
         }
         free
     }
@@ -152,9 +152,10 @@ impl Device {
     /// Hands the tap, the rules and the recordings over to the device that takes the place of this
     /// one.
     pub fn pass_tap(&mut self, to: &mut Self) {
-        to.shared.tap = self.shared.tap.take();
+        to.shared.tap.attach(self.shared.tap.detach());
         to.shared.lab = self.shared.lab.take();
-        to.shared.config.drop_percent = self.shared.config.drop_percent;
+        to.shared
+            .set_drop_percent(self.shared.config().drop_percent);
         to.shared.recorder = self.shared.recorder.take();
         to.boundary = std::mem::take(&mut self.boundary);
     }
@@ -185,7 +186,7 @@ impl Device {
 
     /// Returns the vectors to be raised since the last call, one bit for each vector.
     pub fn take_interrupts(&mut self) -> u32 {
-        let vectors = std::mem::take(&mut self.shared.interrupts);
+        let vectors = self.shared.interrupts.take();
         if vectors != 0 {
             self.boundary.note(|| Item::Raised { vectors });
         }

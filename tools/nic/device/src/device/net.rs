@@ -71,7 +71,7 @@ pub(super) fn take_in<M: GuestMemory>(
             let is_from =
                 || is_from(&own.dmac, &path.smac) || is_own(&own.dmac) && is_own(&path.smac);
             let is_to = own.sgid == path.dgid && own.dgid == path.sgid;
-            is_to && (host.shared.config.asymmetric_routes || is_from())
+            is_to && (host.shared.config().asymmetric_routes || is_from())
         }
         _ => false,
     };
@@ -107,9 +107,9 @@ impl Device {
         }
         if out.packet.dst_qpn == MULTICAST_QPN {
             self.deliver_to_group(mem, out, &mut delivered);
-        } else if out.local && !self.shared.config.wire_local {
+        } else if out.local && !self.shared.config().wire_local {
             self.deliver_run(mem, out, &mut delivered);
-        } else if self.shared.config.neighbours && !out.local {
+        } else if self.shared.config().neighbours && !out.local {
             self.offer(out);
         } else {
             self.deliver_frames(mem, out);
@@ -119,7 +119,7 @@ impl Device {
 
     /// Delivers packets from one QP of the device to another.
     fn deliver_run<M: GuestMemory>(&mut self, mem: &M, first: Outgoing, all: &mut Delivered) {
-        let (now, qpn) = (self.shared.now, first.packet.dst_qpn);
+        let (now, qpn) = (self.shared.clock.now(), first.packet.dst_qpn);
         // Only the first packet may be lost: with rules on packets a run is a single packet.
         let lost = self.is_lost(&first.packet);
         let mut next = Some(first);
@@ -134,15 +134,12 @@ impl Device {
                 // The run ends with the first packet that changes the state of the QP or puts a CQ
                 // or an SRQ in error. With rules each run is a single packet.
                 let is_last = transport.state() != state
-                    || !host.shared.witnesses.is_empty()
+                    || !host.shared.witnesses.are_none()
                     || host.shared.lab.as_ref().is_some_and(|lab| !lab.is_plain());
                 if is_last || all.packets >= MAX_RUN || all.bytes >= SLICE_BYTES {
                     break;
                 }
-                let more = host.shared.outgoing.front();
-                if more.is_some_and(|out| out.local && out.packet.dst_qpn == qpn) {
-                    next = host.shared.outgoing.pop_front();
-                }
+                next = host.shared.outgoing.pop_local_to(qpn);
                 next.iter().for_each(|out| all.count(out));
             }
         });
@@ -168,7 +165,7 @@ impl Device {
         all.packets += members as u32;
         all.bytes += members as u64 * u64::from(out.packet.payload.len());
         if members > 0 && !self.is_lost(&out.packet) {
-            if !self.shared.config.wire_local {
+            if !self.shared.config().wire_local {
                 self.hand_to_group(mem, &path, &out.packet);
             } else if let Some(bytes) = self.frame(mem, &path, &out.packet) {
                 self.parse_frame(mem, bytes);
@@ -204,7 +201,7 @@ impl Device {
                 continue;
             }
             // A sender that reacts to congestion notifications lets routers mark its packets.
-            let controls = self.shared.config.congestion_control && !out.local;
+            let controls = self.shared.config().congestion_control && !out.local;
             let path = match controls && packet.transport.is_reliable() {
                 true => path.with_ect(),
                 false => path,
@@ -257,7 +254,7 @@ impl Device {
     /// Shows a frame to the tap, if there is a tap.
     #[inline]
     fn show(&mut self, way: Way, packet: &Packet, bytes: &[u8]) {
-        if self.shared.tap.is_some() {
+        if self.shared.tap.has_tap() {
             let qpns = [packet.src_qpn, packet.dst_qpn].map(Some);
             self.shared.show_frame(way, qpns, bytes);
         }
@@ -280,7 +277,7 @@ impl Device {
     }
 
     fn source_fault<M: GuestMemory>(&mut self, mem: &M, packet: &Packet, cause: Syndrome) {
-        let (now, qpn) = (self.shared.now, packet.src_qpn);
+        let (now, qpn) = (self.shared.clock.now(), packet.src_qpn);
         self.with_qp(mem, qpn, |transport, host| {
             transport.handle_source_fault(host, now, packet, cause);
         });
@@ -302,7 +299,7 @@ impl Device {
         path: &Path,
         packet: Packet,
     ) {
-        let (now, qpn) = (self.shared.now, packet.dst_qpn);
+        let (now, qpn) = (self.shared.clock.now(), packet.dst_qpn);
         let found = self.with_qp(mem, qpn, |transport, host| {
             take_in(transport, host, now, Some(path), packet);
         });
@@ -362,33 +359,33 @@ impl Device {
         frames: impl Iterator<Item = &'a [u8]>,
         now: u64,
     ) {
-        self.shared.now = now;
+        self.shared.clock.begin(now);
         let waiting = self.shared.outgoing.len();
         for bytes in frames {
             // An earlier frame may have changed any of this.
-            if !self.shared.regs.is_fatal() && self.shared.port.up && self.wants_frame(bytes) {
+            if !self.shared.regs().is_fatal() && self.shared.port.up && self.wants_frame(bytes) {
                 self.take_frame(mem, bytes);
             }
         }
         self.deliver_answers(mem, waiting);
         self.shared.notify_written(mem);
-        self.shared.show_last();
+        self.shared.tap.show_last();
     }
 
     /// Receives a frame from the uplink that [`Device::wants_frame`] has accepted.
     pub fn receive_frame<M: GuestMemory>(&mut self, mem: &M, bytes: &[u8], now: u64) {
-        if self.shared.regs.is_fatal() || !self.shared.port.up {
+        if self.shared.regs().is_fatal() || !self.shared.port.up {
             return;
         }
         if self.boundary.is_taped() {
             return self.taped_frames(mem, std::iter::once(bytes), now);
         }
-        self.shared.now = now;
+        self.shared.clock.begin(now);
         let waiting = self.shared.outgoing.len();
         self.take_frame(mem, bytes);
         self.deliver_answers(mem, waiting);
         self.shared.notify_written(mem);
-        self.shared.show_last();
+        self.shared.tap.show_last();
     }
 
     /// Delivers as many packets as were queued in answer to the received ones, within the bounds of
@@ -397,13 +394,13 @@ impl Device {
     /// before. A packet has up to two answers.
     pub(super) fn deliver_answers<M: GuestMemory>(&mut self, mem: &M, waiting: usize) {
         let (mut bytes, mut steps) = (0, 0);
-        let is_dead = self.shared.regs.is_fatal();
+        let is_dead = self.shared.regs().is_fatal();
         while !is_dead
             && self.shared.outgoing.len() > waiting
             && bytes < SLICE_BYTES
             && steps < 2 * SLICE_STEPS
         {
-            let Some(out) = self.shared.outgoing.pop_front() else {
+            let Some(out) = self.shared.outgoing.pop() else {
                 break;
             };
             let delivered = self.deliver(mem, out);
@@ -415,7 +412,7 @@ impl Device {
     }
 
     fn take_frame<M: GuestMemory>(&mut self, mem: &M, bytes: &[u8]) {
-        if self.shared.tap.is_some() {
+        if self.shared.tap.has_tap() {
             self.show_received(bytes);
         }
         // One short copy lets the packet outlive the caller's buffer.

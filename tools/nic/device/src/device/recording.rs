@@ -27,7 +27,7 @@ impl Device {
     /// dropped.
     pub fn record(&mut self, entries: usize, now: u64) {
         self.shared.recorder = Some(Box::new(Recorder::new(entries)));
-        self.shared.now = self.shared.now.max(now);
+        self.shared.clock.begin(self.shared.clock.now().max(now));
         let rules: Vec<Rule> = self.rules().into_iter().map(|told| told.rule).collect();
         self.note_rules(&rules, true);
     }
@@ -52,7 +52,7 @@ impl Device {
 
     /// Records that rules were added, or with `late` that they were there when the recording began.
     pub(super) fn note_rules(&mut self, rules: &[Rule], late: bool) {
-        let now = self.shared.now;
+        let now = self.shared.clock.now();
         if let Some(recorder) = &mut self.shared.recorder {
             rules.iter().for_each(|rule| recorder.add(now, rule, late));
         }

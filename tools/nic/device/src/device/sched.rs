@@ -24,7 +24,7 @@
 //!   for each of the four.
 //! * Slots of doorbell areas whose counters changed: [`SLICE_LOOKS`] and one area.
 //! * Deadlines of QPs and of collapsed events: [`SLICE_DEADLINES`] for each of the two.
-//! * Events that had to wait for room: `FLUSHED_EVENTS` in `shared.rs`.
+//! * Events that had to wait for room: `FLUSHED_EVENTS` in `resources.rs`.
 //! * Frames that have not left: from `CROWDED` in `parts/egress.rs` on, only QPs whose peer is in
 //!   this device get turns.
 //! * QPs that follow a CQ or SRQ into the error state: [`SLICE_FOLLOWED`].
@@ -32,7 +32,7 @@
 use crate::device::{Device, Next};
 use crate::execution::copy::Side;
 use crate::execution::host::QpHost;
-use crate::execution::shared::SLICE_DEADLINES;
+use crate::execution::resources::SLICE_DEADLINES;
 use crate::memory::GuestMemory;
 use crate::objects::qp::Qp;
 use verbena_abi::eqe::EventType;
@@ -67,8 +67,8 @@ impl Device {
     }
 
     pub(super) fn work_for_a_slice<M: GuestMemory>(&mut self, mem: &M, now: u64) -> Next {
-        self.shared.show_last();
-        self.shared.now = now;
+        self.shared.tap.show_last();
+        self.shared.clock.begin(now);
         self.rounds.begin_slice();
         if let Some(until) = self.rests() {
             return Next {
@@ -79,7 +79,7 @@ impl Device {
         let late = self.run_late(mem);
         let mut busy = self.run_commands(mem);
         let rules = self.run_rules(mem);
-        if self.shared.regs.is_fatal() {
+        if self.shared.regs().is_fatal() {
             return Next {
                 busy: self.commands.are_pending(),
                 ..Next::default()
@@ -92,7 +92,7 @@ impl Device {
         let moderation = self.shared.run_moderation(mem);
         busy |= self.work(mem);
         let untaken = self.shared.notify_written(mem);
-        self.shared.show_last();
+        self.shared.tap.show_last();
         let retry = self.shared.flush_events(mem);
         let remind = self.shared.remind_drivers(mem);
         let timer = self.turns.next_deadline();
@@ -120,7 +120,7 @@ impl Device {
 
     /// Moves a QP to ERR for a reason that no work request is to blame for.
     pub(crate) fn fail_qp<M: GuestMemory>(&mut self, mem: &M, qpn: u32, cause: Syndrome) {
-        let now = self.shared.now;
+        let now = self.shared.clock.now();
         self.with_qp(mem, qpn, |transport, host| {
             transport.handle_failure(host, now, Some(EventType::QpFatal), cause);
         });
@@ -169,7 +169,7 @@ impl Device {
         }
         let deadline = qp.transport.next_deadline();
         // A deadline in the future that has not changed is in the wheel already.
-        let known = deadline == before && deadline > Some(self.shared.now);
+        let known = deadline == before && deadline > Some(self.shared.clock.now());
         if let (Some(at), false) = (deadline, known) {
             self.turns.set_deadline(qpn, at);
         }
@@ -184,12 +184,12 @@ impl Device {
     fn expire<M: GuestMemory>(&mut self, _mem: &M) -> bool {
         let mut any = false;
         for _ in 0..SLICE_DEADLINES {
-            let Some(qpn) = self.turns.next_expired(self.shared.now) else {
+            let Some(qpn) = self.turns.next_expired(self.shared.clock.now()) else {
                 break;
             };
             let due = self.qps.get(qpn).and_then(|q| q.transport.next_deadline());
             match due {
-                Some(due) if due > self.shared.now => self.turns.set_again(qpn, due),
+                Some(due) if due > self.shared.clock.now() => self.turns.set_again(qpn, due),
                 Some(_) => {
                     any = true;
                     self.make_ready(qpn);
@@ -213,7 +213,7 @@ impl Device {
             if copied >= SLICE_BYTES {
                 break;
             }
-            if let Some(out) = self.shared.outgoing.pop_front() {
+            if let Some(out) = self.shared.outgoing.pop() {
                 let delivered = self.deliver(mem, out);
                 copied += delivered.bytes;
                 steps += delivered.packets;
@@ -289,7 +289,7 @@ impl Device {
     }
 
     fn run_qp<M: GuestMemory>(&mut self, mem: &M, qpn: u32) {
-        let now = self.shared.now;
+        let now = self.shared.clock.now();
         // Includes requests that the program has posted since the last look.
         self.note_posts(mem, qpn);
         let more = self.with_qp(mem, qpn, |transport, host| {
@@ -305,14 +305,14 @@ impl Device {
     /// within the budget of the slice.
     #[inline]
     pub(crate) fn follow_deaths<M: GuestMemory>(&mut self, mem: &M) {
-        if !self.shared.witnesses.is_empty() || self.rounds.may_go_on() {
+        if !self.shared.witnesses.are_none() || self.rounds.may_go_on() {
             self.follow_some_deaths(mem);
         }
     }
 
     #[cold]
     fn follow_some_deaths<M: GuestMemory>(&mut self, mem: &M) {
-        while let Some(qpn) = self.shared.witnesses.pop() {
+        while let Some(qpn) = self.shared.witnesses.next() {
             self.follow(mem, qpn);
             self.rounds.begin_round(self.qps.len());
         }

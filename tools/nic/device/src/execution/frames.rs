@@ -3,7 +3,7 @@
 //! The conversion of packets to bytes, for frames and for the tap.
 
 use crate::execution::copy::{self, Lookups, Side};
-use crate::execution::shared::Shared;
+use crate::execution::resources::Resources;
 use crate::memory::GuestMemory;
 use crate::objects::port::Outgoing;
 use crate::tap::{Seen, Way};
@@ -12,10 +12,7 @@ use verbena_transport::packet::PacketKind;
 use verbena_transport::wire::{frame, Path};
 use verbena_transport::Packet;
 
-/// Approximate length limit of the note of a frame, in bytes: a longer note gets no further text.
-const MAX_REMARK: usize = 256;
-
-impl Shared {
+impl Resources {
     /// Appends the frame of a single packet to a buffer.
     ///
     /// # Errors
@@ -58,7 +55,7 @@ impl Shared {
         self.show_crossing(mem, None, out, if lost { Way::Lost } else { Way::Local })
     }
 
-    /// Does the same as [`Shared::show_local`] for a packet that goes from one device of the
+    /// Does the same as [`Resources::show_local`] for a packet that goes from one device of the
     /// process to another. The payload lies on the side of `sender`; `None` stands for the guest of
     /// this device.
     #[inline]
@@ -69,46 +66,10 @@ impl Shared {
         out: &Outgoing,
         way: Way,
     ) -> u64 {
-        if self.tap.is_some() {
+        if self.tap.has_tap() {
             self.show_frames_of(mem, sender, out, way)
         } else {
             0
-        }
-    }
-
-    /// Adds a text about a rule to the note of the next frame that the tap is shown.
-    #[cold]
-    pub fn remark(&mut self, what: &str) {
-        if self.tap.is_none() {
-            return;
-        }
-        match &mut self.remark {
-            Some(text) if text.len() > MAX_REMARK => {}
-            Some(text) => {
-                text.push_str("; ");
-                text.push_str(what);
-            }
-            None => self.remark = Some(what.into()),
-        }
-    }
-
-    /// Makes the pending text about a rule the note of the frame that was shown last, unless that
-    /// frame has a note.
-    pub fn remark_on_last(&mut self) {
-        if let Some(last) = &mut self.shown {
-            if last.note.is_none() {
-                last.note = self.remark.take();
-            }
-        }
-    }
-
-    /// Gives the frame that was shown last to the tap. No further note can be added to the frame.
-    #[inline]
-    pub fn show_last(&mut self) {
-        if let Some(last) = self.shown.take() {
-            if let Some(tap) = &self.tap {
-                tap.show(last);
-            }
         }
     }
 
@@ -123,11 +84,9 @@ impl Shared {
         let Some(path) = out.path().copied() else {
             return 0;
         };
-        self.show_last();
-        let Some(tap) = self.tap.take() else {
+        let Some((tap, mut note)) = self.tap.begin() else {
             return 0;
         };
-        let mut note = self.remark.take();
         let mut bytes = 0;
         // A READ request has the PSNs of its responses.
         let mut left = match out.packet.kind {
@@ -152,7 +111,7 @@ impl Shared {
             if is_whole {
                 bytes += frame.len() as u64;
                 tap.show(Seen {
-                    time: self.now,
+                    time: self.clock.now(),
                     way,
                     src_qpn: Some(packet.src_qpn),
                     dst_qpn: Some(packet.dst_qpn),
@@ -162,27 +121,22 @@ impl Shared {
             }
         }
         tap.miss(left);
-        if note.is_some() {
-            self.remark = note;
-        }
-        self.tap = tap.is_watched().then_some(tap);
+        self.tap.end(tap, note);
         bytes
     }
 
     /// Shows the tap a frame whose bytes exist already.
     #[cold]
     pub fn show_frame(&mut self, way: Way, qpns: [Option<u32>; 2], bytes: &[u8]) {
-        self.show_last();
-        let Some(tap) = self.tap.take() else {
+        let Some((tap, note)) = self.tap.begin() else {
             return;
         };
-        let note = self.remark.take();
         if !tap.has_room() {
             tap.miss(1);
         } else {
             let [src_qpn, dst_qpn] = qpns;
             let seen = Seen {
-                time: self.now,
+                time: self.clock.now(),
                 way,
                 src_qpn,
                 dst_qpn,
@@ -191,11 +145,11 @@ impl Shared {
             };
             // A rule at the receiver may add a note to the frame.
             match self.lab {
-                Some(_) => self.shown = Some(seen),
+                Some(_) => self.tap.keep_back(seen),
                 None => tap.show(seen),
             }
         }
-        self.tap = tap.is_watched().then_some(tap);
+        self.tap.end(tap, None);
     }
 }
 

@@ -7,7 +7,7 @@
 //! and FAST_REG are copied when they are executed.
 
 use crate::execution::copy::{self, Side};
-use crate::execution::shared::Shared;
+use crate::execution::resources::Resources;
 use crate::execution::wqe::{decode_flush, decode_recv, decode_sges, malformed, read_at};
 use crate::memory::ring::Pages;
 use crate::memory::GuestMemory;
@@ -37,7 +37,7 @@ pub struct QpHost<'a, M> {
     /// Guest memory of the queue pair.
     pub mem: &'a M,
     /// State of the device that its queue pairs share.
-    pub shared: &'a mut Shared,
+    pub shared: &'a mut Resources,
     /// The queue pair except for its transport.
     pub env: &'a mut Env,
     /// Side with the payload of the present packet, if another guest has sent it. A call with a
@@ -78,7 +78,7 @@ impl<M: GuestMemory> QpHost<'_, M> {
             if srq.error.is_none() {
                 srq.error = Some(cause);
                 srq.publish(self.mem);
-                self.shared.witnesses.push(self.env.qpn());
+                self.shared.witnesses.add(self.env.qpn());
                 self.shared
                     .async_event(self.mem, EventType::SrqErr, srqn, Some(cause));
             }
@@ -159,7 +159,7 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
         out.opcode = opcode;
         let by_rule = match &mut self.shared.lab {
             None => None,
-            Some(lab) => lab.send(self.shared.now, self.env, header.opcode),
+            Some(lab) => lab.send(self.shared.clock.now(), self.env, header.opcode),
         };
         self.shared
             .note_work(self.env, index, &header, by_rule.is_some());
@@ -515,7 +515,7 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
                 .syndrome
                 .map_or(0, |s| u32::from(s.to_raw()))
                 .into(),
-            timestamp: self.shared.now.into(),
+            timestamp: self.shared.clock.now().into(),
             vlan: NO_VLAN.into(),
             ..Default::default()
         };
@@ -575,7 +575,7 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
         };
         out.local = self.shared.port.is_local(path);
         self.shared.note_sent(&out.packet);
-        self.shared.outgoing.push_back(out);
+        self.shared.outgoing.push(out);
     }
 
     fn pool(&mut self) -> Option<&mut Pool> {

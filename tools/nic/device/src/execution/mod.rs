@@ -7,5 +7,5 @@ pub(crate) mod copy;
 pub(crate) mod frames;
 pub(crate) mod host;
 pub(crate) mod notes;
-pub mod shared;
+pub mod resources;
 pub(crate) mod wqe;

@@ -3,7 +3,7 @@
 //! The hooks of the flight recorder: they record an entry for each thing that happens, if the
 //! device has a recorder.
 
-use crate::execution::shared::Shared;
+use crate::execution::resources::Resources;
 use crate::objects::qp::{Env, Qp};
 use verbena_abi::cmd::{CmdStatus, Opcode};
 use verbena_abi::cqe::{Cqe, Tail};
@@ -60,12 +60,12 @@ fn raw(syndrome: Option<Syndrome>) -> u16 {
     syndrome.map_or(0, Syndrome::to_raw)
 }
 
-impl Shared {
+impl Resources {
     /// Records an entry, if the device has a recorder.
     #[inline]
     pub(crate) fn note(&mut self, kind: impl FnOnce() -> EntryKind) {
         if let Some(recorder) = &mut self.recorder {
-            recorder.ring.push(self.now, kind());
+            recorder.ring.push(self.clock.now(), kind());
         }
     }
 
@@ -256,7 +256,7 @@ impl Shared {
     #[cold]
     pub(crate) fn remark_rule(&mut self, on: On) {
         let last = self.lab.as_ref().and_then(|lab| lab.table.last_fired());
-        let (Some((rule, _)), true) = (last, self.tap.is_some()) else {
+        let (Some((rule, _)), true) = (last, self.tap.has_tap()) else {
             return;
         };
         let (name, action) = (&rule.name, rule.action.name());
@@ -264,7 +264,7 @@ impl Shared {
             On::Packet => format!("rule {name:?}: {action}"),
             _ => format!("before this frame, rule {name:?}: {action}"),
         };
-        self.remark(&text);
+        self.tap.remark(&text);
     }
 
     fn note_rule(
@@ -290,6 +290,6 @@ impl Shared {
             psn,
             nth,
         };
-        recorder.ring.push(self.now, fired);
+        recorder.ring.push(self.clock.now(), fired);
     }
 }

@@ -259,7 +259,7 @@ impl Driver {
 
     /// Returns the configuration with which the device was started.
     pub fn device_config(&self) -> &Config {
-        &self.device.shared.config
+        self.device.shared.config()
     }
 
     /// Writes a command to a slot and rings the doorbell for the slot.

@@ -419,7 +419,7 @@ fn a_command_that_is_refused_on_purpose_is_not_executed() {
         pages: flat(addr),
         ..Default::default()
     };
-    let m = d.device.shared.config.misbehave.clone();
+    let m = d.device.shared.config().misbehave.clone();
     m.set(Kind::OnlyOpcode, CreateMr::OPCODE.to_raw().into());
     m.set(Kind::RefuseCommands, ALWAYS);
     // Other commands are not refused.

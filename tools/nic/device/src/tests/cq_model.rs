@@ -164,7 +164,7 @@ impl Both {
     }
 
     fn complete(&mut self, count: u32, solicited: bool) {
-        self.d.device.shared.now = self.d.now;
+        self.d.device.shared.clock.begin(self.d.now);
         let before = self.written;
         for _ in 0..count {
             self.write(solicited);

@@ -147,7 +147,7 @@ fn a_cq_fails_with_its_next_entry() {
 fn the_device_fails_at_once() {
     let mut p = Pair::new();
     p.d.must(&fault(FaultKind::Device, 0, WcStatus::Success));
-    assert!(p.d.device.shared.regs.is_fatal());
+    assert!(p.d.device.shared.regs().is_fatal());
     assert_eq!(told(&mut p), [(EventType::DeviceFatal, 0)]);
 }
 

@@ -286,9 +286,9 @@ fn rules_make_sends_commands_and_the_device_fail() {
         };
         p.rule(later, Action::Fatal);
         p.d.pass(4_000_000);
-        assert!(!p.d.device.shared.regs.is_fatal());
+        assert!(!p.d.device.shared.regs().is_fatal());
         p.d.pass(2_000_000);
-        assert!(p.d.device.shared.regs.is_fatal());
+        assert!(p.d.device.shared.regs().is_fatal());
     });
 }
 

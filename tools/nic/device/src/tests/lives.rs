@@ -152,10 +152,10 @@ fn a_reset_leaves_no_state() {
         device.turns.next_deadline().is_some(),
         device.egress.len() != 0,
         !shared.outgoing.is_empty(),
-        !shared.witnesses.is_empty(),
-        shared.moderated.next_deadline().is_some(),
+        !shared.witnesses.are_none(),
+        shared.cqs.next_deadline().is_some(),
         shared.eqs.get(0).is_some_and(|eq| eq.has_waiting()),
-        shared.interrupts != 0,
+        shared.interrupts.are_pending(),
     ];
     assert_eq!(under_way, [true; 12]);
     d.regs.write(regs::CONTROL, CONTROL_RESET);

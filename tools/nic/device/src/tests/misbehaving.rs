@@ -46,7 +46,7 @@ mod with_the_feature {
     fn a_rule_begins_a_misbehaviour_and_ends_it_when_the_rule_is_removed() {
         // No driver: the device has no slices.
         let mut d = Driver::cold(Config::default());
-        let m = d.device.shared.config.misbehave.clone();
+        let m = d.device.shared.config().misbehave.clone();
         let rules = set(at_once(), "newest-version=9");
         d.device.add_rules(&rules, Some(4), d.now).unwrap();
         assert_eq!(m.get(Kind::NewestVersion), 9);
@@ -87,7 +87,7 @@ mod with_the_feature {
     #[test]
     fn a_command_can_begin_a_misbehaviour_for_the_commands_after_it() {
         let mut p = Pair::on(Driver::new());
-        let m = p.d.device.shared.config.misbehave.clone();
+        let m = p.d.device.shared.config().misbehave.clone();
         let second = Match {
             on: On::Command,
             command: Some(String::from("QUERY_DEVICE")),

@@ -7,8 +7,8 @@ use super::Pair;
 use crate::device::cmd::long::{FLUSHED_REQUESTS, MOVED_ENTRIES};
 use crate::device::sched::{FOLLOW_COST, SLICE_FOLLOWED, SLICE_LOOKS};
 use crate::device::snapshot::LOOKS;
-use crate::execution::shared::FLUSHED_EVENTS;
-use crate::execution::shared::SLICE_DEADLINES;
+use crate::execution::resources::FLUSHED_EVENTS;
+use crate::execution::resources::SLICE_DEADLINES;
 use crate::memory::GuestMemory;
 use crate::mock::{flat, CqHandle, Driver, SendWr};
 use crate::objects::port::Outgoing;
@@ -320,10 +320,10 @@ fn a_run_delivers_up_to_32_packets() {
     device.with_qp(ram, p.a.qpn, |transport, host| {
         transport.poll(host, now, &mut turn)
     });
-    let first = device.shared.outgoing.pop_front().unwrap();
+    let first = device.shared.outgoing.pop().unwrap();
     // Copies of the packet, which the receiver handles as duplicates.
     for _ in 1..40 {
-        device.shared.outgoing.push_back(Outgoing {
+        device.shared.outgoing.push(Outgoing {
             packet: first.packet.clone(),
             path: first.path.clone(),
             ..first
@@ -472,7 +472,7 @@ fn a_destroyed_cq_drops_its_collapsed_event() {
         id: 1.into(),
         ..Default::default()
     });
-    assert_eq!(many.d.device.shared.moderated.next_deadline(), None);
+    assert_eq!(many.d.device.shared.cqs.next_deadline(), None);
 }
 
 #[test]

@@ -459,7 +459,7 @@ fn frames_of_a_batch_are_received_except_foreign_and_malformed_ones() {
     // A device in the fatal state ignores frames.
     p.d.device
         .shared
-        .regs
+        .regs()
         .set_fatal(verbena_abi::syndrome::Syndrome::EngineFailure);
     p.d.device
         .receive_frames(&p.d.ram, [&frame(1, own)[..]].into_iter(), now);

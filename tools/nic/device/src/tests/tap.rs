@@ -137,7 +137,7 @@ fn a_port_has_one_reader_over_resets_until_the_reader_is_dropped() {
     assert!(first && !taken(&mut d).0);
     d.device.reset();
     assert!(!taken(&mut d).0);
-    let mut next = crate::Device::new(Config::default(), d.device.shared.regs.clone());
+    let mut next = crate::Device::new(Config::default(), d.device.shared.regs().clone());
     d.device.pass_tap(&mut next);
     d.device = next;
     assert!(!taken(&mut d).0);
@@ -146,5 +146,5 @@ fn a_port_has_one_reader_over_resets_until_the_reader_is_dropped() {
     drop(watch);
     assert!(taken(&mut p.d).0, "the reader has gone");
     write(&mut p);
-    assert!(p.d.device.shared.tap.is_none());
+    assert!(!p.d.device.shared.tap.has_tap());
 }

@@ -158,7 +158,7 @@ impl Device {
         self.boundary.number = wish.number;
         self.boundary.wish = Some(Box::new(wish));
         let is_new = !self.commands.is_enabled() && !self.commands.are_pending();
-        if is_new && !self.shared.regs.is_fatal() {
+        if is_new && !self.shared.regs().is_fatal() {
             self.begin_anew();
             self.begin_taping();
         }
@@ -166,14 +166,14 @@ impl Device {
     }
 
     fn cannot_be_recorded(&self) -> Option<&'static str> {
-        let config = &self.shared.config;
+        let config = self.shared.config();
         if config.neighbours {
             return Some("packets go by reference between the guests of this NIC: start it with --wire-local, or start one NIC for each guest");
         }
         if config.hostile.is_some() {
             return Some("a NIC with --hostile cannot be recorded");
         }
-        if self.shared.tap.as_ref().is_some_and(|tap| tap.is_watched()) {
+        if self.shared.tap.is_watched() {
             return Some("a capture is on, and reads guest memory too: end it first");
         }
         if self.has_added_rules() {
@@ -197,7 +197,7 @@ impl Device {
             power_on,
             ..
         } = *wish;
-        let config = &self.shared.config;
+        let config = self.shared.config();
         let flag = |is_set: bool, flag| if is_set { flag } else { 0 };
         let begin = Item::Begin {
             version: env!("CARGO_PKG_VERSION"),

@@ -297,8 +297,8 @@ impl<'a> Player<'a> {
     fn reset(&mut self) -> Result<(), Stopped> {
         let device = &mut self.device;
         if let Came::Panicked = call(|| device.reset())? {
-            let config = device.shared.config.clone();
-            let mut new = Device::new(config, device.shared.regs.clone());
+            let config = device.shared.config().clone();
+            let mut new = Device::new(config, device.shared.regs().clone());
             device.pass_tap(&mut new);
             new.reset();
             // The panic may have left the old device in a state in which even its drop would fail.

@@ -67,7 +67,7 @@ impl Device {
     ) -> Result<Quiesced, CmdError> {
         let cqn = request.id.get();
         let mut cq = self.shared.cqs.take_unused(cqn)?;
-        self.shared.moderated.cancel(cqn);
+        self.shared.cqs.cancel_deadline(cqn);
         cq.publish_free(mem);
         self.shared
             .forget_events(ASYNC_EQN, cqn, &[EventType::CqErr]);

@@ -39,7 +39,7 @@ impl Device {
             FaultKind::Device if number != 0 => return Err(NUMBER),
             FaultKind::Device => Injected::Device,
         };
-        let (rule, now) = (Rule::injected(what), self.shared.now);
+        let (rule, now) = (Rule::injected(what), self.shared.clock.now());
         let lab = self.shared.lab.get_or_insert_default();
         let (added, effect) = lab.table.inject(&rule, now);
         if !added {

@@ -69,7 +69,7 @@ impl Device {
         mem: &M,
         long: &mut Long,
     ) -> Result<Option<Reply>, CmdError> {
-        if self.shared.regs.is_fatal() {
+        if self.shared.regs().is_fatal() {
             return Err(bad(CmdStatus::Fatal, Syndrome::DeviceFatal));
         }
         match long {
@@ -100,7 +100,7 @@ impl Device {
                 Ok(Some(reply_of(&Empty::default())))
             }
             Long::Resume(request) => {
-                let now = self.shared.now;
+                let now = self.shared.clock.now();
                 let mut budget = Budget::new(FLUSHED_REQUESTS, u64::MAX);
                 let more = self.with_qp(mem, request.qpn.get(), |transport, host| {
                     transport.state() == QpState::Sqe && transport.poll(host, now, &mut budget)
@@ -125,7 +125,7 @@ impl Device {
     /// waits for its decision.
     pub(super) fn begin_set_gid(&mut self, request: &SetGid) -> Result<Step, CmdError> {
         self.check_gid(request)?;
-        if request.valid != 0 && self.shared.config.asks_for_gids {
+        if request.valid != 0 && self.shared.config().asks_for_gids {
             return Ok(Step::Begun(Long::Claim(Box::new(*request))));
         }
         self.set_gid(request)?;
@@ -148,7 +148,7 @@ impl Device {
             self.commands.run(Running { place, long });
             return;
         };
-        let outcome = match self.shared.regs.is_fatal() {
+        let outcome = match self.shared.regs().is_fatal() {
             true => Err(bad(CmdStatus::Fatal, Syndrome::DeviceFatal)),
             false => outcome.and_then(|()| self.set_gid(&request)),
         };
@@ -159,7 +159,7 @@ impl Device {
     /// Returns the error of a command that the host refuses. Drivers of versions before 12 do not
     /// know [`CmdStatus::Denied`].
     pub(crate) fn refusal(&self, cause: Syndrome) -> CmdError {
-        let status = match self.shared.regs.knows_denied() {
+        let status = match self.shared.regs().knows_denied() {
             true => CmdStatus::Denied,
             false => CmdStatus::Invalid,
         };

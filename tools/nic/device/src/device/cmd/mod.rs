@@ -58,7 +58,7 @@ impl Device {
     /// Handles a write to CMDQ_ENABLE: checks the version and the command queue that the driver has
     /// set up. Sets READY, or the fatal state with the syndrome of the mistake.
     pub fn enable_cmdq<M: GuestMemory>(&mut self, mem: &M) {
-        let regs = &self.shared.regs;
+        let regs = self.shared.regs();
         let ((base, slots), spoken) = (regs.cmdq(), regs.version_ok());
         match self.boundary.is_taped() {
             true => self.taped_enable(mem, (spoken, base, slots)),
@@ -75,7 +75,7 @@ impl Device {
         base: u64,
         slots: u32,
     ) {
-        let regs = &self.shared.regs;
+        let regs = self.shared.regs();
         if regs.is_fatal() || self.commands.is_enabled() {
             return;
         }
@@ -139,7 +139,7 @@ impl Device {
         let opcode = header.opcode.get();
         let place = Place { at, token, opcode };
         let opcode = Opcode::from_raw(opcode);
-        let outcome = if self.shared.regs.is_fatal() {
+        let outcome = if self.shared.regs().is_fatal() {
             Err(bad(CmdStatus::Fatal, Syndrome::DeviceFatal))
         } else if self.refuses(place.opcode) {
             Err(bad(CmdStatus::NoResources, Syndrome::CmdNumber))
@@ -202,7 +202,7 @@ impl Device {
         self.follow_deaths(mem);
         self.shared.flush_events(mem);
         self.shared.interrupt(0);
-        self.shared.regs.beat();
+        self.shared.regs().beat();
     }
 
     /// Returns the opcode in a slot, or 0 if there is no such slot. No command has opcode 0.
@@ -229,7 +229,7 @@ impl Device {
     ) -> Result<Step, CmdError> {
         match opcode {
             Opcode::QueryDevice => {
-                let caps = crate::config::caps(&self.shared.config);
+                let caps = crate::config::caps(self.shared.config());
                 Ok(Step::Done(reply_of(&caps)))
             }
             Opcode::SetTableChunk => run(payload, |r| self.shared.tables.set_chunk(mem, r)),

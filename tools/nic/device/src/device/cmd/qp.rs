@@ -132,14 +132,13 @@ impl Device {
             Some(Ring::new(mem, &request.rq, size, stride)?)
         };
         // The number is used up even if the creation fails, so no other QP ever gets it.
-        self.shared.owners += 1;
-        let owner = self.shared.owners;
+        let owner = self.shared.created.next_qp();
         let config = verbena_transport::QpConfig {
             has_srq: has_srq || qp_type == QpType::XrcTgt,
             owner,
             max_msg_size: config::MAX_MSG,
-            credits: self.shared.config.credits,
-            congestion_control: self.shared.config.congestion_control,
+            credits: self.shared.config().credits,
+            congestion_control: self.shared.config().congestion_control,
             wire_super_packets: config::WIRE_SUPER_PACKETS,
             reassembly_quota: Some(self.shared.kept.whole()),
             ..verbena_transport::QpConfig::new(qpn, qp_type, request.pdn.get())
@@ -260,9 +259,7 @@ impl Device {
     /// queued: the peer needs the acknowledgements, and payload by reference becomes invalid with
     /// the transport. The rules forget its PSNs, which have another meaning in the next life.
     fn forget_qp(&mut self, qpn: u32) {
-        self.shared
-            .outgoing
-            .retain(|out| !(out.local && out.packet.dst_qpn == qpn));
+        self.shared.outgoing.forget_local_to(qpn);
         self.shared.forget_events(ASYNC_EQN, qpn, &QP_EVENTS);
         if let Some(lab) = &mut self.shared.lab {
             lab.forget_qp(qpn);
@@ -308,7 +305,7 @@ impl Device {
                 path = Some(Rc::new(found.ok_or(ATTRIBUTE)?));
             }
         }
-        let local = !self.shared.config.wire_local
+        let local = !self.shared.config().wire_local
             && path
                 .as_ref()
                 .is_some_and(|path| self.shared.port.is_local(path));
@@ -328,7 +325,7 @@ impl Device {
         }
         let peer = path.as_ref().filter(|_| mask & qp_mask::AV != 0);
         let account = peer.map(|path| self.shared.kept.of_peer(&path.dgid));
-        let now = self.shared.now;
+        let now = self.shared.clock.now();
         let outcome = self.with_qp(mem, qpn, |transport, host| {
             let held = match to {
                 QpState::Reset => host.env.take_held(transport),

@@ -52,7 +52,7 @@ impl Device {
         let area = uar.base;
         let context_slot = self.shared.tables.slot(mem, Table::Srqc, srqn)?;
         let ring = Ring::new(mem, &request.ring, request.log_size, request.log_stride)?;
-        self.shared.srq_lives += 1;
+        let life = self.shared.created.next_srq();
         let mut srq = Box::new(Srq {
             srqn,
             pdn: request.pdn.get(),
@@ -69,7 +69,7 @@ impl Device {
                 self.shared.cqs.hold(cqn)
             },
             xrcdn,
-            life: self.shared.srq_lives,
+            life,
             faulty: false,
             error: None,
             context_slot,

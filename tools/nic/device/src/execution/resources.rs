@@ -1,7 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The device except for the transports of its queue pairs: everything that a queue pair sees of
-//! the device while it runs.
+//! The resources that the queue pairs of a device share: everything that a queue pair sees of the
+//! device while it runs, except for its own transport.
+//!
+//! The state is in parts with private fields. Each part has a file of its own here, in `objects/` or
+//! in `memory/`. This file does what needs several parts: events and completions.
+
+mod clock;
+mod completions;
+mod created;
+mod events;
+mod interrupts;
+mod sent;
+mod tap_point;
+mod witnesses;
 
 use crate::config::{self, Config};
 use crate::execution::copy::Lookups;
@@ -10,19 +22,24 @@ use crate::memory::tables::Tables;
 use crate::memory::{Area, GuestMemory};
 use crate::objects::accounts::Accounts;
 use crate::objects::counters::Counters;
-use crate::objects::cq::{Cq, Written};
+use crate::objects::cq::Written;
 use crate::objects::eq::{Eq, Event};
 use crate::objects::lab::Lab;
 use crate::objects::mr::Mr;
-use crate::objects::port::{Outgoing, Port};
+use crate::objects::port::Port;
 use crate::objects::recorder::Recorder;
 use crate::objects::srq::Srq;
 use crate::objects::uar::Uar;
 use crate::regs::Registers;
 use crate::slots::Slots;
-use crate::tap::{Seen, Tap};
-use std::collections::VecDeque;
+use clock::SliceClock;
+use completions::CompletionQueues;
+use created::Created;
+use events::EventQueues;
+use interrupts::Interrupts;
+use sent::SentPackets;
 use std::sync::Arc;
+use tap_point::TapPoint;
 use verbena_abi::cmd::ASYNC_EQN;
 use verbena_abi::cqe::{Cqe, Tail};
 use verbena_abi::doorbell::{self, Words};
@@ -31,86 +48,61 @@ use verbena_abi::regs::NUM_UARS;
 use verbena_abi::stats::Counter;
 use verbena_abi::syndrome::Syndrome;
 use verbena_faults::On;
-use verbena_transport::sched::TimerWheel;
 use verbena_transport::Pool;
+use witnesses::Witnesses;
 
 /// Largest number of deadlines that a slice handles.
 pub(crate) const SLICE_DEADLINES: u32 = 1024;
 
-/// Time in nanoseconds for which the driver may leave entries in an event queue before the device
-/// raises the interrupt again.
-const EQ_REMIND_NS: u64 = 50_000_000;
-
 /// Largest number of waiting events that one call writes to the rings.
 pub(crate) const FLUSHED_EVENTS: u32 = 1024;
 
-/// The state of the device around its queue pairs.
+/// The shared resources of a device.
 #[derive(Debug)]
-pub struct Shared {
-    /// Configuration with which the NIC was started.
-    pub config: Config,
+pub struct Resources {
+    /// Configuration with which the NIC was started. Only `drop_percent` changes later.
+    config: Config,
     /// Registers of BAR 0.
-    pub regs: Arc<Registers>,
-    /// Time at the beginning of the present slice, in nanoseconds.
-    pub now: u64,
+    regs: Arc<Registers>,
+    /// Time of the present slice.
+    pub(crate) clock: SliceClock,
     /// Context tables in guest memory.
-    pub tables: Tables,
+    pub(crate) tables: Tables,
     /// Doorbell areas by number.
-    pub uars: Slots<Uar>,
-    /// Event queues by number.
-    pub eqs: Slots<Eq>,
-    /// Completion queues by number.
-    pub cqs: Slots<Cq>,
+    pub(crate) uars: Slots<Uar>,
+    pub(crate) eqs: EventQueues,
+    pub(crate) cqs: CompletionQueues,
     /// Shared receive queues by number.
-    pub srqs: Slots<Srq>,
+    pub(crate) srqs: Slots<Srq>,
     /// Memory regions and windows by key index.
-    pub mrs: Slots<Mr>,
-    /// Number of queue pairs that were created so far; the source of their `owner` values.
-    pub owners: u64,
-    /// Number of SRQs that were created so far; the source of their `life` values.
-    pub srq_lives: u64,
+    pub(crate) mrs: Slots<Mr>,
+    pub(crate) created: Created,
     /// Accounts of the bytes that queue pairs keep of out-of-order packets.
-    pub kept: Accounts,
+    pub(crate) kept: Accounts,
     /// The port: GID table and netdev state.
-    pub port: Port,
+    pub(crate) port: Port,
     /// Counters of the device itself, and the sum of the counters of destroyed queue pairs.
-    pub counters: Counters,
-    /// Tap on the port, if a reader watches it.
-    pub tap: Option<Box<Tap>>,
-    /// The frame that the tap is shown next, kept back while a note may be added to it.
-    pub shown: Option<Seen>,
-    /// Text for the note of the next frame (see `shown`).
-    pub remark: Option<String>,
+    pub(crate) counters: Counters,
+    pub(crate) tap: TapPoint,
     /// Fault laboratory, if the device has rules.
-    pub lab: Option<Box<Lab>>,
+    pub(crate) lab: Option<Box<Lab>>,
     /// Flight recorder, if the device records.
-    pub recorder: Option<Box<Recorder>>,
-    /// Bit mask of the vectors to raise.
-    pub interrupts: u32,
-    /// Packets that were sent and are not delivered yet.
-    pub outgoing: VecDeque<Outgoing>,
+    pub(crate) recorder: Option<Box<Recorder>>,
+    pub(crate) interrupts: Interrupts,
+    pub(crate) outgoing: SentPackets,
     /// Pool of buffers for frames and copied payloads.
-    pub pool: Pool,
-    /// Queue pairs that noticed the death of a CQ or an SRQ in a call, since the device last took
-    /// them.
-    pub witnesses: Vec<u32>,
-    /// Deadlines by which CQs must get their collapsed event.
-    pub moderated: TimerWheel,
+    pub(crate) pool: Pool,
+    pub(crate) witnesses: Witnesses,
     /// Page addresses that the present copy looks up.
-    pub lookups: Lookups,
+    pub(crate) lookups: Lookups,
     /// Buffer for the copy of the present WQE.
-    pub wqe: Wqe,
+    pub(crate) wqe: Wqe,
     /// Random source of the wrong answers.
     #[cfg(feature = "hostile")]
-    pub hostile: crate::hostile::Hostile,
-    dirty_eqs: Vec<u32>,
-    /// Completion queues with new entries.
-    written_cqs: Vec<u32>,
-    /// Event queues in which the driver had left entries at the last check.
-    reminded_eqs: Vec<u32>,
+    pub(crate) hostile: crate::hostile::Hostile,
 }
 
-impl Shared {
+impl Resources {
     /// Creates the state after power-on.
     pub fn new(config: Config, regs: Arc<Registers>) -> Self {
         let port = Port::default();
@@ -121,44 +113,55 @@ impl Shared {
             tables: Tables::new(config.misbehave.clone()),
             config,
             regs,
-            now: 0,
+            clock: SliceClock::default(),
             uars: Slots::new(NUM_UARS),
-            eqs: Slots::new(config::MAX_EQ),
-            cqs: Slots::new(config::MAX_CQ),
+            eqs: EventQueues::new(config::MAX_EQ),
+            cqs: CompletionQueues::new(config::MAX_CQ),
             srqs: Slots::new(config::MAX_SRQ),
             mrs: Slots::new(config::MAX_MR),
-            owners: 0,
-            srq_lives: 0,
+            created: Created::default(),
             kept: Accounts::default(),
             port,
             counters: Counters::default(),
-            tap: None,
-            shown: None,
-            remark: None,
+            tap: TapPoint::default(),
             lab: None,
             recorder,
-            interrupts: 0,
-            outgoing: VecDeque::new(),
+            interrupts: Interrupts::default(),
+            outgoing: SentPackets::default(),
             pool: Pool::default(),
-            witnesses: Vec::new(),
-            moderated: TimerWheel::new(),
+            witnesses: Witnesses::default(),
             lookups: Lookups::default(),
             wqe: Wqe::default(),
-            dirty_eqs: Vec::new(),
-            written_cqs: Vec::new(),
-            reminded_eqs: Vec::new(),
         }
+    }
+
+    /// Returns the configuration with which the NIC was started, and the present `drop_percent`.
+    #[inline]
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Changes the percentage of local packets that are lost at random. The device begins with it
+    /// after a reset.
+    pub fn set_drop_percent(&mut self, percent: u8) {
+        self.config.drop_percent = percent;
+    }
+
+    /// Returns the registers of BAR 0.
+    #[inline]
+    pub fn regs(&self) -> &Arc<Registers> {
+        &self.regs
     }
 
     /// Raises an interrupt vector, unless a rule withholds it.
     pub fn interrupt(&mut self, vector: u16) {
         if let Some(lab) = &mut self.lab {
-            if lab.withholds(self.now, vector) {
+            if lab.withholds(self.clock.now(), vector) {
                 self.note_fired(On::Interrupt, vector, None);
                 return;
             }
         }
-        self.interrupts |= 1u32.checked_shl(vector.into()).unwrap_or(0);
+        self.interrupts.raise(vector);
         self.counters.add(Counter::Interrupts, 1);
     }
 
@@ -211,7 +214,7 @@ impl Shared {
         self.eqs.get(eqn).filter(|eq| !eq.has_failed())?;
         let mut times = 1;
         if let Some(lab) = &mut self.lab {
-            times = lab.events(self.now, kind);
+            times = lab.events(self.clock.now(), kind);
             if times != 1 {
                 self.note_fired(On::Event, kind.to_raw().into(), None);
             }
@@ -219,7 +222,6 @@ impl Shared {
         if times == 0 {
             return None;
         }
-        let eq = self.eqs.get_mut(eqn)?;
         let event = Event {
             kind,
             number,
@@ -228,23 +230,13 @@ impl Shared {
         #[cfg(feature = "hostile")]
         let event = {
             let (event, other) = self.hostile.event(event);
-            if let Some(other) = other {
+            if let (Some(other), Some(eq)) = (other, self.eqs.get_mut(eqn)) {
                 let _ = eq.push(mem, other);
             }
             event
         };
-        // An error here occurs again at the push below.
-        for _ in 1..times {
-            let _ = eq.push(mem, event);
-        }
-        match eq.push(mem, event) {
-            Ok(index) => {
-                if !eq.dirty {
-                    eq.dirty = true;
-                    self.dirty_eqs.push(eqn);
-                }
-                index
-            }
+        match self.eqs.push(mem, eqn, event, times) {
+            Ok(index) => index,
             Err(_) => {
                 self.fail_eq(mem, eqn);
                 None
@@ -257,39 +249,23 @@ impl Shared {
     pub fn flush_events<M: GuestMemory>(&mut self, mem: &M) -> Option<u64> {
         let mut retry: Option<u64> = None;
         let mut budget = FLUSHED_EVENTS;
-        for eqn in std::mem::take(&mut self.dirty_eqs) {
-            let Some(eq) = self.eqs.get_mut(eqn) else {
-                continue;
-            };
-            eq.dirty = false;
-            let vector = eq.vector;
+        for eqn in self.eqs.take_dirty() {
             let cqs = &mut self.cqs;
             // This event also reports the later entries of its CQ.
             let placed = |event: &Event, index| match cqs.get_mut(event.number) {
                 Some(cq) if event.kind == EventType::Completion => cq.last_event = Some(index),
                 _ => {}
             };
-            match eq.flush(mem, &mut budget, placed) {
-                Ok(raise) => {
-                    if eq.remind_at.is_none() && !eq.is_drained() {
-                        eq.remind_at = Some(self.now + EQ_REMIND_NS);
-                        self.reminded_eqs.push(eqn);
-                    }
-                    if eq.has_waiting() {
-                        eq.dirty = true;
-                        self.dirty_eqs.push(eqn);
-                        let at = if budget == 0 {
-                            self.now
-                        } else {
-                            eq.retry_at(self.now)
-                        };
-                        retry = Some(retry.map_or(at, |r| r.min(at)));
-                    }
-                    if raise {
-                        self.interrupt(vector);
+            let now = self.clock.now();
+            match self.eqs.flush(mem, (eqn, now), &mut budget, placed) {
+                Some(Ok(eq)) => {
+                    retry = earliest(retry, eq.next);
+                    if eq.raise {
+                        self.interrupt(eq.vector);
                     }
                 }
-                Err(_) => self.fail_eq(mem, eqn),
+                Some(Err(_)) => self.fail_eq(mem, eqn),
+                None => {}
             }
         }
         retry
@@ -299,33 +275,22 @@ impl Shared {
     /// Returns the time of the next call.
     pub fn remind_drivers<M: GuestMemory>(&mut self, mem: &M) -> Option<u64> {
         let mut next: Option<u64> = None;
-        for eqn in std::mem::take(&mut self.reminded_eqs) {
-            let Some(eq) = self.eqs.get_mut(eqn) else {
-                continue;
-            };
-            let due = eq.remind_at.unwrap_or(0);
-            let mut raise = false;
-            if due <= self.now {
-                let Ok(lazy) = eq.remind(mem) else {
-                    self.fail_eq(mem, eqn);
-                    continue;
-                };
-                raise = lazy;
-                eq.remind_at = (!eq.is_drained()).then_some(self.now + EQ_REMIND_NS);
-            }
-            let vector = eq.vector;
-            if let Some(due) = eq.remind_at {
-                self.reminded_eqs.push(eqn);
-                next = Some(next.map_or(due, |n| n.min(due)));
-            }
-            if raise {
-                self.interrupt(vector);
+        for eqn in self.eqs.take_reminded() {
+            match self.eqs.remind(mem, eqn, self.clock.now()) {
+                Some(Ok(eq)) => {
+                    next = earliest(next, eq.next);
+                    if eq.raise {
+                        self.interrupt(eq.vector);
+                    }
+                }
+                Some(Err(_)) => self.fail_eq(mem, eqn),
+                None => {}
             }
         }
         next
     }
 
-    /// Writes an entry to a CQ and handles an overflow. [`Shared::notify_written`] raises the
+    /// Writes an entry to a CQ and handles an overflow. [`Resources::notify_written`] raises the
     /// completion event. Returns true if the entry was written.
     pub fn write_cqe<M: GuestMemory>(
         &mut self,
@@ -335,35 +300,33 @@ impl Shared {
         tail: Tail,
         solicited: bool,
     ) -> bool {
-        let Some(cq) = self.cqs.get_mut(cqn) else {
-            return false;
-        };
         let qpn = body.qpn.get();
         #[cfg(feature = "hostile")]
         let (ref body, tail, twice) = self.hostile.cqe(*body, tail);
         #[cfg(feature = "hostile")]
-        if twice {
+        if let (true, Some(cq)) = (twice, self.cqs.get_mut(cqn)) {
             cq.write(mem, body, tail, solicited);
         }
-        match cq.write(mem, body, tail, solicited) {
-            Written::Yes => {
-                if !cq.written {
-                    cq.written = true;
-                    self.written_cqs.push(cqn);
-                }
-                return true;
-            }
-            Written::Dead => {}
-            Written::Died(cause) => {
-                cq.publish(mem);
+        match self.cqs.write(mem, cqn, body, tail, solicited) {
+            Some(Written::Yes) => return true,
+            Some(Written::Dead) | None => {}
+            Some(Written::Died(cause)) => {
+                self.publish_cq(mem, cqn);
                 if cause == Syndrome::CqOverflow {
                     self.counters.add(Counter::CqOverflow, 1);
                 }
-                self.witnesses.push(qpn);
+                self.witnesses.add(qpn);
                 self.async_event(mem, EventType::CqErr, cqn, Some(cause));
             }
         }
         false
+    }
+
+    #[cold]
+    fn publish_cq<M: GuestMemory>(&mut self, mem: &M, cqn: u32) {
+        if let Some(cq) = self.cqs.get_mut(cqn) {
+            cq.publish(mem);
+        }
     }
 
     /// Raises the completion events for the entries that were written since the last call, with one
@@ -371,12 +334,9 @@ impl Shared {
     /// of entries in one of these CQs that the program has not taken.
     pub fn notify_written<M: GuestMemory>(&mut self, mem: &M) -> u32 {
         let mut untaken = 0;
-        while let Some(cqn) = self.written_cqs.pop() {
-            if let Some(cq) = self.cqs.get_mut(cqn) {
-                cq.written = false;
-                untaken = untaken.max(cq.untaken(mem));
-                self.notify(mem, cqn);
-            }
+        while let Some((cqn, left)) = self.cqs.next_written(mem) {
+            untaken = untaken.max(left);
+            self.notify(mem, cqn);
         }
         untaken
     }
@@ -384,28 +344,9 @@ impl Shared {
     /// Raises the completion event of a CQ if an arm asks for an entry that the CQ has (device
     /// specification, section 7).
     pub fn notify<M: GuestMemory>(&mut self, mem: &M, cqn: u32) {
-        let now = self.now;
-        let Some(cq) = self.cqs.get_mut(cqn) else {
+        let Some((eqn, last)) = self.cqs.serve(mem, cqn, self.clock.now()) else {
             return;
         };
-        let Some(count) = cq.wants_event(mem) else {
-            // The program has polled the entries of the collapsed event, so the period begins anew
-            // with the next entry.
-            cq.collapsed_since = None;
-            return;
-        };
-        if cq.moderation_period > 0 && count < u32::from(cq.moderation_count) {
-            let since = *cq.collapsed_since.get_or_insert(now);
-            let due = since + u64::from(cq.moderation_period) * 1000;
-            if now < due {
-                if self.moderated.deadline(cqn) != Some(due) {
-                    self.moderated.set(cqn, due);
-                }
-                return;
-            }
-        }
-        cq.serve(mem);
-        let (eqn, last) = (cq.eq.number(), cq.last_event);
         // An event that the driver has yet to take also reports this entry, because the driver's
         // handler runs later than now.
         let merged = match (last, self.eqs.get_mut(eqn)) {
@@ -424,16 +365,14 @@ impl Shared {
     /// Raises the collapsed events whose deadline has passed. Returns the next deadline.
     pub fn run_moderation<M: GuestMemory>(&mut self, mem: &M) -> Option<u64> {
         for _ in 0..SLICE_DEADLINES {
-            let Some(cqn) = self.moderated.pop(self.now) else {
+            let Some((cqn, collapsed)) = self.cqs.next_moderated(self.clock.now()) else {
                 break;
             };
-            // None means that an event has reported the entries meanwhile.
-            let collapsed = self.cqs.get(cqn).and_then(|cq| cq.collapsed_since);
-            if collapsed.is_some() {
+            if collapsed {
                 self.notify(mem, cqn);
             }
         }
-        self.moderated.next_deadline()
+        self.cqs.next_deadline()
     }
 
     /// Drops the waiting events for an object that was destroyed.
@@ -447,4 +386,9 @@ impl Shared {
     pub fn producer_of(&self, eqn: u32) -> u32 {
         self.eqs.get(eqn).map_or(0, Eq::producer_index)
     }
+}
+
+/// Returns the earlier of two times, either of which may be missing.
+fn earliest(one: Option<u64>, other: Option<u64>) -> Option<u64> {
+    one.into_iter().chain(other).min()
 }

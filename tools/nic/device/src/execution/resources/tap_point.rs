@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The place where a reader sees the frames of the port, and the notes about them.
+
+use crate::tap::{Seen, Tap};
+
+/// Approximate length limit of the note of a frame, in bytes: a longer note gets no further text.
+const MAX_REMARK: usize = 256;
+
+/// The tap of the port, if there is one, the frame that it was shown last, and a pending note.
+///
+/// Frames reach the tap in the order in which they were shown. A tap that nobody watches any more
+/// is dropped with the next frame.
+#[derive(Debug, Default)]
+pub struct TapPoint {
+    tap: Option<Box<Tap>>,
+    /// The frame that the tap is shown next, kept back while a note may be added to it.
+    last: Option<Seen>,
+    /// Text for the note of the next frame.
+    remark: Option<String>,
+}
+
+impl TapPoint {
+    /// True if there is a tap.
+    #[inline]
+    pub fn has_tap(&self) -> bool {
+        self.tap.is_some()
+    }
+
+    /// True if there is a tap and its reader.
+    pub fn is_watched(&self) -> bool {
+        self.tap.as_ref().is_some_and(|tap| tap.is_watched())
+    }
+
+    /// Attaches a tap, or the absence of one.
+    pub fn attach(&mut self, tap: Option<Box<Tap>>) {
+        self.tap = tap;
+    }
+
+    /// Takes the tap away.
+    pub fn detach(&mut self) -> Option<Box<Tap>> {
+        self.tap.take()
+    }
+
+    /// Adds a text about a rule to the note of the next frame that the tap is shown.
+    #[cold]
+    pub fn remark(&mut self, what: &str) {
+        if self.tap.is_none() {
+            return;
+        }
+        match &mut self.remark {
+            Some(text) if text.len() > MAX_REMARK => {}
+            Some(text) => {
+                text.push_str("; ");
+                text.push_str(what);
+            }
+            None => self.remark = Some(what.into()),
+        }
+    }
+
+    /// Takes the pending note, for a frame that is shown later.
+    pub fn take_remark(&mut self) -> Option<String> {
+        self.remark.take()
+    }
+
+    /// Makes a note the pending one, if there is a note.
+    pub fn put_remark(&mut self, note: Option<String>) {
+        if note.is_some() {
+            self.remark = note;
+        }
+    }
+
+    /// Makes the pending note that of the frame that was shown last, unless that frame has a note.
+    pub fn remark_on_last(&mut self) {
+        if let Some(last) = &mut self.last {
+            if last.note.is_none() {
+                last.note = self.remark.take();
+            }
+        }
+    }
+
+    /// Gives the frame that was shown last to the tap. No further note can be added to the frame.
+    #[inline]
+    pub fn show_last(&mut self) {
+        if let Some(last) = self.last.take() {
+            if let Some(tap) = &self.tap {
+                tap.show(last);
+            }
+        }
+    }
+
+    /// Begins to show the frames of a packet: returns the tap and the pending note. The caller
+    /// returns both with [`TapPoint::end`].
+    pub fn begin(&mut self) -> Option<(Box<Tap>, Option<String>)> {
+        self.show_last();
+        let tap = self.tap.take()?;
+        Some((tap, self.remark.take()))
+    }
+
+    /// Ends the showing of frames. `note` is left for the next frame.
+    pub fn end(&mut self, tap: Box<Tap>, note: Option<String>) {
+        self.put_remark(note);
+        self.tap = tap.is_watched().then_some(tap);
+    }
+
+    /// Keeps a frame back as the last one until the next frame is shown.
+    pub fn keep_back(&mut self, seen: Seen) {
+        self.last = Some(seen);
+    }
+}
