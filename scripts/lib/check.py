@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 sys.path.insert(0, os.path.dirname(__file__))
+from floors import EXEMPT, FLOORS, climbs, roots  # noqa: E402
 from recipes import Mistake, blocks  # noqa: E402
 
 
@@ -303,30 +304,21 @@ def lines():
             yield f"{f}: {count} lines, {MOST_LINES} are allowed"
 
 
-# The layers of the device model, from the lowest up. A module may use modules of its own layer and of the layers before it.
-FLOORS = ("config regs error slots misbehave tap", "memory", "objects hostile", "execution", "device")
-
-
 def floors():
-    """In the device model, no file uses a module of a higher layer."""
-    floor = {name: n for n, names in enumerate(FLOORS) for name in names.split()}
-    top = "tools/nic/device/src/"
-    known = set()
-    for f in tracked(".rs"):
-        part = f.removeprefix(top).split("/")[0].removesuffix(".rs")
-        if not f.startswith(top) or part in ("lib", "mock", "tests"):
-            continue
-        known.add(part)
-        if part not in floor:
-            yield f"{f}: {part} is in none of the layers of FLOORS ({'; '.join(FLOORS)})"
-            continue
-        # The tests in a file may use all layers.
-        for n, line in enumerate(code(re.split(r"#\[cfg\(.*\btest\b.*\)\]\nmod tests", read(f))[0]).split("\n")):
-            for name in re.findall(r"\bcrate::([a-z_]+)", line):
-                if floor.get(name, -1) > floor[part]:
-                    yield f"{f}:{n + 1}: {part} uses {name}, which is in a higher layer"
-    for name in floor.keys() - known:
-        yield f"{top}: FLOORS names {name}, which does not exist"
+    """In the device model, the transport, the daemon and the driver, no file uses a part of a higher layer."""
+    for top, names in FLOORS.items():
+        files = [f.removeprefix(top) for f in tracked(".rs") if f.startswith(top)]
+        root = roots(code("".join(read(top + f) for f in files if f in ("lib.rs", "main.rs"))))
+        known = set()
+        for f in files:
+            if EXEMPT.search(f):
+                continue
+            known.add(f.split("/")[0].removesuffix(".rs"))
+            # The tests in a file may use all layers.
+            text = re.split(r"#\[cfg\(.*\btest\b.*\)\]\nmod \w*tests", read(top + f))[0]
+            yield from climbs(top, f, code(text), root)
+        for name in set(" ".join(names).split()) - known:
+            yield f"{top}: FLOORS names {name}, which does not exist"
 
 
 CHECKS = {c.__name__: c for c in (spdx, walls, dependencies, links, hosts, shell, rules, lines, examples, recipes, suites, mutants, floors)}
