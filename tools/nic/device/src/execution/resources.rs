@@ -305,7 +305,9 @@ impl Resources {
         let (ref body, tail, twice) = self.hostile.cqe(*body, tail);
         #[cfg(feature = "hostile")]
         if let (true, Some(cq)) = (twice, self.cqs.get_mut(cqn)) {
-            cq.write(mem, body, tail, solicited);
+            let _ = cq
+                .reserve(mem)
+                .map(|room| room.push(mem, body, tail, solicited));
         }
         match self.cqs.write(mem, cqn, body, tail, solicited) {
             Some(Written::Yes) => return true,

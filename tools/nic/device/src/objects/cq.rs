@@ -2,9 +2,10 @@
 
 //! Completion queues: entries, overflow, arms.
 //!
-//! The device has its own copy of the consumer index. If the CQ looks full by this copy, the device
-//! reads the index again before it declares an overflow. An overflow is latched: the entries in the
-//! CQ stay, no further entry is added, and one event reports the overflow (decision: errors stick).
+//! Room for an entry is a value ([`CqRoom`]), without which no entry can be written. The device has
+//! its own copy of the consumer index. If the CQ looks full by this copy, the device reads the index
+//! again before it declares an overflow. An overflow is latched: the entries in the CQ stay, no
+//! further entry is added, and one event reports the overflow (decision: errors stick).
 //!
 //! Arms follow semantics 1.7. The device writes the entries, executes a full fence and reads the
 //! arm word. The guest stores the arm, executes a full fence and increments the generation that
@@ -83,7 +84,7 @@ impl Held for Cq {
     }
 }
 
-/// Result of writing an entry.
+/// Result of reserving room for an entry and writing it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Written {
     /// The entry was written.
@@ -131,47 +132,26 @@ impl Cq {
         }
     }
 
-    /// Writes an entry to the ring. `solicited` is true for entries that a solicited arm waits for.
-    /// An overflow or a ring that cannot be reached moves the CQ to ERR.
-    pub fn write<M: GuestMemory>(
-        &mut self,
-        mem: &M,
-        body: &Cqe,
-        tail: Tail,
-        solicited: bool,
-    ) -> Written {
+    /// Reserves room for one entry. Only the reservation can write an entry.
+    ///
+    /// # Errors
+    ///
+    /// [`Written::Dead`] if the CQ is in error. [`Written::Died`] if it has no room: this overflow
+    /// has moved the CQ to ERR.
+    #[inline]
+    pub fn reserve<M: GuestMemory>(&mut self, mem: &M) -> Result<CqRoom<'_>, Written> {
         if self.error.is_some() {
-            return Written::Dead;
+            return Err(Written::Dead);
         }
         let size = if self.full { 0 } else { self.ring.size() };
         if self.pi.wrapping_sub(self.ci) >= size && !self.ignore_overrun {
             self.ci = self.read_ci(mem);
             if self.pi.wrapping_sub(self.ci) >= size {
                 self.error = Some(Syndrome::CqOverflow);
-                return Written::Died(Syndrome::CqOverflow);
+                return Err(Written::Died(Syndrome::CqOverflow));
             }
         }
-        let index = self.pi;
-        if self.faulty || self.write_entry(mem, body, tail).is_err() {
-            self.error = Some(Syndrome::CqUnwritable);
-            return Written::Died(Syndrome::CqUnwritable);
-        }
-        if solicited {
-            self.solicited = Some(index);
-        }
-        Written::Yes
-    }
-
-    fn write_entry<M: GuestMemory>(&mut self, mem: &M, body: &Cqe, tail: Tail) -> Access {
-        let entry = self.ring.entry(self.pi);
-        let tail = tail.pack(self.pi, self.ring.log_size());
-        mem.write(entry, &body.as_bytes()[..cqe::TAIL_OFFSET])?;
-        mem.store32(entry + cqe::TAIL_OFFSET as u64, tail)?;
-        self.pi = self.pi.wrapping_add(1);
-        if self.pi.wrapping_sub(self.notified) > FAR {
-            self.leave_behind();
-        }
-        Ok(())
+        Ok(CqRoom { cq: self })
     }
 
     /// Moves old marks (last notification, last solicited entry) up to the size of the ring before
@@ -347,6 +327,48 @@ impl Cq {
     /// Publishes an empty context after the CQ was destroyed.
     pub fn publish_free<M: GuestMemory>(&mut self, mem: &M) {
         self.context_slot.publish(mem, &CqContext::default());
+    }
+}
+
+/// Room that is reserved for one entry of a CQ.
+///
+/// [`Cq::reserve`] is the only source of this type, and [`CqRoom::push`] consumes it, so an entry
+/// without room is an error of the compiler. The reservation borrows its CQ: until it is used or
+/// dropped, nobody else can take the room or change the ring. A reservation that is dropped leaves
+/// the room to the next one.
+#[derive(Debug)]
+#[must_use = "the room is given back if no entry is pushed"]
+pub struct CqRoom<'a> {
+    cq: &'a mut Cq,
+}
+
+impl CqRoom<'_> {
+    /// Writes the entry to the ring. `solicited` is true for entries that a solicited arm waits for.
+    /// A ring that cannot be reached moves the CQ to ERR.
+    #[inline]
+    pub fn push<M: GuestMemory>(self, mem: &M, body: &Cqe, tail: Tail, solicited: bool) -> Written {
+        let Self { cq } = self;
+        let index = cq.pi;
+        if cq.faulty || Self::write(cq, mem, body, tail).is_err() {
+            cq.error = Some(Syndrome::CqUnwritable);
+            return Written::Died(Syndrome::CqUnwritable);
+        }
+        if solicited {
+            cq.solicited = Some(index);
+        }
+        Written::Yes
+    }
+
+    fn write<M: GuestMemory>(cq: &mut Cq, mem: &M, body: &Cqe, tail: Tail) -> Access {
+        let entry = cq.ring.entry(cq.pi);
+        let tail = tail.pack(cq.pi, cq.ring.log_size());
+        mem.write(entry, &body.as_bytes()[..cqe::TAIL_OFFSET])?;
+        mem.store32(entry + cqe::TAIL_OFFSET as u64, tail)?;
+        cq.pi = cq.pi.wrapping_add(1);
+        if cq.pi.wrapping_sub(cq.notified) > FAR {
+            cq.leave_behind();
+        }
+        Ok(())
     }
 }
 

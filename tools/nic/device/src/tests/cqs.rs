@@ -49,6 +49,18 @@ fn every_entry_can_be_used() {
 }
 
 #[test]
+fn reserved_room_that_is_not_used_is_left_for_the_next_entry() {
+    let (mut p, mut tiny) = small();
+    for _ in 0..9 {
+        let cq = p.d.device.shared.cqs.get_mut(tiny.cqn).unwrap();
+        drop(cq.reserve(&p.d.ram).unwrap());
+    }
+    complete(&mut p, 4);
+    assert_eq!(p.d.events(0), []);
+    assert_eq!(p.d.drain(&mut tiny).len(), 4);
+}
+
+#[test]
 fn an_overflow_is_reported_once_and_keeps_the_entries() {
     let (mut p, mut tiny) = small();
     let (to, key) = p.d.region(64, 0);

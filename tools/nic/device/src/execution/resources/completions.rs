@@ -46,7 +46,7 @@ impl CompletionQueues {
         }
     }
 
-    /// Writes an entry to a CQ, as [`Cq::write`] does. None if there is no such CQ.
+    /// Reserves room in a CQ and writes an entry there. None if there is no such CQ.
     pub fn write<M: GuestMemory>(
         &mut self,
         mem: &M,
@@ -56,7 +56,10 @@ impl CompletionQueues {
         solicited: bool,
     ) -> Option<Written> {
         let cq = self.table.get_mut(cqn)?;
-        let written = cq.write(mem, body, tail, solicited);
+        let written = match cq.reserve(mem) {
+            Ok(room) => room.push(mem, body, tail, solicited),
+            Err(none) => none,
+        };
         if written == Written::Yes && !cq.written {
             cq.written = true;
             self.written.push(cqn);
