@@ -5,7 +5,7 @@ import re
 # The layers of each crate, from the lowest up. A part may use the parts of its own layer and of the layers before it.
 FLOORS = {
     "tools/nic/device/src/": ("config regs error slots misbehave tap", "memory", "objects hostile", "execution", "device"),
-    "tools/nic/transport/src/": ("allowance counters prefetch psn", "host packet pool wire", "qp", "sched"),
+    "tools/nic/transport/src/": ("counters prefetch psn reassembly_quota", "host packet pool wire", "qp", "sched"),
     "tools/nic/daemon/src/": (
         "guest_ram outlet pci places policy sharing shares waker",
         "inbox refusals switch uplink vfio_user",
@@ -17,14 +17,14 @@ FLOORS = {
         "attend control engine",
     ),
     "rust/verbena/": (
-        "bars ids refusals served",
+        "bars ids ratelimit served_areas",
         "health",
         "cmdq ctx ring",
         "hw",
         "doorbell eq netdev",
         "verbs",
-        "debugfs pulse undertaker",
-        "life",
+        "death_work debugfs heartbeat",
+        "device_life",
         "pci",
     ),
 }

@@ -2,7 +2,7 @@
 
 //! Which QP runs next, and when the others have to run at the latest.
 
-use verbena_transport::sched::{Ready, Wheel};
+use verbena_transport::sched::{ReadyQueue, TimerWheel};
 
 /// The turns and deadlines of QPs, by QPN.
 ///
@@ -11,16 +11,16 @@ use verbena_transport::sched::{Ready, Wheel};
 #[derive(Debug)]
 pub(crate) struct Turns {
     /// QPs with work, in the order of their turns, grouped by doorbell area.
-    ready: Ready,
-    timers: Wheel,
+    ready: ReadyQueue,
+    timers: TimerWheel,
 }
 
 impl Turns {
     /// Creates the state without any turn or deadline.
     pub(crate) fn new() -> Self {
         Self {
-            ready: Ready::new(),
-            timers: Wheel::new(),
+            ready: ReadyQueue::new(),
+            timers: TimerWheel::new(),
         }
     }
 

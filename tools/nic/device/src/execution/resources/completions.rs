@@ -7,7 +7,7 @@ use crate::objects::cq::{Cq, Written};
 use crate::slots::Slots;
 use std::ops::{Deref, DerefMut};
 use verbena_abi::cqe::{Cqe, Tail};
-use verbena_transport::sched::Wheel;
+use verbena_transport::sched::TimerWheel;
 
 /// The completion queues by number.
 ///
@@ -19,7 +19,7 @@ pub struct CompletionQueues {
     /// CQs with new entries.
     written: Vec<u32>,
     /// Deadlines by which CQs must get their collapsed event.
-    moderated: Wheel,
+    moderated: TimerWheel,
 }
 
 impl Deref for CompletionQueues {
@@ -42,7 +42,7 @@ impl CompletionQueues {
         Self {
             table: Slots::new(limit),
             written: Vec::new(),
-            moderated: Wheel::new(),
+            moderated: TimerWheel::new(),
         }
     }
 
