@@ -288,6 +288,24 @@ def suites():
         yield f"scripts/test --markdown | sed -i -e '/suites:begin/r /dev/stdin' -e '/suites:begin/,/suites:end/{{//!d}}' {page}"
 
 
+def glossary():
+    """The code has each name in the last column of the glossary: a path of a file or folder, or a word of a source file."""
+    page, source = "Documentation/glossary.md", (".rs", ".c", ".py")
+    files = tracked()
+    words = set(re.findall(r"\w+", " ".join(read(f) for f in files if f.endswith(source))))
+    rows = 0
+    for n, line in enumerate(read(page).split("\n")):
+        if not line.startswith("| ") or line.startswith(("| term ", "| --- ")):
+            continue
+        rows += 1
+        for name in re.findall(r"`([^`]+)`", line.split("|")[-2]):
+            is_path = "/" in name or "." in name
+            if not (any(f"/{name.rstrip('/')}/" in f"/{f}/" for f in files) if is_path else name in words):
+                yield f"{page}:{n + 1}: the project has no {name}: follow a renaming, or correct the row"
+    if rows < 80:
+        yield f"{page}: has only {rows} terms"
+
+
 MOST_LINES = 600
 
 
@@ -321,7 +339,7 @@ def floors():
             yield f"{top}: FLOORS names {name}, which does not exist"
 
 
-CHECKS = {c.__name__: c for c in (spdx, walls, dependencies, links, hosts, shell, rules, lines, examples, recipes, suites, mutants, floors)}
+CHECKS = {c.__name__: c for c in (spdx, walls, dependencies, links, glossary, hosts, shell, rules, lines, examples, recipes, suites, mutants, floors)}
 
 if __name__ == "__main__":
     problems = list(CHECKS[sys.argv[1]]())
