@@ -256,7 +256,7 @@ fn arms_are_served(device_fences: bool) {
                     seq: 0,
                     mode: ArmMode::None,
                 };
-                // The program arms before it polls, and relies on the event alone.
+                // The program arms the CQ, does not poll, and waits for the event.
                 doorbell::arm_cq(&view, CQ_SLOT, &mut last, 0, ArmMode::Next, || {
                     area.doorbell.notify();
                 });

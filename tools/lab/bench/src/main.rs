@@ -42,7 +42,7 @@ struct Args {
     /// Number of queue pairs of `wire_many_*`
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=16_000))]
     qps: u32,
-    /// Never reduce the number of packets in flight on a wire
+    /// Switch off congestion control: the queue pairs keep their largest window on a wire
     #[arg(long)]
     no_congestion_control: bool,
 }

@@ -136,8 +136,8 @@ impl World {
         self.posted += 1;
     }
 
-    /// Lets the third VM's driver set GIDs with any MAC address. The switch has to accept all of
-    /// them that belong to no other station.
+    /// Lets the third VM's driver set GIDs, each with a MAC address that the input chooses. The
+    /// switch has to accept a GID unless it belongs to another station.
     fn claim(&mut self, input: &mut FuzzInput<'_>) {
         let wanted = [IPS[2], IPS[0], IPS[1], FAR.1];
         let macs = [MACS[2], OTHER, FAR.0, MACS[0], MACS[1]];
@@ -298,7 +298,8 @@ impl World {
             return;
         };
         for (n, ip) in IPS.iter().enumerate().take(2) {
-            // A station at an uplink may have the same GID as the VM to which it sends.
+            // A frame from an uplink may have the GID of the VM to which it goes as its source: the switch
+            // admits a station with the same GID by mistake.
             let is_twice = vm.is_none() && path.dmac == MACS[n];
             let is_own = vm == Some(n) || is_twice;
             // Both honest VMs have their GIDs outside of VLANs. In a VLAN, another station may have

@@ -128,7 +128,8 @@ impl DeviceSimulation {
         region.skip = skip * unit;
         let leaf = |lab: &mut Self| {
             let table = lab.driver.alloc(2 * PAGE);
-            // These invalid entries catch a device that reads beyond the end of the table.
+            // The page after the table has invalid entries, which catch a device that reads beyond
+            // the end of the table.
             lab.driver
                 .ram
                 .write(table + PAGE, &[0xff; PAGE as usize])

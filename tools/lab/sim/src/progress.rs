@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The progress of the simulation in a text file: the source, the ranges of seeds, the coverage.
+//! The progress of the simulation in a text file. For each version of the source code (by hash), the
+//! file has the ranges of seeds that were run, and the coverage.
 
 use std::fmt::Write;
 use std::path::Path;

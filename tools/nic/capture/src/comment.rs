@@ -99,7 +99,8 @@ fn write_part(text: &mut String, packet: &Packet, work: &WorkRequestInfo) -> std
     }
 }
 
-/// Returns the effect of a packet on its work request.
+/// Returns the verb of the comment on a packet, such as "acknowledges " or "refuses (remote access) ".
+/// The work request that the packet belongs to follows it.
 fn effect(packet: &Packet) -> &'static str {
     match packet.kind {
         PacketKind::Ack(Aeth { syndrome, .. }) => match syndrome {

@@ -64,7 +64,8 @@ pub struct Counts {
     pub interrupts_lost: AtomicU64,
 }
 
-/// Memory of the guest that looks like RAM and cannot be reached.
+/// A range of guest memory that the NIC cannot map, and that may be RAM because of its size or place.
+/// DMA to it fails.
 pub struct Unreachable {
     /// Guest address of the range.
     pub addr: u64,

@@ -121,7 +121,8 @@ pub struct Table {
     next_id: u64,
 }
 
-/// Returns the index of the hook for a match.
+/// Returns the index in [`Table::hooks`] of the list for rules with this match: there is one list
+/// for each place of the device that asks the table.
 fn hook(matches: &Match) -> usize {
     match (matches.on, matches.way()) {
         (On::Packet, Direction::Out) => 0,

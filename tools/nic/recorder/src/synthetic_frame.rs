@@ -222,7 +222,8 @@ fn event_text(history: &DeviceHistory, kind: &EntryKind) -> Option<String> {
     })
 }
 
-/// The locations of QPs and of their peers, as the entries give them.
+/// Distinguishes the QPs of the recorded device from those of other devices, by the entries of a recording.
+/// The addresses of a synthetic frame depend on this.
 struct QpLocations {
     /// True for a QP whose peer belongs to the same device.
     is_local: HashMap<u32, bool>,
