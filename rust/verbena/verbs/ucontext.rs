@@ -86,7 +86,7 @@ impl UserContext<Verbena> for UcontextData {
     }
 }
 
-/// Logs the reason for which a context is refused because of its version.
+/// Logs, at a limited rate, that a context is refused because its ABI version is not supported.
 fn dev_info_once(dev: &Device<Verbena>, newest: u16, oldest: u16) {
     if dev.vdev.health.ratelimit.may_log() {
         pr_info!(

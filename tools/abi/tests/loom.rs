@@ -172,7 +172,7 @@ impl Device {
         found
     }
 
-    /// Raises an event if the arm asks for one (device specification, "Notification").
+    /// Raises an event if the arm word requests one (device specification, "Notification").
     fn serve(&mut self) {
         let arm = Arm::unpack(self.view.load64_acquire(doorbell::cq_arm(CQ_SLOT)));
         let beyond = |index: u32| 0 < self.written.wrapping_sub(index) as i32;

@@ -41,7 +41,7 @@ pub enum Fault {
     Check,
     /// Print the seed, the rules with all defaults, how often each fired, and the commands that add the same rules again
     Summary,
-    /// Print the cause of the state of a queue pair, also a rule: the same as `verbenactl why`
+    /// Print why a queue pair is in its state, with the rules that contributed (as `verbenactl why`)
     Why {
         /// Number of the queue pair, in decimal or 0x...
         #[arg(value_name = "QPN", value_parser = crate::parse_number)]

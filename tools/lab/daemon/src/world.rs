@@ -149,7 +149,7 @@ impl World {
                 vlan: input.pick(&[None, None, Some(5)]),
             })
             .collect();
-        // The driver first clears the GIDs that it does not set again.
+        // A driver clears the old GIDs that are not among the new ones, and then sets the new ones.
         let groups = vec![gid(GROUP)];
         self.claimed.retain(|own| entries.contains(own));
         let gids = self.claimed.clone();

@@ -61,7 +61,7 @@ impl Impairment {
     ///
     /// # Errors
     ///
-    /// The text names the wrong value and the next step.
+    /// A value is not possible. The text names the value and says how to correct it.
     pub fn check(&self) -> Result<(), String> {
         self.action().check()
     }

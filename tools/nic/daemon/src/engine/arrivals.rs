@@ -148,8 +148,8 @@ impl Engine {
 }
 
 impl Vm {
-    /// Delivers packets of one sender, as many as a slice has time for: so both maps can change
-    /// between two portions.
+    /// Delivers packets of one sender, up to the limit of a slice. Without the limit, a long queue
+    /// would delay changes of the memory maps of sender and receiver, which wait for the slice.
     fn receive_from(&mut self, from: &Vm, sender: Sender, arrivals: &mut Arrivals) {
         let is_same = from.life == sender.life;
         let loan = is_same.then(|| from.model.lend()).flatten();
