@@ -13,13 +13,13 @@
 //! # #[cfg(feature = "simulation")] {
 //! use std::{cell::RefCell, rc::Rc};
 //! use verbena_capture::Capture;
-//! use verbena_lab_transport::{Mode, Pair, Post, Side};
+//! use verbena_lab_transport::{LinkMode, PairSide, QpPair, SendPost};
 //!
 //! let capture = Rc::new(RefCell::new(Capture::new(Vec::new(), "link")?));
-//! let mut pair = Pair::rc(Mode::Wire);
+//! let mut pair = QpPair::rc(LinkMode::Wire);
 //! pair.tap = Some(Box::new(Rc::clone(&capture)));
-//! let (from, to) = (pair.buffer(Side::A, &[7; 600]), pair.zeros(Side::B, 600));
-//! pair.post(Side::A, Post::write(5, &[from.sge()], to));
+//! let (from, to) = (pair.buffer(PairSide::A, &[7; 600]), pair.zeros(PairSide::B, 600));
+//! pair.post(PairSide::A, SendPost::write(5, &[from.sge()], to));
 //! pair.settle();
 //! drop(pair);
 //! let bytes = Rc::into_inner(capture).unwrap().into_inner().finish()?;

@@ -385,7 +385,7 @@ impl SimNetwork {
     }
 
     /// Informs a queue pair that the payload of a packet that it sent cannot be read any more, because
-/// its memory region was destroyed or changed.
+    /// its memory region was destroyed or changed.
     pub(super) fn source_fault(&mut self, me: usize, packet: &Packet, cause: Syndrome) {
         self.model
             .trace(me, || format!("memory is gone: {cause:?}"));
