@@ -56,7 +56,7 @@ int main(void)
 
 	device_open(&device);
 	ends_create(&here, &there, &device, IBV_QPT_RC);
-	connect_ends(&here, &there, PATIENT);
+	connect_ends(&here, &there, MAX_RETRIES);
 
 	struct verbena_rule third = {
 		.action = "drop", .opcode = "RDMA WRITE", .qp = here.qp->qp_num, .packet_of_message = 3, .limit = 1,
