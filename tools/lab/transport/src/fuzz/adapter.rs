@@ -6,6 +6,7 @@
 //! the interface excludes.
 
 use crate::arena::{Arena, EVERY_USE};
+use crate::mock_adapter::RecvPost;
 use verbena_transport::host::*;
 use verbena_transport::packet::Packet;
 use verbena_transport::pool::Pool;
@@ -33,22 +34,11 @@ pub struct FuzzSend {
     pub malformed: Option<WqeError>,
 }
 
-/// A receive as posted.
-#[derive(Clone, Debug)]
-pub struct FuzzRecv {
-    /// Identifier of the work request.
-    pub wr_id: u64,
-    /// SGEs of the receive.
-    pub sges: Vec<Sge>,
-    /// Error that the host reports when the receive is taken.
-    pub malformed: Option<Syndrome>,
-}
-
 /// A ring of receives.
 #[derive(Debug, Default)]
 pub struct FuzzRecvRing {
     /// Receives that were posted.
-    pub posts: Vec<FuzzRecv>,
+    pub posts: Vec<RecvPost>,
     /// Number of receives that were taken.
     pub taken: usize,
     /// True if the ring cannot be read any more.
@@ -69,7 +59,7 @@ pub struct FuzzNode {
     /// True if the queue pair takes receives from the shared ring instead.
     pub has_srq: bool,
     /// Receives that the queue pair has taken and not completed.
-    pub held: Vec<(u32, FuzzRecv)>,
+    pub held: Vec<(u32, RecvPost)>,
     /// True if the queue pair is in RESET, so that it may neither ask nor report anything.
     pub idle: bool,
     /// Packets that the queue pair has sent.

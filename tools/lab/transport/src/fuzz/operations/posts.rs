@@ -4,8 +4,9 @@
 
 use super::{path, FuzzRun, QKEY};
 use crate::arena::ArenaRegion;
-use crate::fuzz::adapter::{FuzzAdapter, FuzzRecv, FuzzSend, REGIONS};
+use crate::fuzz::adapter::{FuzzAdapter, FuzzSend, REGIONS};
 use crate::fuzz::FuzzInput;
+use crate::mock_adapter::RecvPost;
 use verbena_transport::host::{
     DatagramDest, DecodedSendWqe, Sge, Syndrome, WcStatus, WqeError, WqeOpcode,
 };
@@ -172,7 +173,7 @@ impl FuzzRun {
     /// Posts a receive.
     pub(super) fn post_recv(&mut self, at: usize, input: &mut FuzzInput<'_>) {
         let flags = input.u8();
-        let recv = FuzzRecv {
+        let recv = RecvPost {
             wr_id: self.wr_id,
             sges: sges(input, at & 1, flags),
             malformed: (flags >> 3 == 0x1f).then_some(Syndrome::RecvWqeMalformed),
