@@ -142,7 +142,13 @@ impl Impairments {
         self.any.load(Ordering::Acquire)
     }
 
-    fn look(&self, state: &State) {
+    /// Applies changed rules to the uplinks, see [`State::settle`].
+    fn apply(&self, state: &mut State, anew: Range<usize>) {
+        state.settle(anew);
+        self.store_any(state);
+    }
+
+    fn store_any(&self, state: &State) {
         let any = state.slots.iter().any(Option::is_some);
         self.any.store(any, Ordering::Release);
     }
@@ -160,7 +166,7 @@ impl Impairments {
         state
             .slots
             .resize_with(count.min(MAX_WIRES.into()), || None);
-        self.look(&state);
+        self.store_any(&state);
     }
 
     /// Sets the impairment of an uplink or, for `None`, of all uplinks, by a rule for each; removes
@@ -211,8 +217,7 @@ impl Impairments {
             };
             state.table.add(&set, None, 0, 0)?;
         }
-        state.settle(chosen);
-        self.look(&state);
+        self.apply(&mut state, chosen);
         Ok(())
     }
 
@@ -236,8 +241,7 @@ impl Impairments {
         let mut state = self.state();
         state.check(set)?;
         state.table.add(set, owner, now, 0)?;
-        state.settle(0..0);
-        self.look(&state);
+        self.apply(&mut state, 0..0);
         Ok(())
     }
 
@@ -259,8 +263,7 @@ impl Impairments {
     fn remove<T>(&self, remove: impl FnOnce(&mut Table) -> T) -> T {
         let mut state = self.state();
         let removed = remove(&mut state.table);
-        state.settle(0..0);
-        self.look(&state);
+        self.apply(&mut state, 0..0);
         removed
     }
 
@@ -343,7 +346,7 @@ impl Impairments {
                 *place = None;
             }
         }
-        self.look(&state);
+        self.store_any(&state);
     }
 }
 
