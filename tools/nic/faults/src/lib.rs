@@ -32,4 +32,4 @@ pub use rule::{
     Action, Because, Complete, Corrupt, Direction, Field, Icrc, Injected, Match, On, Queue, Rule,
     RuleSet, VERSION,
 };
-pub use table::{Party, Passing, Sequence, Table, Told, LOSS_OPTION, MAX_RULES};
+pub use table::{name_is_taken, Party, Passing, Sequence, Table, Told, LOSS_OPTION, MAX_RULES};

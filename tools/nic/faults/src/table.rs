@@ -121,6 +121,11 @@ pub struct Table {
     next_id: u64,
 }
 
+/// Returns the error about a rule whose name another rule has.
+pub fn name_is_taken(name: &str) -> String {
+    format!("rule {name:?}: name: the device already has a rule with this name: choose another")
+}
+
 /// Returns the index in [`Table::hooks`] of the list for rules with this match: there is one list
 /// for each place of the device that asks the table.
 fn hook(matches: &Match) -> usize {
@@ -307,10 +312,7 @@ impl Table {
         let is_there = |name: &str| self.knows(name);
         for rule in &set.rule {
             if is_there(&rule.name) {
-                return Err(format!(
-                    "rule {:?}: name: the device already has a rule with this name: choose another",
-                    rule.name
-                ));
+                return Err(name_is_taken(&rule.name));
             }
             if let Some(other) = &rule.matches.while_rule {
                 let is_known = is_there(other) || set.rule.iter().any(|rule| rule.name == *other);

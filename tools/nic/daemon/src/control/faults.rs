@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 use verbena_device::misbehave::Kind;
-use verbena_faults::{Action, On, Rule, RuleSet, Told};
+use verbena_faults::{name_is_taken, Action, On, Rule, RuleSet, Told};
 use verbena_protocol::{ControlRequest, ReplyEnvelope, RulesReply};
 
 /// Number of attempts to remove a connection's rules, while too many questions wait for the engine.
@@ -77,7 +77,7 @@ impl<'a> Rules<'a> {
     }
 
     /// Adds the rules of uplinks and the misbehaviours of the NIC to the rules of the device. A
-    /// misbehaviour that a rule of the device has switched on is told as that rule.
+    /// misbehaviour that a rule of the device has switched on is listed as that rule.
     fn all(&self, mut rules: Vec<Told>) -> RulesReply {
         let is_known = |kind: Kind| {
             rules.iter().any(|told| match &told.rule.action {
@@ -104,7 +104,7 @@ impl<'a> Rules<'a> {
     }
 
     /// Ends the misbehaviour that a rule stands for. Returns false if there is none.
-    fn behave(&self, name: &str) -> bool {
+    fn end_misbehaviour(&self, name: &str) -> bool {
         let misbehave = &self.shared.misbehave;
         let kind = name.strip_prefix("misbehave ").and_then(Kind::of);
         let kind = kind.filter(|kind| misbehave.is(*kind));
@@ -127,28 +127,14 @@ impl<'a> Rules<'a> {
             .cloned()
             .partition(|rule| rule.matches.on == On::Uplink);
         let [of_uplinks, of_device] = [of_uplinks, of_device].map(|rule| RuleSet {
+            version: set.version,
+            seed: set.seed,
             rule,
-            ..set.clone()
         });
-        let taken = |name: &str| {
-            Err(format!(
-                "rule {name:?}: name: the device already has a rule with this name: choose another"
-            ))
-        };
-        let present = self.all(Vec::new()).rules;
-        let is_twice = |known: &[Told], new: &RuleSet| {
-            let mut new = new.rule.iter();
-            new.find(|rule| known.iter().any(|told| told.rule.name == rule.name))
-                .map(|rule| rule.name.clone())
-        };
-        if let Some(name) = is_twice(&present, &of_device) {
-            return taken(&name);
-        }
+        check_names(&self.all(Vec::new()).rules, &of_device)?;
         if !of_uplinks.rule.is_empty() {
             impairments.check_rules(&of_uplinks)?;
-            if let Some(name) = is_twice(&self.of_device(Change::None)?, &of_uplinks) {
-                return taken(&name);
-            }
+            check_names(&self.of_device(Change::None)?, &of_uplinks)?;
         }
         let rules = self.of_device(Change::Add(of_device, owner))?;
         impairments.add_rules(&of_uplinks, owner, common.now())?;
@@ -156,10 +142,19 @@ impl<'a> Rules<'a> {
     }
 
     fn remove(&self, name: &str) -> Result<RulesReply, String> {
-        match self.shared.common.impairments.remove_rule(name) || self.behave(name) {
+        match self.shared.common.impairments.remove_rule(name) || self.end_misbehaviour(name) {
             true => self.change(Change::None),
             false => self.change(Change::Remove(name.into())),
         }
+    }
+}
+
+/// Checks that no new rule has the name of a present rule. The error names the rule.
+fn check_names(present: &[Told], new: &RuleSet) -> Result<(), String> {
+    let is_taken = |rule: &&Rule| present.iter().any(|told| told.rule.name == rule.name);
+    match new.rule.iter().find(is_taken) {
+        Some(rule) => Err(name_is_taken(&rule.name)),
+        None => Ok(()),
     }
 }
 
