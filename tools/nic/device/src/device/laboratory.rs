@@ -144,7 +144,7 @@ impl Device {
             self.shared.set_drop_percent(0);
         }
         self.lab().into_iter().for_each(|lab| lab.settle(now));
-        self.behave();
+        self.end_misbehaviours();
         if self.shared.lab.as_ref().is_some_and(|lab| lab.is_idle()) {
             self.shared.lab = None;
         }

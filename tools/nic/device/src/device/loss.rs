@@ -66,7 +66,7 @@ impl Device {
         let env = qp.map(|qp| &qp.env);
         // The recording has no packets to groups, of which each member gets a copy.
         if packet.dst_qpn != MULTICAST_QPN {
-            self.shared.note_lot(env, packet, lost && is_option);
+            self.shared.note_random_drop(env, packet, lost && is_option);
         }
         if lost && !is_option {
             self.shared.note_loss(&passing);

@@ -37,7 +37,7 @@ impl Device {
             return true;
         }
         let (late, stall) = (m.take(Kind::LateCommand), m.take(Kind::StallAtCommand));
-        let late = late.max(self.tell_ahead(mem, slot));
+        let late = late.max(self.send_events_ahead(mem, slot));
         if stall != 0 {
             // The engine reads this number before the next slice.
             m.set(Kind::Stall, stall);
@@ -52,7 +52,7 @@ impl Device {
 
     /// Sends the events of a CQ ahead of the CREATE_CQ in a slot, if that misbehaviour is on.
     /// Returns the number of milliseconds by which the command is late.
-    fn tell_ahead<M: GuestMemory>(&mut self, mem: &M, slot: u32) -> u32 {
+    fn send_events_ahead<M: GuestMemory>(&mut self, mem: &M, slot: u32) -> u32 {
         let m = self.shared.config().misbehave.clone();
         if !m.is(Kind::EventsAhead) || self.opcode(mem, slot) != CreateCq::OPCODE.to_raw() {
             return 0;
@@ -106,7 +106,7 @@ impl Device {
     }
 
     /// Ends the misbehaviours of rules that are gone.
-    pub(crate) fn behave(&mut self) {
+    pub(crate) fn end_misbehaviours(&mut self) {
         let ended = self.shared.lab.as_mut().map(|lab| lab.forgiven());
         for kind in ended.into_iter().flatten() {
             self.shared.config().misbehave.set(kind, 0);

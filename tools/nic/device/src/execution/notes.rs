@@ -211,7 +211,7 @@ impl Resources {
     }
 
     /// Records a packet that passed the rules on local packets, and if `verbena-nic --drop` lost it.
-    pub(crate) fn note_lot(&mut self, env: Option<&Env>, packet: &Packet, lost: bool) {
+    pub(crate) fn note_random_drop(&mut self, env: Option<&Env>, packet: &Packet, lost: bool) {
         self.note(|| {
             let first = |env: &Env| match packet.kind.is_request() {
                 true => env.attr.sq_psn.get(),
