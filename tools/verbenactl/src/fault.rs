@@ -180,7 +180,7 @@ fn summary(told: &Value) -> String {
                 true => "it need not fire",
                 false => "it has to fire",
             };
-            let often = told.rule.how_often();
+            let often = told.rule.describe_frequency();
             let (name, matched, fired) = (&told.rule.name, told.matched, told.fired);
             let _ = writeln!(
                 out,

@@ -3,7 +3,7 @@
 //! Files that users pass to the NIC's programs: rules of fault injection, and recordings.
 
 use std::collections::BTreeSet;
-use verbena_faults::{RuleSet, Table};
+use verbena_faults::{RuleSet, RuleTable};
 use verbena_protocol::{read_json, read_rules};
 use verbena_recorder::full::{FullRecordingReader, Item};
 use verbena_recorder::{
@@ -86,7 +86,7 @@ pub fn is_clear(error: &str, file: &[u8]) {
 /// Panics if that fails.
 pub fn is_good(set: &RuleSet) {
     assert_eq!(set.check(), Ok(()));
-    let mut table = Table::default();
+    let mut table = RuleTable::default();
     if let Err(why) = table.add(set, Some(1), 0, 0) {
         // The device may have a rule with that name, so the check of the file does not report it.
         assert!(why.contains("no other rule is called"), "{why}: {set:?}");

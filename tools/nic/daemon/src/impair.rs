@@ -12,7 +12,7 @@ use faults::Faults;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use verbena_faults::{Action, Effect, Match, On, Rule, RuleSet, Table, Told, VERSION};
+use verbena_faults::{Action, Effect, Match, On, Rule, RuleSet, RuleStatus, RuleTable, VERSION};
 use verbena_protocol::{Impaired, Impairment, ImpairmentsReply};
 
 /// An uplink with rules.
@@ -28,7 +28,7 @@ struct Slot {
 /// The rules and the uplinks.
 #[derive(Debug, Default)]
 struct State {
-    table: Table,
+    table: RuleTable,
     /// Each uplink that has rules or delayed frames.
     slots: Vec<Option<Slot>>,
 }
@@ -229,7 +229,7 @@ impl Impairments {
     pub fn check_rules(&self, set: &RuleSet) -> Result<(), String> {
         let state = self.state();
         state.check(set)?;
-        state.table.may_add(set)
+        state.table.check_add(set)
     }
 
     /// Adds all rules of a set or none. Rules with an owner are removed with it.
@@ -252,15 +252,15 @@ impl Impairments {
 
     /// Removes all rules of an owner.
     pub fn remove_rules_of(&self, owner: u64) {
-        self.remove(|table| table.gone(owner));
+        self.remove(|table| table.remove_of_owner(owner));
     }
 
     /// Removes all rules.
     pub fn clear_rules(&self) {
-        self.remove(Table::clear);
+        self.remove(RuleTable::clear);
     }
 
-    fn remove<T>(&self, remove: impl FnOnce(&mut Table) -> T) -> T {
+    fn remove<T>(&self, remove: impl FnOnce(&mut RuleTable) -> T) -> T {
         let mut state = self.state();
         let removed = remove(&mut state.table);
         self.apply(&mut state, 0..0);
@@ -268,8 +268,8 @@ impl Impairments {
     }
 
     /// Returns the rules with their counts, in order.
-    pub fn rules(&self) -> Vec<Told> {
-        self.state().table.told()
+    pub fn rules(&self) -> Vec<RuleStatus> {
+        self.state().table.statuses()
     }
 
     /// Returns the impairments of all uplinks.
@@ -302,7 +302,7 @@ impl Impairments {
         };
         let number = u8::try_from(uplink).unwrap_or(u8::MAX);
         for frame in frames {
-            match table.uplink(now, number) {
+            match table.on_uplink_frame(now, number) {
                 Some(Effect::Impair) => slot.faults.take(frame, now),
                 Some(Effect::Drop) => {}
                 Some(Effect::Delay(ns)) => slot.faults.delay(frame, now, ns),

@@ -20,7 +20,7 @@ use std::sync::mpsc;
 use verbena_abi::stats::NUM_COUNTERS;
 use verbena_device::tap::Tap;
 use verbena_device::{Action, Cursor, Fully, PortFigures, Portion, QpFigures, Recorded, Wish};
-use verbena_faults::{RuleSet, Told};
+use verbena_faults::{RuleSet, RuleStatus};
 
 /// Largest number of frames of one sender that wait for the engine, of at most 4 KiB each, and
 /// fewer while frames of others wait.
@@ -43,7 +43,7 @@ pub enum Question {
     /// Asks for a queue pair by its number.
     Qp(u32, mpsc::Sender<Option<Box<QpFigures>>>),
     /// Changes the fault rules, and asks for the rules after that.
-    Rules(Change, mpsc::Sender<Result<Vec<Told>, String>>),
+    Rules(Change, mpsc::Sender<Result<Vec<RuleStatus>, String>>),
     /// Switches the flight recorder, and asks for its state without its entries.
     Recorder(Switch, mpsc::Sender<Option<Recorded>>),
     /// Begins or ends a full recording, and asks for its state.

@@ -2,19 +2,21 @@
 
 //! Refuses actions that make no sense, or that do not fit their match.
 
-use crate::check::{only_on, wrong, Checked};
-use crate::names::{self, none_of, Opcodes};
-use crate::rule::{Action, Complete, Corrupt, Direction, Field, Icrc, Match, On};
+use crate::check::{field_error, only_on, CheckResult};
+use crate::names::{self, unknown_name_error, Opcodes};
+use crate::rule::{
+    Action, CompletionFault, Corruption, Direction, HeaderField, IcrcState, Match, On,
+};
 use verbena_abi::cqe::WcStatus;
 use verbena_abi::wqe::WqeOpcode;
 use verbena_transport::wire::opcode::ExtensionHeader;
 
 /// Longest delay, in microseconds.
-const DELAY: u64 = 10_000_000;
+const MAX_DELAY_US: u64 = 10_000_000;
 /// Longest stall, in milliseconds.
-const STALL: u64 = 60_000;
+const MAX_STALL_MS: u64 = 60_000;
 /// Largest number of copies, and of packets by which another is moved.
-const MANY: u32 = 16;
+const MAX_COPIES: u32 = 16;
 
 impl Action {
     /// Returns the name of the action in rules.
@@ -53,7 +55,7 @@ impl Action {
         }
     }
 
-    pub(crate) fn check(&self, matches: &Match) -> Checked {
+    pub(crate) fn check(&self, matches: &Match) -> CheckResult {
         let name = self.field();
         let on: &[On] = match self {
             Action::Fatal
@@ -75,19 +77,19 @@ impl Action {
             _ => &[On::Packet],
         };
         if !on.contains(&matches.on) {
-            return wrong(name, only_on(matches.on, on));
+            return field_error(name, only_on(matches.on, on));
         }
         let is_whole = matches.qp.is_none() && matches.qp_created.is_none();
         match (self, matches.cq, matches.srq) {
             (Action::KillCq, None, _) => {
-                return wrong(
+                return field_error(
                     name,
                     "applies to a CQ, and the match names none: give match.cq",
                 );
             }
             (Action::KillSrq, None, Some(_)) if is_whole => return Ok(()),
             (Action::KillSrq, None, Some(_)) => {
-                return wrong(
+                return field_error(
                     "match.srq",
                     "match.qp names the SRQ already: give only one of the two",
                 );
@@ -97,52 +99,52 @@ impl Action {
             }
             (_, None, None) => {}
             (_, Some(_), _) => {
-                return wrong(
+                return field_error(
                     "match.cq",
                     "only with the action kill_cq and without a queue pair",
                 )
             }
-            (_, _, Some(_)) => return wrong("match.srq", "only with the action kill_srq"),
+            (_, _, Some(_)) => return field_error("match.srq", "only with the action kill_srq"),
         }
         match self {
-            Action::DelayUs(us) if !(1..=DELAY).contains(us) => {
-                wrong(
+            Action::DelayUs(us) if !(1..=MAX_DELAY_US).contains(us) => {
+                field_error(
                     name,
-                    format!("{us} is out of range: 1 to {DELAY}, which is ten seconds"),
+                    format!("{us} is out of range: 1 to {MAX_DELAY_US}, which is ten seconds"),
                 )
             }
             Action::StallMs(ms) | Action::StallDeviceMs(ms) | Action::PortDownMs(ms)
-                if !(1..=STALL).contains(ms) =>
+                if !(1..=MAX_STALL_MS).contains(ms) =>
             {
-                wrong(
+                field_error(
                     name,
-                    format!("{ms} is out of range: 1 to {STALL}, which is a minute"),
+                    format!("{ms} is out of range: 1 to {MAX_STALL_MS}, which is a minute"),
                 )
             }
             Action::Duplicate(n) | Action::Reorder(n) | Action::Repeat(n)
-                if !(1..=MANY).contains(n) =>
+                if !(1..=MAX_COPIES).contains(n) =>
             {
-                wrong(name, format!("{n} is out of range: 1 to {MANY}"))
+                field_error(name, format!("{n} is out of range: 1 to {MAX_COPIES}"))
             }
             Action::Corrupt(how) => how.check(matches),
             Action::Misbehave(text) => names::misbehaviour(text)
                 .map(|_| ())
                 .map_err(|why| (name, why)),
             Action::Impair(how) => how.check().map_err(|why| (name, why)),
-            Action::Nak(code) if names::nak(code).is_none() => {
-                wrong(name, none_of(code, names::NAKS.iter().copied()))
+            Action::Nak(code) if names::nak_syndrome(code).is_none() => {
+                field_error(name, unknown_name_error(code, names::NAKS.iter().copied()))
             }
             Action::Rnr(timer) if timer >> 5 != 0 => {
-                wrong(
+                field_error(
                     name,
                     format!("{timer} is not a timer code: 0 to 31 (IBTA table 45)"),
                 )
             }
-            Action::Nak(_) | Action::Rnr(_) => answers(name, matches),
-            Action::Complete(how) => complete(name, how, matches),
-            Action::Errno(errno) if names::errno(errno).is_none() => {
-                let all = none_of(errno, names::ERRNOS.iter().map(|(name, _)| *name));
-                wrong(
+            Action::Nak(_) | Action::Rnr(_) => check_nak(name, matches),
+            Action::Complete(how) => check_completion(name, how, matches),
+            Action::Errno(errno) if names::status_of_errno(errno).is_none() => {
+                let all = unknown_name_error(errno, names::ERRNOS.iter().map(|(name, _)| *name));
+                field_error(
                     name,
                     format!("{all}; commands of the driver fail with no other errno"),
                 )
@@ -150,7 +152,7 @@ impl Action {
             Action::QpError | Action::CqOverflow(_) | Action::KillSrq | Action::StallMs(_)
                 if matches.on == On::Time && is_whole =>
             {
-                wrong(
+                field_error(
                     name,
                     "applies to a queue pair, and the match names none: give match.qp or match.qp_created",
                 )
@@ -162,10 +164,10 @@ impl Action {
 
 /// Checks the match of a NAK. Responders send NAKs, so a NAK replaces a request on arrival, or an
 /// acknowledgement.
-fn answers(name: &'static str, matches: &Match) -> Checked {
+fn check_nak(name: &'static str, matches: &Match) -> CheckResult {
     let opcodes = Opcodes::of(&matches.opcode).unwrap_or_default();
     if matches.opcode.is_empty() {
-        return wrong(
+        return field_error(
             name,
             "needs match.opcode: the requests to refuse, or Acknowledge",
         );
@@ -174,13 +176,13 @@ fn answers(name: &'static str, matches: &Match) -> Checked {
         return Ok(());
     }
     if !opcodes.are_requests() {
-        return wrong(
+        return field_error(
             name,
             "needs a match.opcode that names only requests, or only Acknowledge",
         );
     }
-    if matches.way() == Direction::Out {
-        return wrong(
+    if matches.packet_direction() == Direction::Out {
+        return field_error(
             name,
             "refuses a request when it arrives: set match.direction = \"in\"",
         );
@@ -188,37 +190,37 @@ fn answers(name: &'static str, matches: &Match) -> Checked {
     Ok(())
 }
 
-fn complete(name: &'static str, how: &Complete, matches: &Match) -> Checked {
-    if let (Complete::Because(because), None) = (how, how.cause()) {
-        return wrong(
+fn check_completion(name: &'static str, how: &CompletionFault, matches: &Match) -> CheckResult {
+    if let (CompletionFault::WithCause(error), None) = (how, how.cause()) {
+        return field_error(
             "action.complete.vendor_err",
             format!(
                 "{:#x} is not a code of this device: `verbenactl explain all` lists the codes",
-                because.vendor_err
+                error.vendor_err
             ),
         );
     }
     let status = how.status();
-    match names::status(status) {
+    match names::wc_status(status) {
         None => {
             let all = WcStatus::ALL.iter().map(|status| status.verbs_name());
-            wrong(name, none_of(status, all))
+            field_error(name, unknown_name_error(status, all))
         }
         Some(WcStatus::Success) => {
-            wrong(name, "IBV_WC_SUCCESS is not an error: name another status")
+            field_error(name, "IBV_WC_SUCCESS is not an error: name another status")
         }
-        Some(WcStatus::WrFlushErr) => wrong(
+        Some(WcStatus::WrFlushErr) => field_error(
             name,
             "IBV_WC_WR_FLUSH_ERR only follows another error: name the status of that error",
         ),
         Some(_) => {
             let local = [WqeOpcode::LocalInv, WqeOpcode::FastReg];
-            let bits = names::sends(&matches.opcode).unwrap_or_default();
+            let bits = names::send_opcode_bits(&matches.opcode).unwrap_or_default();
             let only_local = local
                 .iter()
                 .fold(bits, |bits, op| bits & !(1 << op.to_raw()));
             if only_local == 0 {
-                return wrong(
+                return field_error(
                     "match.opcode",
                     "action.complete does not apply to LOCAL_INV and REG_MR: match another operation, or fail a command with action.errno",
                 );
@@ -228,19 +230,19 @@ fn complete(name: &'static str, how: &Complete, matches: &Match) -> Checked {
     }
 }
 
-impl Corrupt {
-    pub(crate) fn check(&self, matches: &Match) -> Checked {
+impl Corruption {
+    pub(crate) fn check(&self, matches: &Match) -> CheckResult {
         let opcodes = Opcodes::of(&matches.opcode).unwrap_or_default();
         let (field, value) = match (self.field, self.payload) {
             (Some(_), Some(_)) | (None, None) => {
-                return wrong(
+                return field_error(
                     "action.corrupt",
                     "changes one header field or one byte of payload: give field or payload",
                 );
             }
             (None, Some(_)) if self.value.is_some_and(|value| value > 0xff) => {
                 let value = self.value.unwrap_or_default();
-                return wrong(
+                return field_error(
                     "action.corrupt.value",
                     format!("{value} is too large for a byte: 0 to 255"),
                 );
@@ -250,7 +252,7 @@ impl Corrupt {
                     .rows()
                     .find(|row| !row.payload && !matches.opcode.is_empty())
                 {
-                    return wrong(
+                    return field_error(
                         "action.corrupt.payload",
                         format!("{} has no payload: match other packets", row.name),
                     );
@@ -262,7 +264,7 @@ impl Corrupt {
         let widest = (field.bytes() * 8) as u32;
         let is_too_large = |value: &u64| value.checked_shr(widest).unwrap_or(0) != 0;
         if let Some(value) = value.filter(is_too_large) {
-            return wrong(
+            return field_error(
                 "action.corrupt.value",
                 format!(
                     "{value:#x} is too large: {} has {widest} bits",
@@ -271,18 +273,22 @@ impl Corrupt {
             );
         }
         let needs: &[ExtensionHeader] = match field {
-            Field::Opcode | Field::Pkey | Field::DestQp | Field::Psn => return Ok(()),
-            Field::Va | Field::Rkey => &[ExtensionHeader::Reth, ExtensionHeader::AtomicEth],
-            Field::DmaLength => &[ExtensionHeader::Reth],
-            Field::Syndrome | Field::Msn => &[ExtensionHeader::Aeth],
-            Field::OriginalData => &[ExtensionHeader::AtomicAckEth],
-            Field::Qkey => return Ok(()),
+            HeaderField::Opcode | HeaderField::Pkey | HeaderField::DestQp | HeaderField::Psn => {
+                return Ok(())
+            }
+            HeaderField::Va | HeaderField::Rkey => {
+                &[ExtensionHeader::Reth, ExtensionHeader::AtomicEth]
+            }
+            HeaderField::DmaLength => &[ExtensionHeader::Reth],
+            HeaderField::Syndrome | HeaderField::Msn => &[ExtensionHeader::Aeth],
+            HeaderField::OriginalData => &[ExtensionHeader::AtomicAckEth],
+            HeaderField::Qkey => return Ok(()),
         };
         let has = |row: &&verbena_transport::wire::opcode::OpcodeRow| {
             row.headers.iter().any(|h| needs.contains(h))
         };
         if matches.opcode.is_empty() || !opcodes.rows().any(|row| has(&row)) {
-            return wrong(
+            return field_error(
                 "match.opcode",
                 format!("has to name packets that have the field {}", field.name()),
             );
@@ -291,7 +297,7 @@ impl Corrupt {
     }
 
     /// True if the ICRC matches the packet after the change.
-    pub fn is_right(&self) -> bool {
-        self.icrc == Icrc::Right
+    pub fn has_valid_icrc(&self) -> bool {
+        self.icrc == IcrcState::Right
     }
 }

@@ -2,20 +2,20 @@
 
 //! Alters frames as a fault on the wire, a router or an attacker on the path would.
 
-use crate::rule::{Corrupt, Field};
+use crate::rule::{Corruption, HeaderField};
 use verbena_transport::wire::opcode::{self, ExtensionHeader};
 use verbena_transport::wire::{bth, ethernet, icrc, ipv4, ipv6, udp, vlan};
 
 /// Offsets of the parts of a frame.
 #[derive(Clone, Copy, Debug)]
-struct Places {
+struct FrameOffsets {
     ip: usize,
     bth: usize,
     /// Offset of the ICRC.
     end: usize,
 }
 
-fn places(frame: &[u8]) -> Option<Places> {
+fn offsets(frame: &[u8]) -> Option<FrameOffsets> {
     let ether_type = |at: usize| Some(u16::from_be_bytes([*frame.get(at)?, *frame.get(at + 1)?]));
     let mut ip = ethernet::LEN;
     if ether_type(ip - 2)? == ethernet::TYPE_VLAN {
@@ -28,11 +28,14 @@ fn places(frame: &[u8]) -> Option<Places> {
     };
     let bth = ip + ip_len + udp::LEN;
     let end = frame.len().checked_sub(icrc::LEN)?;
-    (end >= bth + bth::LEN).then_some(Places { ip, bth, end })
+    (end >= bth + bth::LEN).then_some(FrameOffsets { ip, bth, end })
 }
 
 /// Returns the headers that follow the BTH, each with its offset, and the offset of the payload.
-fn headers(frame: &[u8], at: Places) -> Option<(Vec<(ExtensionHeader, usize)>, usize)> {
+fn extension_headers(
+    frame: &[u8],
+    at: FrameOffsets,
+) -> Option<(Vec<(ExtensionHeader, usize)>, usize)> {
     let (service, row) = opcode::lookup(*frame.get(at.bth)?)?;
     let mut next = at.bth + bth::LEN;
     let mut all = Vec::new();
@@ -44,40 +47,40 @@ fn headers(frame: &[u8], at: Places) -> Option<(Vec<(ExtensionHeader, usize)>, u
 }
 
 /// Returns the offset of a field. None if the frame does not have the field.
-fn field(frame: &[u8], at: Places, field: Field) -> Option<usize> {
+fn field_offset(frame: &[u8], at: FrameOffsets, field: HeaderField) -> Option<usize> {
     let of = |wanted: &[(ExtensionHeader, usize)]| {
-        let (all, _) = headers(frame, at)?;
+        let (all, _) = extension_headers(frame, at)?;
         all.iter().find_map(|(header, begin)| {
             let found = wanted.iter().find(|(known, _)| known == header);
             found.map(|(_, offset)| begin + offset)
         })
     };
     match field {
-        Field::Opcode => Some(at.bth),
-        Field::Pkey => Some(at.bth + 2),
-        Field::DestQp => Some(at.bth + 5),
-        Field::Psn => Some(at.bth + 9),
-        Field::Va => of(&[(ExtensionHeader::Reth, 0), (ExtensionHeader::AtomicEth, 0)]),
-        Field::Rkey => of(&[(ExtensionHeader::Reth, 8), (ExtensionHeader::AtomicEth, 8)]),
-        Field::DmaLength => of(&[(ExtensionHeader::Reth, 12)]),
-        Field::Syndrome => of(&[(ExtensionHeader::Aeth, 0)]),
-        Field::Msn => of(&[(ExtensionHeader::Aeth, 1)]),
-        Field::Qkey => of(&[(ExtensionHeader::Deth, 0)]),
-        Field::OriginalData => of(&[(ExtensionHeader::AtomicAckEth, 0)]),
+        HeaderField::Opcode => Some(at.bth),
+        HeaderField::Pkey => Some(at.bth + 2),
+        HeaderField::DestQp => Some(at.bth + 5),
+        HeaderField::Psn => Some(at.bth + 9),
+        HeaderField::Va => of(&[(ExtensionHeader::Reth, 0), (ExtensionHeader::AtomicEth, 0)]),
+        HeaderField::Rkey => of(&[(ExtensionHeader::Reth, 8), (ExtensionHeader::AtomicEth, 8)]),
+        HeaderField::DmaLength => of(&[(ExtensionHeader::Reth, 12)]),
+        HeaderField::Syndrome => of(&[(ExtensionHeader::Aeth, 0)]),
+        HeaderField::Msn => of(&[(ExtensionHeader::Aeth, 1)]),
+        HeaderField::Qkey => of(&[(ExtensionHeader::Deth, 0)]),
+        HeaderField::OriginalData => of(&[(ExtensionHeader::AtomicAckEth, 0)]),
     }
 }
 
 /// Changes a frame. Returns false, and leaves the frame as it was, if the frame does not have the
 /// field or byte.
-pub fn corrupt(frame: &mut [u8], how: &Corrupt) -> bool {
-    change(frame, how).is_some()
+pub fn corrupt(frame: &mut [u8], how: &Corruption) -> bool {
+    try_corrupt(frame, how).is_some()
 }
 
-fn change(frame: &mut [u8], how: &Corrupt) -> Option<()> {
-    let at = places(frame)?;
+fn try_corrupt(frame: &mut [u8], how: &Corruption) -> Option<()> {
+    let at = offsets(frame)?;
     match (how.field, how.payload) {
         (Some(name), _) => {
-            let begin = field(frame, at, name)?;
+            let begin = field_offset(frame, at, name)?;
             let bytes = frame.get_mut(begin..begin + name.bytes())?;
             match how.value {
                 Some(value) => {
@@ -88,7 +91,7 @@ fn change(frame: &mut [u8], how: &Corrupt) -> Option<()> {
             }
         }
         (None, offset) => {
-            let (_, payload) = headers(frame, at)?;
+            let (_, payload) = extension_headers(frame, at)?;
             let pad = usize::from(frame.get(at.bth + 1)? >> 4 & 3);
             let end = at.end.checked_sub(pad)?;
             let begin = payload.checked_add(offset? as usize)?;
@@ -96,14 +99,14 @@ fn change(frame: &mut [u8], how: &Corrupt) -> Option<()> {
             *byte = how.value.map_or(*byte ^ 1, |value| value as u8);
         }
     }
-    if how.is_right() {
-        seal(frame, at)?;
+    if how.has_valid_icrc() {
+        write_icrc(frame, at)?;
     }
     Some(())
 }
 
 /// Writes the correct ICRC at the end of a frame.
-fn seal(frame: &mut [u8], at: Places) -> Option<()> {
+fn write_icrc(frame: &mut [u8], at: FrameOffsets) -> Option<()> {
     let right = icrc::compute(frame.get(at.ip..at.end)?);
     frame.get_mut(at.end..)?.copy_from_slice(&right);
     Some(())

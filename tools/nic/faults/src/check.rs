@@ -2,7 +2,7 @@
 
 //! Refuses rules that make no sense, with the field and the reason.
 
-use crate::names::{self, none_of, Opcodes};
+use crate::names::{self, unknown_name_error, Opcodes};
 use crate::rule::{Match, On, Rule, RuleSet, VERSION};
 use std::fmt;
 use verbena_abi::cmd::Opcode;
@@ -15,7 +15,7 @@ const BITS: u32 = 24;
 
 /// The error in a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wrong {
+pub struct RuleError {
     /// Name of the rule, or its place.
     pub rule: String,
     /// Path of the wrong field.
@@ -24,15 +24,15 @@ pub struct Wrong {
     pub why: String,
 }
 
-impl fmt::Display for Wrong {
+impl fmt::Display for RuleError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "rule {:?}: {}: {}", self.rule, self.field, self.why)
     }
 }
 
-pub(crate) type Checked = Result<(), (&'static str, String)>;
+pub(crate) type CheckResult = Result<(), (&'static str, String)>;
 
-pub(crate) fn wrong(field: &'static str, why: impl Into<String>) -> Checked {
+pub(crate) fn field_error(field: &'static str, why: impl Into<String>) -> CheckResult {
     Err((field, why.into()))
 }
 
@@ -92,12 +92,12 @@ impl Rule {
     /// # Errors
     ///
     /// The error names the wrong field and the reason.
-    pub fn check(&self) -> Result<(), Wrong> {
+    pub fn check(&self) -> Result<(), RuleError> {
         let named = name(&self.name);
         let checked = named
             .and_then(|()| self.matches.check())
             .and_then(|()| self.action.check(&self.matches));
-        checked.map_err(|(field, why)| Wrong {
+        checked.map_err(|(field, why)| RuleError {
             rule: self.name.clone(),
             field,
             why,
@@ -105,9 +105,9 @@ impl Rule {
     }
 }
 
-fn name(name: &str) -> Checked {
+fn name(name: &str) -> CheckResult {
     if name.is_empty() || name.len() > NAME || name.chars().any(char::is_control) {
-        return wrong(
+        return field_error(
             "name",
             format!("is not valid: a name has 1 to {NAME} bytes and no control characters"),
         );
@@ -116,31 +116,31 @@ fn name(name: &str) -> Checked {
 }
 
 impl Match {
-    fn check(&self) -> Checked {
-        self.fields_of_others()?;
+    fn check(&self) -> CheckResult {
+        self.check_fields()?;
         match self.on {
             On::Packet | On::Local => {
                 if let Err(bad) = Opcodes::of(&self.opcode) {
                     let all: Vec<_> = Opcodes::ALL.rows().map(|row| row.name).collect();
                     let all = all.into_iter().chain(["CNP"]);
-                    return wrong("match.opcode", none_of(bad, all));
+                    return field_error("match.opcode", unknown_name_error(bad, all));
                 }
             }
             On::Send => {
-                if let Err(bad) = names::sends(&self.opcode) {
+                if let Err(bad) = names::send_opcode_bits(&self.opcode) {
                     let all = names::SENDS.iter().map(|(name, _)| *name);
-                    return wrong("match.opcode", none_of(bad, all));
+                    return field_error("match.opcode", unknown_name_error(bad, all));
                 }
             }
             On::Command => self.check_command()?,
             On::Event => {
-                if let Err(bad) = names::events(&self.event) {
+                if let Err(bad) = names::event_bits(&self.event) {
                     let all = EventType::ALL.iter().map(|event| event.verbs_name());
-                    return wrong("match.event", none_of(bad, all));
+                    return field_error("match.event", unknown_name_error(bad, all));
                 }
             }
             On::Time if self.after_ms.is_none() => {
-                return wrong(
+                return field_error(
                     "match.after_ms",
                     "is missing: on = \"time\" needs the time of the action",
                 );
@@ -148,11 +148,11 @@ impl Match {
             On::Time | On::Interrupt | On::Uplink => {}
         }
         self.check_numbers()?;
-        self.check_often()
+        self.check_frequency()
     }
 
     /// Refuses fields that belong to other kinds of matches.
-    fn fields_of_others(&self) -> Checked {
+    fn check_fields(&self) -> CheckResult {
         let packets = [
             ("match.psn", self.psn.is_some()),
             ("match.packet", self.packet.is_some()),
@@ -200,33 +200,36 @@ impl Match {
         let packets = packets.map(|(field, said)| (field, said, &[On::Packet, On::Local][..]));
         for (field, said, on) in packets.into_iter().chain(others) {
             if said && !on.contains(&self.on) {
-                return wrong(field, only_on(self.on, on));
+                return field_error(field, only_on(self.on, on));
             }
         }
         Ok(())
     }
 
-    fn check_command(&self) -> Checked {
+    fn check_command(&self) -> CheckResult {
         match &self.command {
-            Some(name) if names::command(name).is_none() => {
-                let all: Vec<String> = Opcode::ALL.iter().map(|c| names::shout(c.name())).collect();
-                wrong(
+            Some(name) if names::command_opcode(name).is_none() => {
+                let all: Vec<String> = Opcode::ALL
+                    .iter()
+                    .map(|c| names::to_upper_snake_case(c.name()))
+                    .collect();
+                field_error(
                     "match.command",
-                    none_of(name, all.iter().map(String::as_str)),
+                    unknown_name_error(name, all.iter().map(String::as_str)),
                 )
             }
             _ => Ok(()),
         }
     }
 
-    fn check_numbers(&self) -> Checked {
+    fn check_numbers(&self) -> CheckResult {
         for (field, number) in [
             ("match.qp", self.qp),
             ("match.peer_qp", self.peer_qp),
             ("match.psn", self.psn),
         ] {
             if let Some(number) = number.filter(|number| number >> BITS != 0) {
-                return wrong(
+                return field_error(
                     field,
                     format!("{number:#x} is too large: the number has {BITS} bits"),
                 );
@@ -242,17 +245,17 @@ impl Match {
             ("match.limit", self.limit),
         ] {
             if number == Some(0) {
-                return wrong(field, "0 is not valid: counting begins at 1");
+                return field_error(field, "0 is not valid: counting begins at 1");
             }
         }
         if self.qp.is_some() && self.qp_created.is_some() {
-            return wrong(
+            return field_error(
                 "match.qp_created",
                 "match.qp names the queue pair already: give only one of the two",
             );
         }
         if self.psn.is_some() && self.packet.is_some() {
-            return wrong(
+            return field_error(
                 "match.packet",
                 "match.psn names the PSN already: give only one of the two",
             );
@@ -260,7 +263,7 @@ impl Match {
         Ok(())
     }
 
-    fn check_often(&self) -> Checked {
+    fn check_frequency(&self) -> CheckResult {
         let often = [
             ("match.nth", self.nth.is_some()),
             ("match.every", self.every.is_some()),
@@ -271,19 +274,19 @@ impl Match {
             .filter(|(_, said)| *said)
             .map(|(field, _)| field);
         if let (Some(first), Some(second)) = (said.next(), said.next()) {
-            return wrong(
+            return field_error(
                 second,
                 format!("{first} is given too: give only one of the two"),
             );
         }
         if let Some(p) = self.probability.filter(|p| !(*p > 0.0 && *p <= 1.0)) {
-            return wrong(
+            return field_error(
                 "match.probability",
                 format!("{p} is out of range: above 0 and at most 1"),
             );
         }
         if self.nth.is_some() && self.limit.is_some() {
-            return wrong(
+            return field_error(
                 "match.limit",
                 "a rule with match.nth fires once: remove match.limit",
             );

@@ -3,7 +3,7 @@
 //! Expands rules to all their defaults.
 
 use crate::names::Opcodes;
-use crate::rule::{Action, Because, Complete, Match, On, Rule};
+use crate::rule::{Action, CompletionError, CompletionFault, Match, On, Rule};
 
 impl Rule {
     /// Returns the same rule with its defaults written out: the direction of packets, the opcodes
@@ -11,14 +11,14 @@ impl Rule {
     pub fn expanded(&self) -> Rule {
         let mut rule = self.clone();
         if rule.matches.on == On::Packet {
-            rule.matches.direction = Some(rule.matches.way());
+            rule.matches.direction = Some(rule.matches.packet_direction());
         }
         if matches!(rule.matches.on, On::Packet | On::Local) {
             rule.matches.opcode = opcodes(&rule.matches);
         }
         if let Action::Complete(how) = &rule.action {
             if let Some(cause) = how.cause() {
-                rule.action = Action::Complete(Complete::Because(Because {
+                rule.action = Action::Complete(CompletionFault::WithCause(CompletionError {
                     status: how.status().into(),
                     vendor_err: cause.to_raw().into(),
                 }));
@@ -28,7 +28,7 @@ impl Rule {
     }
 
     /// Returns a text that says how often the rule fires.
-    pub fn how_often(&self) -> String {
+    pub fn describe_frequency(&self) -> String {
         let m = &self.matches;
         let which = match (m.nth, m.every, m.probability) {
             _ if m.on == On::Time => return String::from("once"),
@@ -93,16 +93,16 @@ mod tests {
             on: On::Send,
             ..named("SEND")
         };
-        let action = Action::Complete(Complete::Status("GENERAL_ERR".into()));
+        let action = Action::Complete(CompletionFault::Status("GENERAL_ERR".into()));
         let send = rule(send, action).expanded();
         assert_eq!(
             (send.matches.direction, send.matches.opcode.len()),
             (None, 1)
         );
-        let Action::Complete(Complete::Because(because)) = &send.action else {
+        let Action::Complete(CompletionFault::WithCause(error)) = &send.action else {
             panic!("{:?}", send.action);
         };
-        assert_eq!(because.vendor_err, 0x1302);
+        assert_eq!(error.vendor_err, 0x1302);
     }
 
     #[test]
@@ -122,8 +122,8 @@ mod tests {
     }
 
     #[test]
-    fn how_often_returns_words() {
-        let often = |matches| rule(matches, Action::Drop).how_often();
+    fn describe_frequency_returns_words() {
+        let often = |matches| rule(matches, Action::Drop).describe_frequency();
         let m = Match::default;
         let (nth, every) = (Some(3), Some(2));
         assert_eq!(often(Match { nth, ..m() }), "match number 3, once");

@@ -2,7 +2,7 @@
 
 //! Names in rules, and the values behind them in the ABI and in the table of opcodes.
 
-use crate::near::nearest;
+use crate::spelling::most_similar_name;
 use verbena_abi::cmd::{CmdStatus, Opcode};
 use verbena_abi::cqe::WcStatus;
 use verbena_abi::eqe::EventType;
@@ -66,7 +66,7 @@ impl Opcodes {
                 all.cnp = true;
                 continue;
             }
-            let found = rows().filter(|(_, row)| says(name, row.name));
+            let found = rows().filter(|(_, row)| is_name_of_row(name, row.name));
             let bits = found.fold(0, |bits, (operation, _)| bits | 1 << operation);
             if bits == 0 {
                 return Err(name);
@@ -116,7 +116,7 @@ fn rows() -> impl Iterator<Item = (u8, &'static opcode::OpcodeRow)> {
 }
 
 /// True if a name is that of a row, or consists of its first words.
-fn says(name: &str, row: &str) -> bool {
+fn is_name_of_row(name: &str, row: &str) -> bool {
     let head = row.get(..name.len());
     let rest = row.get(name.len()..).unwrap_or_default();
     head.is_some_and(|head| head.eq_ignore_ascii_case(name))
@@ -124,7 +124,7 @@ fn says(name: &str, row: &str) -> bool {
 }
 
 /// Converts `CreateQp` to `CREATE_QP`.
-pub(crate) fn shout(name: &str) -> String {
+pub(crate) fn to_upper_snake_case(name: &str) -> String {
     let mut loud = String::new();
     for c in name.chars() {
         if c.is_ascii_uppercase() && !loud.is_empty() {
@@ -136,13 +136,14 @@ pub(crate) fn shout(name: &str) -> String {
 }
 
 /// Returns the command with a name.
-pub(crate) fn command(name: &str) -> Option<Opcode> {
+pub(crate) fn command_opcode(name: &str) -> Option<Opcode> {
     let all = Opcode::ALL.iter().copied();
-    all.into_iter().find(|code| shout(code.name()) == name)
+    all.into_iter()
+        .find(|code| to_upper_snake_case(code.name()) == name)
 }
 
 /// Returns the completion status with a name like `IBV_WC_GENERAL_ERR` or `GENERAL_ERR`.
-pub(crate) fn status(name: &str) -> Option<WcStatus> {
+pub(crate) fn wc_status(name: &str) -> Option<WcStatus> {
     let mut all = WcStatus::ALL.iter().copied();
     all.find(|status| is_named(name, "IBV_WC_", status.verbs_name()))
 }
@@ -153,7 +154,7 @@ fn is_named(name: &str, prefix: &str, verbs_name: &str) -> bool {
 }
 
 /// Returns the command status that leads to an errno.
-pub(crate) fn errno(name: &str) -> Option<CmdStatus> {
+pub(crate) fn status_of_errno(name: &str) -> Option<CmdStatus> {
     ERRNOS
         .iter()
         .find(|(known, _)| *known == name)
@@ -171,7 +172,7 @@ pub(crate) const ERRNOS: [(&str, CmdStatus); 6] = [
 ];
 
 /// Returns the NAK code with a name (IBTA 9.7.5.2.7), as the syndrome byte of the AETH.
-pub(crate) fn nak(name: &str) -> Option<u8> {
+pub(crate) fn nak_syndrome(name: &str) -> Option<u8> {
     let found = NAKS
         .iter()
         .position(|known| known.eq_ignore_ascii_case(name));
@@ -217,11 +218,11 @@ pub fn send_name(code: u8) -> Option<&'static str> {
 
 /// Returns the name of a command.
 pub fn command_name(code: u16) -> Option<String> {
-    Opcode::from_raw(code).map(|opcode| shout(opcode.name()))
+    Opcode::from_raw(code).map(|opcode| to_upper_snake_case(opcode.name()))
 }
 
 /// Returns bits for operations of send work requests. The error is the name without an operation.
-pub(crate) fn sends(names: &[String]) -> Result<u32, &str> {
+pub(crate) fn send_opcode_bits(names: &[String]) -> Result<u32, &str> {
     if names.is_empty() {
         return Ok(u32::MAX);
     }
@@ -235,21 +236,24 @@ pub(crate) fn sends(names: &[String]) -> Result<u32, &str> {
 }
 
 /// Returns the text about an unknown name: the nearest known name, or else all known names.
-pub(crate) fn none_of<'a>(bad: &str, names: impl Iterator<Item = &'a str> + Clone) -> String {
-    match nearest(bad, names.clone()) {
+pub(crate) fn unknown_name_error<'a>(
+    bad: &str,
+    names: impl Iterator<Item = &'a str> + Clone,
+) -> String {
+    match most_similar_name(bad, names.clone()) {
         Some(name) => format!("there is no {bad:?}: did you mean {name}?"),
-        None => format!("{bad:?} is none of {}", list(names)),
+        None => format!("{bad:?} is none of {}", join_names(names)),
     }
 }
 
 /// Joins names for a sentence.
-pub(crate) fn list<'a>(names: impl Iterator<Item = &'a str>) -> String {
+pub(crate) fn join_names<'a>(names: impl Iterator<Item = &'a str>) -> String {
     names.collect::<Vec<_>>().join(", ")
 }
 
 /// Returns bits for events like `IBV_EVENT_QP_FATAL` or `QP_FATAL`, or for all events if there are
 /// no names. The error is the name without an event.
-pub(crate) fn events(names: &[String]) -> Result<u32, &str> {
+pub(crate) fn event_bits(names: &[String]) -> Result<u32, &str> {
     if names.is_empty() {
         return Ok(u32::MAX);
     }
@@ -286,7 +290,7 @@ pub const MISBEHAVIOURS: [&str; 15] = [
 pub(crate) fn misbehaviour(text: &str) -> Result<(&'static str, u32), String> {
     let (name, number) = text.split_once('=').unwrap_or((text, "1"));
     let known = MISBEHAVIOURS.iter().find(|known| **known == name);
-    let known = known.ok_or_else(|| none_of(name, MISBEHAVIOURS.iter().copied()))?;
+    let known = known.ok_or_else(|| unknown_name_error(name, MISBEHAVIOURS.iter().copied()))?;
     let number = match number {
         "always" => u32::MAX,
         _ => number

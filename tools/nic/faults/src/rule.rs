@@ -2,7 +2,7 @@
 
 //! Rules as they are written in files and sent. Names are those of the InfiniBand specification.
 
-use crate::impair::Impair;
+use crate::frame_impairment::FrameImpairment;
 use crate::table::LOSS_OPTION;
 use serde::{Deserialize, Serialize};
 use verbena_abi::cqe::WcStatus;
@@ -189,14 +189,14 @@ impl Rule {
 
 impl Rule {
     /// Returns the rule that the command INJECT_FAULT stands for.
-    pub fn injected(what: Injected) -> Self {
+    pub fn injected(what: InjectedFault) -> Self {
         let at_once = Match {
             on: On::Time,
             after_ms: Some(0),
             ..Match::default()
         };
         let (name, matches, action) = match what {
-            Injected::Send(qpn, status) => (
+            InjectedFault::Send(qpn, status) => (
                 format!("send {qpn}"),
                 Match {
                     on: On::Send,
@@ -204,9 +204,9 @@ impl Rule {
                     limit: Some(1),
                     ..Match::default()
                 },
-                Action::Complete(Complete::Status(status.verbs_name().into())),
+                Action::Complete(CompletionFault::Status(status.verbs_name().into())),
             ),
-            Injected::Srq(number) => (
+            InjectedFault::Srq(number) => (
                 format!("srq {number}"),
                 Match {
                     srq: Some(number),
@@ -214,7 +214,7 @@ impl Rule {
                 },
                 Action::KillSrq,
             ),
-            Injected::Cq(number) => (
+            InjectedFault::Cq(number) => (
                 format!("cq {number}"),
                 Match {
                     cq: Some(number),
@@ -222,7 +222,7 @@ impl Rule {
                 },
                 Action::KillCq,
             ),
-            Injected::Device => (String::from("device"), at_once, Action::Fatal),
+            InjectedFault::Device => (String::from("device"), at_once, Action::Fatal),
         };
         Self {
             name: format!("{INJECTED}{name}"),
@@ -243,7 +243,7 @@ const INJECTED: &str = "inject ";
 
 /// A fault that the driver injects by the command INJECT_FAULT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Injected {
+pub enum InjectedFault {
     /// The next send that a QP begins completes with this status.
     Send(u32, WcStatus),
     /// An SRQ goes to ERR when the next receive is taken from it.
@@ -256,7 +256,7 @@ pub enum Injected {
 
 impl Match {
     /// Returns the direction of packets, which is out by default.
-    pub fn way(&self) -> Direction {
+    pub fn packet_direction(&self) -> Direction {
         self.direction.unwrap_or_default()
     }
 }
@@ -275,7 +275,7 @@ pub enum Action {
     /// after 10 ms.
     Reorder(u32),
     /// Changes bits of the packet.
-    Corrupt(Corrupt),
+    Corrupt(Corruption),
     /// Marks the packet as a router does: congestion experienced.
     MarkEcn,
     /// Answers the request with a NAK with this code, instead of receiving it, or turns an
@@ -284,7 +284,7 @@ pub enum Action {
     /// Does the same with an RNR NAK with this timer code.
     Rnr(u8),
     /// Completes the work request with this status.
-    Complete(Complete),
+    Complete(CompletionFault),
     /// Moves the QP to its error state.
     QpError,
     /// Makes the device dead until it is reset.
@@ -298,7 +298,7 @@ pub enum Action {
     /// Ends a stop of the port.
     PortUp,
     /// Makes a CQ of the QP overflow at its next completion.
-    CqOverflow(Queue),
+    CqOverflow(QpQueue),
     /// Puts the SRQ of the QP, or that of the match, into error when the next receive is taken from
     /// it.
     KillSrq,
@@ -316,35 +316,35 @@ pub enum Action {
     /// or `KIND=always`. Only a NIC that was built with the feature `misbehave` accepts this action.
     Misbehave(String),
     /// Impairs the frame: loss, duplication, corruption, delay and rate together.
-    Impair(Impair),
+    Impair(FrameImpairment),
 }
 
 /// The completion of a work request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged, expecting = "a status, or status and vendor_err")]
-pub enum Complete {
+pub enum CompletionFault {
     /// Completes with this status.
     Status(String),
     /// Completes with this status and cause.
-    Because(Because),
+    WithCause(CompletionError),
 }
 
 /// The status and the cause of a [`Complete`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Because {
+pub struct CompletionError {
     /// Name of the completion status.
     pub status: String,
     /// Cause, as a number of `verbena_abi::syndrome::Syndrome`.
     pub vendor_err: u32,
 }
 
-impl Complete {
+impl CompletionFault {
     /// Returns the name of the status.
     pub fn status(&self) -> &str {
         match self {
-            Complete::Status(status) => status,
-            Complete::Because(because) => &because.status,
+            CompletionFault::Status(status) => status,
+            CompletionFault::WithCause(error) => &error.status,
         }
     }
 
@@ -352,9 +352,9 @@ impl Complete {
     /// a known cause.
     pub fn cause(&self) -> Option<Syndrome> {
         match self {
-            Complete::Status(_) => Some(Syndrome::Injected),
-            Complete::Because(because) => {
-                Syndrome::from_raw(u16::try_from(because.vendor_err).ok()?)
+            CompletionFault::Status(_) => Some(Syndrome::Injected),
+            CompletionFault::WithCause(error) => {
+                Syndrome::from_raw(u16::try_from(error.vendor_err).ok()?)
             }
         }
     }
@@ -363,7 +363,7 @@ impl Complete {
 /// Selects a CQ of a QP by the queue whose completions it gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Queue {
+pub enum QpQueue {
     /// The CQ of sends.
     Send,
     /// The CQ of receives.
@@ -373,10 +373,10 @@ pub enum Queue {
 /// The change to a packet.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Corrupt {
+pub struct Corruption {
     /// Header field to change; None for a byte of the payload.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub field: Option<Field>,
+    pub field: Option<HeaderField>,
     /// New value of the field or byte; None flips its lowest bit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<u64>,
@@ -384,13 +384,13 @@ pub struct Corrupt {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub payload: Option<u32>,
     /// State of the ICRC after the change.
-    pub icrc: Icrc,
+    pub icrc: IcrcState,
 }
 
 /// The ICRC of a changed packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Icrc {
+pub enum IcrcState {
     /// The ICRC matches the changed packet, so the packet is received.
     Right,
     /// The ICRC stays as it was, so the receiver drops the packet.
@@ -400,7 +400,7 @@ pub enum Icrc {
 /// Header fields that follow the UDP header (IBTA 9.2, 9.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Field {
+pub enum HeaderField {
     /// BTH: opcode of the packet.
     Opcode,
     /// BTH: P_Key of the packet.
@@ -425,32 +425,32 @@ pub enum Field {
     OriginalData,
 }
 
-impl Field {
+impl HeaderField {
     /// Returns the name of the field in rules.
     pub fn name(self) -> &'static str {
         match self {
-            Field::Opcode => "opcode",
-            Field::Pkey => "pkey",
-            Field::DestQp => "dest_qp",
-            Field::Psn => "psn",
-            Field::Va => "va",
-            Field::Rkey => "rkey",
-            Field::DmaLength => "dma_length",
-            Field::Syndrome => "syndrome",
-            Field::Msn => "msn",
-            Field::Qkey => "qkey",
-            Field::OriginalData => "original_data",
+            HeaderField::Opcode => "opcode",
+            HeaderField::Pkey => "pkey",
+            HeaderField::DestQp => "dest_qp",
+            HeaderField::Psn => "psn",
+            HeaderField::Va => "va",
+            HeaderField::Rkey => "rkey",
+            HeaderField::DmaLength => "dma_length",
+            HeaderField::Syndrome => "syndrome",
+            HeaderField::Msn => "msn",
+            HeaderField::Qkey => "qkey",
+            HeaderField::OriginalData => "original_data",
         }
     }
 
     /// Returns the width of the field in bytes.
     pub fn bytes(self) -> usize {
         match self {
-            Field::Opcode | Field::Syndrome => 1,
-            Field::Pkey => 2,
-            Field::DestQp | Field::Psn | Field::Msn => 3,
-            Field::Rkey | Field::DmaLength | Field::Qkey => 4,
-            Field::Va | Field::OriginalData => 8,
+            HeaderField::Opcode | HeaderField::Syndrome => 1,
+            HeaderField::Pkey => 2,
+            HeaderField::DestQp | HeaderField::Psn | HeaderField::Msn => 3,
+            HeaderField::Rkey | HeaderField::DmaLength | HeaderField::Qkey => 4,
+            HeaderField::Va | HeaderField::OriginalData => 8,
         }
     }
 }
@@ -461,7 +461,7 @@ mod one_or_many {
 
     #[derive(Deserialize)]
     #[serde(untagged, expecting = "a name or a list of names")]
-    enum Names {
+    enum NameList {
         One(String),
         Many(Vec<String>),
     }
@@ -471,9 +471,9 @@ mod one_or_many {
     }
 
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Error> {
-        Ok(match Names::deserialize(from)? {
-            Names::One(name) => vec![name],
-            Names::Many(names) => names,
+        Ok(match NameList::deserialize(from)? {
+            NameList::One(name) => vec![name],
+            NameList::Many(names) => names,
         })
     }
 }

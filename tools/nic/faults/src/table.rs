@@ -4,11 +4,11 @@
 
 mod inject;
 
-use crate::dice::Dice;
 use crate::effect::{effect, Effect};
+use crate::message_tracker::MessageTracker;
 use crate::names::{self, Opcodes};
 use crate::rule::{Direction, Match, On, Rule, RuleSet};
-use crate::track::Track;
+use crate::rule_rng::RuleRng;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use verbena_transport::psn;
@@ -20,11 +20,11 @@ pub const LOSS_OPTION: &str = "verbena-nic --drop";
 pub const MAX_RULES: usize = 256;
 /// Largest number of message sequences that a rule tracks: one for a QP, two if the QP answers its
 /// peer.
-const TRACKED: usize = 4096;
+const MAX_TRACKERS: usize = 4096;
 
 /// The QP at a hook.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Party {
+pub struct QpIdentity {
     /// Number of the QP.
     pub qpn: u32,
     /// Ordinal of the QP among all QPs that were created.
@@ -45,11 +45,11 @@ pub enum Sequence {
 
 /// A packet at a hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Passing {
+pub struct PacketAtHook {
     /// Direction of the packet.
-    pub way: Direction,
+    pub direction: Direction,
     /// QP that sends or receives the packet.
-    pub party: Party,
+    pub qp: QpIdentity,
     /// BTH opcode of the packet.
     pub opcode: u8,
     /// PSN of the packet.
@@ -72,7 +72,7 @@ pub struct Passing {
 
 /// A rule with its counts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Told {
+pub struct RuleStatus {
     /// The rule itself.
     #[serde(flatten)]
     pub rule: Rule,
@@ -88,7 +88,7 @@ pub struct Told {
 
 /// A rule of the table.
 #[derive(Debug)]
-struct Entry {
+struct RuleEntry {
     rule: Rule,
     /// Number that no other rule of the device has or ever had.
     id: u64,
@@ -96,24 +96,24 @@ struct Entry {
     owner: Option<u64>,
     /// True for a rule of the command INJECT_FAULT. It ends with the object or the device's life.
     injected: bool,
-    since: u64,
+    since_ns: u64,
     created: u64,
     operations: Opcodes,
     /// Bits for opcodes of sends or kinds of events, or the opcode of a command.
     code: u32,
     effect: Effect,
-    dice: Dice,
+    rng: RuleRng,
     /// Percentage of the matches that fire, if the rule draws as `verbena-nic --drop` does.
     percent: Option<u64>,
-    tracks: HashMap<(u32, Sequence), Track>,
+    trackers: HashMap<(u32, Sequence), MessageTracker>,
     matched: u64,
     fired: u64,
 }
 
 /// The table of the rules of a device.
 #[derive(Debug, Default)]
-pub struct Table {
-    entries: Vec<Entry>,
+pub struct RuleTable {
+    entries: Vec<RuleEntry>,
     /// Indexes of the entries, for each hook.
     hooks: [Vec<usize>; 9],
     /// Index of the entry that fired last.
@@ -122,14 +122,14 @@ pub struct Table {
 }
 
 /// Returns the error about a rule whose name another rule has.
-pub fn name_is_taken(name: &str) -> String {
+pub fn duplicate_name_error(name: &str) -> String {
     format!("rule {name:?}: name: the device already has a rule with this name: choose another")
 }
 
-/// Returns the index in [`Table::hooks`] of the list for rules with this match: there is one list
-/// for each place of the device that asks the table.
+/// Returns the index in [`RuleTable::hooks`] of the list for rules with this match: there is one
+/// list for each place of the device that asks the table.
 fn hook(matches: &Match) -> usize {
-    match (matches.on, matches.way()) {
+    match (matches.on, matches.packet_direction()) {
         (On::Packet, Direction::Out) => 0,
         (On::Packet, Direction::In) => 1,
         (On::Send, _) => 2,
@@ -142,7 +142,7 @@ fn hook(matches: &Match) -> usize {
     }
 }
 
-impl Passing {
+impl PacketAtHook {
     /// True if the packet, as the n-th of its message, carries this byte of the message.
     fn carries(&self, byte: u64, nth: u64) -> bool {
         let begin = nth.saturating_sub(1).saturating_mul(self.mtu.into());
@@ -160,14 +160,14 @@ fn percent(rule: &Rule) -> Option<u64> {
 }
 
 /// Returns the random stream of a rule at its beginning.
-fn dice(seed: u64, rule: &Rule) -> Dice {
+fn rule_rng(seed: u64, rule: &Rule) -> RuleRng {
     match percent(rule) {
-        Some(_) => Dice::of_option(seed),
-        None => Dice::of(seed, &rule.name),
+        Some(_) => RuleRng::of_loss_option(seed),
+        None => RuleRng::of(seed, &rule.name),
     }
 }
 
-impl Entry {
+impl RuleEntry {
     fn new(
         id: u64,
         rule: &Rule,
@@ -178,12 +178,12 @@ impl Entry {
     ) -> Option<Self> {
         let names = &rule.matches.opcode;
         let code = match rule.matches.on {
-            On::Send => names::sends(names).ok()?,
+            On::Send => names::send_opcode_bits(names).ok()?,
             On::Command => match &rule.matches.command {
-                Some(name) => names::command(name)?.to_raw().into(),
+                Some(name) => names::command_opcode(name)?.to_raw().into(),
                 None => 0,
             },
-            On::Event => names::events(&rule.matches.event).ok()?,
+            On::Event => names::event_bits(&rule.matches.event).ok()?,
             On::Packet | On::Local | On::Uplink | On::Time | On::Interrupt => 0,
         };
         let operations = match rule.matches.on {
@@ -194,46 +194,46 @@ impl Entry {
             seed,
             owner,
             injected: false,
-            since: now,
+            since_ns: now,
             created,
             operations,
             code,
             effect: effect(id, rule, created)?,
             id,
-            dice: dice(seed, rule),
+            rng: rule_rng(seed, rule),
             percent: percent(rule),
-            tracks: HashMap::new(),
+            trackers: HashMap::new(),
             matched: 0,
             fired: 0,
             rule: rule.clone(),
         })
     }
 
-    fn is_of(&self, party: &Party) -> bool {
+    fn matches_qp(&self, qp: &QpIdentity) -> bool {
         let m = &self.rule.matches;
-        m.qp.is_none_or(|qpn| qpn == party.qpn)
-            && m.peer_qp.is_none_or(|qpn| qpn == party.peer)
+        m.qp.is_none_or(|qpn| qpn == qp.qpn)
+            && m.peer_qp.is_none_or(|qpn| qpn == qp.peer)
             && m.qp_created
-                .is_none_or(|n| self.created.saturating_add(n) == party.created)
+                .is_none_or(|n| self.created.saturating_add(n) == qp.created)
     }
 
     /// True if a packet matches the rule.
-    fn names(&mut self, packet: &Passing) -> bool {
+    fn matches_packet(&mut self, packet: &PacketAtHook) -> bool {
         let m = &self.rule.matches;
-        if !self.is_of(&packet.party) {
+        if !self.matches_qp(&packet.qp) {
             return false;
         }
         if m.message.is_some() || m.packet_of_message.is_some() || m.byte.is_some() {
             let Some(sequence) = packet.sequence else {
                 return false;
             };
-            let whose = (packet.party.qpn, sequence);
-            if self.tracks.len() >= TRACKED && !self.tracks.contains_key(&whose) {
+            let whose = (packet.qp.qpn, sequence);
+            if self.trackers.len() >= MAX_TRACKERS && !self.trackers.contains_key(&whose) {
                 return false;
             }
-            // The track also counts messages that the rule does not match.
-            let track = self.tracks.entry(whose).or_default();
-            let Some((message, nth)) = track.place(packet) else {
+            // The tracker also counts messages that the rule does not match.
+            let tracker = self.trackers.entry(whose).or_default();
+            let Some((message, nth)) = tracker.place(packet) else {
                 return false;
             };
             if m.message.is_some_and(|n| n != message)
@@ -250,14 +250,14 @@ impl Entry {
     }
 
     /// Counts a match. Returns true if the rule would fire now.
-    fn comes(&mut self, now: u64, is_allowed: bool) -> bool {
+    fn count_match(&mut self, now: u64, is_allowed: bool) -> bool {
         self.matched += 1;
         let m = &self.rule.matches;
         // A number is drawn for each match, so that the draw does not depend on the outcome of
         // earlier matches.
         let hits = match (self.percent, m.probability) {
-            (Some(percent), _) => self.dice.hits_percent(percent),
-            (None, Some(p)) => self.dice.hits(p),
+            (Some(percent), _) => self.rng.is_hit_percent(percent),
+            (None, Some(p)) => self.rng.is_hit(p),
             (None, None) => true,
         };
         hits && is_allowed
@@ -265,28 +265,28 @@ impl Entry {
             && m.every.is_none_or(|n| self.matched % n == 0)
             && m.limit.is_none_or(|n| self.fired < n)
             && m.after_ms
-                .is_none_or(|ms| now.saturating_sub(self.since) >= ms.saturating_mul(1_000_000))
+                .is_none_or(|ms| now.saturating_sub(self.since_ns) >= ms.saturating_mul(1_000_000))
     }
 
-    fn due(&self) -> u64 {
+    fn due_ns(&self) -> u64 {
         let ms = self.rule.matches.after_ms.unwrap_or(0);
-        self.since.saturating_add(ms.saturating_mul(1_000_000))
+        self.since_ns.saturating_add(ms.saturating_mul(1_000_000))
     }
 }
 
-impl Table {
+impl RuleTable {
     /// True if the rule with this number still exists.
     pub fn has(&self, id: u64) -> bool {
         self.entries.iter().any(|entry| entry.id == id)
     }
 
     /// True if there is a rule with this name.
-    pub fn knows(&self, name: &str) -> bool {
+    pub fn has_name(&self, name: &str) -> bool {
         self.entries.iter().any(|entry| entry.rule.name == name)
     }
 
     /// Returns the number of rules, without those of INJECT_FAULT.
-    pub fn added(&self) -> usize {
+    pub fn added_count(&self) -> usize {
         self.entries.iter().filter(|entry| !entry.injected).count()
     }
 
@@ -300,22 +300,22 @@ impl Table {
     /// # Errors
     ///
     /// A rule makes no sense, or conflicts with the present rules.
-    pub fn may_add(&self, set: &RuleSet) -> Result<(), String> {
+    pub fn check_add(&self, set: &RuleSet) -> Result<(), String> {
         set.check().map_err(|(_, why)| why)?;
-        if self.added() + set.rule.len() > MAX_RULES {
+        if self.added_count() + set.rule.len() > MAX_RULES {
             return Err(format!(
                 "{} rules in addition to {}: a device has at most {MAX_RULES}; remove some",
                 set.rule.len(),
-                self.added()
+                self.added_count()
             ));
         }
-        let is_there = |name: &str| self.knows(name);
+        let exists = |name: &str| self.has_name(name);
         for rule in &set.rule {
-            if is_there(&rule.name) {
-                return Err(name_is_taken(&rule.name));
+            if exists(&rule.name) {
+                return Err(duplicate_name_error(&rule.name));
             }
             if let Some(other) = &rule.matches.while_rule {
-                let is_known = is_there(other) || set.rule.iter().any(|rule| rule.name == *other);
+                let is_known = exists(other) || set.rule.iter().any(|rule| rule.name == *other);
                 if !is_known || *other == rule.name {
                     return Err(format!(
                         "rule {:?}: match.while: no other rule is called {other:?}",
@@ -340,49 +340,49 @@ impl Table {
         now: u64,
         created: u64,
     ) -> Result<(), String> {
-        self.may_add(set)?;
+        self.check_add(set)?;
         let mut new = Vec::new();
         for rule in &set.rule {
             let id = self.next_id + new.len() as u64;
-            let entry = Entry::new(id, rule, set.seed, owner, now, created);
+            let entry = RuleEntry::new(id, rule, set.seed, owner, now, created);
             new.push(
                 entry.ok_or_else(|| format!("rule {:?}: a name in it is unknown", rule.name))?,
             );
         }
         self.next_id += new.len() as u64;
         self.entries.append(&mut new);
-        self.sort();
+        self.index_hooks();
         Ok(())
     }
 
     /// Removes a rule. Returns false if there is no rule with this name.
     pub fn remove(&mut self, name: &str) -> bool {
-        self.keep(|entry| entry.rule.name != name)
+        self.retain(|entry| entry.rule.name != name)
     }
 
     /// Removes the rules of an owner.
-    pub fn gone(&mut self, owner: u64) {
-        self.keep(|entry| entry.owner != Some(owner));
+    pub fn remove_of_owner(&mut self, owner: u64) {
+        self.retain(|entry| entry.owner != Some(owner));
     }
 
     /// Removes all rules.
     pub fn clear(&mut self) {
-        self.keep(|_| false);
+        self.retain(|_| false);
     }
 
     /// Removes all rules but the one with this name and those of INJECT_FAULT.
-    pub fn clear_but(&mut self, name: &str) {
-        self.keep(|entry| entry.rule.name == name || entry.injected);
+    pub fn clear_all_but(&mut self, name: &str) {
+        self.retain(|entry| entry.rule.name == name || entry.injected);
     }
 
-    fn keep(&mut self, keeps: impl Fn(&Entry) -> bool) -> bool {
+    fn retain(&mut self, is_kept: impl Fn(&RuleEntry) -> bool) -> bool {
         let before = self.entries.len();
-        self.entries.retain(keeps);
-        self.sort();
+        self.entries.retain(is_kept);
+        self.index_hooks();
         self.entries.len() < before
     }
 
-    fn sort(&mut self) {
+    fn index_hooks(&mut self) {
         self.hooks.iter_mut().for_each(Vec::clear);
         for (place, entry) in self.entries.iter().enumerate() {
             if let Some(hook) = self.hooks.get_mut(hook(&entry.rule.matches)) {
@@ -392,26 +392,26 @@ impl Table {
     }
 
     /// Returns the rules with their counts, in order.
-    pub fn told(&self) -> Vec<Told> {
-        let told = self.entries.iter().map(|entry| Told {
+    pub fn statuses(&self) -> Vec<RuleStatus> {
+        let statuses = self.entries.iter().map(|entry| RuleStatus {
             rule: entry.rule.clone(),
             seed: entry.seed,
             while_connected: entry.owner.is_some(),
             matched: entry.matched,
             fired: entry.fired,
         });
-        told.collect()
+        statuses.collect()
     }
 
     /// Handles a reset of the device: the numbers of QPs begin again, and so do the stream
     /// and the counts of `verbena-nic --drop`.
     pub fn reset(&mut self) {
-        self.keep(|entry| !entry.injected);
+        self.retain(|entry| !entry.injected);
         for entry in &mut self.entries {
-            entry.tracks.clear();
+            entry.trackers.clear();
             entry.created = 0;
             if entry.percent.is_some() {
-                entry.dice = dice(entry.seed, &entry.rule);
+                entry.rng = rule_rng(entry.seed, &entry.rule);
                 (entry.matched, entry.fired) = (0, 0);
             }
             if let Some(effect) = effect(entry.id, &entry.rule, 0) {
@@ -422,21 +422,21 @@ impl Table {
 
     /// Handles the end of a QP. The next QP with its number has messages of its own, and the room
     /// is free for others.
-    pub fn forget(&mut self, qpn: u32) {
+    pub fn on_qp_destroyed(&mut self, qpn: u32) {
         for entry in &mut self.entries {
             for sequence in [Sequence::Requests, Sequence::Responses] {
-                entry.tracks.remove(&(qpn, sequence));
+                entry.trackers.remove(&(qpn, sequence));
             }
         }
     }
 
     /// Handles a QP that begins anew.
-    pub fn begin_anew(&mut self, qpn: u32) {
-        self.keep(|entry| !(entry.injected && entry.rule.matches.qp == Some(qpn)));
+    pub fn on_qp_reset(&mut self, qpn: u32) {
+        self.retain(|entry| !(entry.injected && entry.rule.matches.qp == Some(qpn)));
         for entry in &mut self.entries {
             for sequence in [Sequence::Requests, Sequence::Responses] {
-                if let Some(track) = entry.tracks.get_mut(&(qpn, sequence)) {
-                    track.begin_anew();
+                if let Some(tracker) = entry.trackers.get_mut(&(qpn, sequence)) {
+                    tracker.begin_anew();
                 }
             }
         }
@@ -444,14 +444,14 @@ impl Table {
 
     /// True if a rule may match packets of a QP. If none does, the device need not pass single
     /// packets.
-    pub fn concerns(&self, way: Direction, party: &Party) -> bool {
-        let hook = match way {
+    pub fn has_packet_rules_for(&self, direction: Direction, qp: &QpIdentity) -> bool {
+        let hook = match direction {
             Direction::Out => &self.hooks[0],
             Direction::In => &self.hooks[1],
         };
         hook.iter()
             .filter_map(|at| self.entries.get(*at))
-            .any(|entry| entry.is_of(party))
+            .any(|entry| entry.matches_qp(qp))
     }
 
     /// True if there are rules on packets between QPs of the device.
@@ -461,13 +461,14 @@ impl Table {
     }
 
     /// True if a packet between two QPs of the device is lost.
-    pub fn loses(&mut self, now: u64, packet: &Passing) -> bool {
-        self.pass(7, now, |entry| entry.names(packet)).is_some()
+    pub fn on_local_packet(&mut self, now: u64, packet: &PacketAtHook) -> bool {
+        self.fire(7, now, |entry| entry.matches_packet(packet))
+            .is_some()
     }
 
     /// Returns the effect on a frame that leaves by an uplink.
-    pub fn uplink(&mut self, now: u64, uplink: u8) -> Option<Effect> {
-        self.pass(8, now, |entry| {
+    pub fn on_uplink_frame(&mut self, now: u64, uplink: u8) -> Option<Effect> {
+        self.fire(8, now, |entry| {
             entry.rule.matches.uplink.is_none_or(|n| n == uplink)
         })
     }
@@ -487,11 +488,11 @@ impl Table {
     }
 
     /// Lets each rule of a hook count the match. Only the first rule that would fire fires.
-    fn pass(
+    fn fire(
         &mut self,
         hook: usize,
         now: u64,
-        names: impl Fn(&mut Entry) -> bool,
+        is_match: impl Fn(&mut RuleEntry) -> bool,
     ) -> Option<Effect> {
         let mut fires = None;
         for n in 0..self.hooks.get(hook)?.len() {
@@ -499,7 +500,7 @@ impl Table {
             let waits_for = self.entries.get(at)?.rule.matches.while_rule.as_deref();
             let is_allowed = waits_for.is_none_or(|name| self.is_active(name));
             let entry = self.entries.get_mut(at)?;
-            if names(entry) && entry.comes(now, is_allowed) && fires.is_none() {
+            if is_match(entry) && entry.count_match(now, is_allowed) && fires.is_none() {
                 entry.fired += 1;
                 fires = Some(entry.effect.clone());
                 self.last = at;
@@ -509,23 +510,25 @@ impl Table {
     }
 
     /// Returns the effect on a packet that passes.
-    pub fn packet(&mut self, now: u64, packet: &Passing) -> Option<Effect> {
-        let hook = match packet.way {
+    pub fn on_packet(&mut self, now: u64, packet: &PacketAtHook) -> Option<Effect> {
+        let hook = match packet.direction {
             Direction::Out => 0,
             Direction::In => 1,
         };
-        self.pass(hook, now, |entry| entry.names(packet))
+        self.fire(hook, now, |entry| entry.matches_packet(packet))
     }
 
     /// Returns the effect on a send work request that the device begins.
-    pub fn send(&mut self, now: u64, party: &Party, opcode: u8) -> Option<Effect> {
+    pub fn on_send(&mut self, now: u64, qp: &QpIdentity, opcode: u8) -> Option<Effect> {
         let bit = 1u32.checked_shl(opcode.into()).unwrap_or(0);
-        self.pass(2, now, |entry| entry.code & bit != 0 && entry.is_of(party))
+        self.fire(2, now, |entry| {
+            entry.code & bit != 0 && entry.matches_qp(qp)
+        })
     }
 
     /// Returns the effect on a command that the driver sends.
-    pub fn command(&mut self, now: u64, opcode: u16) -> Option<Effect> {
-        self.pass(3, now, |entry| {
+    pub fn on_command(&mut self, now: u64, opcode: u16) -> Option<Effect> {
+        self.fire(3, now, |entry| {
             entry.code == 0 || entry.code == u32::from(opcode)
         })
     }
@@ -538,33 +541,36 @@ impl Table {
     }
 
     /// Returns the effect on an event that the device reports to the driver.
-    pub fn event(&mut self, now: u64, kind: u8) -> Option<Effect> {
+    pub fn on_event(&mut self, now: u64, kind: u8) -> Option<Effect> {
         let bit = 1u32.checked_shl(kind.into()).unwrap_or(0);
-        self.pass(5, now, |entry| entry.code & bit != 0)
+        self.fire(5, now, |entry| entry.code & bit != 0)
     }
 
     /// Returns the effect on an interrupt that the device raises.
-    pub fn interrupt(&mut self, now: u64, vector: u16) -> Option<Effect> {
-        let is_it = |entry: &mut Entry| entry.rule.matches.vector.is_none_or(|n| n == vector);
-        self.pass(6, now, is_it)
+    pub fn on_interrupt(&mut self, now: u64, vector: u16) -> Option<Effect> {
+        let is_it = |entry: &mut RuleEntry| entry.rule.matches.vector.is_none_or(|n| n == vector);
+        self.fire(6, now, is_it)
     }
 
-    /// Returns the time at which [`Table::due`] has an effect next.
+    /// Returns the time at which [`RuleTable::take_due`] has an effect next.
     pub fn next_due(&self) -> Option<u64> {
         let timed = self.hooks[4].iter().filter_map(|at| self.entries.get(*at));
-        timed.filter(|entry| entry.fired == 0).map(Entry::due).min()
+        timed
+            .filter(|entry| entry.fired == 0)
+            .map(RuleEntry::due_ns)
+            .min()
     }
 
     /// Returns the effect of a rule on time that is due. Each such rule fires once.
-    pub fn due(&mut self, now: u64) -> Option<Effect> {
-        self.due_of(now, |_| true)
+    pub fn take_due(&mut self, now: u64) -> Option<Effect> {
+        self.take_due_of(now, |_| true)
     }
 
     /// Returns the effect of a rule on time that is due, among some effects.
-    pub fn due_of(&mut self, now: u64, is_asked: impl Fn(&Effect) -> bool) -> Option<Effect> {
+    pub fn take_due_of(&mut self, now: u64, is_wanted: impl Fn(&Effect) -> bool) -> Option<Effect> {
         for at in &self.hooks[4] {
             if let Some(entry) = self.entries.get_mut(*at) {
-                if entry.fired == 0 && entry.due() <= now && is_asked(&entry.effect) {
+                if entry.fired == 0 && entry.due_ns() <= now && is_wanted(&entry.effect) {
                     (entry.matched, entry.fired) = (1, 1);
                     self.last = *at;
                     return Some(entry.effect.clone());

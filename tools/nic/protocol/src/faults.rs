@@ -4,13 +4,13 @@
 
 use crate::{ControlRequest, QueryReply};
 use serde::{Deserialize, Serialize};
-use verbena_faults::Told;
+use verbena_faults::RuleStatus;
 
 /// The answer to all requests about rules: the rules that exist afterwards.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RulesReply {
     /// The rules, in their order.
-    pub rules: Vec<Told>,
+    pub rules: Vec<RuleStatus>,
 }
 
 impl QueryReply for RulesReply {
@@ -19,8 +19,8 @@ impl QueryReply for RulesReply {
 
 impl RulesReply {
     /// Returns the rules that never fired although they are not optional.
-    pub fn idle(&self) -> impl Iterator<Item = &Told> {
-        let idle = |rule: &&Told| rule.fired == 0 && !rule.rule.optional;
+    pub fn idle(&self) -> impl Iterator<Item = &RuleStatus> {
+        let idle = |rule: &&RuleStatus| rule.fired == 0 && !rule.rule.optional;
         self.rules.iter().filter(idle)
     }
 }

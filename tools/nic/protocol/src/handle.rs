@@ -28,7 +28,7 @@ use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
-use verbena_faults::{RuleSet, Told};
+use verbena_faults::{RuleSet, RuleStatus};
 
 /// Time to wait for an answer. A NIC that is stopped never answers.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -86,7 +86,7 @@ impl Nic {
     /// # Errors
     ///
     /// The same as those of [`Nic::request`].
-    pub fn rules(&self) -> Result<Vec<Told>, String> {
+    pub fn rules(&self) -> Result<Vec<RuleStatus>, String> {
         self.request(&ControlRequest::Faults)
             .map(|reply: RulesReply| reply.rules)
     }
@@ -132,9 +132,9 @@ impl FaultHandle {
     /// # Errors
     ///
     /// The NIC has closed the connection.
-    pub fn rules(&mut self) -> Result<Vec<Told>, String> {
+    pub fn rules(&mut self) -> Result<Vec<RuleStatus>, String> {
         let reply: RulesReply = self.connection.request(&ControlRequest::Faults)?;
-        let own = |status: &Told| self.names.contains(&status.rule.name);
+        let own = |status: &RuleStatus| self.names.contains(&status.rule.name);
         Ok(reply.rules.into_iter().filter(own).collect())
     }
 
@@ -153,9 +153,9 @@ impl FaultHandle {
     ///
     /// A rule that is not optional has never fired, so the test did not test its subject; also the
     /// errors of [`FaultHandle::rules`].
-    pub fn end(mut self) -> Result<Vec<Told>, String> {
+    pub fn end(mut self) -> Result<Vec<RuleStatus>, String> {
         let rules = self.rules()?;
-        let is_idle = |status: &&Told| status.fired == 0 && !status.rule.optional;
+        let is_idle = |status: &&RuleStatus| status.fired == 0 && !status.rule.optional;
         let names: Vec<&str> = rules
             .iter()
             .filter(is_idle)

@@ -4,7 +4,7 @@
 
 use crate::{ControlRequest, QueryReply};
 use serde::{Deserialize, Serialize};
-use verbena_faults::Impair;
+use verbena_faults::FrameImpairment;
 
 /// The impairment of the frames that leave by an uplink. With all fields zero there is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,7 +31,7 @@ pub struct Impairment {
 
 impl Impairment {
     /// Returns the impairment of a rule whose file has this seed.
-    pub fn of(how: Impair, seed: u64) -> Self {
+    pub fn of(how: FrameImpairment, seed: u64) -> Self {
         Self {
             loss_ppm: how.loss_ppm,
             duplicate_ppm: how.duplicate_ppm,
@@ -45,8 +45,8 @@ impl Impairment {
     }
 
     /// Returns the impairment as the action of a rule, which has no seed of its own.
-    pub fn action(&self) -> Impair {
-        Impair {
+    pub fn action(&self) -> FrameImpairment {
+        FrameImpairment {
             loss_ppm: self.loss_ppm,
             duplicate_ppm: self.duplicate_ppm,
             corrupt_ppm: self.corrupt_ppm,
@@ -113,7 +113,7 @@ impl QueryReply for ImpairmentsReply {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use verbena_faults::{MILLION, MIN_RATE};
+    use verbena_faults::{MILLION, MIN_RATE_BPS};
 
     #[test]
     fn an_impossible_value_is_named() {
@@ -122,7 +122,7 @@ mod tests {
             reorder_ppm: 1,
             delay_ns: 5,
             jitter_ns: 5,
-            rate_bps: MIN_RATE,
+            rate_bps: MIN_RATE_BPS,
             ..Impairment::default()
         };
         assert_eq!(

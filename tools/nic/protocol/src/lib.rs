@@ -37,7 +37,7 @@ use serde::{Deserialize, Serialize};
 pub use status::{EngineCounters, NicStats, StatsReply, StatusReply};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use verbena_faults::RuleSet;
-pub use verbena_faults::{MAX_DELAY, MILLION, MIN_RATE};
+pub use verbena_faults::{MAX_DELAY_NS, MILLION, MIN_RATE_BPS};
 
 /// Longest request, in bytes.
 pub const MAX_REQUEST_BYTES: u64 = 64 << 10;

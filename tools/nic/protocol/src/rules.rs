@@ -5,7 +5,7 @@
 use crate::strict::StrictJson;
 use serde::de::DeserializeOwned;
 use serde_json::{json, Value};
-use verbena_faults::{nearest, not_available, Action, Match, Rule, RuleSet};
+use verbena_faults::{most_similar_name, not_available, Action, Match, Rule, RuleSet};
 
 /// Largest number of brackets, braces and dots that a rule in a file can have.
 const MAX_NESTING: usize = 200;
@@ -71,7 +71,7 @@ fn suggest_name(error: String) -> String {
         return error;
     }
     // Every second piece is a name.
-    match nearest(word, expected.split('`').skip(1).step_by(2)) {
+    match most_similar_name(word, expected.split('`').skip(1).step_by(2)) {
         Some(name) => format!("{head}`: did you mean {name}?"),
         None => error,
     }

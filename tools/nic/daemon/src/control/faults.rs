@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 use verbena_device::misbehave::Kind;
-use verbena_faults::{name_is_taken, Action, On, Rule, RuleSet, Told};
+use verbena_faults::{duplicate_name_error, Action, On, Rule, RuleSet, RuleStatus};
 use verbena_protocol::{ControlRequest, ReplyEnvelope, RulesReply};
 
 /// Number of attempts to remove a connection's rules, while too many questions wait for the engine.
@@ -78,7 +78,7 @@ impl<'a> Rules<'a> {
 
     /// Adds the rules of uplinks and the misbehaviours of the NIC to the rules of the device. A
     /// misbehaviour that a rule of the device has switched on is listed as that rule.
-    fn all(&self, mut rules: Vec<Told>) -> RulesReply {
+    fn all(&self, mut rules: Vec<RuleStatus>) -> RulesReply {
         let is_known = |kind: Kind| {
             rules.iter().any(|told| match &told.rule.action {
                 Action::Misbehave(text) => {
@@ -90,14 +90,14 @@ impl<'a> Rules<'a> {
         let misbehave = &self.shared.misbehave;
         let kinds = Kind::ALL.iter().copied();
         let kinds = kinds.filter(|kind| misbehave.is(*kind) && !is_known(*kind));
-        let own = kinds.map(|kind| Told {
+        let own = kinds.map(|kind| RuleStatus {
             rule: Rule::of_misbehaviour(kind.name(), misbehave.get(kind)),
             seed: 0,
             while_connected: false,
             matched: 1,
             fired: 1,
         });
-        let own: Vec<Told> = own.collect();
+        let own: Vec<RuleStatus> = own.collect();
         rules.extend(self.shared.common.impairments.rules());
         rules.extend(own);
         RulesReply { rules }
@@ -112,7 +112,7 @@ impl<'a> Rules<'a> {
         kind.is_some()
     }
 
-    fn of_device(&self, change: Change) -> Result<Vec<Told>, String> {
+    fn of_device(&self, change: Change) -> Result<Vec<RuleStatus>, String> {
         ask(self.shared, |to| Question::Rules(change, to))?
     }
 
@@ -150,10 +150,10 @@ impl<'a> Rules<'a> {
 }
 
 /// Checks that no new rule has the name of a present rule. The error names the rule.
-fn check_names(present: &[Told], new: &RuleSet) -> Result<(), String> {
+fn check_names(present: &[RuleStatus], new: &RuleSet) -> Result<(), String> {
     let is_taken = |rule: &&Rule| present.iter().any(|told| told.rule.name == rule.name);
     match new.rule.iter().find(is_taken) {
-        Some(rule) => Err(name_is_taken(&rule.name)),
+        Some(rule) => Err(duplicate_name_error(&rule.name)),
         None => Ok(()),
     }
 }
@@ -307,7 +307,7 @@ mod tests {
         let mut rules = Rules::new(&shared);
         let mut names = |request: &ControlRequest| -> Result<Vec<(String, String)>, String> {
             let told: RulesReply = ReplyEnvelope::read(&rules.answer(request).unwrap())?;
-            let one = |told: &Told| {
+            let one = |told: &RuleStatus| {
                 let action = serde_json::to_string(&told.rule.action).unwrap();
                 (told.rule.name.clone(), action)
             };

@@ -7,7 +7,7 @@ use crate::device::Device;
 use crate::memory::GuestMemory;
 use verbena_abi::stats::Counter;
 use verbena_abi::syndrome::Syndrome;
-use verbena_faults::{Effect, Queue};
+use verbena_faults::{Effect, QpQueue};
 
 impl Device {
     /// True if a rule has taken the port down.
@@ -63,8 +63,8 @@ impl Device {
             }
             (Effect::CqOverflow(queue, _), Some(env), _) => {
                 let cq = match queue {
-                    Queue::Send => &env.send_cq,
-                    Queue::Recv => &env.recv_cq,
+                    QpQueue::Send => &env.send_cq,
+                    QpQueue::Recv => &env.recv_cq,
                 };
                 let number = cq.as_ref().map(|cq| cq.number());
                 let cq = number.and_then(|cqn| self.shared.cqs.get_mut(cqn));

@@ -29,7 +29,9 @@ use std::rc::Rc;
 use verbena_abi::cmd::CmdStatus;
 use verbena_abi::stats::Counter;
 use verbena_abi::syndrome::Syndrome;
-use verbena_faults::{alter, Action, Direction, Effect, On, Rule, RuleSet, Told, LOSS_OPTION};
+use verbena_faults::{
+    alter, Action, Direction, Effect, On, Rule, RuleSet, RuleStatus, LOSS_OPTION,
+};
 use verbena_recorder::full::Item;
 use verbena_transport::host::Host;
 use verbena_transport::packet::{Aeth, AethSyndrome, NakCode, PacketKind};
@@ -101,7 +103,7 @@ impl Device {
     pub fn remove_rules_of(&mut self, owner: u64) {
         self.boundary.note(|| Item::RemoveRulesOf { owner });
         let lab = self.shared.lab.iter_mut();
-        lab.for_each(|lab| lab.table.gone(owner));
+        lab.for_each(|lab| lab.table.remove_of_owner(owner));
         self.leave_lab();
     }
 
@@ -113,7 +115,7 @@ impl Device {
         }
         let injected = |device: &Self| {
             let lab = device.shared.lab.as_ref()?;
-            lab.table.any_injected().map(String::from)
+            lab.table.injected_name().map(String::from)
         };
         while let Some(name) = injected(self) {
             self.remove_rule(&name);
@@ -125,14 +127,14 @@ impl Device {
     pub(super) fn clear_added_rules(&mut self) {
         self.boundary.note(|| Item::ClearRules {});
         let lab = self.shared.lab.iter_mut();
-        lab.for_each(|lab| lab.table.clear_but(LOSS_OPTION));
+        lab.for_each(|lab| lab.table.clear_all_but(LOSS_OPTION));
         self.leave_lab();
     }
 
     /// Returns the rules, each with the number of times that it fired.
-    pub fn rules(&self) -> Vec<Told> {
+    pub fn rules(&self) -> Vec<RuleStatus> {
         let lab = self.shared.lab.as_ref();
-        lab.map_or_else(Vec::new, |lab| lab.table.told())
+        lab.map_or_else(Vec::new, |lab| lab.table.statuses())
     }
 
     /// Ends the effects of rules that are gone, and drops the laboratory when it is empty, so that
@@ -159,7 +161,9 @@ impl Device {
         let (Some(lab), Some(qp)) = (&self.shared.lab, self.qps.get(qpn)) else {
             return false;
         };
-        lab.is_cut() || lab.stalls(&qp.env).is_some() || lab.table.concerns(way, &party(&qp.env))
+        lab.is_cut()
+            || lab.stalls(&qp.env).is_some()
+            || lab.table.has_packet_rules_for(way, &party(&qp.env))
     }
 
     /// Returns the effect of the rules on a packet at a QP, if there is one.
@@ -175,7 +179,7 @@ impl Device {
         }
         let now = self.shared.clock.now();
         let passing = passing(&qp.env, way, packet);
-        let effect = lab.table.packet(now, &passing);
+        let effect = lab.table.on_packet(now, &passing);
         let stalled = lab.stalls(&qp.env);
         self.shared.note_passing(&passing, effect.is_some());
         if effect.is_some() {
@@ -519,7 +523,7 @@ impl Device {
         opcode: u16,
     ) -> Option<CmdError> {
         let now = self.shared.clock.now();
-        let effect = self.shared.lab.as_mut()?.table.command(now, opcode)?;
+        let effect = self.shared.lab.as_mut()?.table.on_command(now, opcode)?;
         self.shared.note_fired(On::Command, opcode, None);
         self.shared.remark_rule(On::Command);
         match effect {
@@ -547,7 +551,7 @@ impl Device {
         let now = self.shared.clock.now();
         // A panic may have ended the previous slice in the middle of a release.
         self.lab()?.end_releasing();
-        while let Some(effect) = self.lab()?.table.due(now) {
+        while let Some(effect) = self.lab()?.table.take_due(now) {
             self.shared.note_fired(On::Time, 0, None);
             self.shared.remark_rule(On::Time);
             let qpn = self.whom(&effect);

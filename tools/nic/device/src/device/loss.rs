@@ -29,14 +29,14 @@ impl Device {
     /// True if the device has the rule of `verbena-nic --drop`.
     pub(super) fn has_loss(&self) -> bool {
         let lab = self.shared.lab.as_ref();
-        lab.is_some_and(|lab| lab.table.knows(LOSS_OPTION))
+        lab.is_some_and(|lab| lab.table.has_name(LOSS_OPTION))
     }
 
     /// True if the device has rules, or effects of rules, other than the one that it began with.
     pub(super) fn has_added_rules(&self) -> bool {
         let own = usize::from(self.shared.config().drop_percent != 0);
         let lab = self.shared.lab.as_ref();
-        lab.is_some_and(|lab| lab.table.added() > own || !lab.is_quiet())
+        lab.is_some_and(|lab| lab.table.added_count() > own || !lab.is_quiet())
     }
 
     /// True if a rule on packets between QPs of the device loses a packet. The flight recorder
@@ -58,7 +58,7 @@ impl Device {
             Some(qp) => passing(&qp.env, Direction::Out, packet),
             None => passing_of_none(packet),
         };
-        let lost = lab.table.loses(now, &passing);
+        let lost = lab.table.on_local_packet(now, &passing);
         let is_option = lab
             .table
             .last_fired()

@@ -98,7 +98,7 @@ impl Device {
             .shared
             .lab
             .as_mut()
-            .and_then(|lab| lab.table.due_of(now, at_once))
+            .and_then(|lab| lab.table.take_due_of(now, at_once))
         {
             self.shared.note_fired(On::Time, 0, None);
             self.misbehave(kind, number, rule);

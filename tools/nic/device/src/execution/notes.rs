@@ -10,7 +10,7 @@ use verbena_abi::cqe::{Cqe, Tail};
 use verbena_abi::eqe::EventType;
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::SendWqe;
-use verbena_faults::{Direction, On, Passing};
+use verbena_faults::{Direction, On, PacketAtHook};
 use verbena_recorder::{
     EntryKind, PacketEntry as Noted, FIRST, LAST, LOST, RANDOM_DROP, RECV, WRITTEN,
 };
@@ -188,23 +188,23 @@ impl Resources {
     }
 
     /// Records a packet that passes the rules. `fired` is true if a rule has fired on the packet.
-    pub(crate) fn note_passing(&mut self, passing: &Passing, fired: bool) {
+    pub(crate) fn note_passing(&mut self, passing: &PacketAtHook, fired: bool) {
         let nth = psn::ahead(passing.psn, passing.first_psn) + 1;
         self.note(|| EntryKind::Passed {
-            direction: passing.way,
+            direction: passing.direction,
             flags: 0,
             opcode: passing.opcode,
-            qpn: passing.party.qpn,
-            owner: passing.party.created as u32,
+            qpn: passing.qp.qpn,
+            owner: passing.qp.created as u32,
             psn: passing.psn,
             nth,
         });
         if fired {
             self.note_rule(
                 On::Packet,
-                passing.way,
+                passing.direction,
                 passing.opcode.into(),
-                (passing.party.qpn, passing.party.created as u32),
+                (passing.qp.qpn, passing.qp.created as u32),
                 (passing.psn, nth),
             );
         }
@@ -234,13 +234,13 @@ impl Resources {
     }
 
     /// Records that a rule on local packets has just lost a packet.
-    pub(crate) fn note_loss(&mut self, passing: &Passing) {
+    pub(crate) fn note_loss(&mut self, passing: &PacketAtHook) {
         let nth = psn::ahead(passing.psn, passing.first_psn) + 1;
         self.note_rule(
             On::Packet,
             Direction::Out,
             passing.opcode.into(),
-            (passing.party.qpn, passing.party.created as u32),
+            (passing.qp.qpn, passing.qp.created as u32),
             (passing.psn, nth),
         );
     }

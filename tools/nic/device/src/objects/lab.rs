@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 use verbena_abi::eqe::EventType;
 use verbena_abi::syndrome::Syndrome;
-use verbena_faults::{Direction, Effect, Party, Passing, Sequence, Table};
+use verbena_faults::{Direction, Effect, PacketAtHook, QpIdentity, RuleTable, Sequence};
 use verbena_transport::host::WcStatus;
 use verbena_transport::packet::PacketKind;
 use verbena_transport::Packet;
@@ -57,8 +57,8 @@ impl Held {
 /// The fault laboratory: see the module.
 #[derive(Debug, Default)]
 pub struct Lab {
-    /// Table of the rules.
-    pub table: Table,
+    /// RuleTable of the rules.
+    pub table: RuleTable,
     /// Frames that are kept back, by release time and then by sequence number.
     held: BTreeMap<(u64, u64), Held>,
     /// Sequence number of the next frame that is kept back.
@@ -89,8 +89,8 @@ struct Stall {
 }
 
 /// Returns the description of a queue pair that rules are matched with.
-pub fn party(env: &Env) -> Party {
-    Party {
+pub fn party(env: &Env) -> QpIdentity {
+    QpIdentity {
         qpn: env.qpn(),
         created: env.owner,
         peer: env.attr.dest_qpn.get(),
@@ -98,7 +98,7 @@ pub fn party(env: &Env) -> Party {
 }
 
 /// Returns the description of a packet at a queue pair that rules are matched with.
-pub fn passing(env: &Env, way: Direction, packet: &Packet) -> Passing {
+pub fn passing(env: &Env, way: Direction, packet: &Packet) -> PacketAtHook {
     // A response has the PSN of its request.
     let is_own = (way == Direction::Out) == packet.kind.is_request();
     let first_psn = if is_own {
@@ -106,9 +106,9 @@ pub fn passing(env: &Env, way: Direction, packet: &Packet) -> Passing {
     } else {
         env.attr.rq_psn
     };
-    Passing {
-        way,
-        party: party(env),
+    PacketAtHook {
+        direction: way,
+        qp: party(env),
         opcode: packet.opcode(),
         psn: packet.psn,
         first_psn: first_psn.get(),
@@ -130,10 +130,10 @@ pub fn passing(env: &Env, way: Direction, packet: &Packet) -> Passing {
 }
 
 /// Returns the description of a packet whose sender does not exist any more.
-pub fn passing_of_none(packet: &Packet) -> Passing {
-    Passing {
-        way: Direction::Out,
-        party: Party {
+pub fn passing_of_none(packet: &Packet) -> PacketAtHook {
+    PacketAtHook {
+        direction: Direction::Out,
+        qp: QpIdentity {
             qpn: packet.src_qpn,
             created: 0,
             peer: packet.dst_qpn,
@@ -158,7 +158,7 @@ impl Lab {
 
     /// True if the laboratory has only faults that the driver has injected.
     pub fn is_plain(&self) -> bool {
-        self.table.added() == 0 && self.is_quiet()
+        self.table.added_count() == 0 && self.is_quiet()
     }
 
     /// True if no frame is kept back and nothing is stalled.
@@ -180,7 +180,7 @@ impl Lab {
     /// Forgets the PSNs of a queue pair that was reset or destroyed: the same PSNs now belong to
     /// other packets.
     pub fn forget_qp(&mut self, qpn: u32) {
-        self.table.begin_anew(qpn);
+        self.table.on_qp_reset(qpn);
         self.refused.remove(&qpn);
     }
 
@@ -188,7 +188,7 @@ impl Lab {
     /// syndrome with which the send has to fail, if a rule asks for that.
     #[cold]
     pub fn send(&mut self, now: u64, env: &Env, opcode: u8) -> Option<(WcStatus, Syndrome)> {
-        match self.table.send(now, &party(env), opcode)? {
+        match self.table.on_send(now, &party(env), opcode)? {
             Effect::Complete(status, cause) => Some((status, cause)),
             Effect::Stall(ns, rule, _) => {
                 self.stall(now, ns, rule, env);
@@ -349,7 +349,7 @@ impl Lab {
     /// it, more than 1 if a rule repeats it.
     #[cold]
     pub fn events(&mut self, now: u64, kind: EventType) -> u32 {
-        match self.table.event(now, kind.to_raw()) {
+        match self.table.on_event(now, kind.to_raw()) {
             Some(Effect::Withhold) => 0,
             Some(Effect::Repeat(more)) => more.saturating_add(1),
             _ => 1,
@@ -359,7 +359,7 @@ impl Lab {
     /// True if a rule withholds the interrupt of this vector.
     #[cold]
     pub fn withholds(&mut self, now: u64, vector: u16) -> bool {
-        self.table.interrupt(now, vector) == Some(Effect::Withhold)
+        self.table.on_interrupt(now, vector) == Some(Effect::Withhold)
     }
 
     /// Notes that a rule has refused a request in the name of a queue pair.

@@ -14,7 +14,7 @@ use verbena_abi::eqe::EventType;
 use verbena_abi::stats::Counter;
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::WqeOpcode;
-use verbena_faults::{Action, Because, Complete, Match, On, Queue};
+use verbena_faults::{Action, CompletionError, CompletionFault, Match, On, QpQueue};
 
 const MS: u64 = 1_000_000;
 
@@ -106,7 +106,7 @@ fn a_rule_makes_a_cq_overflow() {
             nth: Some(2),
             ..named("RDMA WRITE")
         };
-        p.rule(second, Action::CqOverflow(Queue::Send));
+        p.rule(second, Action::CqOverflow(QpQueue::Send));
         for _ in 0..3 {
             post(&mut p, WqeOpcode::RdmaWrite);
             p.d.run();
@@ -272,7 +272,7 @@ fn an_interrupt_is_withheld_without_its_event() {
 fn a_send_completes_with_the_status_and_vendor_error_of_a_rule() {
     let mut p = Pair::new();
     let cause = u32::from(Syndrome::RetryExceeded.to_raw());
-    let how = Complete::Because(Because {
+    let how = CompletionFault::WithCause(CompletionError {
         status: String::from("RETRY_EXC_ERR"),
         vendor_err: cause,
     });

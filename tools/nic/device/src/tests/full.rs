@@ -12,7 +12,7 @@ use verbena_abi::cmd::{SetGid, GID_TYPE_ROCE_V2};
 use verbena_abi::cqe::WcStatus;
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::WqeOpcode;
-use verbena_faults::{Action, Corrupt, Direction, Icrc, Match, RuleSet, VERSION};
+use verbena_faults::{Action, Corruption, Direction, IcrcState, Match, RuleSet, VERSION};
 use verbena_recorder::full::{encode_piece, Bytes, FullRecordingReader, Item, RecordedPayload};
 
 /// Destination of a recording, in memory.
@@ -56,11 +56,11 @@ fn rules() -> RuleSet {
         probability: Some(probability),
         ..Match::default()
     };
-    let flip = Action::Corrupt(Corrupt {
+    let flip = Action::Corrupt(Corruption {
         field: None,
         value: None,
         payload: Some(1),
-        icrc: Icrc::Wrong,
+        icrc: IcrcState::Wrong,
     });
     RuleSet {
         version: VERSION,

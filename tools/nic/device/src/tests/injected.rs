@@ -9,7 +9,7 @@ use verbena_abi::cmd::{FaultKind, InjectFault};
 use verbena_abi::cqe::WcStatus::{self, GeneralErr, Success};
 use verbena_abi::ctx::QpState;
 use verbena_abi::wqe::WqeOpcode;
-use verbena_faults::{Action, Injected, Match, On, Rule, RuleSet, MAX_RULES, VERSION};
+use verbena_faults::{Action, InjectedFault, Match, On, Rule, RuleSet, MAX_RULES, VERSION};
 use verbena_recorder::{export_rules, EntryKind, FlightEntry, FlightRecording};
 
 fn fault(kind: FaultKind, number: u32, status: WcStatus) -> InjectFault {
@@ -42,10 +42,10 @@ fn each_kind_is_a_rule_with_counts() {
     p.d.must(&fault(FaultKind::Send, qpn, GeneralErr));
     p.d.must(&fault(FaultKind::Srq, srqn, Success));
     p.d.must(&fault(FaultKind::Cq, cqn, Success));
-    let send = Rule::injected(Injected::Send(qpn, GeneralErr));
+    let send = Rule::injected(InjectedFault::Send(qpn, GeneralErr));
     let expected = [
-        (Rule::injected(Injected::Cq(cqn)), 1, 1),
-        (Rule::injected(Injected::Srq(srqn)), 1, 1),
+        (Rule::injected(InjectedFault::Cq(cqn)), 1, 1),
+        (Rule::injected(InjectedFault::Srq(srqn)), 1, 1),
         (send.clone(), 0, 0),
     ];
     assert_eq!(p.rules(), expected);
@@ -60,7 +60,7 @@ fn each_kind_is_a_rule_with_counts() {
     p.d.run();
     assert!(p.rules().contains(&(send, 1, 1)));
     p.d.must(&fault(FaultKind::Device, 0, Success));
-    assert_eq!(p.rules()[0].0, Rule::injected(Injected::Device));
+    assert_eq!(p.rules()[0].0, Rule::injected(InjectedFault::Device));
     // No such rule is left after a reset of the device.
     p.d.device.reset();
     assert!(p.rules().is_empty() && p.d.device.shared.lab.is_none());

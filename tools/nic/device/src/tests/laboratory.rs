@@ -13,7 +13,8 @@ use verbena_abi::stats::{Counter, NUM_COUNTERS};
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::WqeOpcode;
 use verbena_faults::{
-    Action, Complete, Corrupt, Direction, Field, Icrc, Match, On, Rule, RuleSet, VERSION,
+    Action, CompletionFault, Corruption, Direction, HeaderField, IcrcState, Match, On, Rule,
+    RuleSet, VERSION,
 };
 
 /// Calls `test` with a pair that exchanges packets by reference, and with one that exchanges
@@ -94,8 +95,13 @@ pub(super) fn received(nth: u64) -> Match {
     }
 }
 
-fn change(field: Option<Field>, value: Option<u64>, payload: Option<u32>, icrc: Icrc) -> Action {
-    Action::Corrupt(Corrupt {
+fn change(
+    field: Option<HeaderField>,
+    value: Option<u64>,
+    payload: Option<u32>,
+    icrc: IcrcState,
+) -> Action {
+    Action::Corrupt(Corruption {
         field,
         value,
         payload,
@@ -168,7 +174,7 @@ fn the_transport_repairs_faults_of_packets() {
     };
     for (matches, action, is_lost) in [
         (third(), Action::Drop, true),
-        (third(), change(None, None, Some(7), Icrc::Wrong), true),
+        (third(), change(None, None, Some(7), IcrcState::Wrong), true),
         (third(), Action::Reorder(2), false),
         (third(), Action::DelayUs(300), false),
         (third(), Action::Duplicate(3), false),
@@ -238,7 +244,12 @@ fn a_rule_refuses_a_request_in_the_responders_name() {
 #[test]
 fn a_changed_field_is_accepted_if_the_icrc_is_right() {
     on_both(|mut p| {
-        let wrong = change(Some(Field::Rkey), Some(0xdead00), None, Icrc::Right);
+        let wrong = change(
+            Some(HeaderField::Rkey),
+            Some(0xdead00),
+            None,
+            IcrcState::Right,
+        );
         p.rule(named("RDMA WRITE First"), wrong);
         assert_eq!(p.write().0, WcStatus::RemAccessErr);
         let states = [p.a.qpn, p.b.qpn].map(|qpn| p.d.query_qp(qpn).attr.qp_state);
@@ -259,7 +270,7 @@ fn rules_make_sends_commands_and_the_device_fail() {
         };
         p.rule(
             second,
-            Action::Complete(Complete::Status(String::from("RESP_TIMEOUT_ERR"))),
+            Action::Complete(CompletionFault::Status(String::from("RESP_TIMEOUT_ERR"))),
         );
         assert_eq!(p.write().0, Success);
         let cause = Syndrome::Injected.to_raw().into();

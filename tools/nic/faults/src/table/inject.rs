@@ -3,13 +3,13 @@
 //! Rules of the command INJECT_FAULT. Such a rule ends with the object that it names, or with a
 //! reset of the device.
 
-use super::{Entry, Table, MAX_RULES};
+use super::{RuleEntry, RuleTable, MAX_RULES};
 use crate::effect::Effect;
 use crate::rule::{On, Rule};
 
-impl Table {
+impl RuleTable {
     /// Returns the name of a rule of INJECT_FAULT.
-    pub fn any_injected(&self) -> Option<&str> {
+    pub fn injected_name(&self) -> Option<&str> {
         let entry = self.entries.iter().find(|entry| entry.injected);
         entry.map(|entry| entry.rule.name.as_str())
     }
@@ -18,21 +18,21 @@ impl Table {
     /// name. A rule on time has fired then, and its effect is returned. False if too many faults
     /// wait for a send.
     pub fn inject(&mut self, rule: &Rule, now: u64) -> (bool, Option<Effect>) {
-        self.keep(|entry| !(entry.injected && entry.rule.name == rule.name));
+        self.retain(|entry| !(entry.injected && entry.rule.name == rule.name));
         let injected = self.entries.iter().filter(|entry| entry.injected).count();
         if injected >= MAX_RULES {
-            let done = |entry: &Entry| entry.injected && entry.fired > 0;
+            let done = |entry: &RuleEntry| entry.injected && entry.fired > 0;
             let Some(oldest) = self.entries.iter().position(done) else {
                 return (false, None);
             };
             self.entries.remove(oldest);
         }
-        let Some(entry) = Entry::new(self.next_id, rule, 0, None, now, 0) else {
+        let Some(entry) = RuleEntry::new(self.next_id, rule, 0, None, now, 0) else {
             return (false, None);
         };
         self.next_id += 1;
         // It fires before rules of users.
-        let entry = Entry {
+        let entry = RuleEntry {
             injected: true,
             ..entry
         };
@@ -42,7 +42,7 @@ impl Table {
             (entry.matched, entry.fired) = (1, 1);
         }
         self.last = 0;
-        self.sort();
+        self.index_hooks();
         (true, effect)
     }
 }

@@ -2,7 +2,7 @@
 
 //! Tests of altered frames, as the transport parses them.
 
-use verbena_faults::{alter, Corrupt, Field, Icrc};
+use verbena_faults::{alter, Corruption, HeaderField, IcrcState};
 use verbena_transport::packet::{PacketKind, Reth, Transport};
 use verbena_transport::wire::{frame, Malformed, Path};
 use verbena_transport::{Packet, Payload};
@@ -57,8 +57,13 @@ fn write(is_ipv4: bool, vlan: Option<u16>) -> Vec<u8> {
     bytes
 }
 
-fn how(field: Option<Field>, value: Option<u64>, payload: Option<u32>, icrc: Icrc) -> Corrupt {
-    Corrupt {
+fn how(
+    field: Option<HeaderField>,
+    value: Option<u64>,
+    payload: Option<u32>,
+    icrc: IcrcState,
+) -> Corruption {
+    Corruption {
         field,
         value,
         payload,
@@ -77,15 +82,15 @@ fn a_field_gets_the_requested_value() {
         let mut bytes = write(is_ipv4, vlan);
         assert!(alter::corrupt(
             &mut bytes,
-            &how(Some(Field::Rkey), Some(0xbad), None, Icrc::Right)
+            &how(Some(HeaderField::Rkey), Some(0xbad), None, IcrcState::Right)
         ));
         assert!(alter::corrupt(
             &mut bytes,
-            &how(Some(Field::Va), None, None, Icrc::Right)
+            &how(Some(HeaderField::Va), None, None, IcrcState::Right)
         ));
         assert!(alter::corrupt(
             &mut bytes,
-            &how(Some(Field::Psn), Some(9), None, Icrc::Right)
+            &how(Some(HeaderField::Psn), Some(9), None, IcrcState::Right)
         ));
         let packet = frame::parse(&bytes).unwrap().packet;
         let expected = Reth {
@@ -100,7 +105,7 @@ fn a_field_gets_the_requested_value() {
         assert_eq!((packet.kind, packet.psn), (kind, 9));
         assert!(!alter::corrupt(
             &mut bytes,
-            &how(Some(Field::Syndrome), Some(9), None, Icrc::Right)
+            &how(Some(HeaderField::Syndrome), Some(9), None, IcrcState::Right)
         ));
     }
 }
@@ -110,7 +115,7 @@ fn a_bit_of_the_payload_is_flipped_but_not_of_the_padding() {
     let mut bytes = write(true, None);
     assert!(alter::corrupt(
         &mut bytes,
-        &how(None, None, Some(4), Icrc::Right)
+        &how(None, None, Some(4), IcrcState::Right)
     ));
     let packet = frame::parse(&bytes).unwrap().packet;
     let verbena_transport::host::CopySource::Bytes(payload) = packet.payload.source() else {
@@ -121,7 +126,7 @@ fn a_bit_of_the_payload_is_flipped_but_not_of_the_padding() {
     let before = bytes.clone();
     assert!(!alter::corrupt(
         &mut bytes,
-        &how(None, None, Some(5), Icrc::Right)
+        &how(None, None, Some(5), IcrcState::Right)
     ));
     assert_eq!(bytes, before);
 }
@@ -131,7 +136,7 @@ fn a_wrong_icrc_is_detected() {
     let mut bytes = write(true, None);
     assert!(alter::corrupt(
         &mut bytes,
-        &how(None, None, Some(0), Icrc::Wrong)
+        &how(None, None, Some(0), IcrcState::Wrong)
     ));
     assert_eq!(frame::parse(&bytes).map(drop), Err(Malformed::Icrc));
 }
@@ -139,7 +144,7 @@ fn a_wrong_icrc_is_detected() {
 #[test]
 fn bytes_that_are_not_a_whole_frame_stay_unchanged() {
     let whole = write(true, None);
-    let change = how(Some(Field::Psn), Some(1), None, Icrc::Right);
+    let change = how(Some(HeaderField::Psn), Some(1), None, IcrcState::Right);
     for length in 0..58 {
         assert!(
             !alter::corrupt(&mut whole[..length].to_vec(), &change),

@@ -3,7 +3,7 @@
 //! Files with errors of every kind: they are refused with the line of the error, and never cause a
 //! panic. Accepted files are checked.
 
-use verbena_faults::{RuleSet, Table};
+use verbena_faults::{RuleSet, RuleTable};
 use verbena_lab_daemon::{is_clear, is_good};
 use verbena_lab_transport::Rng;
 use verbena_protocol::{read_rules, read_toml};
@@ -168,10 +168,10 @@ fn a_truncated_file_is_refused_or_has_fewer_rules() {
 fn a_refused_rule_changes_no_other_rules() {
     let json = json();
     let mut lot = Lot(Rng::new(13));
-    let mut table = Table::default();
+    let mut table = RuleTable::default();
     let mut refused = 0;
     table.add(&read_toml(TOML).unwrap(), None, 0, 0).unwrap();
-    let before = table.told();
+    let before = table.statuses();
     for _ in 0..5_000 {
         // The NIC gets rules as JSON in requests, without the checks of files.
         let Ok(set) = serde_json::from_slice::<RuleSet>(&spoilt(&mut lot, &json)) else {
@@ -180,9 +180,9 @@ fn a_refused_rule_changes_no_other_rules() {
         if table.add(&set, Some(1), 0, 0).is_err() {
             refused += 1;
         } else {
-            table.gone(1);
+            table.remove_of_owner(1);
         }
-        assert_eq!(table.told(), before);
+        assert_eq!(table.statuses(), before);
     }
     assert!(refused > 50, "{refused}");
 }
@@ -220,7 +220,7 @@ fn deep_nesting_is_refused_without_a_stack_overflow() {
 
 #[test]
 fn repeated_fields_and_invalid_text_are_refused_with_their_line() {
-    for (file, told) in [
+    for (file, expected) in [
         (&b"version = 1\nversion = 1\n"[..], "line 2: "),
         (b"version = 1\n[[rule]]\nname = \"x\"\nname = \"y\"\naction = \"drop\"\n", "line 4: "),
         (b"version = 1\n[[rule]]\nname = \"x\"\naction = \"drop\"\n[[rule]]\nname = \"x\"\naction = \"drop\"\n", "line 6: "),
@@ -236,7 +236,7 @@ fn repeated_fields_and_invalid_text_are_refused_with_their_line() {
     ] {
         let error = read_rules(file).unwrap_err();
         let text = String::from_utf8_lossy(file);
-        assert!(error.starts_with(told), "{text}: {error}");
+        assert!(error.starts_with(expected), "{text}: {error}");
         is_clear(&error, file);
     }
 }

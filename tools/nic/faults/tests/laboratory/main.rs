@@ -7,7 +7,9 @@ use verbena_abi::cqe::WcStatus;
 use verbena_abi::eqe::EventType;
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::WqeOpcode;
-use verbena_faults::{Direction, Effect, Party, Passing, Rule, RuleSet, Sequence, Table, Whom};
+use verbena_faults::{
+    ActionTarget, Direction, Effect, PacketAtHook, QpIdentity, Rule, RuleSet, RuleTable, Sequence,
+};
 use verbena_protocol::{read_json, read_toml};
 
 mod alter;
@@ -28,18 +30,18 @@ fn rule(matches: &str, action: &str) -> RuleSet {
     ))
 }
 
-fn table(matches: &str, action: &str) -> Table {
-    let mut table = Table::default();
+fn table(matches: &str, action: &str) -> RuleTable {
+    let mut table = RuleTable::default();
     table.add(&rule(matches, action), None, 0, 10).unwrap();
     table
 }
 
 /// Returns a packet of WRITEs of four packets each, from a queue pair whose first PSN is 100.
-fn write(psn: u32) -> Passing {
+fn write(psn: u32) -> PacketAtHook {
     let place = (psn - 100) % 4;
-    Passing {
-        way: Direction::Out,
-        party: Party {
+    PacketAtHook {
+        direction: Direction::Out,
+        qp: QpIdentity {
             qpn: 17,
             created: 12,
             peer: 18,
@@ -58,8 +60,8 @@ fn write(psn: u32) -> Passing {
 
 /// Passes the first 16 packets of these WRITEs, and returns those on which a rule fires, counted
 /// from 0.
-fn fired(table: &mut Table) -> Vec<u32> {
-    let fires = |psn: &u32| table.packet(0, &write(100 + psn)).is_some();
+fn fired(table: &mut RuleTable) -> Vec<u32> {
+    let fires = |psn: &u32| table.on_packet(0, &write(100 + psn)).is_some();
     (0..16).filter(fires).collect()
 }
 
@@ -69,14 +71,14 @@ fn responses_to_the_peer_do_not_count_as_messages() {
     // Acknowledgements and READ responses, which have PSNs of the peer.
     for (opcode, sequence) in [(0x11, None), (0x10, Some(Sequence::Responses))] {
         for psn in 100..103 {
-            let answer = Passing {
+            let answer = PacketAtHook {
                 opcode,
                 sequence,
                 first: true,
                 last: true,
                 ..write(psn)
             };
-            assert!(table.packet(0, &answer).is_none());
+            assert!(table.on_packet(0, &answer).is_none());
         }
     }
     assert_eq!(fired(&mut table), [2, 6, 10, 14]);
@@ -135,7 +137,7 @@ fn random_firings_depend_only_on_the_seed_and_the_rule() {
     let set = rule("probability = 0.3", "\"drop\"");
     let alone = fired(&mut table("probability = 0.3", "\"drop\""));
     assert!(!alone.is_empty() && alone.len() < 16);
-    let mut table = Table::default();
+    let mut table = RuleTable::default();
     let mut other = set.clone();
     other.rule[0].name = String::from("y");
     other.rule[0].matches.limit = Some(1);
@@ -145,7 +147,7 @@ fn random_firings_depend_only_on_the_seed_and_the_rule() {
     let both = fired(&mut table);
     assert!(alone.iter().all(|psn| both.contains(psn)));
     let seeds = (0..20).map(|seed| {
-        let mut table = Table::default();
+        let mut table = RuleTable::default();
         table
             .add(
                 &RuleSet {
@@ -169,13 +171,13 @@ fn a_retransmission_keeps_its_message_number() {
     let mut table = table("packet_of_message = 3, message = 1", "\"drop\"");
     assert_eq!(fired(&mut table), [2]);
     assert_eq!(fired(&mut table), [2]);
-    let told = &table.told()[0];
-    assert_eq!((told.matched, told.fired), (2, 2));
+    let status = &table.statuses()[0];
+    assert_eq!((status.matched, status.fired), (2, 2));
 }
 
 #[test]
 fn only_the_first_rule_fires_and_all_count_the_match() {
-    let mut table = Table::default();
+    let mut table = RuleTable::default();
     let mut set = rule("nth = 3", "\"drop\"");
     let second = Rule {
         name: String::from("second"),
@@ -183,20 +185,22 @@ fn only_the_first_rule_fires_and_all_count_the_match() {
     };
     set.rule.push(second);
     table.add(&set, None, 0, 0).unwrap();
-    let effects: Vec<_> = (0..6).map(|n| table.packet(0, &write(100 + n))).collect();
+    let effects: Vec<_> = (0..6)
+        .map(|n| table.on_packet(0, &write(100 + n)))
+        .collect();
     assert_eq!(effects[2], Some(Effect::Drop));
     assert_eq!(effects[5], Some(Effect::Delay(5000)));
     let counts: Vec<_> = table
-        .told()
+        .statuses()
         .iter()
-        .map(|told| (told.matched, told.fired))
+        .map(|status| (status.matched, status.fired))
         .collect();
     assert_eq!(counts, [(6, 1), (6, 1)]);
 }
 
 #[test]
 fn a_rule_with_while_waits_for_another_rule() {
-    let mut table = Table::default();
+    let mut table = RuleTable::default();
     let set = rules(
         "[[rule]]\nname = \"first\"\nmatch = { nth = 2 }\naction = \"mark_ecn\"\n\
          [[rule]]\nname = \"then\"\nmatch = { while = \"first\", limit = 3 }\naction = \"drop\"\n",
@@ -215,7 +219,7 @@ fn a_rule_with_while_waits_for_another_rule() {
 
 #[test]
 fn rules_are_added_all_or_none_and_go_with_their_owner() {
-    let mut table = Table::default();
+    let mut table = RuleTable::default();
     let set = rule("", "\"drop\"");
     table.add(&set, Some(5), 0, 0).unwrap();
     let mut more = set.clone();
@@ -225,28 +229,28 @@ fn rules_are_added_all_or_none_and_go_with_their_owner() {
         .add(&more, None, 0, 0)
         .unwrap_err()
         .contains("already"));
-    assert_eq!(table.told().len(), 1);
+    assert_eq!(table.statuses().len(), 1);
     more.rule.pop();
     table.add(&more, None, 0, 0).unwrap();
-    table.gone(5);
-    assert_eq!(table.told()[0].rule.name, "y");
-    assert!(!table.told()[0].while_connected);
+    table.remove_of_owner(5);
+    assert_eq!(table.statuses()[0].rule.name, "y");
+    assert!(!table.statuses()[0].while_connected);
     table.clear();
     assert!(table.is_empty() && fired(&mut table).is_empty());
 }
 
 #[test]
 fn sends_commands_and_times_have_hooks_of_their_own() {
-    let party = write(100).party;
+    let qp = write(100).qp;
     let mut sends = table(
         "on = \"send\", opcode = \"RDMA_READ\", nth = 2",
         "{ complete = \"GENERAL_ERR\" }",
     );
     let read = WqeOpcode::RdmaRead.to_raw();
-    assert_eq!(sends.send(0, &party, WqeOpcode::Send.to_raw()), None);
-    assert_eq!(sends.send(0, &party, read), None);
+    assert_eq!(sends.on_send(0, &qp, WqeOpcode::Send.to_raw()), None);
+    assert_eq!(sends.on_send(0, &qp, read), None);
     assert_eq!(
-        sends.send(0, &party, read),
+        sends.on_send(0, &qp, read),
         Some(Effect::Complete(WcStatus::GeneralErr, Syndrome::Injected))
     );
     assert!(fired(&mut sends).is_empty());
@@ -255,26 +259,29 @@ fn sends_commands_and_times_have_hooks_of_their_own() {
         "on = \"command\", command = \"CREATE_QP\"",
         "{ errno = \"ENOMEM\" }",
     );
-    assert_eq!(commands.command(0, Opcode::CreateCq.to_raw()), None);
+    assert_eq!(commands.on_command(0, Opcode::CreateCq.to_raw()), None);
     let fails = Some(Effect::Fail(CmdStatus::NoResources));
-    assert_eq!(commands.command(0, Opcode::CreateQp.to_raw()), fails);
+    assert_eq!(commands.on_command(0, Opcode::CreateQp.to_raw()), fails);
 
     let mut moments = table(
         "on = \"time\", after_ms = 3, qp_created = 2",
         "\"qp_error\"",
     );
     assert_eq!(
-        (moments.next_due(), moments.due(2_999_999)),
+        (moments.next_due(), moments.take_due(2_999_999)),
         (Some(3_000_000), None)
     );
     assert_eq!(
-        moments.due(3_000_000),
-        Some(Effect::QpError(Whom {
+        moments.take_due(3_000_000),
+        Some(Effect::QpError(ActionTarget {
             qp: None,
             created: Some(12)
         }))
     );
-    assert_eq!((moments.next_due(), moments.due(9_000_000)), (None, None));
+    assert_eq!(
+        (moments.next_due(), moments.take_due(9_000_000)),
+        (None, None)
+    );
 }
 
 #[test]
@@ -283,19 +290,19 @@ fn events_and_interrupts_have_hooks_of_their_own() {
         "on = \"event\", event = \"CQ_ERR\", nth = 2",
         "{ repeat = 3 }",
     );
-    assert_eq!(events.event(0, EventType::QpFatal.to_raw()), None);
+    assert_eq!(events.on_event(0, EventType::QpFatal.to_raw()), None);
     let kind = EventType::CqErr.to_raw();
-    let told: Vec<_> = (0..3).map(|_| events.event(0, kind)).collect();
-    assert_eq!(told, [None, Some(Effect::Repeat(3)), None]);
+    let effects: Vec<_> = (0..3).map(|_| events.on_event(0, kind)).collect();
+    assert_eq!(effects, [None, Some(Effect::Repeat(3)), None]);
     let mut vectors = table("on = \"interrupt\", vector = 2", "\"withhold\"");
-    assert_eq!(vectors.interrupt(0, 1), None);
-    assert_eq!(vectors.interrupt(0, 2), Some(Effect::Withhold));
+    assert_eq!(vectors.on_interrupt(0, 1), None);
+    assert_eq!(vectors.on_interrupt(0, 2), Some(Effect::Withhold));
 }
 
 #[test]
 fn a_lasting_effect_ends_with_its_rule() {
     let mut table = table("nth = 1", "\"port_down\"");
-    let Some(Effect::PortDown(None, id)) = table.packet(0, &write(100)) else {
+    let Some(Effect::PortDown(None, id)) = table.on_packet(0, &write(100)) else {
         panic!("the rule does not stop the port");
     };
     assert!(table.has(id) && table.remove("x") && !table.has(id));
@@ -309,17 +316,20 @@ fn a_status_may_have_another_cause() {
         "on = \"send\"",
         "{ complete = { status = \"RETRY_EXC_ERR\", vendor_err = 0xc01 } }",
     );
-    let party = write(100).party;
+    let qp = write(100).qp;
     let effect = Effect::Complete(WcStatus::RetryExcErr, Syndrome::RetryExceeded);
-    assert_eq!(table.send(0, &party, 0), Some(effect));
+    assert_eq!(table.on_send(0, &qp, 0), Some(effect));
 }
 
 #[test]
-fn only_named_queue_pairs_are_concerned() {
-    let party = write(100).party;
+fn packet_rules_apply_only_to_named_queue_pairs() {
+    let qp = write(100).qp;
     let table = table("qp = 17", "\"drop\"");
-    assert!(table.concerns(Direction::Out, &party) && !table.concerns(Direction::In, &party));
-    assert!(!table.concerns(Direction::Out, &Party { qpn: 16, ..party }));
+    assert!(
+        table.has_packet_rules_for(Direction::Out, &qp)
+            && !table.has_packet_rules_for(Direction::In, &qp)
+    );
+    assert!(!table.has_packet_rules_for(Direction::Out, &QpIdentity { qpn: 16, ..qp }));
 }
 
 #[test]

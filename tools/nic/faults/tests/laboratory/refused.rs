@@ -19,7 +19,7 @@ fn error(matches: &str, action: &str) -> String {
 #[test]
 fn invalid_combinations_are_refused_with_the_reason() {
     let corrupt = |what: &str| format!("{{ corrupt = {{ {what}, icrc = \"right\" }} }}");
-    for (matches, action, told) in [
+    for (matches, action, expected) in [
         ("nth = 0", "\"drop\"", "match.nth: 0 is not valid"),
         (
             "nth = 1, every = 2",
@@ -287,7 +287,7 @@ fn invalid_combinations_are_refused_with_the_reason() {
     ] {
         let error = error(matches, action);
         assert!(
-            told.split('|').any(|told| error.contains(told)),
+            expected.split('|').any(|expected| error.contains(expected)),
             "{matches} {action}: {error}"
         );
         // The file may not have the field. Then the error has the line in which the rule begins.
@@ -321,7 +321,7 @@ fn unavailable_names_are_refused_by_name() {
 
 #[test]
 fn unreadable_files_are_refused_with_the_line() {
-    for (text, line, told) in [
+    for (text, line, expected) in [
         ("version = 2", 1, "version"),
         ("seed = 1", 1, "version"),
         ("version = 1\nsede = 1", 2, "sede"),
@@ -349,13 +349,13 @@ fn unreadable_files_are_refused_with_the_line() {
         ),
     ] {
         let error = read_toml(text).map(drop).unwrap_err();
-        assert!(error.contains(told), "{text}: {error}");
+        assert!(error.contains(expected), "{text}: {error}");
         assert!(
             error.starts_with(&format!("line {line}: ")),
             "{text}: {error}"
         );
     }
-    for (text, line, told) in [
+    for (text, line, expected) in [
         ("", 1, "EOF"),
         ("{\"version\": 1,\n\"sede\": 1}", 2, "sede"),
         ("{\"version\": 1,\n\"rule\": [\n{\"name\": \"x\",\n\"action\": \"dorp\"}]}", 4, "dorp"),
@@ -366,7 +366,7 @@ fn unreadable_files_are_refused_with_the_line() {
         ),
     ] {
         let error = read_json(text).map(drop).unwrap_err();
-        assert!(error.contains(told), "{text}: {error}");
+        assert!(error.contains(expected), "{text}: {error}");
         assert!(error.starts_with(&format!("line {line}: ")), "{text}: {error}");
     }
 }

@@ -7,7 +7,7 @@ use super::*;
 use crate::entry::PacketEntry;
 use crate::flight_recording::FlightRecording;
 use verbena_abi::cqe::WcStatus;
-use verbena_faults::{Action, Match, Queue, Rule};
+use verbena_faults::{Action, Match, QpQueue, Rule};
 
 /// Returns a rule that drops packets.
 pub(crate) fn rule(name: &str) -> Rule {
@@ -219,7 +219,7 @@ fn a_rule_that_overflowed_a_cq_is_named() {
         diagnose_event(&history, 1).unwrap().1.join("\n")
     };
     has(
-        &text(Action::CqOverflow(Queue::Send)),
+        &text(Action::CqOverflow(QpQueue::Send)),
         &["CQ 6 died", "Rule \"full\" fired last before it"],
     );
     assert!(!text(Action::Drop).contains("full\""));

@@ -234,9 +234,12 @@ fn explain_word(word: &str) -> Result<CodeLookup, String> {
     if word.contains('_') {
         all.sort_by_key(|known| known.kind == CodeKind::VendorErr);
     }
-    let wanted = names::plain(word);
+    let wanted = names::normalized(word);
     let exact = all.iter().find(|known| known.name == word);
-    let alike = || all.iter().find(|known| names::plain(&known.name) == wanted);
+    let alike = || {
+        all.iter()
+            .find(|known| names::normalized(&known.name) == wanted)
+    };
     if let Some(explanation) = exact.or_else(alike) {
         let explanations = vec![explanation.clone()];
         let others = Vec::new();
@@ -247,7 +250,7 @@ fn explain_word(word: &str) -> Result<CodeLookup, String> {
     }
     let by_text = statuses::STATUSES
         .iter()
-        .find(|known| names::plain(known.text) == wanted);
+        .find(|known| names::normalized(known.text) == wanted);
     if let Some(explanation) = by_text.and_then(|known| explain_status(known.status)) {
         let explanations = vec![explanation];
         let others = Vec::new();
@@ -259,7 +262,7 @@ fn explain_word(word: &str) -> Result<CodeLookup, String> {
     if let Some(errno) = verbs::find_errno(word) {
         return Err(verbs_with_errno(errno));
     }
-    let near = names::near(word, all.iter().map(|known| known.name.as_str()));
+    let near = names::similar_names(word, all.iter().map(|known| known.name.as_str()));
     let near = match near.as_slice() {
         [] => String::from("verbenactl explain all lists the codes"),
         near => format!("did you mean {}?", near.join(", ")),

@@ -3,7 +3,7 @@
 //! The ways in which people write codes: numbers, names in any spelling, and names that are nearly
 //! right.
 
-pub(super) use verbena_faults::{near, plain};
+pub(super) use verbena_faults::{normalized, similar_names};
 
 /// Parses a number in decimal or hexadecimal.
 pub(super) fn number(word: &str) -> Option<u32> {

@@ -28,7 +28,7 @@ use std::rc::Rc;
 use taped::Taped;
 use verbena_abi::cmd::CmdStatus;
 use verbena_abi::syndrome::Syndrome;
-use verbena_faults::{Action, Field, RuleSet};
+use verbena_faults::{Action, HeaderField, RuleSet};
 use verbena_recorder::full::{Bytes, FullRecordingWriter, Item, PieceSink};
 
 /// Bits of the flags in [`Item::Begin`].
@@ -133,7 +133,7 @@ fn value_matters(set: &RuleSet) -> bool {
     set.rule.iter().any(|rule| match &rule.action {
         // With another opcode other bytes of the packet are headers.
         Action::Corrupt(how) => {
-            how.field == Some(Field::Opcode) || how.payload.is_some() && how.value.is_some()
+            how.field == Some(HeaderField::Opcode) || how.payload.is_some() && how.value.is_some()
         }
         _ => false,
     })

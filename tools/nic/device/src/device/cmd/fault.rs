@@ -4,7 +4,7 @@
 
 use super::*;
 use verbena_abi::cqe::WcStatus;
-use verbena_faults::{Injected, On, Rule};
+use verbena_faults::{InjectedFault, On, Rule};
 
 impl Device {
     pub(super) fn inject_fault<M: GuestMemory>(
@@ -26,18 +26,18 @@ impl Device {
                 if qp.env.send_cq.is_none() {
                     return Err(NO_OBJECT);
                 }
-                Injected::Send(number, status)
+                InjectedFault::Send(number, status)
             }
             FaultKind::Srq => {
                 self.shared.srqs.get(number).ok_or(NO_OBJECT)?;
-                Injected::Srq(number)
+                InjectedFault::Srq(number)
             }
             FaultKind::Cq => {
                 self.shared.cqs.get(number).ok_or(NO_OBJECT)?;
-                Injected::Cq(number)
+                InjectedFault::Cq(number)
             }
             FaultKind::Device if number != 0 => return Err(NUMBER),
-            FaultKind::Device => Injected::Device,
+            FaultKind::Device => InjectedFault::Device,
         };
         let (rule, now) = (Rule::injected(what), self.shared.clock.now());
         let lab = self.shared.lab.get_or_insert_default();

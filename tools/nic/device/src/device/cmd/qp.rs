@@ -196,7 +196,7 @@ impl Device {
         self.shared.note_destroyed(&qp.env);
         self.forget_qp(qpn);
         if let Some(lab) = &mut self.shared.lab {
-            lab.table.forget(qpn);
+            lab.table.on_qp_destroyed(qpn);
         }
         self.addressing.forget(qpn);
         self.turns.forget(qpn);

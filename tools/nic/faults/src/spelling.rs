@@ -4,7 +4,7 @@
 
 /// Removes the differences between spellings of a name: `IBV_WC_RETRY_EXC_ERR`, `RETRY_EXC_ERR` and
 /// `RetryExcErr` give the same result.
-pub fn plain(word: &str) -> String {
+pub fn normalized(word: &str) -> String {
     let upper = word.trim().to_ascii_uppercase();
     let prefixes = ["IBV_WC_", "IB_WC_", "IBV_EVENT_", "IB_EVENT_"];
     let bare = prefixes
@@ -37,10 +37,10 @@ fn distance(one: &str, other: &str) -> usize {
 
 /// Returns up to four names nearest to a word: names that contain it, or that differ in few
 /// letters.
-pub fn near<'a>(word: &str, names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
-    let word = plain(word);
+pub fn similar_names<'a>(word: &str, names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+    let word = normalized(word);
     let rank = |name: &'a str| {
-        let other = plain(name);
+        let other = normalized(name);
         let contains = word.len() > 2 && other.contains(&word);
         let far = if contains { 0 } else { distance(&word, &other) };
         (far <= word.len() / 3).then_some((far, name))
@@ -53,15 +53,15 @@ pub fn near<'a>(word: &str, names: impl Iterator<Item = &'a str>) -> Vec<&'a str
 
 /// Returns the name that is nearest to a word, or the first words of a name: `RDMA WRTE` may mean
 /// `RDMA WRITE` where there is `RDMA WRITE First`.
-pub fn nearest<'a>(word: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+pub fn most_similar_name<'a>(word: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let beginnings = names.flat_map(|name| {
         let blanks = name.match_indices(' ').map(|(end, _)| &name[..end]);
         blanks.chain([name]).collect::<Vec<_>>()
     });
-    let found = near(word, beginnings);
+    let found = similar_names(word, beginnings);
     let first = *found.first()?;
     // A word that is part of several names is nearest to none of them.
-    let has = |name: &str| plain(name).contains(&plain(word));
+    let has = |name: &str| normalized(name).contains(&normalized(word));
     let is_part = found.iter().filter(|name| has(name));
     let others = is_part.filter(|name| !name.starts_with(first)).count();
     (others == 0 || !has(first)).then_some(first)
@@ -74,29 +74,29 @@ mod tests {
     #[test]
     fn spellings_of_one_name_are_alike() {
         for name in ["IBV_WC_RETRY_EXC_ERR", "retry_exc_err", "RetryExcErr"] {
-            assert_eq!(plain(name), "RETRYEXCERR", "{name}");
+            assert_eq!(normalized(name), "RETRYEXCERR", "{name}");
         }
-        assert_eq!(plain("IBV_EVENT_QP_FATAL"), plain("QpFatal"));
+        assert_eq!(normalized("IBV_EVENT_QP_FATAL"), normalized("QpFatal"));
     }
 
     #[test]
     fn the_nearest_names_are_found() {
         assert_eq!((distance("RETYR", "RETRY"), distance("", "AB")), (1, 2));
         let names = ["IBV_WC_RETRY_EXC_ERR", "IBV_WC_SUCCESS", "IBV_WC_FATAL_ERR"];
-        assert_eq!(near("RETRY_EXC_ER", names.into_iter()), names[..1]);
-        assert_eq!(near("FATL_ERR", names.into_iter()), names[2..]);
-        assert!(near("nonsense", names.into_iter()).is_empty());
+        assert_eq!(similar_names("RETRY_EXC_ER", names.into_iter()), names[..1]);
+        assert_eq!(similar_names("FATL_ERR", names.into_iter()), names[2..]);
+        assert!(similar_names("nonsense", names.into_iter()).is_empty());
     }
 
     #[test]
     fn the_nearest_beginning_of_a_name_is_found() {
         let names = ["RDMA WRITE First", "RDMA WRITE Only", "RDMA READ Request"];
-        let asked = |word| nearest(word, names.into_iter());
+        let asked = |word| most_similar_name(word, names.into_iter());
         assert_eq!(asked("RDMA WRTE"), Some("RDMA WRITE"));
         assert_eq!(asked("rdma raed"), Some("RDMA READ"));
         assert_eq!((asked("nonsense"), asked("RDMA")), (None, Some("RDMA")));
         assert_eq!(
-            nearest("CREATE", ["CREATE_CQ", "CREATE_QP"].into_iter()),
+            most_similar_name("CREATE", ["CREATE_CQ", "CREATE_QP"].into_iter()),
             None
         );
     }

@@ -5,22 +5,22 @@
 
 /// The random stream of a rule (splitmix64).
 #[derive(Clone, Debug)]
-pub(crate) struct Dice(u64);
+pub(crate) struct RuleRng(u64);
 
-impl Dice {
+impl RuleRng {
     /// Creates the stream of a rule.
     pub(crate) fn of(seed: u64, name: &str) -> Self {
         // The hash is FNV-1a.
         let fold = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
         let hash = name.as_bytes().iter().fold(0xcbf2_9ce4_8422_2325, fold);
-        let mut dice = Self(seed ^ hash);
-        dice.next();
-        dice
+        let mut rng = Self(seed ^ hash);
+        rng.next();
+        rng
     }
 
     /// Creates the stream of `verbena-nic --drop`, which is derived from the seed alone, so that
     /// recordings from before this was a rule have the same losses.
-    pub(crate) fn of_option(seed: u64) -> Self {
+    pub(crate) fn of_loss_option(seed: u64) -> Self {
         Self(seed)
     }
 
@@ -34,12 +34,12 @@ impl Dice {
     }
 
     /// Returns true in this percentage of the draws, as `verbena-nic --drop` draws.
-    pub(crate) fn hits_percent(&mut self, percent: u64) -> bool {
+    pub(crate) fn is_hit_percent(&mut self, percent: u64) -> bool {
         self.next() % 100 < percent
     }
 
     /// Returns true with this probability.
-    pub(crate) fn hits(&mut self, probability: f64) -> bool {
+    pub(crate) fn is_hit(&mut self, probability: f64) -> bool {
         // A float has no more than 53 bits of precision.
         ((self.next() >> 11) as f64) < probability * (1u64 << 53) as f64
     }

@@ -7,14 +7,14 @@ use serde::{Deserialize, Serialize};
 /// Denominator of all probabilities.
 pub const MILLION: u32 = 1_000_000;
 /// Longest delay including its jitter, in nanoseconds.
-pub const MAX_DELAY: u64 = 10_000_000_000;
+pub const MAX_DELAY_NS: u64 = 10_000_000_000;
 /// Lowest rate, in bits per second.
-pub const MIN_RATE: u64 = 1_000;
+pub const MIN_RATE_BPS: u64 = 1_000;
 
 /// The impairment of the frames that leave by an uplink. With all fields zero there is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Impair {
+pub struct FrameImpairment {
     /// Share of frames that are lost, in millionths.
     #[serde(skip_serializing_if = "is_zero")]
     pub loss_ppm: u32,
@@ -42,7 +42,7 @@ fn is_zero<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-impl Impair {
+impl FrameImpairment {
     /// Checks that the values are possible.
     ///
     /// # Errors
@@ -61,7 +61,7 @@ impl Impair {
                 ));
             }
         }
-        if self.delay_ns.saturating_add(self.jitter_ns) > MAX_DELAY {
+        if self.delay_ns.saturating_add(self.jitter_ns) > MAX_DELAY_NS {
             return Err(String::from(
                 "delay and jitter: together more than 10 s, the limit",
             ));
@@ -76,7 +76,7 @@ impl Impair {
                 "reorder: reordered frames leave before delayed frames: give a delay, too",
             ));
         }
-        if (1..MIN_RATE).contains(&self.rate_bps) {
+        if (1..MIN_RATE_BPS).contains(&self.rate_bps) {
             return Err(format!(
                 "rate: {} bit/s is less than 1 kbit/s, the limit",
                 self.rate_bps

@@ -2,24 +2,24 @@
 
 //! Assigns the packets of a QP in one direction to messages, including retransmissions.
 
-use crate::table::Passing;
+use crate::table::PacketAtHook;
 use std::collections::VecDeque;
 use verbena_transport::psn;
 
-/// Number of the last messages that a track knows.
-const KNOWN: usize = 64;
+/// Number of the last messages that a tracker knows.
+const MAX_MESSAGES: usize = 64;
 
 /// The known messages of one QP in one sequence.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Track {
+pub(crate) struct MessageTracker {
     /// The known messages, the oldest first.
-    messages: VecDeque<Message>,
+    messages: VecDeque<TrackedMessage>,
     last: u64,
 }
 
-/// A message of a track.
+/// A message of a tracker.
 #[derive(Clone, Copy, Debug)]
-struct Message {
+struct TrackedMessage {
     start: u32,
     number: u64,
     /// Number of PSNs from the start that the message is known to have.
@@ -32,9 +32,9 @@ struct Message {
 /// the rest of a READ, and the responses to it (RDMA READ response First and Only).
 const RESUMING: [u8; 3] = [0x0c, 0x0d, 0x10];
 
-impl Message {
+impl TrackedMessage {
     /// True if a packet, whose PSN is not before the start, belongs to this message.
-    fn has(&self, packet: &Passing) -> bool {
+    fn has(&self, packet: &PacketAtHook) -> bool {
         let offset = psn::ahead(packet.psn, self.start);
         let is_within = offset < self.psns;
         match packet.first {
@@ -48,10 +48,10 @@ impl Message {
     }
 }
 
-impl Track {
+impl MessageTracker {
     /// Returns the number of the message of a packet, and of the packet within it, both from 1.
-    /// None if the message began before the track existed, or if its first packet was lost.
-    pub(crate) fn place(&mut self, packet: &Passing) -> Option<(u64, u64)> {
+    /// None if the message began before the tracker existed, or if its first packet was lost.
+    pub(crate) fn place(&mut self, packet: &PacketAtHook) -> Option<(u64, u64)> {
         let at = packet.psn;
         let known = self.messages.iter_mut().rev();
         let known = known.filter(|message| !psn::is_behind(at, message.start));
@@ -70,10 +70,10 @@ impl Track {
             return None;
         }
         self.last += 1;
-        if self.messages.len() == KNOWN {
+        if self.messages.len() == MAX_MESSAGES {
             self.messages.pop_front();
         }
-        self.messages.push_back(Message {
+        self.messages.push_back(TrackedMessage {
             start: at,
             number: self.last,
             psns: packet.psns,
@@ -93,19 +93,19 @@ impl Track {
 mod tests {
     use super::*;
     use crate::rule::Direction;
-    use crate::table::{Party, Sequence};
+    use crate::table::{QpIdentity, Sequence};
 
     /// Places a packet with this opcode, PSN, first and last flags, and number of PSNs.
     fn place_of(
-        track: &mut Track,
+        tracker: &mut MessageTracker,
         opcode: u8,
         psn: u32,
         (first, last): (bool, bool),
         psns: u32,
     ) -> Option<(u64, u64)> {
-        track.place(&Passing {
-            way: Direction::Out,
-            party: Party::default(),
+        tracker.place(&PacketAtHook {
+            direction: Direction::Out,
+            qp: QpIdentity::default(),
             opcode,
             psn,
             first_psn: 0,
@@ -119,13 +119,23 @@ mod tests {
     }
 
     /// Places a packet of a SEND.
-    fn place(track: &mut Track, psn: u32, how: (bool, bool), psns: u32) -> Option<(u64, u64)> {
-        place_of(track, 0, psn, how, psns)
+    fn place(
+        tracker: &mut MessageTracker,
+        psn: u32,
+        how: (bool, bool),
+        psns: u32,
+    ) -> Option<(u64, u64)> {
+        place_of(tracker, 0, psn, how, psns)
     }
 
     /// Places a packet of a READ.
-    fn read(track: &mut Track, psn: u32, how: (bool, bool), psns: u32) -> Option<(u64, u64)> {
-        place_of(track, RESUMING[0], psn, how, psns)
+    fn read(
+        tracker: &mut MessageTracker,
+        psn: u32,
+        how: (bool, bool),
+        psns: u32,
+    ) -> Option<(u64, u64)> {
+        place_of(tracker, RESUMING[0], psn, how, psns)
     }
 
     const FIRST: (bool, bool) = (true, false);
@@ -135,8 +145,8 @@ mod tests {
 
     #[test]
     fn a_packet_that_is_sent_again_keeps_its_place() {
-        let mut track = Track::default();
-        let mut place = |psn, how| place(&mut track, psn, how, 1);
+        let mut tracker = MessageTracker::default();
+        let mut place = |psn, how| place(&mut tracker, psn, how, 1);
         assert_eq!(place(5, MIDDLE), None);
         let top = psn::PSN_COUNT - 2;
         assert_eq!(place(top, FIRST), Some((1, 1)));
@@ -151,23 +161,23 @@ mod tests {
 
     #[test]
     fn a_read_repeated_from_a_lost_response_on_keeps_its_place() {
-        let mut track = Track::default();
-        assert_eq!(read(&mut track, 10, ONLY, 4), Some((1, 1)));
-        assert_eq!(read(&mut track, 12, ONLY, 2), Some((1, 3)));
-        assert_eq!(read(&mut track, 14, ONLY, 1), Some((2, 1)));
+        let mut tracker = MessageTracker::default();
+        assert_eq!(read(&mut tracker, 10, ONLY, 4), Some((1, 1)));
+        assert_eq!(read(&mut tracker, 12, ONLY, 2), Some((1, 3)));
+        assert_eq!(read(&mut tracker, 14, ONLY, 1), Some((2, 1)));
         // The responses: the repetition from the second one on begins with a FIRST.
-        let mut track = Track::default();
-        assert_eq!(read(&mut track, 10, FIRST, 1), Some((1, 1)));
-        assert_eq!(read(&mut track, 11, FIRST, 1), Some((1, 2)));
-        assert_eq!(read(&mut track, 13, LAST, 1), Some((1, 4)));
-        assert_eq!(read(&mut track, 12, FIRST, 1), Some((1, 3)));
-        assert_eq!(read(&mut track, 14, ONLY, 1), Some((2, 1)));
+        let mut tracker = MessageTracker::default();
+        assert_eq!(read(&mut tracker, 10, FIRST, 1), Some((1, 1)));
+        assert_eq!(read(&mut tracker, 11, FIRST, 1), Some((1, 2)));
+        assert_eq!(read(&mut tracker, 13, LAST, 1), Some((1, 4)));
+        assert_eq!(read(&mut tracker, 12, FIRST, 1), Some((1, 3)));
+        assert_eq!(read(&mut tracker, 14, ONLY, 1), Some((2, 1)));
     }
 
     #[test]
     fn packets_after_a_lost_first_packet_have_no_place() {
-        let mut track = Track::default();
-        let mut place = |psn, how| place(&mut track, psn, how, 1);
+        let mut tracker = MessageTracker::default();
+        let mut place = |psn, how| place(&mut tracker, psn, how, 1);
         assert_eq!(place(0, FIRST), Some((1, 1)));
         assert_eq!(place(1, LAST), Some((1, 2)));
         assert_eq!(place(3, MIDDLE), None);
@@ -180,22 +190,22 @@ mod tests {
 
     #[test]
     fn a_queue_pair_that_begins_anew_has_other_messages() {
-        let mut track = Track::default();
-        assert_eq!(place(&mut track, 7, ONLY, 1), Some((1, 1)));
-        assert_eq!(place(&mut track, 8, ONLY, 1), Some((2, 1)));
-        track.begin_anew();
-        assert_eq!(place(&mut track, 8, LAST, 1), None);
-        assert_eq!(place(&mut track, 7, ONLY, 1), Some((3, 1)));
-        assert_eq!(place(&mut track, 8, ONLY, 1), Some((4, 1)));
+        let mut tracker = MessageTracker::default();
+        assert_eq!(place(&mut tracker, 7, ONLY, 1), Some((1, 1)));
+        assert_eq!(place(&mut tracker, 8, ONLY, 1), Some((2, 1)));
+        tracker.begin_anew();
+        assert_eq!(place(&mut tracker, 8, LAST, 1), None);
+        assert_eq!(place(&mut tracker, 7, ONLY, 1), Some((3, 1)));
+        assert_eq!(place(&mut tracker, 8, ONLY, 1), Some((4, 1)));
     }
 
     #[test]
-    fn the_number_of_known_messages_is_limited() {
-        let mut track = Track::default();
+    fn the_number_of_tracked_messages_is_limited() {
+        let mut tracker = MessageTracker::default();
         for psn in 0..1000 {
             let expected = (u64::from(psn) + 1, 1);
-            assert_eq!(place(&mut track, psn, ONLY, 1), Some(expected));
+            assert_eq!(place(&mut tracker, psn, ONLY, 1), Some(expected));
         }
-        assert_eq!(track.messages.len(), KNOWN);
+        assert_eq!(tracker.messages.len(), MAX_MESSAGES);
     }
 }
