@@ -60,7 +60,7 @@ fn exchange<T: DeserializeOwned>(
             socket.display()
         ));
     }
-    ReplyEnvelope::read(&line)
+    ReplyEnvelope::from_line(&line)
 }
 
 /// Sends the request of `Q` and keeps the connection for the stream that follows the answer. Reads

@@ -14,11 +14,11 @@ use verbena_protocol::{read_rules, ControlRequest, RulesReply, MAX_REQUEST_BYTES
 
 /// Largest file of rules, in bytes. The request with the rules is limited by [`MAX_REQUEST_BYTES`], but
 /// it does not contain the comments of the file.
-const MAX_FILE: u64 = 16 * MAX_REQUEST_BYTES;
+const MAX_FILE_BYTES: u64 = 16 * MAX_REQUEST_BYTES;
 
 /// A command about rules.
 #[derive(Subcommand, Debug)]
-pub enum Fault {
+pub enum FaultCommand {
     /// Add all rules of a file, or none if one of them is refused
     Add {
         /// File in TOML, or in JSON if it begins with a brace; - for standard input
@@ -58,12 +58,12 @@ fn read(file: &Path) -> Result<RuleSet, String> {
         }
         Ok(Box::new(std::fs::File::open(file)?))
     };
-    let got = open().and_then(|from| from.take(MAX_FILE + 1).read_to_end(&mut bytes));
+    let got = open().and_then(|from| from.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes));
     let named = |e: String| format!("{}: {e}", file.display());
     got.map_err(|e| named(e.to_string()))?;
-    if bytes.len() as u64 > MAX_FILE {
+    if bytes.len() as u64 > MAX_FILE_BYTES {
         return Err(named(format!(
-            "is longer than {MAX_FILE} bytes, the limit for a file of rules"
+            "is longer than {MAX_FILE_BYTES} bytes, the limit for a file of rules"
         )));
     }
     read_rules(&bytes).map_err(named)
@@ -76,12 +76,12 @@ fn read(file: &Path) -> Result<RuleSet, String> {
 /// A file is wrong, the NIC refuses the rules, or the check fails.
 pub fn run(
     socket: &Path,
-    fault: &Fault,
+    fault: &FaultCommand,
     json: bool,
     show: impl Fn(&RulesReply) -> Result<String, String>,
 ) -> Result<String, String> {
     let request = match fault {
-        Fault::Add {
+        FaultCommand::Add {
             file,
             while_connected,
         } => {
@@ -90,26 +90,29 @@ pub fn run(
                 while_connected: *while_connected,
             };
             if *while_connected {
-                return hold(socket, request, show);
+                return add_while_connected(socket, request, show);
             }
             request
         }
-        Fault::List | Fault::Check | Fault::Summary => ControlRequest::Faults,
-        Fault::Remove { name } => ControlRequest::FaultRemove { name: name.clone() },
-        Fault::Clear => ControlRequest::FaultClear,
-        Fault::Why { number } => {
+        FaultCommand::List | FaultCommand::Check | FaultCommand::Summary => ControlRequest::Faults,
+        FaultCommand::Remove { name } => ControlRequest::FaultRemove { name: name.clone() },
+        FaultCommand::Clear => ControlRequest::FaultClear,
+        FaultCommand::Why { number } => {
             return why::explain_qp(&why::load_history(Some(socket), None)?, *number, json);
         }
     };
-    let told: RulesReply = client::request(socket, request)?;
-    let text = show(&told)?;
-    if matches!(fault, Fault::Check) {
-        if told.rules.is_empty() {
+    let reply: RulesReply = client::request(socket, request)?;
+    let text = show(&reply)?;
+    if matches!(fault, FaultCommand::Check) {
+        if reply.rules.is_empty() {
             return Err(
                 "there are no rules to check: `verbenactl fault add FILE` adds them".into(),
             );
         }
-        let idle: Vec<&str> = told.idle().map(|told| told.rule.name.as_str()).collect();
+        let idle: Vec<&str> = reply
+            .never_fired()
+            .map(|status| status.rule.name.as_str())
+            .collect();
         if !idle.is_empty() {
             crate::print(&text)?;
             return Err(format!("never fired: {}", idle.join(", ")));
@@ -120,13 +123,13 @@ pub fn run(
 
 /// Adds rules and waits until the NIC closes the connection. A user who wants to remove the rules
 /// earlier ends this process.
-fn hold(
+fn add_while_connected(
     socket: &Path,
     request: ControlRequest,
     show: impl Fn(&RulesReply) -> Result<String, String>,
 ) -> Result<String, String> {
-    let (told, mut reader) = client::request_stream::<RulesReply>(socket, request)?;
-    crate::print(&show(&told)?)?;
+    let (reply, mut reader) = client::request_stream::<RulesReply>(socket, request)?;
+    crate::print(&show(&reply)?)?;
     let mut line = String::new();
     while reader.read_line(&mut line).is_ok_and(|length| length > 0) {}
     Err(String::from(
@@ -135,9 +138,9 @@ fn hold(
 }
 
 /// Formats rules for people.
-pub fn table(told: &Value) -> String {
+pub fn table(reply: &Value) -> String {
     let mut out = String::new();
-    let rules = told["rules"].as_array();
+    let rules = reply["rules"].as_array();
     for rule in rules.into_iter().flatten() {
         let name = rule["name"].as_str().unwrap_or("?");
         let _ = writeln!(
@@ -153,35 +156,35 @@ pub fn table(told: &Value) -> String {
 }
 
 /// Returns the formatter for the answer to a command.
-pub fn words(asked: &Fault) -> fn(&Value) -> String {
-    match asked {
-        Fault::Check | Fault::Summary => summary,
+pub fn formatter(command: &FaultCommand) -> fn(&Value) -> String {
+    match command {
+        FaultCommand::Check | FaultCommand::Summary => summary,
         _ => table,
     }
 }
 
 /// Formats the result of a run, and the commands that add its rules again. The rules of each seed
 /// are a file of their own.
-fn summary(told: &Value) -> String {
-    let told: RulesReply = match serde_json::from_value(told.clone()) {
-        Ok(told) => told,
+fn summary(reply: &Value) -> String {
+    let reply: RulesReply = match serde_json::from_value(reply.clone()) {
+        Ok(reply) => reply,
         Err(e) => return format!("{e}\n"),
     };
-    let mut seeds: Vec<u64> = told.rules.iter().map(|told| told.seed).collect();
+    let mut seeds: Vec<u64> = reply.rules.iter().map(|status| status.seed).collect();
     seeds.dedup();
     let mut out = String::new();
     let mut again = String::from("\nThe same rules again:\n");
     let mut seen = HashSet::new();
     for seed in seeds.into_iter().filter(|seed| seen.insert(*seed)) {
         let _ = writeln!(out, "seed {seed}");
-        let of_seed = || told.rules.iter().filter(|told| told.seed == seed);
-        for told in of_seed() {
-            let must = match told.rule.optional {
+        let of_seed = || reply.rules.iter().filter(|status| status.seed == seed);
+        for status in of_seed() {
+            let must = match status.rule.optional {
                 true => "it need not fire",
                 false => "it has to fire",
             };
-            let often = told.rule.describe_frequency();
-            let (name, matched, fired) = (&told.rule.name, told.matched, told.fired);
+            let often = status.rule.describe_frequency();
+            let (name, matched, fired) = (&status.rule.name, status.matched, status.fired);
             let _ = writeln!(
                 out,
                 "{name}: matched {matched}, fired {fired}; fires on {often}; {must}"
@@ -190,7 +193,7 @@ fn summary(told: &Value) -> String {
         let set = RuleSet {
             version: verbena_faults::VERSION,
             seed,
-            rule: of_seed().map(|told| told.rule.expanded()).collect(),
+            rule: of_seed().map(|status| status.rule.expanded()).collect(),
         };
         match toml::rules(&set) {
             Ok(file) => {
@@ -213,11 +216,11 @@ mod tests {
 
     #[test]
     fn each_rule_has_a_line() {
-        let told = json!({ "rules": [
+        let reply = json!({ "rules": [
             { "name": "x", "matched": 5, "fired": 1, "action": "drop", "match": { "nth": 3 } },
         ] });
         assert_eq!(
-            table(&told),
+            table(&reply),
             "x: matched 5, fired 1: \"drop\" of {\"nth\":3}\n"
         );
         assert_eq!(table(&json!({ "rules": [] })), "there are no rules\n");
@@ -229,8 +232,8 @@ mod tests {
             json!({ "name": name, "match": { "opcode": "SEND Last", "nth": 3 }, "action": "drop",
                 "seed": seed, "while_connected": false, "matched": 9, "fired": fired })
         };
-        let told = json!({ "rules": [rule("a", 7, 1), rule("b", 0, 0), rule("c", 7, 1)] });
-        let text = summary(&told);
+        let reply = json!({ "rules": [rule("a", 7, 1), rule("b", 0, 0), rule("c", 7, 1)] });
+        let text = summary(&reply);
         let (seven, zero) = (
             text.find(
                 "seed 7\na: matched 9, fired 1; fires on match number 3, once; it has to fire\nc: ",

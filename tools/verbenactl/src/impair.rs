@@ -7,7 +7,7 @@ use verbena_protocol::{ControlRequest, Impairment, MILLION};
 
 /// Options of the command. Without options the command prints the impairments.
 #[derive(Args, Debug)]
-pub struct Impair {
+pub struct ImpairOptions {
     /// Remove the impairments
     #[arg(value_name = "off", value_parser = ["off"])]
     off: Option<String>,
@@ -49,7 +49,7 @@ pub struct Impair {
     seed: Option<u64>,
 }
 
-impl Impair {
+impl ImpairOptions {
     /// Returns the request for these options.
     ///
     /// # Errors
@@ -57,7 +57,7 @@ impl Impair {
     /// The options contradict each other.
     pub fn request(&self) -> Result<ControlRequest, String> {
         let uplink = self.uplink;
-        let asked = [
+        let is_given = [
             self.loss.is_some(),
             self.duplicate.is_some(),
             self.corrupt.is_some(),
@@ -69,7 +69,7 @@ impl Impair {
         if self.off.is_some() {
             return Ok(ControlRequest::Impair { uplink, with: None });
         }
-        if !asked.contains(&true) {
+        if !is_given.contains(&true) {
             return match (uplink, self.seed) {
                 (None, None) => Ok(ControlRequest::Impairments),
                 (Some(_), _) => Err(String::from(
@@ -145,7 +145,7 @@ mod tests {
     #[derive(Parser, Debug)]
     struct Line {
         #[command(flatten)]
-        impair: Impair,
+        impair: ImpairOptions,
     }
 
     fn request(words: &str) -> Result<ControlRequest, String> {

@@ -71,10 +71,10 @@ enum VerbenactlCommand {
     /// Print the peers of queue pairs: number of queue pairs, round trips, sums of counters
     Peers,
     /// Set the impairments of frames that leave by the uplinks: loss, delay, ... Without options, print them
-    Impair(impair::Impair),
+    Impair(impair::ImpairOptions),
     /// Control the rules that inject faults into packets, sends, commands and the device (Documentation/faults.md)
     #[command(subcommand)]
-    Fault(fault::Fault),
+    Fault(fault::FaultCommand),
     /// Capture the RDMA packets of the port as pcapng: verbenactl capture - | wireshark -k -i -
     Capture {
         /// Take the packets from this recording of the flight recorder (`record dump`), without payload; needs no NIC
@@ -290,7 +290,7 @@ fn run(args: &VerbenactlArgs) -> Result<String, String> {
             format_reply(args, &reply, table::impairments)
         }
         VerbenactlCommand::Fault(command) => {
-            let show = |reply: &_| format_reply(args, reply, fault::words(command));
+            let show = |reply: &_| format_reply(args, reply, fault::formatter(command));
             fault::run(socket, command, args.json, show)
         }
         VerbenactlCommand::Record(command) => record::run(socket, command, |reply| {

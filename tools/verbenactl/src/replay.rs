@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn a_recording_that_ends_without_a_request_is_an_error() {
-        let reply = ReplyEnvelope::from(Ok(RecordFullReply { waiting: true })).line();
+        let reply = ReplyEnvelope::from(Ok(RecordFullReply { waiting: true })).to_line();
         let with = |bytes: &[u8]| record_from(&[reply.as_bytes(), bytes].concat());
         assert!(with(&recorded(END_REQUESTED))
             .unwrap()

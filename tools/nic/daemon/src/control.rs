@@ -74,7 +74,7 @@ fn admit(stream: UnixStream, seats: &Arc<()>, shared: &Arc<Shared>) -> io::Resul
         return Ok(());
     };
     let refused = ReplyEnvelope::<StatusReply>::from(Err(refusal));
-    (&stream).write_all(refused.line().as_bytes())
+    (&stream).write_all(refused.to_line().as_bytes())
 }
 
 /// Serves a connection until the client closes it, or leaves an answer unread for `idle`.
@@ -99,9 +99,9 @@ fn converse(stream: &UnixStream, shared: &Shared, idle: Duration) -> io::Result<
                 said::MAX_REQUEST_BYTES
             );
             let refused = ReplyEnvelope::<StatusReply>::from(Err(cut));
-            return (&mut &*stream).write_all(refused.line().as_bytes());
+            return (&mut &*stream).write_all(refused.to_line().as_bytes());
         }
-        let request = ControlRequest::read(&line);
+        let request = ControlRequest::from_line(&line);
         if matches!(
             request,
             Ok(ControlRequest::Capture | ControlRequest::RecordFull)
@@ -117,7 +117,7 @@ fn converse(stream: &UnixStream, shared: &Shared, idle: Duration) -> io::Result<
                 let of_connection = of_connection.or_else(|| rules.answer(&request));
                 of_connection.unwrap_or_else(|| answer(request, shared))
             }
-            Err(error) => ReplyEnvelope::<StatusReply>::from(Err(error)).line(),
+            Err(error) => ReplyEnvelope::<StatusReply>::from(Err(error)).to_line(),
         };
         (&mut &*stream).write_all(told.as_bytes())?;
     }
@@ -126,38 +126,39 @@ fn converse(stream: &UnixStream, shared: &Shared, idle: Duration) -> io::Result<
 /// Returns the answer to a request that does not occupy its connection.
 fn answer(request: ControlRequest, shared: &Shared) -> String {
     match request {
-        ControlRequest::Stats => ReplyEnvelope::from(stats(shared)).line(),
-        ControlRequest::Contexts => ReplyEnvelope::from(contexts(shared)).line(),
-        ControlRequest::Status => ReplyEnvelope::from(Ok(status(shared))).line(),
-        ControlRequest::Port => ReplyEnvelope::from(port::port(shared)).line(),
-        ControlRequest::Peers => ReplyEnvelope::from(peers::peers(shared)).line(),
+        ControlRequest::Stats => ReplyEnvelope::from(stats(shared)).to_line(),
+        ControlRequest::Contexts => ReplyEnvelope::from(contexts(shared)).to_line(),
+        ControlRequest::Status => ReplyEnvelope::from(Ok(status(shared))).to_line(),
+        ControlRequest::Port => ReplyEnvelope::from(port::port(shared)).to_line(),
+        ControlRequest::Peers => ReplyEnvelope::from(peers::peers(shared)).to_line(),
         // `Kept::answer` and `converse` handle these requests before.
         ControlRequest::Capture | ControlRequest::CaptureBegin | ControlRequest::CaptureEnd => {
             ReplyEnvelope::<StatusReply>::from(Err(String::from("a capture needs a connection")))
-                .line()
+                .to_line()
         }
         ControlRequest::RecordFull => ReplyEnvelope::<StatusReply>::from(Err(String::from(
             "a full recording needs a connection",
         )))
-        .line(),
+        .to_line(),
         ControlRequest::Impairments => {
-            ReplyEnvelope::from(Ok(shared.common.impairments.told())).line()
+            ReplyEnvelope::from(Ok(shared.common.impairments.told())).to_line()
         }
         ControlRequest::Impair { uplink, with } => {
-            ReplyEnvelope::from(impair(shared, uplink, with)).line()
+            ReplyEnvelope::from(impair(shared, uplink, with)).to_line()
         }
-        ControlRequest::Qp { number } => ReplyEnvelope::from(port::qp(shared, number)).line(),
-        ControlRequest::Recorder => ReplyEnvelope::from(recording::switch(shared, None)).line(),
+        ControlRequest::Qp { number } => ReplyEnvelope::from(port::qp(shared, number)).to_line(),
+        ControlRequest::Recorder => ReplyEnvelope::from(recording::switch(shared, None)).to_line(),
         ControlRequest::Record { entries } => {
-            ReplyEnvelope::from(recording::switch(shared, Some(entries))).line()
+            ReplyEnvelope::from(recording::switch(shared, Some(entries))).to_line()
         }
-        ControlRequest::Recording => ReplyEnvelope::from(recording::taken(shared)).line(),
+        ControlRequest::Recording => ReplyEnvelope::from(recording::taken(shared)).to_line(),
         // `Rules::answer` handles these requests before (`faults.rs`).
         ControlRequest::Faults
         | ControlRequest::FaultAdd { .. }
         | ControlRequest::FaultRemove { .. }
         | ControlRequest::FaultClear => {
-            ReplyEnvelope::<StatusReply>::from(Err(String::from("rules need a connection"))).line()
+            ReplyEnvelope::<StatusReply>::from(Err(String::from("rules need a connection")))
+                .to_line()
         }
     }
 }

@@ -13,7 +13,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use verbena_faults::{Action, Effect, Match, On, Rule, RuleSet, RuleStatus, RuleTable, VERSION};
-use verbena_protocol::{Impaired, Impairment, ImpairmentsReply};
+use verbena_protocol::{Impairment, ImpairmentsReply, UplinkImpairment};
 
 /// An uplink with rules.
 #[derive(Debug)]
@@ -278,10 +278,10 @@ impl Impairments {
         let uplinks = (0u8..).zip(state.slots.iter()).map(|(uplink, slot)| {
             let faults = slot.as_ref().filter(|slot| slot.rule.is_some());
             let faults = faults.map(|slot| &slot.faults);
-            Impaired {
+            UplinkImpairment {
                 uplink,
                 impairment: faults.map(Faults::how),
-                toll: faults.map(Faults::toll),
+                counters: faults.map(Faults::toll),
             }
         });
         ImpairmentsReply {
@@ -384,7 +384,7 @@ mod tests {
         let told = all.told().uplinks;
         let impaired: Vec<_> = told.iter().map(|u| u.impairment.is_some()).collect();
         assert_eq!(impaired, [false, true, false]);
-        assert_eq!(told[1].toll.unwrap().frames, 2);
+        assert_eq!(told[1].counters.unwrap().frames, 2);
         let error = all.set(Some(3), delay(5)).unwrap_err();
         assert!(
             error.contains("uplink 3") && error.contains("are 3"),
@@ -547,6 +547,6 @@ mod tests {
         assert!(all.take(1, &[&[1]], 0));
         all.add_rules(&file(&rule("y", "", "\"drop\"")), None, 0)
             .unwrap();
-        assert_eq!(all.told().uplinks[1].toll.unwrap().frames, 1);
+        assert_eq!(all.told().uplinks[1].counters.unwrap().frames, 1);
     }
 }

@@ -59,7 +59,7 @@ impl CaptureEndReply {
     pub fn new(guest: String, records: &[u8]) -> Self {
         Self {
             guest,
-            records: hex::write(records),
+            records: hex::encode(records),
         }
     }
 
@@ -69,7 +69,7 @@ impl CaptureEndReply {
     ///
     /// The text is not hexadecimal.
     pub fn bytes(&self) -> Result<Vec<u8>, String> {
-        hex::read(&self.records).ok_or_else(|| {
+        hex::decode(&self.records).ok_or_else(|| {
             String::from(
                 "the records of the answer are not hexadecimal: is the NIC of another version?",
             )

@@ -19,7 +19,7 @@ impl QueryReply for RulesReply {
 
 impl RulesReply {
     /// Returns the rules that never fired although they are not optional.
-    pub fn idle(&self) -> impl Iterator<Item = &RuleStatus> {
+    pub fn never_fired(&self) -> impl Iterator<Item = &RuleStatus> {
         let idle = |rule: &&RuleStatus| rule.fired == 0 && !rule.rule.optional;
         self.rules.iter().filter(idle)
     }

@@ -53,7 +53,7 @@ impl ControlConnection {
                 "the NIC closed the connection before it answered",
             ));
         }
-        ReplyEnvelope::read(&line)
+        ReplyEnvelope::from_line(&line)
     }
 }
 

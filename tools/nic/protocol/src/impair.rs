@@ -88,14 +88,15 @@ pub struct ImpairmentCounters {
 
 /// An uplink with its impairment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Impaired {
+pub struct UplinkImpairment {
     /// Number of the uplink, from 0 in the order of the `--uplink` options of the NIC. An uplink
     /// with several peers has a number for each peer.
     pub uplink: u8,
     /// Impairment of the uplink, if there is one.
     pub impairment: Option<Impairment>,
     /// Effects of the impairment since it was set.
-    pub toll: Option<ImpairmentCounters>,
+    #[serde(rename = "toll")]
+    pub counters: Option<ImpairmentCounters>,
 }
 
 /// The answer to [`ControlRequest::Impair`] and [`ControlRequest::Impairments`]: all uplinks as
@@ -103,7 +104,7 @@ pub struct Impaired {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImpairmentsReply {
     /// All uplinks of the NIC.
-    pub uplinks: Vec<Impaired>,
+    pub uplinks: Vec<UplinkImpairment>,
 }
 
 impl QueryReply for ImpairmentsReply {

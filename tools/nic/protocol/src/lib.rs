@@ -24,7 +24,7 @@ pub use capture::{CaptureEndReply, CaptureRecord, CaptureReply, FrameDirection, 
 pub use contexts::{ContextFields, ContextsReply, Cq, Eq, Mr, ObjectContext, Qp, Srq};
 pub use faults::RulesReply;
 pub use handle::{FaultHandle, Nic};
-pub use impair::{Impaired, Impairment, ImpairmentCounters, ImpairmentsReply};
+pub use impair::{Impairment, ImpairmentCounters, ImpairmentsReply, UplinkImpairment};
 pub use peers::{PeerSummary, PeersReply, MAX_PEERS};
 pub use port::{
     GidTableEntry, MulticastGroup, PortReply, PortStatus, QpDetails, QpReply, RefusedGid,
@@ -169,7 +169,7 @@ impl<T> From<Result<T, String>> for ReplyEnvelope<T> {
 
 impl<T: Serialize> ReplyEnvelope<T> {
     /// Returns the line with this reply.
-    pub fn line(&self) -> String {
+    pub fn to_line(&self) -> String {
         let mut line = serde_json::to_string(self)
             .unwrap_or_else(|e| format!("{{\"ok\":false,\"error\":\"{e}\"}}"));
         line.push('\n');
@@ -180,7 +180,7 @@ impl<T: Serialize> ReplyEnvelope<T> {
 impl<T: DeserializeOwned> ReplyEnvelope<T> {
     /// Parses the line of a reply. Fails with the error of the NIC, or if the line is no such
     /// reply.
-    pub fn read(line: &str) -> Result<T, String> {
+    pub fn from_line(line: &str) -> Result<T, String> {
         let reply: Self =
             serde_json::from_str(line).map_err(|e| format!("the answer is not JSON: {e}"))?;
         match (reply.ok, reply.answer) {
@@ -197,7 +197,7 @@ impl<T: DeserializeOwned> ReplyEnvelope<T> {
 
 impl ControlRequest {
     /// Returns the line with this request.
-    pub fn line(&self) -> String {
+    pub fn to_line(&self) -> String {
         let mut line = serde_json::to_string(self).unwrap_or_default();
         line.push('\n');
         line
@@ -210,14 +210,14 @@ impl ControlRequest {
     ///
     /// The connection fails.
     pub fn exchange<C: Read + Write>(&self, over: &mut BufReader<C>) -> io::Result<String> {
-        over.get_mut().write_all(self.line().as_bytes())?;
+        over.get_mut().write_all(self.to_line().as_bytes())?;
         let mut line = String::new();
         over.read_line(&mut line)?;
         Ok(line)
     }
 
     /// Parses the line of a request. The error names the fault of the line.
-    pub fn read(line: &[u8]) -> Result<Self, String> {
+    pub fn from_line(line: &[u8]) -> Result<Self, String> {
         let strict::StrictJson(value) =
             serde_json::from_slice(line).map_err(|e| format!("not JSON: {e}"))?;
         let name = value["command"].as_str().unwrap_or_default();
@@ -282,60 +282,68 @@ mod tests {
         ];
         assert_eq!(all.len(), COMMANDS.len());
         for (request, name) in all.into_iter().zip(COMMANDS) {
-            assert!(request.line().contains(name));
-            assert_eq!(ControlRequest::read(request.line().as_bytes()), Ok(request));
+            assert!(request.to_line().contains(name));
+            assert_eq!(
+                ControlRequest::from_line(request.to_line().as_bytes()),
+                Ok(request)
+            );
         }
         let off = ControlRequest::Impair {
             uplink: None,
             with: None,
         };
-        assert_eq!(ControlRequest::read(b"{\"command\":\"impair\"}"), Ok(off));
+        assert_eq!(
+            ControlRequest::from_line(b"{\"command\":\"impair\"}"),
+            Ok(off)
+        );
         let misspelt = b"{\"command\":\"impair\",\"with\":{\"los_ppm\":1}}";
-        assert!(ControlRequest::read(misspelt)
+        assert!(ControlRequest::from_line(misspelt)
             .unwrap_err()
             .contains("los_ppm"));
-        let error = ControlRequest::read(b"{\"command\":\"qp\"}").unwrap_err();
+        let error = ControlRequest::from_line(b"{\"command\":\"qp\"}").unwrap_err();
         assert!(error.contains("number"), "{error}");
-        assert_eq!(ControlRequest::Stats.line(), "{\"command\":\"stats\"}\n");
-        assert!(ControlRequest::read(b"nonsense")
+        assert_eq!(ControlRequest::Stats.to_line(), "{\"command\":\"stats\"}\n");
+        assert!(ControlRequest::from_line(b"nonsense")
             .unwrap_err()
             .starts_with("not JSON"));
-        assert!(ControlRequest::read(b"{\"command\":1}")
+        assert!(ControlRequest::from_line(b"{\"command\":1}")
             .unwrap_err()
             .contains("must be"));
-        assert!(ControlRequest::read(b"{}").unwrap_err().contains("must be"));
+        assert!(ControlRequest::from_line(b"{}")
+            .unwrap_err()
+            .contains("must be"));
     }
 
     #[test]
     fn replies_are_read_back_unchanged() {
         let reply = ReplyEnvelope::from(Ok(status()));
         assert_eq!(
-            ReplyEnvelope::<StatusReply>::read(&reply.line()),
+            ReplyEnvelope::<StatusReply>::from_line(&reply.to_line()),
             Ok(status())
         );
         let refused = ReplyEnvelope::<StatusReply>::from(Err(String::from(
             "too many requests are waiting: try again",
         )));
         assert_eq!(
-            refused.line(),
+            refused.to_line(),
             "{\"ok\":false,\"error\":\"too many requests are waiting: try again\"}\n"
         );
         assert_eq!(
-            ReplyEnvelope::<StatusReply>::read(&refused.line()),
+            ReplyEnvelope::<StatusReply>::from_line(&refused.to_line()),
             Err(String::from("too many requests are waiting: try again"))
         );
     }
 
     #[test]
     fn a_reply_of_another_kind_is_an_error() {
-        let reply = ReplyEnvelope::from(Ok(status())).line();
-        assert!(ReplyEnvelope::<ContextsReply>::read(&reply)
+        let reply = ReplyEnvelope::from(Ok(status())).to_line();
+        assert!(ReplyEnvelope::<ContextsReply>::from_line(&reply)
             .unwrap_err()
             .contains("another kind"));
-        assert!(ReplyEnvelope::<StatusReply>::read("{\"ok\":false}")
+        assert!(ReplyEnvelope::<StatusReply>::from_line("{\"ok\":false}")
             .unwrap_err()
             .contains("no reason"));
-        assert!(ReplyEnvelope::<StatusReply>::read("")
+        assert!(ReplyEnvelope::<StatusReply>::from_line("")
             .unwrap_err()
             .contains("not JSON"));
     }
@@ -349,14 +357,14 @@ mod tests {
                 ..EngineCounters::default()
             },
         };
-        let line = ReplyEnvelope::from(Ok(ContextsReply { contexts: vec![] })).line();
+        let line = ReplyEnvelope::from(Ok(ContextsReply { contexts: vec![] })).to_line();
         assert_eq!(line, "{\"ok\":true,\"contexts\":[]}\n");
         let reply = ReplyEnvelope::from(Ok(StatsReply { stats }));
-        let value: serde_json::Value = serde_json::from_str(&reply.line()).unwrap();
+        let value: serde_json::Value = serde_json::from_str(&reply.to_line()).unwrap();
         assert_eq!(value["stats"]["rx_packets"], 5);
         assert_eq!(value["stats"]["engine_slices"], 7);
         assert_eq!(
-            ReplyEnvelope::read(&reply.line()),
+            ReplyEnvelope::from_line(&reply.to_line()),
             Ok(reply.answer.unwrap())
         );
     }

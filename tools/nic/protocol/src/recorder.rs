@@ -50,7 +50,7 @@ impl RecordingReply {
     /// Creates the answer with the bytes of a file.
     pub fn new(file: &[u8]) -> Self {
         Self {
-            recording: hex::write(file),
+            recording: hex::encode(file),
         }
     }
 
@@ -60,7 +60,7 @@ impl RecordingReply {
     ///
     /// The text is not hexadecimal.
     pub fn file(&self) -> Result<Vec<u8>, String> {
-        let bytes = hex::read(&self.recording);
+        let bytes = hex::decode(&self.recording);
         bytes.ok_or_else(|| {
             String::from(
                 "the recording of the answer is not hexadecimal: is the NIC of another version?",

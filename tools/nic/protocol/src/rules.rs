@@ -38,11 +38,11 @@ pub fn read_rules(file: &[u8]) -> Result<RuleSet, String> {
 pub fn read_toml(text: &str) -> Result<RuleSet, String> {
     let value = check_nesting(text).and_then(|()| {
         let value = basic_toml::from_str(text);
-        value.map_err(|e: basic_toml::Error| line_first(&e.to_string()))
+        value.map_err(|e: basic_toml::Error| move_line_first(&e.to_string()))
     });
     value
         .and_then(|value| parse_rules(value, &RuleLines::new(text, "[[rule]]")))
-        .map_err(|error| shortened(suggest_name(error)))
+        .map_err(|error| truncated(suggest_name(error)))
 }
 
 /// Reads rules in JSON.
@@ -52,10 +52,10 @@ pub fn read_toml(text: &str) -> Result<RuleSet, String> {
 /// The text names a line and the error there.
 pub fn read_json(text: &str) -> Result<RuleSet, String> {
     let value = serde_json::from_str(text);
-    let value = value.map_err(|e: serde_json::Error| line_first(&e.to_string()));
+    let value = value.map_err(|e: serde_json::Error| move_line_first(&e.to_string()));
     value
         .and_then(|StrictJson(value)| parse_rules(value, &RuleLines::new(text, "\"name\"")))
-        .map_err(|error| shortened(suggest_name(error)))
+        .map_err(|error| truncated(suggest_name(error)))
 }
 
 /// Replaces the list of all names in an error about an unknown field or action with the nearest
@@ -77,7 +77,7 @@ fn suggest_name(error: String) -> String {
     }
 }
 
-fn shortened(mut error: String) -> String {
+fn truncated(mut error: String) -> String {
     if let Some((end, _)) = error.char_indices().nth(MAX_ERROR_CHARS) {
         error.truncate(end);
         // The cut is not in the middle of a name, unless a single quoted text is too long.
@@ -126,7 +126,7 @@ fn check_nesting(text: &str) -> Result<(), String> {
 }
 
 /// Rewrites `why at line 3 column 7` to `line 3: why`.
-fn line_first(error: &str) -> String {
+fn move_line_first(error: &str) -> String {
     let Some((why, place)) = error.rsplit_once(" at line ") else {
         return format!("line 1: {error}");
     };
@@ -190,7 +190,7 @@ fn parse_rules(mut value: Value, lines: &RuleLines<'_>) -> Result<RuleSet, Strin
         let name = value.get("name").and_then(Value::as_str).unwrap_or("?");
         let named =
             |(field, why): (String, String)| at(Some(n), (field, format!("rule {name:?}: {why}")));
-        check_parts(&value).map_err(named)?;
+        check_rule_fields(&value).map_err(named)?;
         let rule = serde_json::from_value(value.clone());
         set.rule
             .push(rule.map_err(|e| named((String::new(), e.to_string())))?);
@@ -208,7 +208,7 @@ fn parse_rules(mut value: Value, lines: &RuleLines<'_>) -> Result<RuleSet, Strin
 }
 
 /// Checks the parts of a rule one by one, so that an error names its field.
-fn check_parts(rule: &Value) -> Result<(), (String, String)> {
+fn check_rule_fields(rule: &Value) -> Result<(), (String, String)> {
     for part in ["match", "action"] {
         let keys: Vec<&str> = match rule.get(part) {
             Some(Value::Object(fields)) => fields.keys().map(String::as_str).collect(),
@@ -264,7 +264,7 @@ mod tests {
 
     #[test]
     fn the_nearest_name_is_suggested() {
-        for (rule, asked) in [
+        for (rule, expected) in [
             (
                 "match = { nht = 1 }\naction = \"drop\"",
                 "did you mean nth?",
@@ -277,7 +277,7 @@ mod tests {
             ("acton = \"drop\"", "did you mean action?"),
         ] {
             let error = refused(rule);
-            assert!(error.contains(asked), "{rule}: {error}");
+            assert!(error.contains(expected), "{rule}: {error}");
         }
     }
 

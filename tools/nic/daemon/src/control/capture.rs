@@ -54,7 +54,7 @@ pub(super) fn capture(mut stream: &UnixStream, shared: &Shared) -> io::Result<()
         Ok((told, watch)) => (Ok(told), Some(watch)),
         Err(error) => (Err(error), None),
     };
-    stream.write_all(ReplyEnvelope::from(told).line().as_bytes())?;
+    stream.write_all(ReplyEnvelope::from(told).to_line().as_bytes())?;
     let Some(watch) = watch else {
         return Ok(());
     };
@@ -77,7 +77,7 @@ impl Kept {
                     self.0 = Some(begun);
                     told
                 });
-                Some(ReplyEnvelope::from(begun).line())
+                Some(ReplyEnvelope::from(begun).to_line())
             }
             ControlRequest::CaptureEnd => {
                 let kept = self.0.take().ok_or_else(|| {
@@ -86,7 +86,7 @@ impl Kept {
                 let told = kept.map(|(told, watch)| {
                     CaptureEndReply::new(told.guest, &all(&watch, shared.power_on()))
                 });
-                Some(ReplyEnvelope::from(told).line())
+                Some(ReplyEnvelope::from(told).to_line())
             }
             _ => None,
         }
@@ -189,7 +189,7 @@ mod tests {
         let mut kept = Kept(Some((told, watch)));
         let line = kept.answer(&ControlRequest::CaptureEnd, &shared).unwrap();
         assert!(!to.is_watched());
-        let told: CaptureEndReply = ReplyEnvelope::read(&line).unwrap();
+        let told: CaptureEndReply = ReplyEnvelope::from_line(&line).unwrap();
         let bytes = told.bytes().unwrap();
         let mut rest = &bytes[..];
         for n in 0..3 {

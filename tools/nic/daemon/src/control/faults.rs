@@ -48,7 +48,7 @@ impl<'a> Rules<'a> {
                 while_connected,
             } => {
                 if let Err((_, why)) = set.check() {
-                    return Some(ReplyEnvelope::<RulesReply>::from(Err(why)).line());
+                    return Some(ReplyEnvelope::<RulesReply>::from(Err(why)).to_line());
                 }
                 log::info!("{} rules, seed {}", set.rule.len(), set.seed);
                 // If the engine does not answer, it may nevertheless have added the rules.
@@ -66,7 +66,7 @@ impl<'a> Rules<'a> {
         };
         // A frame that was delayed may be due now.
         self.shared.common.waker.wake();
-        Some(ReplyEnvelope::from(told).line())
+        Some(ReplyEnvelope::from(told).to_line())
     }
 
     /// Changes the rules of the device. Returns all rules: those of the device, then those of
@@ -306,7 +306,7 @@ mod tests {
         let _asked = engine(&shared);
         let mut rules = Rules::new(&shared);
         let mut names = |request: &ControlRequest| -> Result<Vec<(String, String)>, String> {
-            let told: RulesReply = ReplyEnvelope::read(&rules.answer(request).unwrap())?;
+            let told: RulesReply = ReplyEnvelope::from_line(&rules.answer(request).unwrap())?;
             let one = |told: &RuleStatus| {
                 let action = serde_json::to_string(&told.rule.action).unwrap();
                 (told.rule.name.clone(), action)

@@ -153,7 +153,12 @@ mod tests {
     fn told_of(shared: &Arc<Shared>, request: &str, device: &Device) -> Value {
         let asking = std::thread::spawn({
             let (shared, request) = (shared.clone(), String::from(request));
-            move || answer(ControlRequest::read(request.as_bytes()).unwrap(), &shared)
+            move || {
+                answer(
+                    ControlRequest::from_line(request.as_bytes()).unwrap(),
+                    &shared,
+                )
+            }
         });
         while !asking.is_finished() {
             match shared.mail(0, true).question {

@@ -60,7 +60,7 @@ pub(super) fn full(mut stream: &UnixStream, shared: &Shared) -> io::Result<()> {
     let told = told.map(|told| RecordFullReply {
         waiting: told == Fully::Waiting,
     });
-    let written = stream.write_all(ReplyEnvelope::from(told).line().as_bytes());
+    let written = stream.write_all(ReplyEnvelope::from(told).to_line().as_bytes());
     if !is_on {
         return written;
     }

@@ -80,7 +80,9 @@ fn an_impairment_applies_to_frames_of_the_guest_and_of_the_engine() {
     assert_eq!(network.send(1, &[&[1; 60], &[2; 60]]), 2);
     network.release();
     assert_eq!((count(0), count(1)), (2, 1));
-    let toll = shared.common.impairments.told().uplinks[1].toll.unwrap();
+    let toll = shared.common.impairments.told().uplinks[1]
+        .counters
+        .unwrap();
     assert_eq!((toll.frames, toll.lost), (3, 3));
     // An impairment without loss holds frames until the engine releases them.
     shared.common.impairments.set(Some(1), how(0)).unwrap();

@@ -67,7 +67,7 @@ fn tied(name: &str) -> String {
         set,
         while_connected,
     }
-    .line()
+    .to_line()
 }
 
 fn names(nic: &Nic) -> Vec<String> {
@@ -218,7 +218,7 @@ fn several_sets_of_rules_of_one_connection_end_together() {
             set,
             while_connected: false,
         };
-        assert!(said(&add.line()));
+        assert!(said(&add.to_line()));
         let mut wanted = vec!["stays"];
         wanted.extend(sets.iter().map(String::as_str));
         wanted.push(&free);
@@ -291,7 +291,7 @@ fn invalid_requests_get_a_reply_and_change_nothing() {
         set,
         while_connected,
     }
-    .line();
+    .to_line();
     for _ in 0..40 {
         let stream = UnixStream::connect(&socket).unwrap();
         let mut answers = BufReader::new(&stream);
