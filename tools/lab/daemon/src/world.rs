@@ -12,15 +12,15 @@ use verbena_device::objects::mcast;
 use verbena_device::{Addresses, Crossing, Gid};
 use verbena_lab_transport::fuzz::FuzzInput;
 use verbena_nic::policy::{OtherMacs, Policy};
-use verbena_nic::switch::{Port, Ports, Switch};
+use verbena_nic::switch::{PortSet, Switch, SwitchPort};
 use verbena_transport::wire::{frame, Path};
 
 /// Ports from which strangers send frames.
-const STRANGERS: [Port; 4] = [
-    Port::Guest(2),
-    Port::Engine(2),
-    Port::Wire(0),
-    Port::Wire(1),
+const STRANGERS: [SwitchPort; 4] = [
+    SwitchPort::Guest(2),
+    SwitchPort::Engine(2),
+    SwitchPort::Wire(0),
+    SwitchPort::Wire(1),
 ];
 
 /// The switch with two honest VMs, a hostile VM and two uplinks.
@@ -228,7 +228,7 @@ impl World {
             moved = true;
             let to = self
                 .switch
-                .forward(Port::Engine(from as u8), &frame, self.now);
+                .forward(SwitchPort::Engine(from as u8), &frame, self.now);
             assert!(!to.is_empty() || frame[..6] == MACS[from], "{to:?}");
             self.deliver(to, &frame);
         }
@@ -246,7 +246,7 @@ impl World {
     }
 
     /// Delivers a frame in the same way as the engine (`tools/nic/daemon/src/engine/vm.rs`).
-    fn deliver(&mut self, to: Ports, frame: &[u8]) {
+    fn deliver(&mut self, to: PortSet, frame: &[u8]) {
         for vm in to.engines().filter(|vm| *vm < 2) {
             let d = &mut self.ends[vm].d;
             if d.device.wants_frame(frame) {
@@ -256,17 +256,17 @@ impl World {
     }
 
     /// Sends a frame of a stranger, and checks its destinations.
-    fn hear(&mut self, from: Port, frame: &[u8]) {
-        let before = self.switch.tally;
+    fn hear(&mut self, from: SwitchPort, frame: &[u8]) {
+        let before = self.switch.counters;
         let to = self.switch.forward(from, frame, self.now);
         let path = frame::peek(frame);
         self.check(from, frame, path.as_ref(), to);
-        let after = self.switch.tally;
+        let after = self.switch.counters;
         assert!(to.is_empty() || after.refused == before.refused);
         let is_far = |path: Path| path.smac == FAR.0 && path.sgid == gid(FAR.1);
         // The third VM may have claimed both addresses, and then it acts as that station.
         let is_far = path.is_some_and(is_far);
-        self.far_spoke |= is_far && (matches!(from, Port::Wire(_)) || !to.is_empty());
+        self.far_spoke |= is_far && (matches!(from, SwitchPort::Wire(_)) || !to.is_empty());
         if let Some(mac) = frame.get(6..12).and_then(|mac| mac.try_into().ok()) {
             self.heard.insert(mac);
         }
@@ -274,11 +274,11 @@ impl World {
     }
 
     /// Checks the rules for the destinations of a frame.
-    fn check(&self, from: Port, frame: &[u8], path: Option<&Path>, to: Ports) {
+    fn check(&self, from: SwitchPort, frame: &[u8], path: Option<&Path>, to: PortSet) {
         assert!(!to.has(from), "the frame returns to its port");
         let vm = match from {
-            Port::Wire(_) => None,
-            Port::Guest(vm) | Port::Engine(vm) => Some(usize::from(vm)),
+            SwitchPort::Wire(_) => None,
+            SwitchPort::Guest(vm) | SwitchPort::Engine(vm) => Some(usize::from(vm)),
         };
         if vm.is_none() {
             assert!(to.wires().next().is_none(), "from uplink to uplink");

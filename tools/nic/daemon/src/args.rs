@@ -4,14 +4,14 @@
 
 use crate::policy::{mac_text, GidRule, MacRule, OtherMacs, Policy};
 use crate::switch::MAX_VMS;
-use crate::uplink::Kind;
+use crate::uplink::UplinkKind;
 use clap::Parser;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use verbena_device::misbehave::Misbehaviour;
 
 /// Parses a whole number within bounds.
-fn whole<T: TryFrom<u64>>(text: &str, bounds: RangeInclusive<u64>) -> Result<T, String> {
+fn parse_whole<T: TryFrom<u64>>(text: &str, bounds: RangeInclusive<u64>) -> Result<T, String> {
     let number = text.parse().ok().filter(|n| bounds.contains(n));
     number.and_then(|n| T::try_from(n).ok()).ok_or_else(|| {
         let (least, most) = (bounds.start(), bounds.end());
@@ -33,7 +33,7 @@ fn whole<T: TryFrom<u64>>(text: &str, bounds: RangeInclusive<u64>) -> Result<T, 
 /// It then ends when no QEMU is left; until then, a QEMU that has disconnected can connect again.
 #[derive(Parser, Debug)]
 #[command(version)]
-pub struct Args {
+pub struct NicArgs {
     /// Socket where QEMU connects to the PCI function; once for each guest, at most 16 times
     #[arg(long, value_name = "PATH", required = true)]
     pub socket: Vec<PathBuf>,
@@ -49,7 +49,7 @@ pub struct Args {
     /// forward from one uplink to another, so of three or more NICs each needs an uplink to each
     /// other
     #[arg(long, value_name = "KIND:ADDRESSES")]
-    pub uplink: Vec<Kind>,
+    pub uplink: Vec<UplinkKind>,
 
     /// Socket for verbenactl; once for each guest, or never
     #[arg(long, value_name = "PATH")]
@@ -84,7 +84,7 @@ pub struct Args {
     pub wire_local: bool,
 
     /// Drop this percentage of the packets between local queue pairs (implies --wire-local)
-    #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = |text: &str| whole::<u8>(text, 0..=100))]
+    #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = |text: &str| parse_whole::<u8>(text, 0..=100))]
     pub drop: u8,
 
     /// Send no end-to-end credits, and ignore those of peers
@@ -103,7 +103,7 @@ pub struct Args {
 
     /// Record events from the beginning, in a ring of this number of entries (verbenactl record,
     /// why)
-    #[arg(long, value_name = "ENTRIES", value_parser = |text: &str| whole::<u32>(text, 1..=verbena_recorder::MAX_ENTRIES as u64))]
+    #[arg(long, value_name = "ENTRIES", value_parser = |text: &str| parse_whole::<u32>(text, 1..=verbena_recorder::MAX_ENTRIES as u64))]
     pub record: Option<u32>,
 
     /// File for the recorded entries when the device dies; once for each guest, or never
@@ -120,7 +120,7 @@ pub struct Args {
     pub record_full: Vec<PathBuf>,
 
     /// Seed of all random numbers
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = |text: &str| whole::<u64>(text, 0..=u64::MAX))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = |text: &str| parse_whole::<u64>(text, 0..=u64::MAX))]
     pub seed: u64,
 
     /// Lie to the driver, to test it; the seed determines the lies
@@ -134,7 +134,7 @@ pub struct Args {
     pub misbehave: Vec<(verbena_device::misbehave::Kind, u32)>,
 }
 
-impl Args {
+impl NicArgs {
     /// Returns the device's configuration and the guest's policy for each VM.
     ///
     /// # Errors
@@ -162,7 +162,7 @@ impl Args {
                 ));
             }
         }
-        let places = [
+        let paths = [
             &self.socket,
             &self.netdev_socket,
             &self.control,
@@ -170,8 +170,8 @@ impl Args {
             &self.record_end,
             &self.record_full,
         ];
-        let sockets: Vec<_> = places.into_iter().flatten().collect();
-        if let Some(path) = twice(&sockets) {
+        let paths: Vec<_> = paths.into_iter().flatten().collect();
+        if let Some(path) = find_duplicate(&paths) {
             return Err(format!(
                 "{} is given for two sockets or files: each needs a path of its own",
                 path.display()
@@ -202,7 +202,7 @@ impl Args {
             )),
         });
         let macs = macs.collect::<Result<Vec<_>, _>>()?;
-        if let Some(mac) = twice(&macs) {
+        if let Some(mac) = find_duplicate(&macs) {
             return Err(format!(
                 "--mac {}: two guests cannot have the same MAC address",
                 mac_text(mac)
@@ -249,7 +249,7 @@ impl Args {
     }
 }
 
-impl Args {
+impl NicArgs {
     #[cfg(feature = "misbehave")]
     fn misbehaviour(&self) -> Misbehaviour {
         let all = Misbehaviour::default();
@@ -269,7 +269,7 @@ impl Args {
 const DEFAULT_MAC: [u8; 6] = [0x52, 0x54, 0, 0x12, 0x34, 0x56];
 
 /// Returns an element that occurs twice.
-fn twice<T: PartialEq>(all: &[T]) -> Option<&T> {
+fn find_duplicate<T: PartialEq>(all: &[T]) -> Option<&T> {
     all.iter()
         .enumerate()
         .find_map(|(n, one)| all.get(..n)?.contains(one).then_some(one))
@@ -282,22 +282,24 @@ mod tests {
 
     #[test]
     fn the_command_line_is_consistent() {
-        Args::command().debug_assert();
+        NicArgs::command().debug_assert();
     }
 
     #[test]
     fn drop_implies_wire_local_and_is_a_percentage() {
-        let args = Args::parse_from(["verbena-nic", "--socket", "s", "--drop", "5"]);
+        let args = NicArgs::parse_from(["verbena-nic", "--socket", "s", "--drop", "5"]);
         let (config, policy) = args.vms().unwrap().remove(0);
         assert!(config.wire_local && config.drop_percent == 5);
         assert_eq!((config.mac, policy), (DEFAULT_MAC, Policy::default()));
-        assert!(Args::try_parse_from(["verbena-nic", "--socket", "s", "--drop", "101"]).is_err());
-        assert!(Args::try_parse_from(["verbena-nic"]).is_err());
+        assert!(
+            NicArgs::try_parse_from(["verbena-nic", "--socket", "s", "--drop", "101"]).is_err()
+        );
+        assert!(NicArgs::try_parse_from(["verbena-nic"]).is_err());
     }
 
     fn vms(line: &str) -> Result<Vec<[u8; 6]>, String> {
         let args = ["verbena-nic"].into_iter().chain(line.split(' '));
-        let configs = Args::parse_from(args).vms()?;
+        let configs = NicArgs::parse_from(args).vms()?;
         Ok(configs.iter().map(|(config, _)| config.mac).collect())
     }
 
@@ -305,7 +307,7 @@ mod tests {
     fn the_options_of_a_guest_are_its_policy() {
         let policies = |line: &str| -> Result<Vec<String>, String> {
             let args = ["verbena-nic"].into_iter().chain(line.split(' '));
-            let vms = Args::parse_from(args).vms()?;
+            let vms = NicArgs::parse_from(args).vms()?;
             Ok(vms.iter().map(|(_, policy)| policy.to_string()).collect())
         };
         for (line, said) in [

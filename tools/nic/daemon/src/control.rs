@@ -14,8 +14,8 @@ mod peers;
 mod port;
 mod recording;
 
-use crate::shared::{Question, Shared};
-use crate::sharing;
+use crate::peer_process;
+use crate::vm_state::{EngineRequest, VmState};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,48 +28,48 @@ use verbena_abi::syndrome::Syndrome;
 use verbena_abi::{regs, ABI_VERSION};
 use verbena_device::{Cursor, Snapshot};
 use verbena_protocol::{
-    self as said, ContextFields, ContextsReply, ControlRequest, Impairment, ImpairmentsReply,
+    self as protocol, ContextFields, ContextsReply, ControlRequest, Impairment, ImpairmentsReply,
     NicStats, ObjectContext, ReplyEnvelope, StatsReply, StatusReply,
 };
 
 /// Longest time that the engine may take for an answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Longest time that a client may leave an answer unread before its connection ends, because other
 /// clients need the place. A client may be idle for any time: QEMU connects for its guest before
 /// the guest boots, and programs hold rules by their connection.
-const IDLE: Duration = Duration::from_secs(30);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Factor by which a capture and a full recording may wait longer for their reader.
-const PAUSES: u32 = 20;
+const STREAM_TIMEOUT_FACTOR: u32 = 20;
 
 /// Largest number of connections at a time.
 const MAX_CONNECTIONS: usize = 16;
 
 /// Serves connections for ever, each on its own thread.
-pub fn serve(listener: &UnixListener, shared: &Arc<Shared>) {
+pub fn serve(listener: &UnixListener, shared: &Arc<VmState>) {
     // Each connection holds a clone, so that the reference count is the number of connections.
-    let seats = Arc::new(());
+    let connections = Arc::new(());
     for stream in listener.incoming() {
-        if let Err(e) = stream.and_then(|stream| admit(stream, &seats, shared)) {
+        if let Err(e) = stream.and_then(|stream| admit(stream, &connections, shared)) {
             log::warn!("control: {e}");
         }
     }
 }
 
-fn admit(stream: UnixStream, seats: &Arc<()>, shared: &Arc<Shared>) -> io::Result<()> {
-    let refusal = if !sharing::is_trusted(&stream) {
+fn admit(stream: UnixStream, connections: &Arc<()>, shared: &Arc<VmState>) -> io::Result<()> {
+    let refusal = if !peer_process::is_trusted(&stream) {
         String::from("only root and the user who started the NIC may ask")
-    } else if Arc::strong_count(seats) > MAX_CONNECTIONS {
+    } else if Arc::strong_count(connections) > MAX_CONNECTIONS {
         format!("too many connections: end one of the {MAX_CONNECTIONS} that are open")
     } else {
-        let (seat, shared) = (seats.clone(), shared.clone());
+        let (connections, shared) = (connections.clone(), shared.clone());
         let name = String::from("control");
         std::thread::Builder::new().name(name).spawn(move || {
-            if let Err(e) = converse(&stream, &shared, IDLE) {
+            if let Err(e) = serve_connection(&stream, &shared, IDLE_TIMEOUT) {
                 log::debug!("control: {e}");
             }
-            drop(seat);
+            drop(connections);
         })?;
         return Ok(());
     };
@@ -78,16 +78,16 @@ fn admit(stream: UnixStream, seats: &Arc<()>, shared: &Arc<Shared>) -> io::Resul
 }
 
 /// Serves a connection until the client closes it, or leaves an answer unread for `idle`.
-fn converse(stream: &UnixStream, shared: &Shared, idle: Duration) -> io::Result<()> {
+fn serve_connection(stream: &UnixStream, shared: &VmState, idle: Duration) -> io::Result<()> {
     stream.set_write_timeout(Some(idle))?;
     let mut reader = BufReader::new(stream);
     let mut line = Vec::new();
-    let mut rules = faults::Rules::new(shared);
-    let mut kept = capture::Kept::default();
+    let mut rules = faults::ConnectionRules::new(shared);
+    let mut kept_capture = capture::ConnectionCapture::default();
     loop {
         line.clear();
         let length = (&mut reader)
-            .take(said::MAX_REQUEST_BYTES)
+            .take(protocol::MAX_REQUEST_BYTES)
             .read_until(b'\n', &mut line)?;
         if length == 0 {
             return Ok(());
@@ -96,7 +96,7 @@ fn converse(stream: &UnixStream, shared: &Shared, idle: Duration) -> io::Result<
         if line.last() != Some(&b'\n') {
             let cut = format!(
                 "the request was cut off or is too long: a request is a line of at most {} bytes",
-                said::MAX_REQUEST_BYTES
+                protocol::MAX_REQUEST_BYTES
             );
             let refused = ReplyEnvelope::<StatusReply>::from(Err(cut));
             return (&mut &*stream).write_all(refused.to_line().as_bytes());
@@ -107,31 +107,33 @@ fn converse(stream: &UnixStream, shared: &Shared, idle: Duration) -> io::Result<
             Ok(ControlRequest::Capture | ControlRequest::RecordFull)
         ) {
             // A user who reads the output page by page takes longer.
-            stream.set_write_timeout(Some(PAUSES * idle))?;
+            stream.set_write_timeout(Some(STREAM_TIMEOUT_FACTOR * idle))?;
         }
-        let told = match request {
-            Ok(ControlRequest::Capture) => return capture::capture(stream, shared),
-            Ok(ControlRequest::RecordFull) => return recording::full(stream, shared),
+        let reply = match request {
+            Ok(ControlRequest::Capture) => return capture::stream_capture(stream, shared),
+            Ok(ControlRequest::RecordFull) => {
+                return recording::stream_full_recording(stream, shared)
+            }
             Ok(request) => {
-                let of_connection = kept.answer(&request, shared);
+                let of_connection = kept_capture.answer(&request, shared);
                 let of_connection = of_connection.or_else(|| rules.answer(&request));
                 of_connection.unwrap_or_else(|| answer(request, shared))
             }
             Err(error) => ReplyEnvelope::<StatusReply>::from(Err(error)).to_line(),
         };
-        (&mut &*stream).write_all(told.as_bytes())?;
+        (&mut &*stream).write_all(reply.as_bytes())?;
     }
 }
 
 /// Returns the answer to a request that does not occupy its connection.
-fn answer(request: ControlRequest, shared: &Shared) -> String {
+fn answer(request: ControlRequest, shared: &VmState) -> String {
     match request {
         ControlRequest::Stats => ReplyEnvelope::from(stats(shared)).to_line(),
         ControlRequest::Contexts => ReplyEnvelope::from(contexts(shared)).to_line(),
         ControlRequest::Status => ReplyEnvelope::from(Ok(status(shared))).to_line(),
         ControlRequest::Port => ReplyEnvelope::from(port::port(shared)).to_line(),
         ControlRequest::Peers => ReplyEnvelope::from(peers::peers(shared)).to_line(),
-        // `Kept::answer` and `converse` handle these requests before.
+        // `ConnectionCapture::answer` and `serve_connection` handle these requests before.
         ControlRequest::Capture | ControlRequest::CaptureBegin | ControlRequest::CaptureEnd => {
             ReplyEnvelope::<StatusReply>::from(Err(String::from("a capture needs a connection")))
                 .to_line()
@@ -141,18 +143,22 @@ fn answer(request: ControlRequest, shared: &Shared) -> String {
         )))
         .to_line(),
         ControlRequest::Impairments => {
-            ReplyEnvelope::from(Ok(shared.common.impairments.told())).to_line()
+            ReplyEnvelope::from(Ok(shared.process.impairments.report())).to_line()
         }
         ControlRequest::Impair { uplink, with } => {
             ReplyEnvelope::from(impair(shared, uplink, with)).to_line()
         }
         ControlRequest::Qp { number } => ReplyEnvelope::from(port::qp(shared, number)).to_line(),
-        ControlRequest::Recorder => ReplyEnvelope::from(recording::switch(shared, None)).to_line(),
-        ControlRequest::Record { entries } => {
-            ReplyEnvelope::from(recording::switch(shared, Some(entries))).to_line()
+        ControlRequest::Recorder => {
+            ReplyEnvelope::from(recording::set_recorder(shared, None)).to_line()
         }
-        ControlRequest::Recording => ReplyEnvelope::from(recording::taken(shared)).to_line(),
-        // `Rules::answer` handles these requests before (`faults.rs`).
+        ControlRequest::Record { entries } => {
+            ReplyEnvelope::from(recording::set_recorder(shared, Some(entries))).to_line()
+        }
+        ControlRequest::Recording => {
+            ReplyEnvelope::from(recording::read_recording(shared)).to_line()
+        }
+        // `ConnectionRules::answer` handles these requests before (`faults.rs`).
         ControlRequest::Faults
         | ControlRequest::FaultAdd { .. }
         | ControlRequest::FaultRemove { .. }
@@ -163,16 +169,16 @@ fn answer(request: ControlRequest, shared: &Shared) -> String {
     }
 }
 
-fn ask<T>(
-    shared: &Shared,
-    question: impl FnOnce(mpsc::Sender<T>) -> Question,
+fn request<T>(
+    shared: &VmState,
+    request: impl FnOnce(mpsc::Sender<T>) -> EngineRequest,
 ) -> Result<T, String> {
     let (to, from) = mpsc::channel();
-    if !shared.ask(question(to)) {
+    if !shared.post_request(request(to)) {
         return Err(String::from("too many requests are waiting: try again"));
     }
-    from.recv_timeout(PATIENCE).map_err(|_| {
-        let limit = PATIENCE.as_secs();
+    from.recv_timeout(REPLY_TIMEOUT).map_err(|_| {
+        let limit = REPLY_TIMEOUT.as_secs();
         format!("the engine has not answered within {limit} s: see the log of the NIC")
     })
 }
@@ -183,13 +189,13 @@ fn name(counter: Counter) -> &'static str {
     text.split_once(':').map_or(text, |(name, _)| name)
 }
 
-fn stats(shared: &Shared) -> Result<StatsReply, String> {
-    let port = ask(shared, Question::Stats)?;
+fn stats(shared: &VmState) -> Result<StatsReply, String> {
+    let port = request(shared, EngineRequest::Stats)?;
     let names = Counter::ALL.iter().map(|&counter| name(counter).into());
-    let (counts, all) = (&shared.counts, &shared.common.tallies);
+    let (counts, all) = (&shared.counts, &shared.process.counters);
     let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
     let stats = NicStats {
-        engine: said::EngineCounters {
+        engine: protocol::EngineCounters {
             ethernet_frames: load(&counts.ethernet_frames),
             ethernet_dropped: load(&counts.ethernet_dropped),
             uplink_sent: load(&all.uplink_sent),
@@ -209,28 +215,28 @@ fn stats(shared: &Shared) -> Result<StatsReply, String> {
 }
 
 fn impair(
-    shared: &Shared,
+    shared: &VmState,
     uplink: Option<u8>,
     with: Option<Impairment>,
 ) -> Result<ImpairmentsReply, String> {
-    shared.common.impairments.set(uplink, with)?;
+    shared.process.impairments.set(uplink, with)?;
     // A frame that was delayed may be due now.
-    shared.common.waker.wake();
+    shared.process.waker.wake();
     let named = uplink.map_or_else(|| String::from("all uplinks"), |n| format!("uplink {n}"));
     match with {
         Some(how) => log::info!("{named}: {how:?}"),
         None => log::info!("{named}: not impaired any more"),
     }
-    Ok(shared.common.impairments.told())
+    Ok(shared.process.impairments.report())
 }
 
 /// Collects all contexts. The engine returns a portion at a time, with the state at that time, and
 /// works for the guest in between.
-fn contexts(shared: &Shared) -> Result<ContextsReply, String> {
+fn contexts(shared: &VmState) -> Result<ContextsReply, String> {
     let mut list = ContextsReply::default();
     let mut next = Some(Cursor::default());
     while let Some(from) = next {
-        let portion = ask(shared, |to| Question::Contexts(from, to))?;
+        let portion = request(shared, |to| EngineRequest::ContextPortion(from, to))?;
         list.contexts.extend(portion.contexts.iter().map(context));
         next = portion.next;
     }
@@ -240,7 +246,7 @@ fn contexts(shared: &Shared) -> Result<ContextsReply, String> {
 /// Returns the reply's entry for an object.
 fn context(snapshot: &Snapshot) -> ObjectContext {
     let fields = match snapshot {
-        Snapshot::Qp(c) => ContextFields::Qp(said::Qp {
+        Snapshot::Qp(c) => ContextFields::Qp(protocol::Qp {
             state: QpState::from_raw(c.attr.qp_state)
                 .map_or("?", QpState::name)
                 .into(),
@@ -258,7 +264,7 @@ fn context(snapshot: &Snapshot) -> ObjectContext {
             una_psn: c.una_psn.get(),
             expected_psn: c.expected_psn.get(),
         }),
-        Snapshot::Cq(c) => ContextFields::Cq(said::Cq {
+        Snapshot::Cq(c) => ContextFields::Cq(protocol::Cq {
             state: c.state,
             entries: 1 << c.log_size.min(63),
             producer_index: c.producer_index.get(),
@@ -267,12 +273,12 @@ fn context(snapshot: &Snapshot) -> ObjectContext {
             eqn: c.eqn.get(),
             users: c.users.get(),
         }),
-        Snapshot::Srq(c) => ContextFields::Srq(said::Srq {
+        Snapshot::Srq(c) => ContextFields::Srq(protocol::Srq {
             state: c.state,
             consumer_index: c.consumer_index.get(),
             limit: c.limit.get(),
         }),
-        Snapshot::Mr(c) => ContextFields::Mr(said::Mr {
+        Snapshot::Mr(c) => ContextFields::Mr(protocol::Mr {
             key: c.key.get(),
             state: MrState::from_raw(c.state).map_or("?", MrState::name).into(),
             pdn: c.pdn.get(),
@@ -280,7 +286,7 @@ fn context(snapshot: &Snapshot) -> ObjectContext {
             iova: c.iova.get(),
             length: c.length.get(),
         }),
-        Snapshot::Eq(c) => ContextFields::Eq(said::Eq {
+        Snapshot::Eq(c) => ContextFields::Eq(protocol::Eq {
             vector: c.vector.get(),
             producer_index: c.producer_index.get(),
             consumer_index: c.consumer_index.get(),
@@ -293,7 +299,7 @@ fn context(snapshot: &Snapshot) -> ObjectContext {
     }
 }
 
-fn status(shared: &Shared) -> StatusReply {
+fn status(shared: &VmState) -> StatusReply {
     let status = shared.regs.read(regs::STATUS);
     let fatal = shared.regs.read(regs::FATAL_SYNDROME);
     let cause = u16::try_from(fatal).ok().and_then(Syndrome::from_raw);
@@ -304,7 +310,7 @@ fn status(shared: &Shared) -> StatusReply {
         fatal: status & regs::STATUS_FATAL != 0,
         resetting: status & regs::STATUS_RESETTING != 0,
         fatal_syndrome: cause.map(|cause| cause.name().into()),
-        bus_master: shared.gate_open(),
+        bus_master: shared.is_gate_open(),
         guest_ram: shared.ram().size(),
     }
 }
@@ -343,11 +349,11 @@ mod tests {
 
     #[test]
     fn the_number_of_connections_is_limited() {
-        let shared = Arc::new(Shared::new().unwrap());
-        let seats = Arc::new(());
+        let shared = Arc::new(VmState::new().unwrap());
+        let connections = Arc::new(());
         let connect = || {
             let (ours, theirs) = UnixStream::pair().unwrap();
-            admit(ours, &seats, &shared).unwrap();
+            admit(ours, &connections, &shared).unwrap();
             theirs
         };
         let mut all: Vec<_> = (0..MAX_CONNECTIONS).map(|_| connect()).collect();
@@ -357,7 +363,7 @@ mod tests {
         let error = reply(&connect())["error"].to_string();
         assert!(error.contains("too many connections"), "{error}");
         all.pop();
-        while Arc::strong_count(&seats) > MAX_CONNECTIONS {
+        while Arc::strong_count(&connections) > MAX_CONNECTIONS {
             std::thread::yield_now();
         }
         assert_eq!(reply(&connect())["ok"], true);
@@ -365,13 +371,13 @@ mod tests {
 
     #[test]
     fn requests_are_answered_line_by_line() {
-        let shared = Arc::new(Shared::new().unwrap());
+        let shared = Arc::new(VmState::new().unwrap());
         let (ours, theirs) = UnixStream::pair().unwrap();
         (&theirs)
             .write_all(b"{\"command\":\"status\"}\nnonsense\n{\"command\":1}\n")
             .unwrap();
         theirs.shutdown(std::net::Shutdown::Write).unwrap();
-        converse(&ours, &shared, IDLE).unwrap();
+        serve_connection(&ours, &shared, IDLE_TIMEOUT).unwrap();
         drop(ours);
         let replies: Vec<Value> = BufReader::new(theirs)
             .lines()
@@ -390,7 +396,7 @@ mod tests {
 
     #[test]
     fn a_client_that_reads_no_reply_is_disconnected_and_an_idle_client_is_not() {
-        let shared = Arc::new(Shared::new().unwrap());
+        let shared = Arc::new(VmState::new().unwrap());
         let idle = Duration::from_millis(20);
         // The replies to these requests are longer than the buffer of a socket.
         let many = "{\"command\":\"status\"}\n".repeat(50_000);
@@ -399,13 +405,13 @@ mod tests {
             scope.spawn(|| {
                 let _ = (&theirs).write_all(many.as_bytes());
             });
-            assert!(converse(&ours, &shared, idle).is_err());
+            assert!(serve_connection(&ours, &shared, idle).is_err());
             drop(ours);
         });
         // An idle client keeps its connection, before its first request and afterwards.
         let (ours, theirs) = UnixStream::pair().unwrap();
         std::thread::scope(|scope| {
-            let served = scope.spawn(|| converse(&ours, &shared, idle));
+            let served = scope.spawn(|| serve_connection(&ours, &shared, idle));
             std::thread::sleep(5 * idle);
             assert_eq!(reply(&theirs)["ok"], true);
             std::thread::sleep(5 * idle);
@@ -418,7 +424,7 @@ mod tests {
     #[test]
     fn a_request_that_is_cut_off_or_too_long_is_refused() {
         for half in [&b"{\"command\":\"status\"}"[..], &[b' '; 70000], b"{"] {
-            let shared = Arc::new(Shared::new().unwrap());
+            let shared = Arc::new(VmState::new().unwrap());
             let (ours, theirs) = UnixStream::pair().unwrap();
             let client = std::thread::spawn(move || {
                 let _ = (&theirs).write_all(half);
@@ -427,20 +433,20 @@ mod tests {
                 BufReader::new(&theirs).read_line(&mut line).unwrap();
                 line
             });
-            converse(&ours, &shared, IDLE).unwrap();
+            serve_connection(&ours, &shared, IDLE_TIMEOUT).unwrap();
             drop(ours);
-            let told = client.join().unwrap();
-            assert!(told.contains("a line of at most 65536 bytes"), "{told}");
+            let reply = client.join().unwrap();
+            assert!(reply.contains("a line of at most 65536 bytes"), "{reply}");
         }
     }
 
     #[test]
     fn the_reply_to_stats_has_the_counters_of_the_engine() {
-        let shared = Arc::new(Shared::new().unwrap());
+        let shared = Arc::new(VmState::new().unwrap());
         let engine = std::thread::spawn({
             let shared = shared.clone();
             move || loop {
-                if let Some(Question::Stats(to)) = shared.mail(0, true).question {
+                if let Some(EngineRequest::Stats(to)) = shared.take_mail(0, true).request {
                     to.send(std::array::from_fn(|i| i as u64)).unwrap();
                     return;
                 }
@@ -468,8 +474,8 @@ mod tests {
             ..Default::default()
         };
         qp.attr.qp_state = QpState::Rts.to_raw();
-        let told = context(&Snapshot::Qp(Box::new(qp)));
-        let value = serde_json::to_value(&told).unwrap();
+        let object = context(&Snapshot::Qp(Box::new(qp)));
+        let value = serde_json::to_value(&object).unwrap();
         assert_eq!(
             (&value["kind"], &value["number"]),
             (&json!("qp"), &json!(17))
@@ -478,7 +484,7 @@ mod tests {
         assert_eq!(value["fields"]["syndrome"], 0x401);
         assert_eq!(
             serde_json::from_value::<ObjectContext>(value).unwrap(),
-            told
+            object
         );
     }
 }

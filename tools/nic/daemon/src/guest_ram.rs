@@ -9,7 +9,7 @@
 //!   so that no access, which needs `&GuestRam`, can be in progress. The owner keeps the whole
 //!   table behind a lock.
 //! * **The file cannot become shorter** under the mapping, where an access would raise SIGBUS: only
-//!   files that are sealed against shrinking are mapped. `faults.rs` handles pages that the host
+//!   files that are sealed against shrinking are mapped. `sigbus.rs` handles pages that the host
 //!   loses nevertheless. QEMU's memory-backend-memfd seals its files (`seal=on`), with huge pages
 //!   too.
 //! * **There is never a Rust reference into guest memory**, because the guest's CPUs write it at
@@ -20,12 +20,12 @@
 //! Bounds are checked by subtraction from the region's length, never by a sum that could wrap.
 #![allow(unsafe_code)]
 
-mod faults;
+mod sigbus;
 
-use faults::Watched;
 use rustix::fd::AsFd;
 use rustix::fs::SealFlags;
 use rustix::mm::{mmap, munmap, MapFlags, ProtFlags};
+use sigbus::WatchedMapping;
 use std::io;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{
@@ -50,12 +50,12 @@ pub fn cannot_shrink(fd: impl AsFd) -> bool {
 }
 
 /// Whole pages of a file, which stay mapped until this is dropped.
-struct Mapping {
+struct HostMapping {
     start: NonNull<u8>,
     size: usize,
 }
 
-impl Mapping {
+impl HostMapping {
     /// Maps the pages, `page` bytes each, that hold `len` bytes at `offset` of the file. Also
     /// returns the offset of these bytes in the mapping. The kernel maps huge pages only as a
     /// whole, whereas QEMU divides guest RAM where a PC does: at 640 KiB, for example.
@@ -79,7 +79,7 @@ impl Mapping {
     }
 }
 
-impl Drop for Mapping {
+impl Drop for HostMapping {
     fn drop(&mut self) {
         // SAFETY: This value owns the mapping, which has this length, and no access can reach it
         // any more.
@@ -89,23 +89,23 @@ impl Drop for Mapping {
 }
 
 /// A range of guest RAM.
-struct Region {
+struct RamRegion {
     addr: u64,
     len: u64,
     /// Host address of the first byte, from which `len` bytes lie in the mapping.
     host: NonNull<u8>,
     writable: bool,
     /// Dropped before the mapping, because the kernel may reuse the addresses after that.
-    _watched: Watched,
-    _mapping: Mapping,
+    _watched: WatchedMapping,
+    _mapping: HostMapping,
 }
 
 // SAFETY: The region owns its mapping, which any thread may access and unmap.
-unsafe impl Send for Region {}
+unsafe impl Send for RamRegion {}
 // SAFETY: Shared access goes only through raw copies and atomics; the region itself is constant.
-unsafe impl Sync for Region {}
+unsafe impl Sync for RamRegion {}
 
-impl Region {
+impl RamRegion {
     fn map(
         addr: u64,
         len: u64,
@@ -128,12 +128,12 @@ impl Region {
                 file.st_size
             )));
         }
-        Self::of(addr, len, fd, offset, writable, lost)
+        Self::map_unsealed(addr, len, fd, offset, writable, lost)
     }
 
     /// Maps a range that the file has at present; only a sealed file keeps it. `lost` is set when
     /// the host loses a page of the range.
-    fn of(
+    fn map_unsealed(
         addr: u64,
         len: u64,
         fd: impl AsFd,
@@ -147,10 +147,10 @@ impl Region {
         // For a file in memory, the block size is the size of its pages.
         let page = u64::try_from(file.st_blksize).unwrap_or(0);
         let page = page.max(rustix::param::page_size() as u64);
-        let (mapping, before) = Mapping::new(fd, offset, len, page, prot)?;
+        let (mapping, before) = HostMapping::new(fd, offset, len, page, prot)?;
         // SAFETY: The mapping has `len` bytes from the offset `before` on.
         let host = unsafe { mapping.start.add(before) };
-        let watched = Watched::new(mapping.start.as_ptr() as usize, mapping.size, lost);
+        let watched = WatchedMapping::new(mapping.start.as_ptr() as usize, mapping.size, lost);
         Ok(Self {
             _watched: watched,
             addr,
@@ -178,9 +178,9 @@ impl Region {
 /// Regions that were removed from the table. Their mappings are removed when this is dropped, which
 /// takes a while for memory that was used: so the owner unlocks the table first.
 #[must_use = "the mappings go with it"]
-pub struct Gone(Vec<Region>);
+pub struct UnmappedRegions(Vec<RamRegion>);
 
-impl Gone {
+impl UnmappedRegions {
     /// Returns the number of removed regions.
     pub fn count(&self) -> usize {
         self.0.len()
@@ -190,11 +190,11 @@ impl Gone {
 /// All of guest RAM that the device can reach.
 pub struct GuestRam {
     /// Regions in the order of their addresses, which do not overlap.
-    regions: Vec<Region>,
+    regions: Vec<RamRegion>,
     /// Index of the region of the last access, for each [`hint`]: most accesses hit the same region
     /// again.
     last: [AtomicUsize; HINTS],
-    /// True if some of the memory is not the guest's any more (`faults.rs`). The flag is never
+    /// True if some of the memory is not the guest's any more (`sigbus.rs`). The flag is never
     /// freed, because the signal handler may hold a pointer to it.
     lost: &'static AtomicBool,
 }
@@ -259,7 +259,7 @@ impl GuestRam {
         if clash {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
-        let region = Region::map(addr, len, fd, offset, writable, self.lost)?;
+        let region = RamRegion::map(addr, len, fd, offset, writable, self.lost)?;
         self.regions.insert(index, region);
         Ok(())
     }
@@ -267,29 +267,29 @@ impl GuestRam {
     /// Removes every region that lies in `[addr, addr + len)`. Fails and removes none if only a
     /// part of a region lies there: the device could still reach memory that the caller believes to
     /// be removed.
-    pub fn unmap(&mut self, addr: u64, len: u64) -> io::Result<Gone> {
-        let inside = |r: &Region| {
+    pub fn unmap(&mut self, addr: u64, len: u64) -> io::Result<UnmappedRegions> {
+        let inside = |r: &RamRegion| {
             let offset = r.addr.checked_sub(addr).filter(|&o| o < len);
             offset.is_some_and(|o| r.len <= len - o)
         };
-        let touched = |r: &Region| match r.addr.checked_sub(addr) {
+        let touched = |r: &RamRegion| match r.addr.checked_sub(addr) {
             Some(offset) => offset < len,
             None => len != 0 && addr - r.addr < r.len,
         };
         if self.regions.iter().any(|r| touched(r) && !inside(r)) {
             return Err(io::Error::from(io::ErrorKind::InvalidInput));
         }
-        let (gone, kept) = std::mem::take(&mut self.regions)
+        let (removed, kept) = std::mem::take(&mut self.regions)
             .into_iter()
             .partition(inside);
         self.regions = kept;
-        Ok(Gone(gone))
+        Ok(UnmappedRegions(removed))
     }
 
     /// Removes all regions, and clears [`is_lost`](Self::is_lost).
-    pub fn clear(&mut self) -> Gone {
+    pub fn clear(&mut self) -> UnmappedRegions {
         self.lost.store(false, Ordering::Relaxed);
-        Gone(std::mem::take(&mut self.regions))
+        UnmappedRegions(std::mem::take(&mut self.regions))
     }
 
     /// True if the host has lost a page since the last [`clear`](Self::clear): the guest and the
@@ -319,7 +319,7 @@ impl GuestRam {
     }
 
     #[cold]
-    fn search(&self, addr: u64) -> Access<&Region> {
+    fn search(&self, addr: u64) -> Access<&RamRegion> {
         let index = self.regions.partition_point(|r| r.addr <= addr);
         let index = index.checked_sub(1).ok_or(Unreachable)?;
         self.last[hint(addr)].store(index, Ordering::Relaxed);
@@ -406,13 +406,13 @@ unsafe fn copy_shared(from: *const u8, to: *mut u8, len: usize) {
 }
 
 /// Payload on its way to guest memory, for which `order.rs` chooses the order of the copy.
-struct Copy {
+struct PayloadCopy {
     from: *const u8,
     to: *mut u8,
     length: usize,
 }
 
-impl Copy {
+impl PayloadCopy {
     /// Copies `length` bytes between ranges that may overlap.
     ///
     /// # Safety
@@ -427,7 +427,7 @@ impl Copy {
 
 /// Each method checks the bounds that its accesses rely on; the compiler removes the checks where
 /// it sees that `order.rs` stays within them.
-impl order::Payload for Copy {
+impl order::Payload for PayloadCopy {
     #[inline(always)]
     fn fence(&self) {
         fence(Ordering::Release);
@@ -532,7 +532,7 @@ impl GuestMemory for GuestRam {
             let room = source_room.min(target_room);
             let step = len.min(usize::try_from(room).unwrap_or(usize::MAX));
             // SAFETY: Both are valid for `step` bytes, and the target is writable guest memory.
-            unsafe { Copy::run(source, target, step) };
+            unsafe { PayloadCopy::run(source, target, step) };
             len -= step;
             from = from.wrapping_add(step as u64);
             to = to.wrapping_add(step as u64);
@@ -551,7 +551,7 @@ impl GuestMemory for GuestRam {
             let (now, rest) = from.split_at(step);
             // SAFETY: `host` is valid for `room` bytes of writable guest memory; `now` is a slice
             // of this process.
-            unsafe { Copy::run(now.as_ptr(), host, step) };
+            unsafe { PayloadCopy::run(now.as_ptr(), host, step) };
             from = rest;
             addr = addr.wrapping_add(step as u64);
         }

@@ -5,14 +5,14 @@
 //!
 //! | inbox | sender | if it is full |
 //! | --- | --- | --- |
-//! | [`Commands`] | the front: writes of the guest's registers | cannot be full: each action is there at most once |
-//! | [`Frames`] | the guest's Ethernet, uplinks | the frame is dropped, as by any port; each source address has its share ([`Shares`]) |
-//! | [`Questions`] | the control socket | the question is refused |
+//! | [`ActionInbox`] | the PCI function: writes of the guest's registers | cannot be full: each action is there at most once |
+//! | [`FrameInbox`] | the guest's Ethernet, uplinks | the frame is dropped, as by any port; each source address has its share ([`SenderBudgets`]) |
+//! | [`RequestInbox`] | the control socket | the request is refused |
 //!
-//! One lock protects all three ([`Shared`](crate::shared::Shared)), because a reset voids the
+//! One lock protects all three ([`VmState`](crate::vm_state::VmState)), because a reset voids the
 //! contents of two of them.
 
-use crate::shares::{Shares, LEAST};
+use crate::sender_budgets::{SenderBudgets, MIN_CHARGE_BYTES};
 use std::collections::hash_map::RandomState;
 use std::collections::VecDeque;
 use std::hash::BuildHasher;
@@ -24,39 +24,39 @@ use verbena_faults::{RuleSet, RuleStatus};
 
 /// Largest number of frames of one sender that wait for the engine, of at most 4 KiB each, and
 /// fewer while frames of others wait.
-pub(crate) const FRAMES_MAX: usize = 4096;
-/// Largest number of questions that wait for the engine.
-pub(crate) const QUESTIONS_MAX: usize = 64;
+pub(crate) const MAX_FRAMES: usize = 4096;
+/// Largest number of requests that wait for the engine.
+pub(crate) const MAX_REQUESTS: usize = 64;
 
 /// A query or a command of the control socket, with the sender for its answer.
-pub enum Question {
+pub enum EngineRequest {
     /// Asks for the counters, by `stats::Counter`.
     Stats(mpsc::Sender<[u64; NUM_COUNTERS]>),
     /// Asks for a portion of the contexts, from this place on.
-    Contexts(Cursor, mpsc::Sender<Portion>),
+    ContextPortion(Cursor, mpsc::Sender<Portion>),
     /// Asks for the state of the port.
     Port(mpsc::Sender<PortFigures>),
     /// Asks for a portion of the queue pairs, from this number on.
-    Qps(u32, mpsc::Sender<(Vec<QpFigures>, Option<u32>)>),
+    QpPortion(u32, mpsc::Sender<(Vec<QpFigures>, Option<u32>)>),
     /// Attaches a tap to the port. The answer is false if there is one.
-    Watch(Tap, mpsc::Sender<bool>),
+    AttachTap(Tap, mpsc::Sender<bool>),
     /// Asks for a queue pair by its number.
     Qp(u32, mpsc::Sender<Option<Box<QpFigures>>>),
     /// Changes the fault rules, and asks for the rules after that.
-    Rules(Change, mpsc::Sender<Result<Vec<RuleStatus>, String>>),
+    ChangeRules(RuleChange, mpsc::Sender<Result<Vec<RuleStatus>, String>>),
     /// Switches the flight recorder, and asks for its state without its entries.
-    Recorder(Switch, mpsc::Sender<Option<Recorded>>),
+    Recorder(RecorderChange, mpsc::Sender<Option<Recorded>>),
     /// Begins or ends a full recording, and asks for its state.
-    Full(Full, mpsc::Sender<Result<Fully, String>>),
+    FullRecording(FullRecordingChange, mpsc::Sender<Result<Fully, String>>),
     /// Asks for entries of the flight recorder: the number of the first, and the largest number of
     /// entries.
-    Recorded(u64, usize, mpsc::Sender<Option<Recorded>>),
+    RecordedEntries(u64, usize, mpsc::Sender<Option<Recorded>>),
 }
 
 /// A change of the flight recorder.
-pub enum Switch {
+pub enum RecorderChange {
     /// The recorder stays as it is.
-    Stay,
+    Unchanged,
     /// The recorder keeps this number of entries from now on.
     On(usize),
     /// The recorder keeps no entries.
@@ -64,9 +64,9 @@ pub enum Switch {
 }
 
 /// A change of the full recording.
-pub enum Full {
+pub enum FullRecordingChange {
     /// The full recording stays as it is.
-    Stay,
+    Unchanged,
     /// A full recording begins.
     Begin(Wish),
     /// The recording of this number ends, for this reason. Any other stays as it is.
@@ -74,9 +74,9 @@ pub enum Full {
 }
 
 /// A change of the fault rules.
-pub enum Change {
+pub enum RuleChange {
     /// All rules stay as they are.
-    None,
+    Unchanged,
     /// These rules are added. If there is an owner, they are removed with it.
     Add(RuleSet, Option<u64>),
     /// The rule of this name is removed.
@@ -87,18 +87,18 @@ pub enum Change {
     Clear,
 }
 
-/// Register writes that need the engine, in order. An action that is left twice is done once: so
+/// Register writes that need the engine, in order. An action that is added twice is done once: so
 /// there is at most one action for each command slot, and a few others.
 #[derive(Default)]
-pub(crate) struct Commands {
+pub(crate) struct ActionInbox {
     actions: Vec<Action>,
     /// Command slots that are among the actions, as bits.
     slots: u64,
 }
 
-impl Commands {
-    /// Leaves an action. A reset voids the actions before it.
-    fn leave(&mut self, action: Action) {
+impl ActionInbox {
+    /// Adds an action. A reset voids the actions before it.
+    fn push(&mut self, action: Action) {
         match action {
             Action::None => {}
             Action::Reset => {
@@ -137,65 +137,67 @@ impl Commands {
 const SENDERS: usize = 256;
 
 /// RoCE frames for the device, in order.
-pub(crate) struct Frames {
+pub(crate) struct FrameInbox {
     queue: VecDeque<Vec<u8>>,
-    shares: Shares<SENDERS>,
-    chance: RandomState,
+    budgets: SenderBudgets<SENDERS>,
+    hash_state: RandomState,
 }
 
-impl Default for Frames {
+impl Default for FrameInbox {
     fn default() -> Self {
         Self {
             queue: VecDeque::new(),
-            shares: Shares::new(FRAMES_MAX * LEAST),
-            chance: RandomState::new(),
+            budgets: SenderBudgets::new(MAX_FRAMES * MIN_CHARGE_BYTES),
+            hash_state: RandomState::new(),
         }
     }
 }
 
 /// Returns the number of a frame's sender.
-fn sender(chance: &RandomState, frame: &[u8]) -> usize {
-    chance.hash_one(frame.get(6..12)) as usize
+fn sender(hash_state: &RandomState, frame: &[u8]) -> usize {
+    hash_state.hash_one(frame.get(6..12)) as usize
 }
 
-impl Frames {
-    /// Leaves a frame. Returns false if there is no room for it.
-    pub(crate) fn leave(&mut self, frame: Vec<u8>) -> bool {
-        let room = self.shares.take(sender(&self.chance, &frame), frame.len());
+impl FrameInbox {
+    /// Adds a frame. Returns false if there is no room for it.
+    pub(crate) fn push(&mut self, frame: Vec<u8>) -> bool {
+        let room = self
+            .budgets
+            .reserve(sender(&self.hash_state, &frame), frame.len());
         if room {
             self.queue.push_back(frame);
         }
         room
     }
 
-    /// Takes at most `most` frames.
-    pub(crate) fn take(&mut self, most: usize) -> Vec<Vec<u8>> {
-        let count = most.min(self.queue.len());
+    /// Takes at most `max` frames.
+    pub(crate) fn take(&mut self, max: usize) -> Vec<Vec<u8>> {
+        let count = max.min(self.queue.len());
         let taken: Vec<_> = self.queue.drain(..count).collect();
         for frame in &taken {
-            let sender = sender(&self.chance, frame);
-            self.shares.give_back(sender, frame.len());
+            let sender = sender(&self.hash_state, frame);
+            self.budgets.release(sender, frame.len());
         }
         taken
     }
 }
 
-/// Questions of the control socket, in order.
+/// Requests of the control socket, in order.
 #[derive(Default)]
-pub(crate) struct Questions(VecDeque<Question>);
+pub(crate) struct RequestInbox(VecDeque<EngineRequest>);
 
-impl Questions {
-    /// Leaves a question. Returns false if too many wait.
-    pub(crate) fn leave(&mut self, question: Question) -> bool {
-        let room = self.0.len() < QUESTIONS_MAX;
+impl RequestInbox {
+    /// Adds a request. Returns false if too many wait.
+    pub(crate) fn push(&mut self, request: EngineRequest) -> bool {
+        let room = self.0.len() < MAX_REQUESTS;
         if room {
-            self.0.push_back(question);
+            self.0.push_back(request);
         }
         room
     }
 
-    /// Takes the oldest question.
-    pub(crate) fn take(&mut self) -> Option<Question> {
+    /// Takes the oldest request.
+    pub(crate) fn take(&mut self) -> Option<EngineRequest> {
         self.0.pop_front()
     }
 }
@@ -203,25 +205,25 @@ impl Questions {
 /// The three inboxes of one VM.
 #[derive(Default)]
 pub(crate) struct Inboxes {
-    pub(crate) commands: Commands,
-    pub(crate) frames: Frames,
-    pub(crate) questions: Questions,
+    pub(crate) actions: ActionInbox,
+    pub(crate) frames: FrameInbox,
+    pub(crate) requests: RequestInbox,
 }
 
 impl Inboxes {
     /// True if all inboxes are empty.
     pub(crate) fn is_empty(&self) -> bool {
-        self.commands.actions.is_empty()
+        self.actions.actions.is_empty()
             && self.frames.queue.is_empty()
-            && self.questions.0.is_empty()
+            && self.requests.0.is_empty()
     }
 
-    /// Leaves the action of a register write. A reset also voids the frames that came before it.
-    pub(crate) fn act(&mut self, action: Action) {
+    /// Adds the action of a register write. A reset also voids the frames that came before it.
+    pub(crate) fn push_action(&mut self, action: Action) {
         if action == Action::Reset {
-            self.frames = Frames::default();
+            self.frames = FrameInbox::default();
         }
-        self.commands.leave(action);
+        self.actions.push(action);
     }
 }
 
@@ -231,35 +233,37 @@ mod tests {
 
     #[test]
     fn a_command_slot_waits_at_most_once() {
-        let mut commands = Commands::default();
+        let mut actions = ActionInbox::default();
         for slot in [3, 64, 3, u32::MAX, 5, 3] {
-            commands.leave(Action::Command(slot));
+            actions.push(Action::Command(slot));
         }
-        assert_eq!(commands.take(), [Action::Command(3), Action::Command(5)]);
-        commands.leave(Action::Command(3));
-        assert_eq!(commands.take(), [Action::Command(3)]);
+        assert_eq!(actions.take(), [Action::Command(3), Action::Command(5)]);
+        actions.push(Action::Command(3));
+        assert_eq!(actions.take(), [Action::Command(3)]);
     }
 
     #[test]
-    fn a_reset_voids_earlier_commands_and_frames_but_no_questions() {
+    fn a_reset_voids_earlier_commands_and_frames_but_no_requests() {
         let mut inboxes = Inboxes::default();
-        inboxes.act(Action::Command(1));
-        inboxes.frames.leave(vec![1]);
-        inboxes.questions.leave(Question::Stats(mpsc::channel().0));
-        inboxes.act(Action::Reset);
-        inboxes.act(Action::Command(1));
-        inboxes.frames.leave(vec![2]);
-        assert!(inboxes.commands.has_reset());
-        assert_eq!(inboxes.commands.take(), [Action::Reset, Action::Command(1)]);
+        inboxes.push_action(Action::Command(1));
+        inboxes.frames.push(vec![1]);
+        inboxes
+            .requests
+            .push(EngineRequest::Stats(mpsc::channel().0));
+        inboxes.push_action(Action::Reset);
+        inboxes.push_action(Action::Command(1));
+        inboxes.frames.push(vec![2]);
+        assert!(inboxes.actions.has_reset());
+        assert_eq!(inboxes.actions.take(), [Action::Reset, Action::Command(1)]);
         assert_eq!(inboxes.frames.take(9), [[2]]);
-        assert!(inboxes.questions.take().is_some() && inboxes.is_empty());
+        assert!(inboxes.requests.take().is_some() && inboxes.is_empty());
     }
 
     #[test]
     fn frames_are_taken_in_order_and_in_portions() {
-        let mut frames = Frames::default();
+        let mut frames = FrameInbox::default();
         for n in 0..5 {
-            assert!(frames.leave(vec![n]));
+            assert!(frames.push(vec![n]));
         }
         assert_eq!(frames.take(2), [[0], [1]]);
         assert_eq!(frames.take(9), [[2], [3], [4]]);
@@ -274,20 +278,20 @@ mod tests {
             frame
         };
         for length in [60, 4000, 60_000] {
-            let mut frames = Frames::default();
+            let mut frames = FrameInbox::default();
             let flooded = (0..100_000)
-                .take_while(|_| frames.leave(frame(1, length)))
+                .take_while(|_| frames.push(frame(1, length)))
                 .count();
-            assert!(flooded <= FRAMES_MAX && !frames.leave(frame(1, length)));
+            assert!(flooded <= MAX_FRAMES && !frames.push(frame(1, length)));
             // A burst of 200 frames of another sender finds room.
             let other = (2..).find(|&n| {
-                let number = |n| sender(&frames.chance, &frame(n, 60)) % SENDERS;
+                let number = |n| sender(&frames.hash_state, &frame(n, 60)) % SENDERS;
                 number(n) != number(1)
             });
-            assert!((0..200).all(|_| frames.leave(frame(other.unwrap(), 4000))));
+            assert!((0..200).all(|_| frames.push(frame(other.unwrap(), 4000))));
             let taken = frames.take(usize::MAX);
             let bytes: usize = taken.iter().map(Vec::len).sum();
-            assert!(bytes <= 2 * FRAMES_MAX * LEAST && taken.len() == flooded + 200);
+            assert!(bytes <= 2 * MAX_FRAMES * MIN_CHARGE_BYTES && taken.len() == flooded + 200);
         }
     }
 }

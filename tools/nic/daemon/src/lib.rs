@@ -10,51 +10,52 @@
 //!
 //! | thread | file | task |
 //! | --- | --- | --- |
-//! | main | [`attend`] | waits until the last QEMU has disconnected |
-//! | signals | [`places`] | removes the sockets when a signal ends the process |
+//! | main | [`vm_server`] | waits until the last QEMU has disconnected |
+//! | signals | [`bound_sockets`] | removes the sockets when a signal ends the process |
 //! | engine | [`engine`] | owns the devices and gives them time, receives from each [`uplink`]; sleeps when all VMs are idle |
-//! | vm, for each VM | [`vfio_user`], [`front`], [`pci`] | answers QEMU: configuration space, registers, doorbells, maps, resets |
+//! | vm, for each VM | [`vfio_user`], [`pci_function`], [`pci`] | answers QEMU: configuration space, registers, doorbells, maps, resets |
 //! | netdev, for each VM | [`netdev`], [`network`], [`switch`] | takes the guest's Ethernet frames, and forwards them |
-//! | full recording, for each VM that has one | [`full`] | writes the recording |
-//! | outlet, for each VM | [`outlet`] | gives the guest the frames for which QEMU had no room at once |
-//! | control, for each VM | [`control`], [`impair`] | answers `verbenactl`; holds the impairments of uplinks |
+//! | full recording, for each VM that has one | [`full_recording`] | writes the recording |
+//! | outlet, for each VM | [`netdev_queue`] | gives the guest the frames for which QEMU had no room at once |
+//! | control, for each VM | [`control`], [`impairments`] | answers `verbenactl`; holds the impairments of uplinks |
 //!
-//! [`shared`] is the state that the threads share for one VM, [`common`] the state that all VMs
-//! share.
+//! [`vm_state`] is the state that the threads share for one VM, [`process_state`] the state that
+//! all VMs share.
 //!
 //! The path of one RDMA WRITE: the guest stores a WQE and an index in its own memory. In this
 //! process, only the engine acts on them: awake, or woken by a write to the doorbell BAR
-//! ([`front`], [`shared`]), it runs a slice. In the slice the device reads the WQE and copies the
-//! payload from one guest buffer to another through [`guest_ram`], the only module with `unsafe`
-//! but for one ioctl ([`uplink::tun`]); writes the CQE; and asks for an interrupt if the CQ was
-//! armed. The engine raises the interrupt through an eventfd that QEMU gave to the front.
+//! ([`pci_function`], [`vm_state`]), it runs a slice. In the slice the device reads the WQE and
+//! copies the payload from one guest buffer to another through [`guest_ram`], the only module with
+//! `unsafe` but for one ioctl ([`uplink::tun`]); writes the CQE; and asks for an interrupt if the
+//! CQ was armed. The engine raises the interrupt through an eventfd that QEMU gave to the PCI
+//! function.
 //!
-//! Start with [`shared`] for what the threads exchange, and [`engine`] for when.
+//! Start with [`vm_state`] for what the threads exchange, and [`engine`] for when.
 
 pub mod args;
-pub mod attend;
-pub mod common;
+pub mod bound_sockets;
 pub mod control;
-pub mod departures;
 pub mod engine;
-pub mod front;
-pub mod full;
+pub mod flight_recording;
+pub mod full_recording;
 pub mod guest_ram;
-pub mod impair;
+pub mod impairments;
 pub mod inbox;
 pub mod netdev;
+pub mod netdev_queue;
 pub mod network;
-pub mod outlet;
 pub mod pci;
-pub mod places;
+pub mod pci_function;
+pub mod peer_process;
 pub mod policy;
-pub mod recording;
+pub mod process_state;
 pub mod refusals;
-pub mod shared;
-mod shares;
-pub mod sharing;
-mod slice;
+mod sender_budgets;
 pub mod switch;
 pub mod uplink;
+pub mod uplink_queues;
 pub mod vfio_user;
+mod vm_device;
+pub mod vm_server;
+pub mod vm_state;
 pub mod waker;

@@ -10,33 +10,33 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread;
-use verbena_nic::args::Args;
-use verbena_nic::common::Common;
+use verbena_nic::args::NicArgs;
+use verbena_nic::bound_sockets::BoundSockets;
 use verbena_nic::engine::Engine;
-use verbena_nic::full::{self, Recordings};
+use verbena_nic::flight_recording::ExitRecordings;
+use verbena_nic::full_recording::{self, FullRecordings};
 use verbena_nic::network::Network;
-use verbena_nic::places::Places;
-use verbena_nic::recording::AtEnd;
-use verbena_nic::shared::Shared;
+use verbena_nic::process_state::ProcessState;
 use verbena_nic::switch::MAX_WIRES;
-use verbena_nic::{attend, control, netdev};
+use verbena_nic::vm_state::VmState;
+use verbena_nic::{control, netdev, vm_server};
 
 fn main() -> ExitCode {
-    let args = Args::parse();
+    let args = NicArgs::parse();
     env_logger::Builder::new()
         .filter_level(args.log_level)
         .format_target(false)
         .init();
     // The umask gives each socket mode 0600 from the moment when it is created.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o177));
-    let places = Arc::new(Places::default());
-    let recordings = Arc::new(Recordings::default());
-    let flights = Arc::new(AtEnd::default());
-    let result = leave_on_signals(&places, &recordings, &flights);
-    let result = result.and_then(|()| run(&args, &places, &recordings, &flights));
-    places.leave();
-    flights.write();
-    recordings.end();
+    let sockets = Arc::new(BoundSockets::default());
+    let full_recordings = Arc::new(FullRecordings::default());
+    let exit_recordings = Arc::new(ExitRecordings::default());
+    let result = handle_signals(&sockets, &full_recordings, &exit_recordings);
+    let result = result.and_then(|()| run(&args, &sockets, &full_recordings, &exit_recordings));
+    sockets.remove_all();
+    exit_recordings.write();
+    full_recordings.end();
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
@@ -48,10 +48,10 @@ fn main() -> ExitCode {
 
 /// Starts a thread that waits for the signals that end the process, removes the sockets and
 /// finishes the recordings. The process is then ended by the same signal.
-fn leave_on_signals(
-    places: &Arc<Places>,
-    recordings: &Arc<Recordings>,
-    flights: &Arc<AtEnd>,
+fn handle_signals(
+    sockets: &Arc<BoundSockets>,
+    full_recordings: &Arc<FullRecordings>,
+    exit_recordings: &Arc<ExitRecordings>,
 ) -> io::Result<()> {
     let mut signals = SigSet::empty();
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
@@ -62,15 +62,19 @@ fn leave_on_signals(
     }
     // The threads that are spawned later inherit the mask.
     signals.thread_block()?;
-    let (places, recordings, flights) = (places.clone(), recordings.clone(), flights.clone());
+    let (sockets, full_recordings, exit_recordings) = (
+        sockets.clone(),
+        full_recordings.clone(),
+        exit_recordings.clone(),
+    );
     spawn("signals", move || {
         let Ok(signal) = signals.wait() else {
             return;
         };
         log::info!("{signal}: the NIC ends");
-        places.leave();
-        flights.write();
-        recordings.end();
+        sockets.remove_all();
+        exit_recordings.write();
+        full_recordings.end();
         let _ = signals.thread_unblock();
         let _ = raise(signal);
     })
@@ -91,16 +95,21 @@ fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
     Ok(())
 }
 
-fn run(args: &Args, places: &Places, recordings: &Recordings, flights: &AtEnd) -> io::Result<()> {
+fn run(
+    args: &NicArgs,
+    sockets: &BoundSockets,
+    full_recordings: &FullRecordings,
+    exit_recordings: &ExitRecordings,
+) -> io::Result<()> {
     let vms = args.vms().map_err(io::Error::other)?;
     // All sockets are opened before anything is served: if one fails, the NIC does not start.
     let listen = |paths: &[PathBuf]| {
-        let all = paths.iter().map(|path| places.listen(path));
+        let all = paths.iter().map(|path| sockets.listen(path));
         all.collect::<io::Result<Vec<_>>>()
     };
     let listeners = listen(&args.socket)?;
     let (for_netdev, for_control) = (listen(&args.netdev_socket)?, listen(&args.control)?);
-    let wires = args.uplink.iter().map(|kind| kind.open(places));
+    let wires = args.uplink.iter().map(|kind| kind.open(sockets));
     let wires = wires.collect::<io::Result<Vec<_>>>()?;
     let wires: Vec<_> = wires.into_iter().flatten().collect();
     if wires.len() > MAX_WIRES.into() {
@@ -109,9 +118,9 @@ fn run(args: &Args, places: &Places, recordings: &Recordings, flights: &AtEnd) -
             wires.len()
         )));
     }
-    let common = Arc::new(Common::new()?);
+    let process = Arc::new(ProcessState::new()?);
     let vms = vms.into_iter().map(|(config, policy)| {
-        let shared = Shared::beside(&common, config.misbehave.clone());
+        let shared = VmState::with_process(&process, config.misbehave.clone());
         let shared = Arc::new(shared);
         let station = (shared.clone(), config.mac, policy);
         ((shared, config), station)
@@ -121,12 +130,12 @@ fn run(args: &Args, places: &Places, recordings: &Recordings, flights: &AtEnd) -
         let _ = shared.dump.set(path.clone());
     }
     for ((shared, config), path) in vms.iter().zip(&args.record_end) {
-        flights.add(shared, config.mac, path);
+        exit_recordings.add(shared, config.mac, path);
     }
     for ((shared, _), path) in vms.iter().zip(&args.record_full) {
-        recordings.add(full::into_file(path, shared)?);
+        full_recordings.add(full_recording::into_file(path, shared)?);
     }
-    let network = Arc::new(Network::with_policies(&common, stations, wires));
+    let network = Arc::new(Network::with_policies(&process, stations, wires));
     for (listener, (shared, _)) in for_control.into_iter().zip(&vms) {
         let shared = shared.clone();
         spawn("control", move || control::serve(&listener, &shared))?;
@@ -134,8 +143,8 @@ fn run(args: &Args, places: &Places, recordings: &Recordings, flights: &AtEnd) -
     for (vm, listener) in (0..).zip(for_netdev) {
         let to_guest = network.clone();
         spawn("outlet", move || {
-            if let Some(outlet) = to_guest.outlet(vm) {
-                outlet.drain();
+            if let Some(queue) = to_guest.netdev_queue(vm) {
+                queue.drain();
             }
         })?;
         let network = network.clone();
@@ -155,5 +164,5 @@ fn run(args: &Args, places: &Places, recordings: &Recordings, flights: &AtEnd) -
         env!("CARGO_PKG_VERSION"),
         paths.join(", ")
     );
-    attend::serve(served)
+    vm_server::serve(served)
 }

@@ -4,7 +4,7 @@
 //!
 //! QEMU connects its `-netdev stream` to the NIC's UNIX socket; each frame is preceded by its
 //! length, 4 bytes, big endian. The [switch](crate::switch) decides on the destinations; frames for
-//! the guest go through the [outlet](crate::outlet).
+//! the guest go through the [queue](crate::netdev_queue).
 
 use crate::network::Network;
 use crate::uplink::MAX_FRAME;
@@ -24,8 +24,8 @@ pub fn serve(listener: &UnixListener, network: &Network, vm: u8) {
 }
 
 fn connect(network: &Network, vm: u8, stream: Option<UnixStream>) {
-    if let Some(outlet) = network.outlet(vm) {
-        outlet.connect(stream);
+    if let Some(queue) = network.netdev_queue(vm) {
+        queue.connect(stream);
     }
 }
 
@@ -55,14 +55,14 @@ fn receive(stream: UnixStream, network: &Network, vm: u8) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::Shared;
+    use crate::vm_state::VmState;
     use std::io::Write;
     use std::sync::atomic::Ordering;
     use std::sync::Arc;
 
-    fn network(shared: &Arc<Shared>) -> Network {
+    fn network(shared: &Arc<VmState>) -> Network {
         Network::new(
-            &shared.common,
+            &shared.process,
             &[(shared.clone(), [2, 0, 0, 0, 0, 1])],
             vec![],
         )
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn frames_without_a_destination_are_counted() {
-        let shared = Arc::new(Shared::new().unwrap());
+        let shared = Arc::new(VmState::new().unwrap());
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         for _ in 0..2 {
             theirs.write_all(&60u32.to_be_bytes()).unwrap();
@@ -79,7 +79,11 @@ mod tests {
         drop(theirs);
         receive(ours, &network(&shared), 0).unwrap();
         assert_eq!(
-            shared.common.tallies.uplink_dropped.load(Ordering::Relaxed),
+            shared
+                .process
+                .counters
+                .uplink_dropped
+                .load(Ordering::Relaxed),
             2
         );
         assert_eq!(shared.counts.ethernet_frames.load(Ordering::Relaxed), 2);
@@ -87,7 +91,7 @@ mod tests {
 
     #[test]
     fn a_length_out_of_range_ends_the_connection() {
-        let shared = Arc::new(Shared::new().unwrap());
+        let shared = Arc::new(VmState::new().unwrap());
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         theirs.write_all(&[0xff; 8]).unwrap();
         assert!(receive(ours, &network(&shared), 0).is_err());

@@ -2,12 +2,12 @@
 
 //! The network: the switch with the objects behind its ports, for every thread that has a frame.
 
-use crate::common::{Common, Tallies};
-use crate::outlet::Outlet;
+use crate::netdev_queue::NetdevQueue;
 use crate::policy::{mac_text, Policy};
-use crate::shared::Shared;
-use crate::switch::{Port, Ports, Switch, MAX_WIRES};
+use crate::process_state::{FrameCounters, ProcessState};
+use crate::switch::{PortSet, Switch, SwitchPort, MAX_WIRES};
 use crate::uplink::{Uplink, BATCH};
+use crate::vm_state::VmState;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use verbena_abi::syndrome::Syndrome;
@@ -15,32 +15,32 @@ use verbena_device::{Addresses, Gid as Entry};
 use verbena_transport::wire::{frame, Path};
 
 /// A VM with its connections to the network.
-struct Station {
-    shared: Arc<Shared>,
+struct VmPort {
+    shared: Arc<VmState>,
     /// MAC address and policy of the guest, for the log.
-    rule: String,
+    description: String,
     /// Path to the guest's Ethernet.
-    outlet: Outlet,
+    netdev_queue: NetdevQueue,
 }
 
 /// The switch with its VMs and uplinks. See the [module](self).
 pub struct Network {
-    common: Arc<Common>,
+    process: Arc<ProcessState>,
     switch: Mutex<Switch>,
     /// VMs by their numbers in the switch.
-    stations: Vec<Station>,
+    vm_ports: Vec<VmPort>,
     wires: Vec<Box<dyn Uplink>>,
 }
 
 /// Memory of the last forwarding decision: consecutive RoCE frames that come from one port on one
 /// path have the same destinations. The memory is kept for at most one batch.
 #[derive(Default)]
-pub struct Trail(Option<(Port, Path, Ports)>);
+pub struct ForwardingCache(Option<(SwitchPort, Path, PortSet)>);
 
-impl Trail {
+impl ForwardingCache {
     /// Returns the destinations of the last frame if they apply to this frame, or else the frame's
     /// path.
-    fn follow(&self, from: Port, frame: &[u8]) -> Result<Ports, Option<Path>> {
+    fn lookup(&self, from: SwitchPort, frame: &[u8]) -> Result<PortSet, Option<Path>> {
         let path = frame::peek(frame);
         match (&self.0, path) {
             (Some((port, last, to)), Some(path)) if *port == from && *last == path => Ok(*to),
@@ -59,58 +59,58 @@ impl Network {
     /// Returns a network of VMs with distinct MAC addresses, and of these uplinks. The VMs are
     /// numbered in this order. Each may use its MAC address and any IP address.
     pub fn new(
-        common: &Arc<Common>,
-        vms: &[(Arc<Shared>, [u8; 6])],
+        process: &Arc<ProcessState>,
+        vms: &[(Arc<VmState>, [u8; 6])],
         wires: Vec<Box<dyn Uplink>>,
     ) -> Self {
         let vms = vms.iter().cloned();
         let vms = vms.map(|(shared, mac)| (shared, mac, Policy::default()));
-        Self::with_policies(common, vms.collect(), wires)
+        Self::with_policies(process, vms.collect(), wires)
     }
 
     /// Returns a network as [`new`](Self::new) does, with a policy for each VM.
     pub fn with_policies(
-        common: &Arc<Common>,
-        vms: Vec<(Arc<Shared>, [u8; 6], Policy)>,
+        process: &Arc<ProcessState>,
+        vms: Vec<(Arc<VmState>, [u8; 6], Policy)>,
         mut wires: Vec<Box<dyn Uplink>>,
     ) -> Self {
         wires.truncate(MAX_WIRES.into());
-        common.impairments.set_uplinks(wires.len());
+        process.impairments.set_uplinks(wires.len());
         let mut switch = Switch::new(wires.len() as u8);
-        let stations = vms.into_iter().map(|(shared, mac, policy)| {
-            let rule = format!("guest {} ({policy})", mac_text(&mac));
+        let vm_ports = vms.into_iter().map(|(shared, mac, policy)| {
+            let description = format!("guest {} ({policy})", mac_text(&mac));
             let number = switch.add_with(mac, policy);
             debug_assert!(number.is_some(), "too many, or one address twice");
-            Station {
+            VmPort {
                 shared,
-                rule,
-                outlet: Outlet::default(),
+                description,
+                netdev_queue: NetdevQueue::default(),
             }
         });
         Self {
-            stations: stations.collect(),
-            common: common.clone(),
+            vm_ports: vm_ports.collect(),
+            process: process.clone(),
             switch: Mutex::new(switch),
             wires,
         }
     }
 
     /// Returns the state that all VMs share.
-    pub fn common(&self) -> &Arc<Common> {
-        &self.common
+    pub fn process(&self) -> &Arc<ProcessState> {
+        &self.process
     }
 
     /// Returns the path to a guest's Ethernet.
-    pub fn outlet(&self, vm: u8) -> Option<&Outlet> {
-        Some(&self.stations.get(usize::from(vm))?.outlet)
+    pub fn netdev_queue(&self, vm: u8) -> Option<&NetdevQueue> {
+        Some(&self.vm_ports.get(usize::from(vm))?.netdev_queue)
     }
 
     fn switch(&self) -> MutexGuard<'_, Switch> {
         self.switch.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn tallies(&self) -> &Tallies {
-        &self.common.tallies
+    fn counters(&self) -> &FrameCounters {
+        &self.process.counters
     }
 
     /// Returns the uplinks in the order of their numbers.
@@ -124,17 +124,17 @@ impl Network {
     ///
     /// The cause of the refusal, which is also logged.
     pub fn claim(&self, vm: u8, entry: &Entry) -> Result<(), Syndrome> {
-        let now = self.common.now();
+        let now = self.process.now();
         let claimed = self.switch().claim(vm, entry, now);
-        let Some(station) = self.stations.get(usize::from(vm)) else {
+        let Some(vm_port) = self.vm_ports.get(usize::from(vm)) else {
             return claimed;
         };
-        let refusals = &station.shared.refusals;
+        let refusals = &vm_port.shared.refusals;
         match claimed {
-            Ok(()) => refusals.settle(entry),
+            Ok(()) => refusals.on_accepted(entry),
             Err(cause) => {
-                if let Some(text) = refusals.note(*entry, cause, now) {
-                    log::warn!("{} does not get {text}", station.rule);
+                if let Some(text) = refusals.record(*entry, cause, now) {
+                    log::warn!("{} does not get {text}", vm_port.description);
                 }
             }
         }
@@ -146,77 +146,79 @@ impl Network {
         self.switch().set_addresses(vm, addresses);
     }
 
-    fn forward(&self, from: Port, frame: &[u8], trail: &mut Trail) -> Ports {
-        let path = match trail.follow(from, frame) {
+    fn forward(&self, from: SwitchPort, frame: &[u8], cache: &mut ForwardingCache) -> PortSet {
+        let path = match cache.lookup(from, frame) {
             Ok(to) => return to,
             Err(path) => path,
         };
         let to = self.decide(from, frame);
         // A frame without a destination is counted each time, so its decision is not remembered.
-        trail.0 = path.filter(|_| !to.is_empty()).map(|path| (from, path, to));
+        cache.0 = path.filter(|_| !to.is_empty()).map(|path| (from, path, to));
         to
     }
 
-    fn decide(&self, from: Port, frame: &[u8]) -> Ports {
-        let now = self.common.now();
+    fn decide(&self, from: SwitchPort, frame: &[u8]) -> PortSet {
+        let now = self.process.now();
         let mut switch = self.switch();
         let to = switch.forward(from, frame, now);
-        let (tally, all) = (switch.tally, self.tallies());
-        all.switch_flooded.store(tally.flooded, Ordering::Relaxed);
-        all.switch_refused.store(tally.refused, Ordering::Relaxed);
+        let (counters, all) = (switch.counters, self.counters());
+        all.switch_flooded
+            .store(counters.flooded, Ordering::Relaxed);
+        all.switch_refused
+            .store(counters.refused, Ordering::Relaxed);
         all.switch_unlearned
-            .store(tally.unlearned, Ordering::Relaxed);
+            .store(counters.unlearned, Ordering::Relaxed);
         drop(switch);
-        if to.is_empty() && !matches!(from, Port::Wire(_)) {
+        if to.is_empty() && !matches!(from, SwitchPort::Wire(_)) {
             count(&all.uplink_dropped, 1);
         }
         to
     }
 
     /// Gives a frame to guests. It is lost for a guest that is not there or has no room.
-    fn to_guests(&self, to: Ports, frame: &[u8]) {
-        for station in to.guests().filter_map(|vm| self.stations.get(vm)) {
-            let lost = !station.outlet.send(frame);
-            count(&station.shared.counts.ethernet_dropped, lost.into());
+    fn to_guests(&self, to: PortSet, frame: &[u8]) {
+        for vm_port in to.guests().filter_map(|vm| self.vm_ports.get(vm)) {
+            let lost = !vm_port.netdev_queue.send(frame);
+            count(&vm_port.shared.counts.ethernet_dropped, lost.into());
         }
     }
 
     /// Leaves a frame for the engine, once for each device.
-    fn to_engines(&self, to: Ports, frame: &[u8]) {
-        for station in to.engines().filter_map(|vm| self.stations.get(vm)) {
-            station.shared.receive(frame.to_vec());
+    fn to_engines(&self, to: PortSet, frame: &[u8]) {
+        for vm_port in to.engines().filter_map(|vm| self.vm_ports.get(vm)) {
+            vm_port.shared.post_frame(frame.to_vec());
         }
     }
 
     /// Forwards a frame from a guest's Ethernet.
     pub fn from_guest(&self, vm: u8, frame: &[u8]) {
-        if let Some(station) = self.stations.get(usize::from(vm)) {
-            count(&station.shared.counts.ethernet_frames, 1);
+        if let Some(vm_port) = self.vm_ports.get(usize::from(vm)) {
+            count(&vm_port.shared.counts.ethernet_frames, 1);
         }
-        let to = self.decide(Port::Guest(vm), frame);
+        let to = self.decide(SwitchPort::Guest(vm), frame);
         self.to_engines(to, frame);
         self.to_guests(to, frame);
         for wire in to.wires() {
             // If the uplink has no room the frame is lost, as on any port.
             if self.send(wire, &[frame]) == 0 {
-                count(&self.tallies().uplink_dropped, 1);
+                count(&self.counters().uplink_dropped, 1);
             }
         }
     }
 
     /// Forwards a frame from an uplink to guests. The caller is the engine, and gives the frame to
     /// the devices among the returned ports.
-    pub fn from_wire(&self, wire: usize, frame: &[u8], trail: &mut Trail) -> Ports {
-        count(&self.tallies().uplink_received, 1);
-        let to = self.forward(Port::Wire(wire as u8), frame, trail);
+    pub fn from_wire(&self, wire: usize, frame: &[u8], cache: &mut ForwardingCache) -> PortSet {
+        count(&self.counters().uplink_received, 1);
+        let to = self.forward(SwitchPort::Wire(wire as u8), frame, cache);
         self.to_guests(to, frame);
         to
     }
 
     /// Forwards a frame from a device to guests and devices, which receive it in their next turn.
     /// The caller is the engine, and sends the frame over the uplinks among the returned ports.
-    pub fn from_engine(&self, vm: u8, frame: &[u8], trail: &mut Trail) -> Ports {
-        let to = self.forward(Port::Engine(vm), frame, trail);
+    pub fn from_engine(&self, vm: u8, frame: &[u8], cache: &mut ForwardingCache) -> PortSet {
+        let to = self.forward(SwitchPort::Engine(vm), frame, cache);
         self.to_engines(to, frame);
         self.to_guests(to, frame);
         to
@@ -224,13 +226,13 @@ impl Network {
 
     /// Returns the other VM whose device is the destination of a device's packet, if there is one.
     pub fn device_for(&self, vm: u8, path: &Path) -> Option<u8> {
-        let now = self.common.now();
+        let now = self.process.now();
         self.switch().engine_for(vm, path, now)
     }
 
     /// Counts frames that were dropped, because an uplink had no room for too long.
-    pub fn drop_frames(&self, frames: usize) {
-        count(&self.tallies().uplink_dropped, frames);
+    pub fn count_dropped_frames(&self, frames: usize) {
+        count(&self.counters().uplink_dropped, frames);
     }
 
     /// Sends frames over an uplink, at most a batch. Returns the number of frames that it has
@@ -242,35 +244,35 @@ impl Network {
         let mtu = wire.mtu();
         let fit = frames.iter().take_while(|f| f.len() <= mtu).count();
         if fit == 0 {
-            count(&self.tallies().uplink_dropped, 1);
+            count(&self.counters().uplink_dropped, 1);
             return frames.len().min(1);
         }
         let frames = frames.get(..fit).unwrap_or(frames);
-        let impairments = &self.common.impairments;
-        if impairments.take(number, frames, self.common.now()) {
+        let impairments = &self.process.impairments;
+        if impairments.impair(number, frames, self.process.now()) {
             // The engine may be in a sleep that ends after the frame is due.
-            self.common.waker.wake();
+            self.process.waker.wake();
             return fit;
         }
         let sent = wire.send(frames);
-        count(&self.tallies().uplink_sent, sent);
+        count(&self.counters().uplink_sent, sent);
         sent
     }
 
     /// Sends the delayed frames of impaired uplinks that are due.
     pub fn release(&self) {
-        let impairments = &self.common.impairments;
-        impairments.release(self.common.now(), BATCH, |number, frames| {
+        let impairments = &self.process.impairments;
+        impairments.release(self.process.now(), BATCH, |number, frames| {
             let wire = self.wires.get(number);
             let sent = wire.map_or(frames.len(), |wire| wire.send(frames));
-            count(&self.tallies().uplink_sent, sent);
+            count(&self.counters().uplink_sent, sent);
             sent
         });
     }
 
     /// Returns the time at which [`Network::release`] has a frame to send.
     pub fn next_release(&self) -> Option<u64> {
-        self.common.impairments.next_due()
+        self.process.impairments.next_due()
     }
 }
 

@@ -40,7 +40,7 @@ const MSIX_WRITABLE: u16 = 0xc000;
 
 /// Effects of a write to configuration space on the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Effects {
+pub struct ConfigEffects {
     /// New state of bus mastering, if the write has changed it.
     pub bus_master: Option<bool>,
     /// True if the write requested a function-level reset.
@@ -48,13 +48,13 @@ pub struct Effects {
 }
 
 /// The configuration space of the function.
-pub struct Config {
+pub struct ConfigSpace {
     bytes: [u8; CONFIG_SIZE],
     /// Mask of the bits that a write can change.
     writable: [u8; CONFIG_SIZE],
 }
 
-impl Config {
+impl ConfigSpace {
     /// Returns the configuration space as it is after power-on.
     pub fn new() -> Self {
         let mut config = Self {
@@ -112,7 +112,7 @@ impl Config {
     }
 
     /// Writes the writable bits of `data` at `offset`, and returns the effects.
-    pub fn write(&mut self, offset: usize, data: &[u8]) -> Effects {
+    pub fn write(&mut self, offset: usize, data: &[u8]) -> ConfigEffects {
         let before = self.bus_master();
         let mut reset = false;
         for (i, &new) in data.iter().enumerate() {
@@ -127,7 +127,7 @@ impl Config {
             self.reset();
         }
         let after = self.bus_master();
-        Effects {
+        ConfigEffects {
             bus_master: (before != after).then_some(after),
             reset,
         }
@@ -135,9 +135,9 @@ impl Config {
 
     /// Sets the writable bits to their state after power-on.
     pub fn reset(&mut self) {
-        let kept = self.writable;
+        let writable_before = self.writable;
         *self = Self::new();
-        debug_assert!(kept == self.writable);
+        debug_assert!(writable_before == self.writable);
     }
 
     /// True if the function may access memory and raise interrupts.
@@ -182,7 +182,7 @@ impl Config {
     }
 }
 
-impl Default for Config {
+impl Default for ConfigSpace {
     fn default() -> Self {
         Self::new()
     }
@@ -192,7 +192,7 @@ impl Default for Config {
 mod tests {
     use super::*;
 
-    fn read32(config: &Config, offset: usize) -> u32 {
+    fn read32(config: &ConfigSpace, offset: usize) -> u32 {
         let mut out = [0; 4];
         config.read(offset, &mut out);
         u32::from_le_bytes(out)
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn capabilities_are_a_chain() {
-        let config = Config::new();
+        let config = ConfigSpace::new();
         let mut at = read32(&config, CAP_POINTER) as usize & 0xff;
         let mut ids = vec![];
         while at != 0 {
@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn bars_report_their_size() {
-        let mut config = Config::new();
+        let mut config = ConfigSpace::new();
         config.write(0x18, &[0xff; 8]);
         let size = u64::from(read32(&config, 0x18) & !0xf) | u64::from(read32(&config, 0x1c)) << 32;
         assert_eq!(size.wrapping_neg(), regs::BAR_DOORBELL_SIZE as u64);
@@ -228,7 +228,7 @@ mod tests {
 
     #[test]
     fn a_change_of_bus_mastering_is_reported_once() {
-        let mut config = Config::new();
+        let mut config = ConfigSpace::new();
         assert_eq!(config.write(4, &[6, 0]).bus_master, Some(true));
         assert_eq!(config.write(4, &[6, 4]).bus_master, None);
         assert_eq!(config.write(4, &[2, 4]).bus_master, Some(false));
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn function_reset_clears_the_command_word() {
-        let mut config = Config::new();
+        let mut config = ConfigSpace::new();
         config.write(4, &[6, 0]);
         let effects = config.write(EXPRESS_DEVCTL, &[0, 0x80]);
         assert_eq!((effects.reset, effects.bus_master), (true, Some(false)));
@@ -244,7 +244,7 @@ mod tests {
 
     #[test]
     fn the_ids_are_read_only_and_accesses_past_the_end_have_no_effect() {
-        let mut config = Config::new();
+        let mut config = ConfigSpace::new();
         config.write(0, &[0xff; 4]);
         assert_eq!(read32(&config, 0), 0x10f5_1af4);
         config.write(CONFIG_SIZE - 2, &[1; 8]);

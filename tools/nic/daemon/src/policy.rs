@@ -20,15 +20,15 @@ use std::str::FromStr;
 use verbena_device::config::node_guid;
 
 /// A MAC address in network order.
-pub type Mac = [u8; 6];
+pub type MacAddress = [u8; 6];
 /// A GID in network order.
-pub type Gid = [u8; 16];
+pub type RawGid = [u8; 16];
 
 /// MAC addresses that are allowed in addition to the NIC's own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OtherMacs {
     /// Only these addresses are allowed.
-    Listed(Vec<Mac>),
+    Listed(Vec<MacAddress>),
     /// All addresses are allowed that are no other guest's.
     Any,
 }
@@ -37,7 +37,7 @@ pub enum OtherMacs {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MacRule {
     /// MAC address of the NIC, if the value names it.
-    pub own: Option<Mac>,
+    pub own: Option<MacAddress>,
     /// Further MAC addresses of the guest.
     pub others: OtherMacs,
 }
@@ -60,7 +60,7 @@ impl FromStr for MacRule {
             "own" => first,
             _ => &words,
         };
-        let addresses: Vec<Mac> = addresses
+        let addresses: Vec<MacAddress> = addresses
             .iter()
             .map(|word| parse_mac(word))
             .collect::<Result<_, _>>()?;
@@ -81,7 +81,7 @@ impl FromStr for MacRule {
 }
 
 /// Parses six bytes in hexadecimal, separated by colons, which are not a group address.
-fn parse_mac(text: &str) -> Result<Mac, String> {
+fn parse_mac(text: &str) -> Result<MacAddress, String> {
     let form = || format!("{text:?} is no MAC address: give six bytes like 52:54:00:12:34:56");
     let mut mac = [0; 6];
     let mut parts = text.split(':');
@@ -109,13 +109,13 @@ fn parse_mac(text: &str) -> Result<Mac, String> {
 /// The GIDs that begin with the same bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Prefix {
-    gid: Gid,
+    gid: RawGid,
     /// Number of leading bits to compare, at most 128.
     bits: u32,
 }
 
 impl Prefix {
-    fn has(&self, gid: &Gid) -> bool {
+    fn has(&self, gid: &RawGid) -> bool {
         let [own, other] = [&self.gid, gid].map(|gid| u128::from_be_bytes(*gid));
         // With a prefix of 0 bits, all GIDs match.
         (own ^ other)
@@ -212,7 +212,7 @@ impl Default for Policy {
 }
 
 /// Returns the link-local address that is made of a MAC address (RFC 4291, 2.5.6 and appendix A).
-pub fn link_local(mac: &Mac) -> Gid {
+pub fn link_local(mac: &MacAddress) -> RawGid {
     let mut gid = [0; 16];
     gid[..2].copy_from_slice(&[0xfe, 0x80]);
     gid[8..].copy_from_slice(&node_guid(*mac));
@@ -233,7 +233,7 @@ impl Policy {
     }
 
     /// True if a guest may use a MAC address that is not its NIC's own.
-    pub fn allows_mac(&self, mac: &Mac) -> bool {
+    pub fn allows_mac(&self, mac: &MacAddress) -> bool {
         match &self.macs {
             OtherMacs::Listed(macs) => macs.contains(mac),
             OtherMacs::Any => true,
@@ -241,13 +241,13 @@ impl Policy {
     }
 
     /// True if a guest may use a GID with a MAC address.
-    pub fn allows_gid(&self, gid: &Gid, mac: &Mac) -> bool {
+    pub fn allows_gid(&self, gid: &RawGid, mac: &MacAddress) -> bool {
         let is_listed = |all: &Vec<Prefix>| all.iter().any(|one| one.has(gid));
         self.gids.as_ref().is_none_or(is_listed) || *gid == link_local(mac)
     }
 
     /// Returns the MAC addresses that the policy names.
-    pub fn macs(&self) -> &[Mac] {
+    pub fn macs(&self) -> &[MacAddress] {
         match &self.macs {
             OtherMacs::Listed(macs) => macs,
             OtherMacs::Any => &[],
@@ -255,19 +255,19 @@ impl Policy {
     }
 
     /// Returns the GIDs that the policy names, without those of prefixes.
-    pub fn gids(&self) -> impl Iterator<Item = Gid> + '_ {
+    pub fn gids(&self) -> impl Iterator<Item = RawGid> + '_ {
         let exact = self.gids.iter().flatten().filter(|one| one.is_exact());
         exact.map(|one| one.gid)
     }
 }
 
 /// Returns the text of a MAC address.
-pub fn mac_text(mac: &Mac) -> String {
+pub fn mac_text(mac: &MacAddress) -> String {
     mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
 /// Returns the text of a GID: its IPv4 address if it has one, or an IPv6 address.
-pub fn gid_text(gid: &Gid) -> String {
+pub fn gid_text(gid: &RawGid) -> String {
     let address = Ipv6Addr::from(*gid);
     match address.to_ipv4_mapped() {
         Some(v4) => v4.to_string(),
@@ -308,10 +308,10 @@ impl fmt::Display for Policy {
 mod tests {
     use super::*;
 
-    const A: Mac = [0x52, 0x54, 0, 0x12, 0x34, 0x56];
-    const B: Mac = [2, 0, 0, 0, 0, 0xb];
+    const A: MacAddress = [0x52, 0x54, 0, 0x12, 0x34, 0x56];
+    const B: MacAddress = [2, 0, 0, 0, 0, 0xb];
 
-    fn v4(a: u8, b: u8, c: u8, d: u8) -> Gid {
+    fn v4(a: u8, b: u8, c: u8, d: u8) -> RawGid {
         [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d]
     }
 
@@ -337,7 +337,7 @@ mod tests {
 
     #[test]
     fn values_of_mac() {
-        let listed = |macs: &[Mac]| OtherMacs::Listed(macs.to_vec());
+        let listed = |macs: &[MacAddress]| OtherMacs::Listed(macs.to_vec());
         let rule = |own, others| Ok(MacRule { own, others });
         for (text, expected) in [
             ("own", rule(None, listed(&[]))),

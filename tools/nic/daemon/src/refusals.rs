@@ -10,14 +10,14 @@ use verbena_abi::syndrome::Syndrome;
 use verbena_device::Gid as Entry;
 
 /// Largest number of refused entries of a VM; the newest are kept.
-pub const MOST: usize = 64;
+pub const MAX_ENTRIES: usize = 64;
 /// Shortest interval between two lines of the log about one VM, in nanoseconds: its guest may set
 /// any number of addresses.
-pub const TELL_PAUSE: u64 = 1_000_000_000;
+pub const MIN_LOG_INTERVAL_NS: u64 = 1_000_000_000;
 
 /// An entry of the GID table that was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refused {
+pub struct RefusedEntry {
     /// Entry with GID, MAC address and VLAN.
     pub entry: Entry,
     /// The rule that the entry breaks.
@@ -26,9 +26,9 @@ pub struct Refused {
     pub times: u64,
 }
 
-impl Refused {
+impl RefusedEntry {
     /// Returns a description of the refusal.
-    pub fn text(&self) -> String {
+    pub fn describe(&self) -> String {
         let Entry { gid, mac, vlan } = &self.entry;
         let vlan = vlan.map_or_else(String::new, |id| format!(", VLAN {id}"));
         format!(
@@ -42,50 +42,50 @@ impl Refused {
 }
 
 #[derive(Default)]
-struct State {
-    all: VecDeque<Refused>,
+struct RefusalState {
+    all: VecDeque<RefusedEntry>,
     /// Time of the last line of the log.
-    told: Option<u64>,
+    last_log_ns: Option<u64>,
 }
 
 /// The refused entries of one VM. See the [module](self).
 #[derive(Default)]
-pub struct Refusals(Mutex<State>);
+pub struct Refusals(Mutex<RefusalState>);
 
 impl Refusals {
-    fn with<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
+    fn with<R>(&self, f: impl FnOnce(&mut RefusalState) -> R) -> R {
         f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Notes that an entry was refused. Returns the text for the log: once for each entry and
-    /// cause, and not within [`TELL_PAUSE`] after the last.
-    pub fn note(&self, entry: Entry, cause: Syndrome, now: u64) -> Option<String> {
+    /// cause, and not within [`MIN_LOG_INTERVAL_NS`] after the last.
+    pub fn record(&self, entry: Entry, cause: Syndrome, now: u64) -> Option<String> {
         self.with(|state| {
             let old = state.all.iter().position(|one| one.entry == entry);
             let old = old.and_then(|at| state.all.remove(at));
             let is_known = old.as_ref().is_some_and(|old| old.cause == cause);
             let times = old.map_or(0, |old| old.times) + 1;
-            if state.all.len() >= MOST {
+            if state.all.len() >= MAX_ENTRIES {
                 state.all.pop_front();
             }
-            let refused = Refused {
+            let refused = RefusedEntry {
                 entry,
                 cause,
                 times,
             };
-            let text = refused.text();
+            let text = refused.describe();
             state.all.push_back(refused);
-            let is_soon = |at: u64| now.saturating_sub(at) < TELL_PAUSE;
-            if is_known || state.told.is_some_and(is_soon) {
+            let is_soon = |at: u64| now.saturating_sub(at) < MIN_LOG_INTERVAL_NS;
+            if is_known || state.last_log_ns.is_some_and(is_soon) {
                 return None;
             }
-            state.told = Some(now);
+            state.last_log_ns = Some(now);
             Some(text)
         })
     }
 
     /// Removes an entry, because it was accepted.
-    pub fn settle(&self, entry: &Entry) {
+    pub fn on_accepted(&self, entry: &Entry) {
         self.with(|state| state.all.retain(|one| one.entry != *entry));
     }
 
@@ -95,7 +95,7 @@ impl Refusals {
     }
 
     /// Returns the newest entries, in the order of their last refusals.
-    pub fn all(&self) -> Vec<Refused> {
+    pub fn all(&self) -> Vec<RefusedEntry> {
         self.with(|state| state.all.iter().cloned().collect())
     }
 }
@@ -116,20 +116,29 @@ mod tests {
     fn a_refusal_is_logged_once_and_there_is_a_pause_between_two() {
         let all = Refusals::default();
         let cause = Syndrome::GidInUse;
-        let text = all.note(entry(1), cause, 0).unwrap();
+        let text = all.record(entry(1), cause, 0).unwrap();
         assert!(text.starts_with("GID 10.0.0.1 with MAC address 02:00:00:00:00:01: GidInUse: "));
-        assert_eq!(all.note(entry(1), cause, 5 * TELL_PAUSE), None);
-        let with_vlan = all.note(entry(7), cause, 5 * TELL_PAUSE).unwrap();
+        assert_eq!(all.record(entry(1), cause, 5 * MIN_LOG_INTERVAL_NS), None);
+        let with_vlan = all
+            .record(entry(7), cause, 5 * MIN_LOG_INTERVAL_NS)
+            .unwrap();
         assert!(with_vlan.contains("VLAN 5"), "{with_vlan}");
         // A refusal by another rule is logged again, but not within the pause.
         let other = Syndrome::GidNotAllowed;
-        assert_eq!(all.note(entry(1), other, 6 * TELL_PAUSE - 1), None);
-        assert!(all.note(entry(1), cause, 6 * TELL_PAUSE).is_some());
+        assert_eq!(
+            all.record(entry(1), other, 6 * MIN_LOG_INTERVAL_NS - 1),
+            None
+        );
+        assert!(all
+            .record(entry(1), cause, 6 * MIN_LOG_INTERVAL_NS)
+            .is_some());
         assert_eq!(all.all().last().map(|one| one.times), Some(4));
         // The entry is accepted, so the next refusal is logged again.
-        all.settle(&entry(1));
+        all.on_accepted(&entry(1));
         assert_eq!(all.all().len(), 1);
-        assert!(all.note(entry(1), cause, 9 * TELL_PAUSE).is_some());
+        assert!(all
+            .record(entry(1), cause, 9 * MIN_LOG_INTERVAL_NS)
+            .is_some());
         all.clear();
         assert!(all.all().is_empty());
     }
@@ -138,10 +147,10 @@ mod tests {
     fn the_number_of_refusals_is_bounded() {
         let all = Refusals::default();
         for n in 0..=255 {
-            all.note(entry(n), Syndrome::GidInUse, 0);
+            all.record(entry(n), Syndrome::GidInUse, 0);
         }
         let all = all.all();
-        assert_eq!(all.len(), MOST);
+        assert_eq!(all.len(), MAX_ENTRIES);
         assert_eq!(all.last().map(|one| one.entry), Some(entry(255)));
     }
 }

@@ -104,9 +104,9 @@ pub trait PciDevice {
 }
 
 /// A reader of little-endian fields from a payload.
-struct Fields<'a>(&'a [u8]);
+struct FieldReader<'a>(&'a [u8]);
 
-impl<'a> Fields<'a> {
+impl<'a> FieldReader<'a> {
     fn bytes(&mut self, len: usize) -> io::Result<&'a [u8]> {
         if len > self.0.len() {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -131,7 +131,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-struct Header {
+struct MessageHeader {
     id: u16,
     command: u16,
     size: usize,
@@ -157,7 +157,7 @@ pub fn serve(mut stream: UnixStream, device: &mut impl PciDevice) -> io::Result<
         };
         payload.resize(header.size - HEADER, 0);
         match stream.read_exact(&mut payload) {
-            Err(e) if gone(&e) => return Ok(()),
+            Err(e) if is_disconnect(&e) => return Ok(()),
             other => other?,
         }
         if header.flags & FLAG_TYPE != 0 {
@@ -187,18 +187,18 @@ pub fn serve(mut stream: UnixStream, device: &mut impl PciDevice) -> io::Result<
         }
         fill_header(&mut reply, &header, result.err());
         match stream.write_all(&reply) {
-            Err(e) if gone(&e) => return Ok(()),
+            Err(e) if is_disconnect(&e) => return Ok(()),
             other => other?,
         }
     }
 }
 
-fn gone(e: &io::Error) -> bool {
+fn is_disconnect(e: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
     matches!(e.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
 }
 
-fn fill_header(reply: &mut [u8], request: &Header, error: Option<io::Error>) {
+fn fill_header(reply: &mut [u8], request: &MessageHeader, error: Option<io::Error>) {
     let (flags, errno) = match error {
         None => (FLAG_REPLY, 0),
         Some(e) => (FLAG_REPLY | FLAG_ERROR, errno(&e)),
@@ -223,7 +223,10 @@ fn errno(e: &io::Error) -> u32 {
 /// Receives a header and the descriptors beside it. The descriptors come with the message's first
 /// byte, so a read of exactly the header never takes those of another message. Returns `None` when
 /// the client has disconnected.
-fn receive_header(stream: &mut UnixStream, fds: &mut Vec<OwnedFd>) -> io::Result<Option<Header>> {
+fn receive_header(
+    stream: &mut UnixStream,
+    fds: &mut Vec<OwnedFd>,
+) -> io::Result<Option<MessageHeader>> {
     let mut bytes = [0; HEADER];
     let mut filled = 0;
     while filled < HEADER {
@@ -233,7 +236,7 @@ fn receive_header(stream: &mut UnixStream, fds: &mut Vec<OwnedFd>) -> io::Result
         let flags = RecvFlags::CMSG_CLOEXEC;
         let received = match recvmsg(&*stream, &mut buffers, &mut ancillary, flags) {
             Err(rustix::io::Errno::INTR) => continue,
-            Err(e) if gone(&e.into()) => return Ok(None),
+            Err(e) if is_disconnect(&e.into()) => return Ok(None),
             other => other?,
         };
         for message in ancillary.drain() {
@@ -254,8 +257,8 @@ fn receive_header(stream: &mut UnixStream, fds: &mut Vec<OwnedFd>) -> io::Result
         }
         filled += received.bytes;
     }
-    let mut fields = Fields(&bytes);
-    let header = Header {
+    let mut fields = FieldReader(&bytes);
+    let header = MessageHeader {
         id: fields.u16()?,
         command: fields.u16()?,
         size: fields.u32()? as usize,
@@ -275,7 +278,7 @@ fn dispatch(
     message: Message<'_>,
     reply: &mut Vec<u8>,
 ) -> io::Result<()> {
-    let mut fields = Fields(message.payload);
+    let mut fields = FieldReader(message.payload);
     match message.command {
         VERSION => version(&mut fields, reply),
         DMA_MAP => {
@@ -360,7 +363,7 @@ fn put(reply: &mut Vec<u8>, words: &[u32]) {
 }
 
 /// Replies with version 0.1 and the limits of this side, to which the client adapts.
-fn version(fields: &mut Fields<'_>, reply: &mut Vec<u8>) -> io::Result<()> {
+fn version(fields: &mut FieldReader<'_>, reply: &mut Vec<u8>) -> io::Result<()> {
     let (major, minor) = (fields.u16()?, fields.u16()?);
     log::debug!("vfio-user: the client speaks {major}.{minor}");
     if major != 0 {
@@ -383,7 +386,7 @@ fn version(fields: &mut Fields<'_>, reply: &mut Vec<u8>) -> io::Result<()> {
 /// Other kinds of interrupts do not exist, and the client does the masking.
 fn set_irqs(
     device: &mut impl PciDevice,
-    fields: &mut Fields<'_>,
+    fields: &mut FieldReader<'_>,
     fds: Vec<OwnedFd>,
 ) -> io::Result<()> {
     let _argsz = fields.u32()?;

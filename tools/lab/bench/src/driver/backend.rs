@@ -12,7 +12,7 @@ use std::sync::Arc;
 use verbena_device::{Action, Config, Device, Registers};
 use verbena_nic::engine::Engine;
 use verbena_nic::guest_ram::GuestRam;
-use verbena_nic::shared::Shared;
+use verbena_nic::vm_state::VmState;
 
 use super::link::Process;
 
@@ -85,7 +85,7 @@ impl Backend for Direct {
 }
 
 /// The NIC's engine in its own thread, as with QEMU.
-pub struct Threaded(pub(super) Arc<Shared>);
+pub struct Threaded(pub(super) Arc<VmState>);
 
 impl Threaded {
     pub fn start() -> io::Result<Self> {
@@ -122,7 +122,7 @@ impl Backend for Threaded {
     fn write(&mut self, _ram: &GuestRam, offset: usize, value: u32) {
         match self.0.regs.write(offset, value) {
             Action::None => {}
-            action => self.0.act(action),
+            action => self.0.post_action(action),
         }
     }
 
@@ -131,7 +131,7 @@ impl Backend for Threaded {
     }
 
     fn ring(&mut self, uar: u32) {
-        self.0.ring(uar);
+        self.0.ring_doorbell(uar);
     }
 
     fn work(&mut self, _ram: &GuestRam) -> bool {

@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 use verbena_device::misbehave::Misbehaviour;
 use verbena_device::Config;
-use verbena_nic::common::Common;
+use verbena_nic::bound_sockets::BoundSockets;
 use verbena_nic::network::Network;
-use verbena_nic::places::Places;
-use verbena_nic::shared::Shared;
-use verbena_nic::uplink::{Kind, Uplink};
+use verbena_nic::process_state::ProcessState;
+use verbena_nic::uplink::{Uplink, UplinkKind};
+use verbena_nic::vm_state::VmState;
 
 /// Connection between two devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,16 +38,16 @@ pub struct Link {
 /// One engine's network, and the devices that the engine runs.
 pub struct Process {
     pub network: Arc<Network>,
-    pub vms: Vec<(Arc<Shared>, Config)>,
+    pub vms: Vec<(Arc<VmState>, Config)>,
 }
 
 impl Process {
     /// Creates a process with one device for each MAC address. The devices get the configuration
     /// `like`.
     pub fn new(macs: &[[u8; 6]], like: &Config, wires: Vec<Box<dyn Uplink>>) -> io::Result<Self> {
-        let common = Arc::new(Common::new()?);
+        let process = Arc::new(ProcessState::new()?);
         let vms = macs.iter().map(|&mac| {
-            let shared = Shared::beside(&common, Misbehaviour::default());
+            let shared = VmState::with_process(&process, Misbehaviour::default());
             shared.set_bus_master(true);
             let config = Config {
                 mac,
@@ -58,7 +58,7 @@ impl Process {
         let vms: Vec<_> = vms.collect();
         let ports: Vec<_> = vms.iter().map(|(vm, c)| (vm.clone(), c.mac)).collect();
         Ok(Self {
-            network: Arc::new(Network::new(&common, &ports, wires)),
+            network: Arc::new(Network::new(&process, &ports, wires)),
             vms,
         })
     }
@@ -89,22 +89,22 @@ impl Link {
             congestion_control: self.congestion_control,
             ..Config::default()
         };
-        let (own, peer, places) = match self.by {
+        let (own, peer, sockets) = match self.by {
             By::Reference | By::Frames => return Ok(vec![Process::new(&macs, &like, vec![])?]),
             By::Unix => unix()?,
             By::Udp => udp()?,
         };
-        let wires = [own.open(&places)?, peer.open(&places)?];
+        let wires = [own.open(&sockets)?, peer.open(&sockets)?];
         // Each uplink connects to its peer here, and needs the names of the sockets no longer.
-        wires.iter().flatten().for_each(|wire| wire.tend());
-        places.leave();
+        wires.iter().flatten().for_each(|wire| wire.maintain());
+        sockets.remove_all();
         let both = macs.iter().zip(wires);
         both.map(|(&mac, wires)| Process::new(&[mac], &like, wires))
             .collect()
     }
 }
 
-fn unix() -> io::Result<(Kind, Kind, Places)> {
+fn unix() -> io::Result<(UplinkKind, UplinkKind, BoundSockets)> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let name = |end| {
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -113,21 +113,21 @@ fn unix() -> io::Result<(Kind, Kind, Places)> {
     };
     let (a, b) = (name("a"), name("b"));
     Ok((
-        Kind::Unix(a.clone(), b.clone()),
-        Kind::Unix(b, a),
-        Places::default(),
+        UplinkKind::Unix(a.clone(), b.clone()),
+        UplinkKind::Unix(b, a),
+        BoundSockets::default(),
     ))
 }
 
-fn udp() -> io::Result<(Kind, Kind, Places)> {
+fn udp() -> io::Result<(UplinkKind, UplinkKind, BoundSockets)> {
     let free = || UdpSocket::bind("127.0.0.1:0");
     let all = [free()?, free()?];
     let address = |socket: &UdpSocket| -> io::Result<SocketAddr> { socket.local_addr() };
     let (a, b) = (address(&all[0])?, address(&all[1])?);
     drop(all);
     Ok((
-        Kind::Udp(a, vec![b]),
-        Kind::Udp(b, vec![a]),
-        Places::default(),
+        UplinkKind::Udp(a, vec![b]),
+        UplinkKind::Udp(b, vec![a]),
+        BoundSockets::default(),
     ))
 }

@@ -324,7 +324,7 @@ mod tests {
             let gone = std::thread::spawn(move || {
                 std::thread::sleep(Duration::from_micros(500 + 700 * u64::from(round)));
                 match round {
-                    0 => shared.reset(),
+                    0 => shared.begin_reset(),
                     1 => shared.set_bus_master(false),
                     _ => drop(shared.ram_mut().clear()),
                 }

@@ -9,13 +9,13 @@ use verbena_abi::doorbell;
 use verbena_abi::wqe::{self, SendWqe, Sge, WqeOpcode};
 use verbena_device::memory::{Access, GuestMemory};
 use verbena_nic::guest_ram::GuestRam;
-use verbena_nic::shared::Shared;
+use verbena_nic::vm_state::VmState;
 
 /// One of two players, which writes a number into the memory of the other and waits until the other
 /// does the same.
 struct Player<'a> {
     ram: &'a GuestRam,
-    shared: &'a Shared,
+    shared: &'a VmState,
     area: u64,
     sq: u64,
     slot: usize,
@@ -50,7 +50,7 @@ impl Player<'_> {
         fence(Ordering::SeqCst);
         let sleep = ram.load32(self.area + doorbell::SLEEP as u64)?;
         if sleep & 1 != 0 && ram.load32(self.area + doorbell::RUNG as u64)? != sleep {
-            self.shared.ring(UAR);
+            self.shared.ring_doorbell(UAR);
             ram.store32(self.area + doorbell::RUNG as u64, sleep)?;
         }
         Ok(())

@@ -3,12 +3,12 @@
 //! A capture for one connection: the device passes its frames to a tap, and this thread passes them
 //! on as records.
 //!
-//! The waiting frames are bounded ([`FRAMES`], [`BYTES`]). If a client does not read, the engine
-//! drops its frames before it copies them, and counts them. The engine never waits. A capture that
-//! is kept ([`Kept`]) has the same bounds until its client requests it.
+//! The waiting frames are bounded ([`MAX_FRAMES`], [`MAX_BYTES`]). If a client does not read, the
+//! engine drops its frames before it copies them, and counts them. The engine never waits. A
+//! capture that is kept ([`ConnectionCapture`]) has the same bounds until its client requests it.
 
-use super::{ask, said};
-use crate::shared::{Question, Shared};
+use super::{protocol, request};
+use crate::vm_state::{EngineRequest, VmState};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
@@ -19,29 +19,29 @@ use verbena_protocol::{
 };
 
 /// Largest number of frames that wait for a client.
-const FRAMES: usize = 8192;
+const MAX_FRAMES: usize = 8192;
 /// Largest number of bytes that wait for a client.
-const BYTES: usize = 16 << 20;
+const MAX_BYTES: usize = 16 << 20;
 /// Number of bytes from which on records are written, even if more frames wait.
-const WRITE: usize = 64 << 10;
+const WRITE_BYTES: usize = 64 << 10;
 /// Interval at which a client is checked while it has nothing to read.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Number of attempts to begin a capture: the NIC soon notices that an earlier client has
 /// disconnected.
-const TRIES: u32 = 4;
+const MAX_ATTEMPTS: u32 = 4;
 
 /// Attaches a tap to the device.
 ///
 /// # Errors
 ///
 /// Another capture or a full recording holds the tap, or the engine does not answer.
-fn begin(shared: &Shared) -> Result<(CaptureReply, Watch), String> {
-    for _ in 0..TRIES {
-        let (to, watch) = tap(FRAMES, BYTES);
-        if ask(shared, |answer| Question::Watch(to, answer))? {
-            return Ok((super::port::guest(shared)?, watch));
+fn begin(shared: &VmState) -> Result<(CaptureReply, Watch), String> {
+    for _ in 0..MAX_ATTEMPTS {
+        let (to, watch) = tap(MAX_FRAMES, MAX_BYTES);
+        if request(shared, |answer| EngineRequest::AttachTap(to, answer))? {
+            return Ok((super::port::capture_reply(shared)?, watch));
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
     Err(String::from(
         "another capture or a full recording is running: end it first, because only one can run at a time",
@@ -49,44 +49,44 @@ fn begin(shared: &Shared) -> Result<(CaptureReply, Watch), String> {
 }
 
 /// Captures for a client until it closes its sending half, disconnects, or the device's tap ends.
-pub(super) fn capture(mut stream: &UnixStream, shared: &Shared) -> io::Result<()> {
-    let (told, watch) = match begin(shared) {
-        Ok((told, watch)) => (Ok(told), Some(watch)),
+pub(super) fn stream_capture(mut stream: &UnixStream, shared: &VmState) -> io::Result<()> {
+    let (reply, watch) = match begin(shared) {
+        Ok((reply, watch)) => (Ok(reply), Some(watch)),
         Err(error) => (Err(error), None),
     };
-    stream.write_all(ReplyEnvelope::from(told).to_line().as_bytes())?;
+    stream.write_all(ReplyEnvelope::from(reply).to_line().as_bytes())?;
     let Some(watch) = watch else {
         return Ok(());
     };
-    hand_on(stream, &watch, shared.power_on())
+    write_records(stream, &watch, shared.power_on())
 }
 
 /// A capture that the NIC keeps until its client requests it. The capture ends with its connection.
 #[derive(Default)]
-pub(super) struct Kept(Option<(CaptureReply, Watch)>);
+pub(super) struct ConnectionCapture(Option<(CaptureReply, Watch)>);
 
-impl Kept {
+impl ConnectionCapture {
     /// Returns the answer to a request about a kept capture, or `None` for other requests.
-    pub(super) fn answer(&mut self, request: &ControlRequest, shared: &Shared) -> Option<String> {
+    pub(super) fn answer(&mut self, request: &ControlRequest, shared: &VmState) -> Option<String> {
         match request {
             ControlRequest::CaptureBegin => {
                 // A new capture discards the frames of the last one.
                 self.0 = None;
                 let begun = begin(shared).map(|begun| {
-                    let told = begun.0.clone();
+                    let reply = begun.0.clone();
                     self.0 = Some(begun);
-                    told
+                    reply
                 });
                 Some(ReplyEnvelope::from(begun).to_line())
             }
             ControlRequest::CaptureEnd => {
-                let kept = self.0.take().ok_or_else(|| {
+                let capture = self.0.take().ok_or_else(|| {
                     String::from("no capture was begun over this connection (capture-begin)")
                 });
-                let told = kept.map(|(told, watch)| {
-                    CaptureEndReply::new(told.guest, &all(&watch, shared.power_on()))
+                let reply = capture.map(|(begun, watch)| {
+                    CaptureEndReply::new(begun.guest, &drain(&watch, shared.power_on()))
                 });
-                Some(ReplyEnvelope::from(told).to_line())
+                Some(ReplyEnvelope::from(reply).to_line())
             }
             _ => None,
         }
@@ -94,11 +94,11 @@ impl Kept {
 }
 
 /// Returns the records of all waiting frames, and of the end.
-fn all(watch: &Watch, power_on: u64) -> Vec<u8> {
+fn drain(watch: &Watch, power_on: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
     let waits = std::iter::from_fn(|| watch.try_next());
     // Frames that come meanwhile are left out.
-    for seen in waits.take(FRAMES) {
+    for seen in waits.take(MAX_FRAMES) {
         record(seen, power_on).put(&mut bytes);
     }
     let (seen, dropped) = watch.tally();
@@ -106,26 +106,28 @@ fn all(watch: &Watch, power_on: u64) -> Vec<u8> {
     bytes
 }
 
-fn hand_on(mut stream: &UnixStream, watch: &Watch, power_on: u64) -> io::Result<()> {
+fn write_records(mut stream: &UnixStream, watch: &Watch, power_on: u64) -> io::Result<()> {
     let mut bytes = Vec::new();
-    while !is_over(stream) {
-        let Ok(first) = watch.next(LOOK) else {
+    while !has_client_closed(stream) {
+        let Ok(first) = watch.next(POLL_INTERVAL) else {
             break;
         };
         let mut next = first;
         while let Some(seen) = next {
             record(seen, power_on).put(&mut bytes);
-            next = (bytes.len() < WRITE).then(|| watch.try_next()).flatten();
+            next = (bytes.len() < WRITE_BYTES)
+                .then(|| watch.try_next())
+                .flatten();
         }
         stream.write_all(&bytes)?;
         bytes.clear();
     }
     // Frames from before the end are written; frames that come meanwhile are left out.
-    let mut left = FRAMES;
+    let mut left = MAX_FRAMES;
     while let Some(seen) = watch.try_next().filter(|_| left > 0) {
         left -= 1;
         record(seen, power_on).put(&mut bytes);
-        if bytes.len() >= WRITE {
+        if bytes.len() >= WRITE_BYTES {
             stream.write_all(&bytes)?;
             bytes.clear();
         }
@@ -136,7 +138,7 @@ fn hand_on(mut stream: &UnixStream, watch: &Watch, power_on: u64) -> io::Result<
 }
 
 /// True if the client has closed its sending half, or has disconnected.
-pub(super) fn is_over(stream: &UnixStream) -> bool {
+pub(super) fn has_client_closed(stream: &UnixStream) -> bool {
     let wanted = PollFlags::IN | PollFlags::RDHUP;
     let at_once = Timespec {
         tv_sec: 0,
@@ -149,10 +151,10 @@ pub(super) fn is_over(stream: &UnixStream) -> bool {
 fn record(seen: Seen, power_on: u64) -> CaptureRecord {
     CaptureRecord::Frame {
         direction: match seen.way {
-            Way::Local => said::FrameDirection::Local,
-            Way::Lost => said::FrameDirection::Lost,
-            Way::Sent => said::FrameDirection::Sent,
-            Way::Received => said::FrameDirection::Received,
+            Way::Local => protocol::FrameDirection::Local,
+            Way::Lost => protocol::FrameDirection::Lost,
+            Way::Sent => protocol::FrameDirection::Sent,
+            Way::Received => protocol::FrameDirection::Received,
         },
         src_qpn: seen.src_qpn,
         dst_qpn: seen.dst_qpn,
@@ -181,16 +183,18 @@ mod tests {
 
     #[test]
     fn a_kept_capture_is_returned_in_full_and_ends_with_its_connection() {
-        let (to, watch) = tap(8, BYTES);
+        let (to, watch) = tap(8, MAX_BYTES);
         (0..3).for_each(|n| to.show(seen(n)));
         to.miss(2);
-        let told = CaptureReply::default();
-        let shared = Shared::new().unwrap();
-        let mut kept = Kept(Some((told, watch)));
-        let line = kept.answer(&ControlRequest::CaptureEnd, &shared).unwrap();
+        let reply = CaptureReply::default();
+        let shared = VmState::new().unwrap();
+        let mut kept_capture = ConnectionCapture(Some((reply, watch)));
+        let line = kept_capture
+            .answer(&ControlRequest::CaptureEnd, &shared)
+            .unwrap();
         assert!(!to.is_watched());
-        let told: CaptureEndReply = ReplyEnvelope::from_line(&line).unwrap();
-        let bytes = told.bytes().unwrap();
+        let reply: CaptureEndReply = ReplyEnvelope::from_line(&line).unwrap();
+        let bytes = reply.bytes().unwrap();
         let mut rest = &bytes[..];
         for n in 0..3 {
             let Ok(Some(CaptureRecord::Frame { time_ns, .. })) = CaptureRecord::read(&mut rest)
@@ -205,11 +209,15 @@ mod tests {
         };
         assert_eq!(CaptureRecord::read(&mut rest).unwrap(), Some(end));
         assert!(rest.is_empty());
-        let again = kept.answer(&ControlRequest::CaptureEnd, &shared).unwrap();
+        let again = kept_capture
+            .answer(&ControlRequest::CaptureEnd, &shared)
+            .unwrap();
         assert!(again.contains("no capture was begun"), "{again}");
-        assert!(kept.answer(&ControlRequest::Stats, &shared).is_none());
-        let (to, watch) = tap(8, BYTES);
-        drop(Kept(Some((CaptureReply::default(), watch))));
+        assert!(kept_capture
+            .answer(&ControlRequest::Stats, &shared)
+            .is_none());
+        let (to, watch) = tap(8, MAX_BYTES);
+        drop(ConnectionCapture(Some((CaptureReply::default(), watch))));
         assert!(!to.is_watched());
     }
 
@@ -217,8 +225,8 @@ mod tests {
     /// client.
     fn running(frames: usize) -> (UnixStream, Tap, std::thread::JoinHandle<io::Result<()>>) {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let (to, watch) = tap(frames, BYTES);
-        let thread = std::thread::spawn(move || hand_on(&ours, &watch, 1000));
+        let (to, watch) = tap(frames, MAX_BYTES);
+        let thread = std::thread::spawn(move || write_records(&ours, &watch, 1000));
         (theirs, to, thread)
     }
 
@@ -269,7 +277,7 @@ mod tests {
     #[test]
     fn a_client_that_does_not_read_does_not_block_the_device() {
         // The tap holds more frames than one write contains.
-        let (mut client, to, thread) = running(WRITE / 50);
+        let (mut client, to, thread) = running(WRITE_BYTES / 50);
         let mut shown = 0;
         // These are more frames than the socket, the thread and the tap hold.
         while shown < 100_000 {

@@ -3,24 +3,23 @@
 //! Replies about peers: queue pairs are added up by the GID that they are connected to, while the
 //! engine lists them. The guest determines their number, so at most [`MAX_PEERS`] are kept.
 
-use super::{ask, port, said};
-use crate::shared::{Question, Shared};
+use super::{port, protocol, request};
+use crate::policy::RawGid;
+use crate::vm_state::{EngineRequest, VmState};
 use std::collections::BTreeMap;
 use verbena_device::QpFigures;
 use verbena_protocol::MAX_PEERS;
 use verbena_transport::QpState;
 
-type Gid = [u8; 16];
-
-/// Sums of one peer, while its queue pairs are added up.
+/// PeerSums of one peer, while its queue pairs are added up.
 #[derive(Default)]
-struct Sum {
-    peer: said::PeerSummary,
+struct PeerSum {
+    peer: protocol::PeerSummary,
     /// Sum of the measured round trips in nanoseconds, and their number.
-    trips: (u64, u64),
+    round_trips_ns: (u64, u64),
 }
 
-impl Sum {
+impl PeerSum {
     fn add(&mut self, qp: &QpFigures) {
         let peer = &mut self.peer;
         peer.is_local |= qp.is_local;
@@ -28,8 +27,8 @@ impl Sum {
         peer.in_error += u32::from(matches!(qp.live.state, QpState::Err | QpState::Sqe));
         peer.in_flight += u64::from(qp.live.in_flight);
         if let Some((trip, _)) = qp.live.round_trip_ns {
-            self.trips.0 = self.trips.0.saturating_add(trip);
-            self.trips.1 += 1;
+            self.round_trips_ns.0 = self.round_trips_ns.0.saturating_add(trip);
+            self.round_trips_ns.1 += 1;
             peer.round_trip_max_ns = peer.round_trip_max_ns.max(Some(trip));
         }
         for (name, value) in port::counters(qp) {
@@ -38,21 +37,21 @@ impl Sum {
         }
     }
 
-    fn told(mut self, gid: Option<Gid>) -> said::PeerSummary {
+    fn into_summary(mut self, gid: Option<RawGid>) -> protocol::PeerSummary {
         self.peer.gid = gid.map(port::gid);
-        self.peer.round_trip_ns = self.trips.0.checked_div(self.trips.1);
+        self.peer.round_trip_ns = self.round_trips_ns.0.checked_div(self.round_trips_ns.1);
         self.peer
     }
 }
 
 /// Sums of all peers.
 #[derive(Default)]
-struct Sums {
-    peers: BTreeMap<Option<Gid>, Sum>,
+struct PeerSums {
+    peers: BTreeMap<Option<RawGid>, PeerSum>,
     left_out: u32,
 }
 
-impl Sums {
+impl PeerSums {
     fn add(&mut self, qp: &QpFigures) {
         let gid = qp.gids.map(|(_, peer)| peer);
         if self.peers.len() >= MAX_PEERS && !self.peers.contains_key(&gid) {
@@ -62,9 +61,13 @@ impl Sums {
         }
     }
 
-    fn told(self) -> said::PeersReply {
-        said::PeersReply {
-            peers: self.peers.into_iter().map(|(g, sum)| sum.told(g)).collect(),
+    fn into_reply(self) -> protocol::PeersReply {
+        protocol::PeersReply {
+            peers: self
+                .peers
+                .into_iter()
+                .map(|(g, sum)| sum.into_summary(g))
+                .collect(),
             left_out: self.left_out,
         }
     }
@@ -72,14 +75,14 @@ impl Sums {
 
 /// Returns all peers. The engine lists the queue pairs in portions, so the sums are not of one
 /// instant.
-pub(super) fn peers(shared: &Shared) -> Result<said::PeersReply, String> {
-    let (mut sums, mut next) = (Sums::default(), Some(0));
+pub(super) fn peers(shared: &VmState) -> Result<protocol::PeersReply, String> {
+    let (mut sums, mut next) = (PeerSums::default(), Some(0));
     while let Some(from) = next {
-        let (some, on) = ask(shared, |to| Question::Qps(from, to))?;
-        some.iter().for_each(|qp| sums.add(qp));
-        next = on;
+        let (portion, following) = request(shared, |to| EngineRequest::QpPortion(from, to))?;
+        portion.iter().for_each(|qp| sums.add(qp));
+        next = following;
     }
-    Ok(sums.told())
+    Ok(sums.into_reply())
 }
 
 #[cfg(test)]
@@ -123,7 +126,7 @@ mod tests {
 
     #[test]
     fn queue_pairs_are_added_up_by_peer() {
-        let mut sums = Sums::default();
+        let mut sums = PeerSums::default();
         for (peer, sent, trip) in [
             (Some(1), 3, Some(10)),
             (Some(2), 5, None),
@@ -133,9 +136,9 @@ mod tests {
         ] {
             sums.add(&qp(peer, sent, trip));
         }
-        let told = sums.told();
-        let [none, one, two] = &told.peers[..] else {
-            panic!("{told:?}");
+        let reply = sums.into_reply();
+        let [none, one, two] = &reply.peers[..] else {
+            panic!("{reply:?}");
         };
         assert_eq!((none.gid.as_deref(), none.qps), (None, 1));
         assert_eq!(one.gid.as_deref(), Some("101:101:101:101:101:101:101:1"));
@@ -154,13 +157,13 @@ mod tests {
 
     #[test]
     fn peers_beyond_the_limit_are_left_out_and_counted() {
-        let mut sums = Sums::default();
+        let mut sums = PeerSums::default();
         for peer in 0..MAX_PEERS as u16 + 10 {
             sums.add(&qp(Some(peer), 1, None));
         }
         sums.add(&qp(Some(3), 1, None));
-        let told = sums.told();
-        assert_eq!((told.peers.len(), told.left_out), (MAX_PEERS, 10));
-        assert_eq!(told.peers[3].qps, 2);
+        let reply = sums.into_reply();
+        assert_eq!((reply.peers.len(), reply.left_out), (MAX_PEERS, 10));
+        assert_eq!(reply.peers[3].qps, 2);
     }
 }

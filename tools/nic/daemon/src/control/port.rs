@@ -2,9 +2,9 @@
 
 //! Replies about the port and about single queue pairs.
 
-use super::{ask, name, said};
+use super::{name, protocol, request};
 use crate::policy::mac_text;
-use crate::shared::{Question, Shared, Unreachable};
+use crate::vm_state::{EngineRequest, UnreachableRange, VmState};
 use std::collections::BTreeMap;
 use std::net::Ipv6Addr;
 use verbena_abi::cmd::QpType;
@@ -41,13 +41,13 @@ pub(super) fn counters(qp: &QpFigures) -> BTreeMap<String, u64> {
 }
 
 /// Returns the reply about the port.
-pub(super) fn port(shared: &Shared) -> Result<said::PortReply, String> {
-    let figures = ask(shared, Question::Port)?;
-    let counters = ask(shared, Question::Stats)?;
+pub(super) fn port(shared: &VmState) -> Result<protocol::PortReply, String> {
+    let figures = request(shared, EngineRequest::Port)?;
+    let counters = request(shared, EngineRequest::Stats)?;
     let gids = figures
         .gids
         .iter()
-        .map(|(index, entry)| said::GidTableEntry {
+        .map(|(index, entry)| protocol::GidTableEntry {
             index: *index,
             gid: gid(entry.gid),
             mac: mac(entry.mac),
@@ -56,7 +56,7 @@ pub(super) fn port(shared: &Shared) -> Result<said::PortReply, String> {
     let groups = figures
         .groups
         .into_iter()
-        .map(|group| said::MulticastGroup {
+        .map(|group| protocol::MulticastGroup {
             gid: gid(group.gid),
             members: group.members,
             first: group.first,
@@ -65,7 +65,7 @@ pub(super) fn port(shared: &Shared) -> Result<said::PortReply, String> {
         .refusals
         .all()
         .into_iter()
-        .map(|one| said::RefusedGid {
+        .map(|one| protocol::RefusedGid {
             gid: gid(one.entry.gid),
             mac: mac(one.entry.mac),
             vlan: one.entry.vlan,
@@ -73,21 +73,21 @@ pub(super) fn port(shared: &Shared) -> Result<said::PortReply, String> {
             why: one.cause.explain().trim().into(),
             times: one.times,
         });
-    let port = said::PortStatus {
+    let port = protocol::PortStatus {
         link_up: figures.up,
         mtu: figures.mtu,
         mac: mac(figures.mac),
         gids: gids.collect(),
-        unreachable_ram: shared.unreachable().iter().map(out_of_reach).collect(),
+        unreachable_ram: shared.unreachable().iter().map(unreachable_ram).collect(),
         refused: refused.collect(),
         groups: groups.collect(),
         counters: by_name(counters, |_| true),
     };
-    Ok(said::PortReply { port })
+    Ok(protocol::PortReply { port })
 }
 
-fn out_of_reach(range: &Unreachable) -> said::UnreachableRam {
-    said::UnreachableRam {
+fn unreachable_ram(range: &UnreachableRange) -> protocol::UnreachableRam {
+    protocol::UnreachableRam {
         address: format!("{:#x}", range.addr),
         bytes: range.len,
         why: range.why.into(),
@@ -95,27 +95,27 @@ fn out_of_reach(range: &Unreachable) -> said::UnreachableRam {
 }
 
 /// Returns the reply with the MAC address of the NIC's guest.
-pub(super) fn guest(shared: &Shared) -> Result<said::CaptureReply, String> {
-    let figures = ask(shared, Question::Port)?;
-    Ok(said::CaptureReply {
+pub(super) fn capture_reply(shared: &VmState) -> Result<protocol::CaptureReply, String> {
+    let figures = request(shared, EngineRequest::Port)?;
+    Ok(protocol::CaptureReply {
         guest: mac(figures.mac),
     })
 }
 
 /// Returns the reply about a queue pair.
-pub(super) fn qp(shared: &Shared, number: u32) -> Result<said::QpReply, String> {
-    let figures = ask(shared, |to| Question::Qp(number, to))?;
+pub(super) fn qp(shared: &VmState, number: u32) -> Result<protocol::QpReply, String> {
+    let figures = request(shared, |to| EngineRequest::Qp(number, to))?;
     let figures = figures.ok_or_else(|| {
         format!("there is no queue pair {number} (verbenactl contexts --kind qp lists them)")
     })?;
-    Ok(said::QpReply {
+    Ok(protocol::QpReply {
         qp: queue_pair(&figures),
     })
 }
 
-fn queue_pair(qp: &QpFigures) -> said::QpDetails {
+fn queue_pair(qp: &QpFigures) -> protocol::QpDetails {
     let live = &qp.live;
-    said::QpDetails {
+    protocol::QpDetails {
         number: qp.qpn,
         qp_type: QpType::from_raw(qp.qp_type)
             .map_or("?", QpType::name)
@@ -145,12 +145,12 @@ mod tests {
     use verbena_protocol::ControlRequest;
 
     /// Returns the reply to a request, with the answers of `device`.
-    fn told(request: &str, device: &Device) -> Value {
-        told_of(&Arc::new(Shared::new().unwrap()), request, device)
+    fn reply(request: &str, device: &Device) -> Value {
+        reply_of(&Arc::new(VmState::new().unwrap()), request, device)
     }
 
-    /// Like [`told`], with the state of the NIC in `shared`.
-    fn told_of(shared: &Arc<Shared>, request: &str, device: &Device) -> Value {
+    /// Like [`reply`], with the state of the NIC in `shared`.
+    fn reply_of(shared: &Arc<VmState>, request: &str, device: &Device) -> Value {
         let asking = std::thread::spawn({
             let (shared, request) = (shared.clone(), String::from(request));
             move || {
@@ -161,10 +161,10 @@ mod tests {
             }
         });
         while !asking.is_finished() {
-            match shared.mail(0, true).question {
-                Some(Question::Port(to)) => drop(to.send(device.port_figures())),
-                Some(Question::Stats(to)) => drop(to.send(device.stats())),
-                Some(Question::Qp(n, to)) => drop(to.send(device.qp_figures(n).map(Box::new))),
+            match shared.take_mail(0, true).request {
+                Some(EngineRequest::Port(to)) => drop(to.send(device.port_figures())),
+                Some(EngineRequest::Stats(to)) => drop(to.send(device.stats())),
+                Some(EngineRequest::Qp(n, to)) => drop(to.send(device.qp_figures(n).map(Box::new))),
                 _ => std::thread::yield_now(),
             }
         }
@@ -174,10 +174,10 @@ mod tests {
     #[test]
     fn the_reply_about_the_port_has_its_counters() {
         let device = Device::new(Config::default(), Arc::default());
-        let told = told("{\"command\":\"port\"}", &device);
-        let port = &told["port"];
+        let value = reply("{\"command\":\"port\"}", &device);
+        let port = &value["port"];
         assert_eq!(
-            (&told["ok"], &port["link_up"]),
+            (&value["ok"], &port["link_up"]),
             (&true.into(), &false.into())
         );
         assert_eq!(
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn the_reply_about_the_port_has_refused_gids_with_the_rule() {
-        let shared = Arc::new(Shared::new().unwrap());
+        let shared = Arc::new(VmState::new().unwrap());
         let mut ip = [0; 16];
         ip[10..].copy_from_slice(&[0xff, 0xff, 10, 0, 0, 51]);
         let entry = verbena_device::Gid {
@@ -200,11 +200,11 @@ mod tests {
             vlan: Some(5),
         };
         for _ in 0..2 {
-            shared.refusals.note(entry, Syndrome::GidMacNotAllowed, 0);
+            shared.refusals.record(entry, Syndrome::GidMacNotAllowed, 0);
         }
         let device = Device::new(Config::default(), Arc::default());
-        let told = told_of(&shared, "{\"command\":\"port\"}", &device);
-        let refused = &told["port"]["refused"][0];
+        let value = reply_of(&shared, "{\"command\":\"port\"}", &device);
+        let refused = &value["port"]["refused"][0];
         assert_eq!(refused["gid"], "::ffff:10.0.0.51");
         assert_eq!(refused["mac"], "02:00:00:00:00:09");
         assert_eq!(
@@ -218,9 +218,9 @@ mod tests {
     #[test]
     fn the_error_for_an_unknown_queue_pair_names_it() {
         let device = Device::new(Config::default(), Arc::default());
-        let told = told("{\"command\":\"qp\",\"number\":4711}", &device);
-        assert_eq!(told["ok"], false);
-        assert!(told["error"].as_str().unwrap().contains("4711"));
+        let value = reply("{\"command\":\"qp\",\"number\":4711}", &device);
+        assert_eq!(value["ok"], false);
+        assert!(value["error"].as_str().unwrap().contains("4711"));
     }
 
     #[test]

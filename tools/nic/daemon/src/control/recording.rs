@@ -3,11 +3,11 @@
 //! The flight recorder, which clients switch and read; and full recordings, each for one
 //! connection.
 
-use super::ask;
-use super::capture::is_over;
-use crate::full::{self, Pieces};
-use crate::recording::recording;
-use crate::shared::{Full, Question, Shared, Switch};
+use super::capture::has_client_closed;
+use super::request;
+use crate::flight_recording::recording;
+use crate::full_recording::{self, PieceReceiver};
+use crate::vm_state::{EngineRequest, FullRecordingChange, RecorderChange, VmState};
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
@@ -17,25 +17,30 @@ use verbena_recorder::full::END_REQUESTED;
 use verbena_recorder::MAX_ENTRIES;
 
 /// Largest number of entries that the engine returns at once.
-const PORTION: usize = 4096;
+const MAX_PORTION: usize = 4096;
 /// Interval at which a client is checked while there is nothing to write to it.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Switches the recorder to a number of entries (0 for off), or leaves it as it is for `None`.
 /// Returns its state.
-pub(super) fn switch(shared: &Shared, entries: Option<u64>) -> Result<RecorderReply, String> {
-    let switch = match entries {
-        None => Switch::Stay,
-        Some(0) => Switch::Off,
+pub(super) fn set_recorder(
+    shared: &VmState,
+    entries: Option<u64>,
+) -> Result<RecorderReply, String> {
+    let change = match entries {
+        None => RecorderChange::Unchanged,
+        Some(0) => RecorderChange::Off,
         Some(n) if n > MAX_ENTRIES as u64 => {
             return Err(format!("{n} entries: at most {MAX_ENTRIES} are possible"));
         }
-        Some(n) => Switch::On(n as usize),
+        Some(n) => RecorderChange::On(n as usize),
     };
-    let recorded = ask(shared, |to| Question::Recorder(switch, to))?;
+    let recorded = request(shared, |to| EngineRequest::Recorder(change, to))?;
     let dump = shared.dump.get().map(|path| path.display().to_string());
     let (entries, total) = recorded.map_or((0, 0), |r| (r.capacity as u64, r.total));
-    let full = match ask(shared, |to| Question::Full(Full::Stay, to))?? {
+    let full = match request(shared, |to| {
+        EngineRequest::FullRecording(FullRecordingChange::Unchanged, to)
+    })?? {
         Fully::Off => None,
         Fully::Waiting => Some(String::from("begins with the next reset of the device")),
         Fully::On(count) => Some(format!("{count} entries so far")),
@@ -51,24 +56,29 @@ pub(super) fn switch(shared: &Shared, entries: Option<u64>) -> Result<RecorderRe
 
 /// Records in full for a client, until it closes its sending half or disconnects, or the recording
 /// ends by itself.
-pub(super) fn full(mut stream: &UnixStream, shared: &Shared) -> io::Result<()> {
-    let (sink, pieces) = full::pieces();
-    let wish = full::wish(sink, shared);
-    let number = wish.number;
-    let told = ask(shared, |to| Question::Full(Full::Begin(wish), to)).and_then(|told| told);
-    let is_on = told.is_ok();
-    let told = told.map(|told| RecordFullReply {
-        waiting: told == Fully::Waiting,
+pub(super) fn stream_full_recording(mut stream: &UnixStream, shared: &VmState) -> io::Result<()> {
+    let (sink, pieces) = full_recording::pieces();
+    let full_request = full_recording::request(sink, shared);
+    let number = full_request.number;
+    let state = request(shared, |to| {
+        EngineRequest::FullRecording(FullRecordingChange::Begin(full_request), to)
+    })
+    .and_then(|state| state);
+    let is_on = state.is_ok();
+    let reply = state.map(|state| RecordFullReply {
+        waiting: state == Fully::Waiting,
     });
-    let written = stream.write_all(ReplyEnvelope::from(told).to_line().as_bytes());
+    let written = stream.write_all(ReplyEnvelope::from(reply).to_line().as_bytes());
     if !is_on {
         return written;
     }
     let end = || {
         let reason = String::from(END_REQUESTED);
-        ask(shared, |to| Question::Full(Full::End(number, reason), to))
+        request(shared, |to| {
+            EngineRequest::FullRecording(FullRecordingChange::End(number, reason), to)
+        })
     };
-    let written = written.and_then(|()| hand_on(stream, &pieces, || end().is_ok()));
+    let written = written.and_then(|()| write_pieces(stream, &pieces, || end().is_ok()));
     if written.is_err() {
         // This also ends a recording that still waits for its beginning.
         let _ = end();
@@ -77,28 +87,38 @@ pub(super) fn full(mut stream: &UnixStream, shared: &Shared) -> io::Result<()> {
 }
 
 /// Writes pieces to the client until there are no more.
-fn hand_on(mut stream: &UnixStream, pieces: &Pieces, end: impl Fn() -> bool) -> io::Result<()> {
+fn write_pieces(
+    mut stream: &UnixStream,
+    pieces: &PieceReceiver,
+    end: impl Fn() -> bool,
+) -> io::Result<()> {
     let mut has_ended = false;
     loop {
-        if !has_ended && is_over(stream) {
+        if !has_ended && has_client_closed(stream) {
             has_ended = true;
             if !end() {
                 return Err(io::ErrorKind::TimedOut.into());
             }
         }
-        match pieces.next(LOOK) {
+        match pieces.next(POLL_INTERVAL) {
             Ok(Some(piece)) => stream.write_all(&piece)?,
             Ok(None) => {}
             Err(()) => break,
         }
     }
-    pieces.last().map_or(Ok(()), |last| stream.write_all(&last))
+    pieces
+        .end_piece()
+        .map_or(Ok(()), |last| stream.write_all(&last))
 }
 
 /// Returns the recorded entries, which are read in portions: entries that are overwritten meanwhile
 /// are left out.
-pub(super) fn taken(shared: &Shared) -> Result<RecordingReply, String> {
-    let next = |from| ask(shared, |to| Question::Recorded(from, PORTION, to));
+pub(super) fn read_recording(shared: &VmState) -> Result<RecordingReply, String> {
+    let next = |from| {
+        request(shared, |to| {
+            EngineRequest::RecordedEntries(from, MAX_PORTION, to)
+        })
+    };
     let mut all =
         next(0)?.ok_or("nothing is recorded: verbenactl record on starts the recorder")?;
     let end = all.total;
@@ -121,7 +141,7 @@ pub(super) fn taken(shared: &Shared) -> Result<RecordingReply, String> {
         all.entries.extend(more.entries);
         all.rules = more.rules;
     }
-    let port = ask(shared, Question::Port);
+    let port = request(shared, EngineRequest::Port);
     let mac = port.map_or([0; 6], |port| port.mac);
     let file = recording(&all, shared, mac, "asked for").to_bytes();
     Ok(RecordingReply::new(&file))
@@ -138,10 +158,17 @@ mod tests {
     #[test]
     fn a_client_that_closes_its_half_gets_the_recording_to_its_end() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
-        let (sink, pieces) = full::pieces();
-        let tape = Mutex::new(Some(FullRecordingWriter::new(sink, &Item::Reset {})));
-        let end = move || tape.lock().unwrap().take().map(|tape| tape.finish("asked")) == Some(2);
-        let thread = std::thread::spawn(move || hand_on(&ours, &pieces, end));
+        let (sink, pieces) = full_recording::pieces();
+        let writer = Mutex::new(Some(FullRecordingWriter::new(sink, &Item::Reset {})));
+        let end = move || {
+            writer
+                .lock()
+                .unwrap()
+                .take()
+                .map(|writer| writer.finish("asked"))
+                == Some(2)
+        };
+        let thread = std::thread::spawn(move || write_pieces(&ours, &pieces, end));
         theirs.shutdown(Shutdown::Write).unwrap();
         let mut file = Vec::new();
         theirs.read_to_end(&mut file).unwrap();
@@ -155,18 +182,18 @@ mod tests {
     #[test]
     fn a_client_that_disconnects_ends_its_recording() {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let (sink, pieces) = full::pieces();
-        let mut tape = FullRecordingWriter::new(sink, &Item::Reset {});
+        let (sink, pieces) = full_recording::pieces();
+        let mut writer = FullRecordingWriter::new(sink, &Item::Reset {});
         drop(theirs);
-        let asked = Mutex::new(0);
+        let end_requests = Mutex::new(0);
         let end = || {
-            *asked.lock().unwrap() += 1;
+            *end_requests.lock().unwrap() += 1;
             true
         };
-        assert!(hand_on(&ours, &pieces, end).is_err());
-        assert_eq!(*asked.lock().unwrap(), 1);
+        assert!(write_pieces(&ours, &pieces, end).is_err());
+        assert_eq!(*end_requests.lock().unwrap(), 1);
         drop(pieces);
-        tape.flush();
-        assert!(tape.failure().is_some());
+        writer.flush();
+        assert!(writer.failure().is_some());
     }
 }

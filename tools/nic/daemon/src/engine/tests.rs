@@ -2,7 +2,7 @@
 
 //! Panics, resets and floods of one VM in the engine, and their effects on other VMs.
 
-use super::vm::{portion, COPIES, FRAMES};
+use super::vm::{portion, MAX_FRAMES, MAX_GROUP_COPIES};
 use super::*;
 use rustix::event::{eventfd, EventfdFlags};
 use std::os::fd::OwnedFd;
@@ -12,13 +12,13 @@ use verbena_device::{Action, Device};
 
 /// Returns an engine with `vms` VMs.
 fn engine(vms: u8) -> Engine {
-    let common = Arc::new(Common::new().unwrap());
+    let process = Arc::new(ProcessState::new().unwrap());
     let new = |n| {
-        let shared = Arc::new(Shared::beside(&common, Misbehaviour::default()));
+        let shared = Arc::new(VmState::with_process(&process, Misbehaviour::default()));
         (shared, [2, 0, 0, 0, 0, n])
     };
     let vms: Vec<_> = (1..=vms).map(new).collect();
-    let network = Arc::new(Network::new(&common, &vms, vec![]));
+    let network = Arc::new(Network::new(&process, &vms, vec![]));
     let vms = vms.into_iter().map(|(shared, mac)| {
         let config = Config {
             mac,
@@ -39,7 +39,7 @@ fn status(vm: &Vm) -> u32 {
 }
 
 fn call<T>(vm: &mut Vm, call: impl FnOnce(&mut Device) -> T) -> Option<T> {
-    vm.model.slice().call(|device, _| call(device))
+    vm.device.slice().call(|device, _| call(device))
 }
 
 /// Opens the gate of a VM. Returns the eventfd of its vector 0.
@@ -73,7 +73,7 @@ fn each_panic_raises_vector_0_and_is_a_fatal_error_until_reset() {
         );
         assert!(was_raised(&interrupt));
         assert_eq!(call(&mut vm, |_| 5), None);
-        vm.shared.reset();
+        vm.shared.begin_reset();
         vm.take_mail();
         assert_eq!(status(&vm), 0);
         assert_eq!(call(&mut vm, |_| 5), Some(5));
@@ -89,13 +89,13 @@ fn after_an_engine_failure_a_reset_revives_the_device() {
     assert!(was_raised(&interrupt));
     assert_eq!(call(&mut vm, |_| 5), None);
     // The engine fails after it has taken a reset, while another reset waits.
-    vm.shared.reset();
-    drop(vm.shared.mail(0, false));
-    vm.shared.reset();
+    vm.shared.begin_reset();
+    drop(vm.shared.take_mail(0, false));
+    vm.shared.begin_reset();
     vm.start_over();
-    assert!(!vm.shared.resetting());
+    assert!(!vm.shared.is_resetting());
     assert_eq!((status(&vm), call(&mut vm, |_| 5)), (0, Some(5)));
-    vm.shared.reset();
+    vm.shared.begin_reset();
     vm.take_mail();
     assert_eq!((status(&vm), call(&mut vm, |_| 5)), (0, Some(5)));
 }
@@ -114,7 +114,7 @@ fn an_engine_failure_in_the_turn_of_a_guest_ends_that_guests_device_alone() {
             let fatal = if n == dead { regs::STATUS_FATAL } else { 0 };
             assert_eq!(status(vm), fatal, "{n}");
         }
-        engine.vms[dead].shared.reset();
+        engine.vms[dead].shared.begin_reset();
         engine.turn();
         assert!(engine.vms.iter().all(|vm| status(vm) == 0));
     }
@@ -126,7 +126,7 @@ fn a_stalled_vm_keeps_its_mail_and_other_vms_take_theirs() {
     engine.vms[0].shared.misbehave.set(Kind::Stall, ALWAYS);
     for vm in &engine.vms {
         vm.shared.set_bus_master(true);
-        vm.shared.act(Action::EnableCmdq);
+        vm.shared.post_action(Action::EnableCmdq);
     }
     engine.turn();
     // The driver has selected no version, so a VM that takes the action has a fatal error.
@@ -140,25 +140,25 @@ fn a_stalled_vm_keeps_its_mail_and_other_vms_take_theirs() {
 #[test]
 fn of_two_resets_only_the_last_is_done_and_earlier_actions_are_void() {
     let mut vm = single();
-    vm.shared.act(Action::EnableCmdq);
-    vm.shared.reset();
-    vm.shared.act(Action::EnableCmdq);
-    vm.shared.reset();
+    vm.shared.post_action(Action::EnableCmdq);
+    vm.shared.begin_reset();
+    vm.shared.post_action(Action::EnableCmdq);
+    vm.shared.begin_reset();
     assert!(vm.take_mail());
     // To enable the queue without a version would have been a fatal error.
     assert_eq!(status(&vm), 0);
-    assert!(!vm.shared.resetting() && !vm.take_mail());
+    assert!(!vm.shared.is_resetting() && !vm.take_mail());
 }
 
 #[test]
 fn a_flood_of_frames_is_handled_in_portions_and_does_not_delay_actions() {
     let mut vm = single();
     vm.shared.set_bus_master(true);
-    let count = 10 * FRAMES;
+    let count = 10 * MAX_FRAMES;
     for _ in 0..count {
-        vm.shared.receive(vec![0; 64]);
+        vm.shared.post_frame(vec![0; 64]);
     }
-    vm.shared.act(Action::EnableCmdq);
+    vm.shared.post_action(Action::EnableCmdq);
     assert!(vm.take_mail());
     // The action was taken although frames wait: without a version it is a fatal error.
     assert_eq!(status(&vm), regs::STATUS_FATAL);
@@ -166,7 +166,7 @@ fn a_flood_of_frames_is_handled_in_portions_and_does_not_delay_actions() {
     while vm.take_mail() {
         turns += 1;
     }
-    assert_eq!(turns, count / FRAMES);
+    assert_eq!(turns, count / MAX_FRAMES);
 }
 
 #[test]
@@ -216,13 +216,13 @@ fn the_recorded_entries_are_saved_after_a_panic_of_the_model_and_of_the_engine()
         // After a panic of the engine the model is replaced, so nothing records the failure.
         assert_eq!(last, (!engine_ends).then_some(fatal));
         // The recorder continues after the reset.
-        vm.shared.reset();
+        vm.shared.begin_reset();
         vm.take_mail();
-        let recorded = vm.model.recorded(0, 9).unwrap();
+        let recorded = vm.device.recorded(0, 9).unwrap();
         assert!(recorded.total > 0 && recorded.capacity == 1024);
         // The next failure is saved as well.
         vm.shared.set_bus_master(true);
-        vm.forget_saved();
+        vm.end_save_interval();
         call(&mut vm, |_| -> u32 { panic!("on purpose") });
         vm.turn();
         assert_eq!(read().reason, "the device died: EngineFailure");
@@ -250,16 +250,19 @@ fn frames_to_groups_wait_for_the_next_turn_after_many_copies() {
     let mut vm = single();
     vm.shared.set_bus_master(true);
     let (one, group): (&[u8], &[u8]) = (&[2, 0], &[0x33, 0x33]);
-    vm.copies = COPIES - 1;
-    vm.hear([one, group, group].into_iter(), 0);
-    assert!(vm.shared.mail(FRAMES, false).frames.is_empty());
-    vm.copies = COPIES;
-    vm.hear([group, one, group].into_iter(), 0);
-    assert_eq!(vm.shared.mail(FRAMES, false).frames, [group, group]);
+    vm.copies = MAX_GROUP_COPIES - 1;
+    vm.receive_from_uplink([one, group, group].into_iter(), 0);
+    assert!(vm.shared.take_mail(MAX_FRAMES, false).frames.is_empty());
+    vm.copies = MAX_GROUP_COPIES;
+    vm.receive_from_uplink([group, one, group].into_iter(), 0);
+    assert_eq!(
+        vm.shared.take_mail(MAX_FRAMES, false).frames,
+        [group, group]
+    );
     vm.turn();
     assert_eq!(vm.copies, 0);
-    vm.hear([group].into_iter(), 0);
-    assert!(vm.shared.mail(FRAMES, false).frames.is_empty());
+    vm.receive_from_uplink([group].into_iter(), 0);
+    assert!(vm.shared.take_mail(MAX_FRAMES, false).frames.is_empty());
 }
 
 /// Another thread delays a frame after the engine has computed when it must wake, and before the
@@ -267,15 +270,15 @@ fn frames_to_groups_wait_for_the_next_turn_after_many_copies() {
 #[test]
 fn the_engine_does_not_sleep_past_a_delayed_frame() {
     let mut engine = engine(1);
-    let common = engine.common.clone();
-    common.impairments.set_uplinks(1);
+    let process = engine.process.clone();
+    process.impairments.set_uplinks(1);
     let late = verbena_protocol::Impairment {
         delay_ns: 1000,
         ..Default::default()
     };
-    common.impairments.set(None, Some(late)).unwrap();
+    process.impairments.set(None, Some(late)).unwrap();
     assert!(!engine.park(Duration::ZERO, |_| true));
-    assert!(common.impairments.take(0, &[&[1]], 500));
+    assert!(process.impairments.impair(0, &[&[1]], 500));
     assert!(engine.park(Duration::ZERO, |at| at == 1500));
     assert!(!engine.park(Duration::ZERO, |at| at < 1500));
 }

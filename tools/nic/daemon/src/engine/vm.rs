@@ -4,13 +4,13 @@
 //! time of its next slice. A failure of the VM (a panic, a reset, a stall, an uplink that accepts
 //! none of its frames) stays in this module, and the engine goes on with the others.
 
-use super::arrivals::Arrivals;
-use crate::departures::Departures;
-use crate::network::{Network, Trail};
-use crate::recording;
-use crate::shared::Shared;
-use crate::slice::Model;
+use super::packet_inbox::PacketInbox;
+use crate::flight_recording;
+use crate::network::{ForwardingCache, Network};
 use crate::switch::is_group;
+use crate::uplink_queues::UplinkQueues;
+use crate::vm_device::VmDevice;
+use crate::vm_state::VmState;
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
 use std::sync::{mpsc, Arc};
@@ -22,14 +22,14 @@ use verbena_device::misbehave::Kind;
 use verbena_device::{Action, Config, Crossing};
 
 /// Largest number of frames that are handled before a slice.
-pub(super) const FRAMES: usize = 64;
+pub(super) const MAX_FRAMES: usize = 64;
 /// Largest number of those frames for which guest RAM is locked once: fewer than a slice copies. A
 /// frame to a group, which is copied to each of its members, ends the portion.
-const PORTION: usize = 16;
+const MAX_PORTION: usize = 16;
 
 /// Number of copies for members of groups after which frames to groups wait for the next slice. The
 /// last frame before that may exceed the number: a frame makes up to 256 copies.
-pub(super) const COPIES: u32 = 512;
+pub(super) const MAX_GROUP_COPIES: u32 = 512;
 
 /// Takes the next frames from `next` and `frames`, as many as may be handled under one lock of
 /// guest RAM. After that, `next` is the first frame that is left.
@@ -43,57 +43,57 @@ pub(super) fn portion<'a, 'b, I: Iterator<Item = &'a [u8]>>(
         is_over = frame.is_some_and(is_group);
         frame
     });
-    portion.take(PORTION)
+    portion.take(MAX_PORTION)
 }
 
 /// Shortest time between two recordings that are saved automatically, in nanoseconds.
-const SAVE_PAUSE: u64 = 1_000_000_000;
+const MIN_SAVE_INTERVAL_NS: u64 = 1_000_000_000;
 
 /// One VM with its device. See the [module](self).
 pub(super) struct Vm {
     /// Number of the VM in the switch.
     number: u8,
-    pub(super) shared: Arc<Shared>,
-    pub(super) model: Model,
+    pub(super) shared: Arc<VmState>,
+    pub(super) device: VmDevice,
     pub(super) network: Arc<Network>,
-    pub(super) departures: Departures,
+    pub(super) uplink_queues: UplinkQueues,
     /// Packets for the devices of other VMs, each with the number of its VM.
-    pub(super) crossing: Vec<(u8, Crossing)>,
+    pub(super) outgoing: Vec<(u8, Crossing)>,
     /// Packets from the devices of other VMs.
-    pub(super) arrivals: Arrivals,
+    pub(super) packet_inbox: PacketInbox,
     /// Number of resets and failures of the device: packets that it sent before the last are lost.
-    pub(super) life: u64,
+    pub(super) generation: u64,
     /// Copies that frames have made for members of groups since the last slice.
     pub(super) copies: u32,
     /// Time of the last work, and time at which the device wants its next slice, in nanoseconds.
-    pub(super) last_work: u64,
-    pub(super) deadline: Option<u64>,
+    pub(super) last_work_ns: u64,
+    pub(super) deadline_ns: Option<u64>,
     /// Completions that a program has yet to take, if all posted work requests are done.
     pub(super) untaken: u32,
     /// True if the guest knows that it has to ring doorbells for posts, and the device gets no
     /// slices.
     pub(super) is_asleep: bool,
     /// Time at which a stall began that the NIC does as a misbehaviour.
-    stalled: Option<Instant>,
+    stalled_since: Option<Instant>,
     /// True if the recording of this failure of the device is saved; and the time of the last save.
     is_saved: bool,
-    saved: Option<u64>,
+    last_save_ns: Option<u64>,
     /// Sender for the answer to the client that asked for the counters, which are added up in
     /// portions.
-    pub(super) asker: Option<mpsc::Sender<[u64; NUM_COUNTERS]>>,
+    pub(super) stats_requester: Option<mpsc::Sender<[u64; NUM_COUNTERS]>>,
 }
 
 impl Vm {
     /// Returns a VM of this number, with a device as after power-on.
     pub(super) fn new(
         number: u8,
-        shared: Arc<Shared>,
+        shared: Arc<VmState>,
         config: Config,
         network: Arc<Network>,
     ) -> Self {
         Self {
             number,
-            model: Model::new(
+            device: VmDevice::new(
                 shared.clone(),
                 Config {
                     asks_for_gids: true,
@@ -102,19 +102,19 @@ impl Vm {
             ),
             shared,
             network,
-            departures: Departures::default(),
-            crossing: Vec::new(),
-            arrivals: Arrivals::default(),
-            life: 0,
+            uplink_queues: UplinkQueues::default(),
+            outgoing: Vec::new(),
+            packet_inbox: PacketInbox::default(),
+            generation: 0,
             copies: 0,
-            last_work: 0,
-            deadline: None,
+            last_work_ns: 0,
+            deadline_ns: None,
             untaken: 0,
             is_asleep: false,
-            stalled: None,
+            stalled_since: None,
             is_saved: false,
-            saved: None,
-            asker: None,
+            last_save_ns: None,
+            stats_requester: None,
         }
     }
 
@@ -125,12 +125,12 @@ impl Vm {
     /// Takes the VM's turn: handles its mail, then gives the device a slice. Returns true if there
     /// was any work.
     pub(super) fn turn(&mut self) -> bool {
-        if self.misbehaves() {
+        if self.apply_misbehaviour() {
             return false;
         }
-        let nudged = self.shared.take_nudge();
-        let worked = self.take_mail() | nudged;
-        let is_wanted = worked || !self.is_asleep || self.departures.is_waiting();
+        let slice_requested = self.shared.take_slice_request();
+        let worked = self.take_mail() | slice_requested;
+        let is_wanted = worked || !self.is_asleep || self.uplink_queues.has_frames();
         if !is_wanted && !self.is_due(self.now()) {
             return false;
         }
@@ -138,48 +138,49 @@ impl Vm {
     }
 
     /// Ends a turn: notes the time of work, or has the device fall asleep after a silence of
-    /// `awake` nanoseconds.
-    pub(super) fn settle(&mut self, worked: bool, now: u64, awake: u64) {
+    /// `awake_ns` nanoseconds.
+    pub(super) fn end_turn(&mut self, worked: bool, now: u64, awake_ns: u64) {
         if worked {
-            self.last_work = now;
+            self.last_work_ns = now;
             self.is_asleep = false;
         } else if !self.is_asleep
-            && now.saturating_sub(self.last_work) >= awake
+            && now.saturating_sub(self.last_work_ns) >= awake_ns
             && !self.is_due(now)
-            && !self.departures.is_waiting()
-            && self.stalled.is_none()
+            && !self.uplink_queues.has_frames()
+            && self.stalled_since.is_none()
         {
             if self.fall_asleep() {
                 self.is_asleep = true;
                 self.shared.counts.sleeps.fetch_add(1, Ordering::Relaxed);
             } else {
                 // The device found work while falling asleep.
-                self.last_work = now;
+                self.last_work_ns = now;
             }
         }
     }
 
     fn is_due(&self, now: u64) -> bool {
-        self.deadline.is_some_and(|due| due <= now)
+        self.deadline_ns.is_some_and(|due| due <= now)
     }
 
     /// True if there is mail or a packet for the VM, and the VM is not stalled.
-    pub(super) fn has_news(&self) -> bool {
-        self.stalled.is_none() && (self.shared.has_news() || !self.arrivals.is_empty())
+    pub(super) fn has_messages(&self) -> bool {
+        self.stalled_since.is_none()
+            && (self.shared.has_messages() || !self.packet_inbox.is_empty())
     }
 
     /// True if the device is stalled as a misbehaviour.
     pub(super) fn is_stalled(&self) -> bool {
-        self.stalled.is_some()
+        self.stalled_since.is_some()
     }
 
     /// Gives up the device after a panic of the engine, which may have left it in any state.
     #[cold]
     pub(super) fn start_over(&mut self) {
         log::error!("the engine has panicked: the device is dead until its driver resets it");
-        self.model.give_up();
-        (self.deadline, self.is_asleep) = (None, false);
-        self.forget_packets();
+        self.device.abandon();
+        (self.deadline_ns, self.is_asleep) = (None, false);
+        self.drop_packets();
         // The engine may have been doing a reset.
         let lost = self.shared.start_over();
         self.shared.regs.set_fatal(Syndrome::EngineFailure);
@@ -187,7 +188,7 @@ impl Vm {
             self.reset();
         }
         self.save_recording();
-        self.model.slice().tell_of_failure();
+        self.device.slice().raise_failure_interrupt();
     }
 
     /// Saves the recording of a device that has failed, once for each failure.
@@ -199,47 +200,47 @@ impl Vm {
         // A guest whose device fails again and again causes at most one recording a second.
         let now = self.now();
         if self
-            .saved
-            .is_some_and(|last| now.saturating_sub(last) < SAVE_PAUSE)
+            .last_save_ns
+            .is_some_and(|last| now.saturating_sub(last) < MIN_SAVE_INTERVAL_NS)
         {
             return;
         }
-        self.saved = Some(now);
-        if let Some(recorded) = self.model.recorded(0, usize::MAX) {
+        self.last_save_ns = Some(now);
+        if let Some(recorded) = self.device.recorded(0, usize::MAX) {
             let cause = self.shared.regs.read(regs::FATAL_SYNDROME);
             let cause = u16::try_from(cause).ok().and_then(Syndrome::from_raw);
             let reason = cause.map_or("?", Syndrome::name);
             let reason = format!("the device died: {reason}");
-            recording::save(recorded, &self.shared, self.model.mac(), &reason);
+            flight_recording::save(recorded, &self.shared, self.device.mac(), &reason);
         }
     }
 
     /// Ends the pause after the last recording that was saved.
     #[cfg(test)]
-    pub(super) fn forget_saved(&mut self) {
-        self.saved = None;
+    pub(super) fn end_save_interval(&mut self) {
+        self.last_save_ns = None;
     }
 
     /// Stalls or panics, if the NIC is to misbehave in this way. Returns true if the VM is stalled.
     #[inline]
-    fn misbehaves(&mut self) -> bool {
+    fn apply_misbehaviour(&mut self) -> bool {
         let misbehave = &self.shared.misbehave;
         if misbehave.take(Kind::EngineDies) != 0 {
             std::panic::resume_unwind(Box::new("the engine panics as a misbehaviour"));
         }
-        (self.stalled.is_some() || misbehave.is(Kind::Stall)) && self.stalls()
+        (self.stalled_since.is_some() || misbehave.is(Kind::Stall)) && self.continue_stall()
     }
 
     /// Ignores everything until the time is over or the stall is cancelled. After that the device
     /// continues its DMA before it handles its mail, unless the gate was closed.
     #[cold]
-    fn stalls(&mut self) -> bool {
-        let since = *self.stalled.get_or_insert_with(Instant::now);
+    fn continue_stall(&mut self) -> bool {
+        let since = *self.stalled_since.get_or_insert_with(Instant::now);
         let time = Duration::from_millis(self.shared.misbehave.get(Kind::Stall).into());
         if since.elapsed() < time {
             return true;
         }
-        self.stalled = None;
+        self.stalled_since = None;
         self.shared.misbehave.set(Kind::Stall, 0);
         self.slice();
         false
@@ -247,7 +248,9 @@ impl Vm {
 
     /// Handles a bounded part of the mail. Returns true if there was any.
     pub(super) fn take_mail(&mut self) -> bool {
-        let mail = self.shared.mail(FRAMES, self.asker.is_none());
+        let mail = self
+            .shared
+            .take_mail(MAX_FRAMES, self.stats_requester.is_none());
         let mut worked = !mail.actions.is_empty() || !mail.frames.is_empty();
         for action in mail.actions {
             if action == Action::Reset {
@@ -255,10 +258,10 @@ impl Vm {
                 log::debug!("the device has been reset");
                 continue;
             }
-            let mut slice = self.model.slice();
+            let mut slice = self.device.slice();
             match action {
                 // A reset voids the commands before it.
-                _ if self.shared.resetting() => {}
+                _ if self.shared.is_resetting() => {}
                 Action::EnableCmdq => {
                     slice.call(|device, ram| device.enable_cmdq(ram));
                 }
@@ -269,11 +272,11 @@ impl Vm {
             }
         }
         self.receive(mail.frames.iter().map(Vec::as_slice));
-        worked |= self.answer(mail.question);
+        worked |= self.handle_request(mail.request);
         let mut rung = Vec::new();
-        let writes = self.shared.take_rings(|uar| rung.push(uar));
+        let writes = self.shared.take_doorbells(|uar| rung.push(uar));
         if !rung.is_empty() {
-            self.model.slice().call(|device, _| {
+            self.device.slice().call(|device, _| {
                 rung.iter().for_each(|&uar| device.ring(uar));
                 // `ring` has counted one write for each area.
                 device.count_doorbells(writes.saturating_sub(rung.len() as u64));
@@ -287,59 +290,66 @@ impl Vm {
         if self.shared.regs.is_fatal() {
             self.save_recording();
         }
-        self.model.reset();
+        self.device.reset();
         self.is_saved = false;
-        self.deadline = None;
-        self.forget_packets();
-        self.tell_addresses();
+        self.deadline_ns = None;
+        self.drop_packets();
+        self.update_switch_addresses();
         self.shared.refusals.clear();
-        self.shared.reset_done();
+        self.shared.end_reset();
     }
 
-    /// Drops all packets from the device and to it, and counts another `life`.
-    fn forget_packets(&mut self) {
-        self.life += 1;
-        self.departures.clear();
-        self.crossing.clear();
-        self.arrivals.clear();
+    /// Drops all packets from the device and to it, and counts another `generation`.
+    fn drop_packets(&mut self) {
+        self.generation += 1;
+        self.uplink_queues.clear();
+        self.outgoing.clear();
+        self.packet_inbox.clear();
     }
 
     /// Gives the switch the device's addresses, if they have changed.
-    fn tell_addresses(&mut self) {
-        let addresses = self.model.slice().call(|device, _| device.take_addresses());
+    fn update_switch_addresses(&mut self) {
+        let addresses = self
+            .device
+            .slice()
+            .call(|device, _| device.take_addresses());
         if let Some(Some(addresses)) = addresses {
             self.network.set_addresses(self.number, &addresses);
         }
     }
 
     /// Gives the device frames from an uplink.
-    pub(super) fn hear<'a>(&mut self, frames: impl Iterator<Item = &'a [u8]>, now: u64) {
+    pub(super) fn receive_from_uplink<'a>(
+        &mut self,
+        frames: impl Iterator<Item = &'a [u8]>,
+        now: u64,
+    ) {
         if self.is_stalled() {
             // The device gets the frames when the stall is over.
-            frames.for_each(|frame| self.shared.receive(frame.to_vec()));
+            frames.for_each(|frame| self.shared.post_frame(frame.to_vec()));
             return;
         }
         self.receive(frames);
-        (self.last_work, self.is_asleep) = (now, false);
+        (self.last_work_ns, self.is_asleep) = (now, false);
     }
 
     /// Has the device take frames, in portions for which a slice has time: so the map can change
     /// between two portions. Frames to groups wait for the next turn once frames have made
-    /// [`COPIES`] copies, so that other VMs get their turns first.
+    /// [`MAX_GROUP_COPIES`] copies, so that other VMs get their turns first.
     fn receive<'a>(&mut self, frames: impl Iterator<Item = &'a [u8]>) {
         let (shared, copies) = (&self.shared, Cell::new(self.copies));
         let mut frames = frames.filter(|frame| {
-            let waits = copies.get() >= COPIES && is_group(frame);
+            let waits = copies.get() >= MAX_GROUP_COPIES && is_group(frame);
             if waits {
-                shared.receive(frame.to_vec());
+                shared.post_frame(frame.to_vec());
             }
             !waits
         });
         let mut next = frames.next();
         while next.is_some() {
             let now = shared.now();
-            let mut slice = self.model.slice();
-            if !slice.is_open() {
+            let mut slice = self.device.slice();
+            if !slice.is_gate_open() {
                 break;
             }
             let frames = portion(&mut next, &mut frames);
@@ -356,10 +366,10 @@ impl Vm {
     fn slice(&mut self) -> bool {
         self.copies = 0;
         let now = self.now();
-        self.departures.depart(&self.network, now);
-        let mut slice = self.model.slice();
-        if !slice.is_open() {
-            (self.deadline, self.untaken) = (None, 0);
+        self.uplink_queues.flush(&self.network, now);
+        let mut slice = self.device.slice();
+        if !slice.is_gate_open() {
+            (self.deadline_ns, self.untaken) = (None, 0);
             return false;
         }
         let (vm, network) = (self.number, &self.network);
@@ -372,9 +382,9 @@ impl Vm {
         });
         let next = next.unwrap_or_default();
         let interrupts = slice.raise_wanted();
-        let departures = &mut self.departures;
-        let crossing = &mut self.crossing;
-        let tallies = &self.shared.common.tallies;
+        let uplink_queues = &mut self.uplink_queues;
+        let outgoing = &mut self.outgoing;
+        let counters = &self.shared.process.counters;
         slice.call(|device, ram| {
             if let Some(addresses) = device.take_addresses() {
                 network.set_addresses(vm, &addresses);
@@ -383,30 +393,30 @@ impl Vm {
                 match packet.path().and_then(|path| network.device_for(vm, path)) {
                     Some(to) => {
                         device.show_crossing(ram, &packet);
-                        crossing.push((to, packet));
+                        outgoing.push((to, packet));
                     }
                     None => device.make_frames(ram, packet),
                 }
             }
-            if !departures.is_waiting() {
-                let mut trail = Trail::default();
+            if !uplink_queues.has_frames() {
+                let mut cache = ForwardingCache::default();
                 while let Some(frame) = device.next_frame() {
-                    let to = network.from_engine(vm, &frame, &mut trail);
-                    departures.add(to, &frame);
+                    let to = network.from_engine(vm, &frame, &mut cache);
+                    uplink_queues.add(to, &frame);
                 }
             }
             let lost = device.take_frames_lost();
             if lost > 0 {
-                tallies.uplink_dropped.fetch_add(lost, Ordering::Relaxed);
+                counters.uplink_dropped.fetch_add(lost, Ordering::Relaxed);
             }
         });
         drop(slice);
-        self.departures.depart(&self.network, now);
+        self.uplink_queues.flush(&self.network, now);
         if self.shared.regs.is_fatal() {
             self.save_recording();
         }
         self.shared.counts.slices.fetch_add(1, Ordering::Relaxed);
-        self.deadline = next.deadline;
+        self.deadline_ns = next.deadline;
         self.untaken = next.untaken;
         next.busy || interrupts
     }
@@ -414,9 +424,9 @@ impl Vm {
     /// Marks the device asleep, so that the guest rings doorbells for posts. Returns false if the
     /// device found a post meanwhile.
     fn fall_asleep(&mut self) -> bool {
-        let mut slice = self.model.slice();
+        let mut slice = self.device.slice();
         // Without DMA there are no posts.
-        !slice.is_open()
+        !slice.is_gate_open()
             || slice
                 .call(|device, ram| device.fall_asleep(ram))
                 .unwrap_or(true)

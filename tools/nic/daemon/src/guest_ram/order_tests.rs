@@ -57,9 +57,9 @@ fn payload_is_copied_as_by_memmove() {
 }
 
 /// Pseudo-random numbers, which are the same in both threads.
-struct Draw(u64);
+struct MessageRng(u64);
 
-impl Draw {
+impl MessageRng {
     fn below(&mut self, bound: u64) -> u64 {
         self.0 = self
             .0
@@ -120,7 +120,7 @@ fn a_poller_of_the_last_bytes_sees_no_stale_byte() {
     let (mut bad, mut worst, mut example) = (0u64, 0, (0, 0));
     thread::scope(|scope| {
         scope.spawn(|| {
-            let (mut draw, mut frame) = (Draw(1), Vec::new());
+            let (mut draw, mut frame) = (MessageRng(1), Vec::new());
             for number in 0..messages {
                 let (to, length, _) = draw.message();
                 frame.clear();
@@ -134,7 +134,7 @@ fn a_poller_of_the_last_bytes_sees_no_stale_byte() {
                 }
             }
         });
-        let mut draw = Draw(1);
+        let mut draw = MessageRng(1);
         // These words are the target as one region.
         let words = whole.words(TO, (ROOM / 8) as usize);
         let byte = |at: usize| (words[at / 8].load(Ordering::Acquire) >> (8 * (at % 8))) as u8;

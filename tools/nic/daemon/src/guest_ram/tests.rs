@@ -158,7 +158,7 @@ fn divided(flags: MemfdFlags, page: u64) -> bool {
     }
     let (low, high) = (0xa_0000, 0xc_0000);
     let prot = ProtFlags::READ | ProtFlags::WRITE;
-    let (part, before) = Mapping::new(&fd, high, page, page, prot).unwrap();
+    let (part, before) = HostMapping::new(&fd, high, page, page, prot).unwrap();
     assert_eq!((part.size as u64, before as u64), (2 * page, high));
     let mut ram = GuestRam::new();
     ram.map(0, low, &fd, 0, true).unwrap();

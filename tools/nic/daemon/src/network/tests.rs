@@ -11,15 +11,15 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 use verbena_protocol::Impairment;
 
-type Sent = Arc<Mutex<Vec<Vec<u8>>>>;
+type SentFrames = Arc<Mutex<Vec<Vec<u8>>>>;
 
 /// An uplink that keeps the frames that it sends.
-struct Wire {
+struct RecordingUplink {
     fd: OwnedFd,
-    sent: Sent,
+    sent: SentFrames,
 }
 
-impl Uplink for Wire {
+impl Uplink for RecordingUplink {
     fn send(&self, frames: &[&[u8]]) -> usize {
         let mut sent = self.sent.lock().unwrap();
         sent.extend(frames.iter().map(|frame| frame.to_vec()));
@@ -37,17 +37,17 @@ impl Uplink for Wire {
     }
 }
 
-fn network(uplinks: usize) -> (Network, Arc<Shared>, Vec<Sent>) {
-    let shared = Arc::new(Shared::new().unwrap());
-    let sent: Vec<Sent> = (0..uplinks).map(|_| Sent::default()).collect();
+fn network(uplinks: usize) -> (Network, Arc<VmState>, Vec<SentFrames>) {
+    let shared = Arc::new(VmState::new().unwrap());
+    let sent: Vec<SentFrames> = (0..uplinks).map(|_| SentFrames::default()).collect();
     let wires = sent.iter().map(|sent| -> Box<dyn Uplink> {
-        Box::new(Wire {
+        Box::new(RecordingUplink {
             fd: eventfd(0, EventfdFlags::NONBLOCK).unwrap(),
             sent: sent.clone(),
         })
     });
     let network = Network::new(
-        &shared.common,
+        &shared.process,
         &[(shared.clone(), [2, 0, 0, 0, 0, 1])],
         wires.collect(),
     );
@@ -72,7 +72,7 @@ fn an_impairment_applies_to_frames_of_the_guest_and_of_the_engine() {
     network.from_guest(0, &broadcast());
     assert_eq!((count(0), count(1), network.next_release()), (1, 1, None));
     shared
-        .common
+        .process
         .impairments
         .set(Some(1), how(1_000_000))
         .unwrap();
@@ -80,19 +80,19 @@ fn an_impairment_applies_to_frames_of_the_guest_and_of_the_engine() {
     assert_eq!(network.send(1, &[&[1; 60], &[2; 60]]), 2);
     network.release();
     assert_eq!((count(0), count(1)), (2, 1));
-    let toll = shared.common.impairments.told().uplinks[1]
+    let counters = shared.process.impairments.report().uplinks[1]
         .counters
         .unwrap();
-    assert_eq!((toll.frames, toll.lost), (3, 3));
+    assert_eq!((counters.frames, counters.lost), (3, 3));
     // An impairment without loss holds frames until the engine releases them.
-    shared.common.impairments.set(Some(1), how(0)).unwrap();
+    shared.process.impairments.set(Some(1), how(0)).unwrap();
     network.from_guest(0, &broadcast());
     assert!(network.next_release().is_some() && count(1) == 1);
     network.release();
     assert_eq!(count(1), 2);
-    let counted = shared.common.tallies.uplink_sent.load(Ordering::Relaxed);
+    let counted = shared.process.counters.uplink_sent.load(Ordering::Relaxed);
     assert_eq!(counted as usize, count(0) + count(1));
-    shared.common.impairments.set(None, None).unwrap();
+    shared.process.impairments.set(None, None).unwrap();
     network.release();
     network.from_guest(0, &broadcast());
     assert_eq!((count(0), count(1)), (4, 3));
@@ -105,11 +105,11 @@ fn a_delayed_frame_wakes_the_engine() {
         delay_ns: 1,
         ..Impairment::default()
     };
-    shared.common.impairments.set(None, Some(how)).unwrap();
+    shared.process.impairments.set(None, Some(how)).unwrap();
     let sleeps = std::thread::spawn(move || {
         let nothing = std::iter::empty();
         shared
-            .common
+            .process
             .waker
             .park(Duration::from_secs(20), || false, nothing)
     });
@@ -127,7 +127,7 @@ fn a_frame_that_is_too_long_for_an_uplink_is_dropped_before_the_impairment() {
         delay_ns: 1,
         ..Impairment::default()
     };
-    shared.common.impairments.set(None, Some(how)).unwrap();
+    shared.process.impairments.set(None, Some(how)).unwrap();
     assert_eq!(network.send(0, &[&[0; 1501]]), 1);
     assert_eq!(network.next_release(), None);
     assert!(sent[0].lock().unwrap().is_empty());
@@ -171,19 +171,19 @@ fn the_switch_decides_once_for_frames_of_one_path_in_a_row() {
     };
     let frame = |to, psn| between(1, to, psn);
     let (network, _shared, _sent) = network(2);
-    let flooded = || network.tallies().switch_flooded.load(Ordering::Relaxed);
-    let refused = || network.tallies().switch_refused.load(Ordering::Relaxed);
-    let mut trail = Trail::default();
-    let mut to = |frame: &[u8]| network.from_engine(0, frame, &mut trail);
+    let flooded = || network.counters().switch_flooded.load(Ordering::Relaxed);
+    let refused = || network.counters().switch_refused.load(Ordering::Relaxed);
+    let mut cache = ForwardingCache::default();
+    let mut to = |frame: &[u8]| network.from_engine(0, frame, &mut cache);
     let everywhere = to(&frame(9, 0));
     assert_eq!(everywhere.wires().count(), 2);
     // The next frame of the path goes there too, without another decision.
     assert!(to(&frame(9, 7)) == everywhere && flooded() == 1);
     // After an answer of the station, new decisions send frames to its uplink alone.
     let answer = between(9, 1, 0);
-    network.from_wire(1, &answer, &mut Trail::default());
-    let mut trail = Trail::default();
-    let mut to = |frame: &[u8]| network.from_engine(0, frame, &mut trail);
+    network.from_wire(1, &answer, &mut ForwardingCache::default());
+    let mut cache = ForwardingCache::default();
+    let mut to = |frame: &[u8]| network.from_engine(0, frame, &mut cache);
     let one = to(&frame(9, 8));
     assert_eq!(one.wires().collect::<Vec<_>>(), [1]);
     // A frame for another station, then one for the first station again.
@@ -191,19 +191,19 @@ fn the_switch_decides_once_for_frames_of_one_path_in_a_row() {
     // Each forged frame is refused and counted, although its path is the last one of another port.
     let forged = frame(9, 11);
     for n in 1..3 {
-        assert!(network.from_wire(0, &forged, &mut trail).is_empty());
+        assert!(network.from_wire(0, &forged, &mut cache).is_empty());
         assert_eq!(refused(), n);
     }
 }
 
 #[test]
 fn a_gid_that_a_guest_may_not_use_is_refused_and_the_refusal_is_listed() {
-    let common = Arc::new(Common::new().unwrap());
+    let process = Arc::new(ProcessState::new().unwrap());
     let vms = [1, 2].map(|n| {
-        let shared = Shared::beside(&common, Default::default());
+        let shared = VmState::with_process(&process, Default::default());
         (Arc::new(shared), [2, 0, 0, 0, 0, n])
     });
-    let network = Network::new(&common, &vms, vec![]);
+    let network = Network::new(&process, &vms, vec![]);
     let entry = |mac, last| Entry {
         gid: verbena_transport::wire::ipv4_to_gid([10, 0, 0, last]),
         mac: [2, 0, 0, 0, 0, mac],
@@ -211,7 +211,7 @@ fn a_gid_that_a_guest_may_not_use_is_refused_and_the_refusal_is_listed() {
     };
     let refused = |vm: usize| {
         let all = vms[vm].0.refusals.all();
-        all.iter().map(|one| one.text()).collect::<Vec<_>>()
+        all.iter().map(|one| one.describe()).collect::<Vec<_>>()
     };
     assert_eq!(network.claim(0, &entry(1, 1)), Ok(()));
     let in_use = Err(Syndrome::GidInUse);

@@ -2,43 +2,43 @@
 
 //! The switch, with frames and without sockets.
 
-mod hours;
+mod aging;
 
 use super::*;
 use crate::policy::{link_local, GidRule, OtherMacs};
-use Port::{Engine, Guest};
+use SwitchPort::{Engine, Guest};
 
 mod claims;
 
-const A: Mac = [2, 0, 0, 0, 0, 0xa];
-const B: Mac = [2, 0, 0, 0, 0, 0xb];
+const A: MacAddress = [2, 0, 0, 0, 0, 0xa];
+const B: MacAddress = [2, 0, 0, 0, 0, 0xb];
 /// A station on an uplink.
-const X: Mac = [2, 0, 0, 0, 0, 0x99];
+const X: MacAddress = [2, 0, 0, 0, 0, 0x99];
 /// A station that is bridged to a guest's port.
-const NESTED: Mac = [2, 0, 0, 0, 1, 1];
-const ALL: Mac = [0xff; 6];
-const SECOND: u64 = 1_000_000_000;
-const WIRE: Port = Port::Wire(0);
+const NESTED: MacAddress = [2, 0, 0, 0, 1, 1];
+const ALL: MacAddress = [0xff; 6];
+const SECOND_NS: u64 = 1_000_000_000;
+const WIRE: SwitchPort = SwitchPort::Wire(0);
 
-fn ip(last: u8) -> Gid {
+fn ip(last: u8) -> RawGid {
     [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, last]
 }
 
 /// Returns a frame without RoCE.
-fn plain(from: Mac, to: Mac) -> Vec<u8> {
+fn plain(from: MacAddress, to: MacAddress) -> Vec<u8> {
     let mut frame = [&to[..], &from, &[0x88, 0xb5]].concat();
     frame.resize(60, 0);
     frame
 }
 
-fn tagged(from: Mac, to: Mac, vlan: u16) -> Vec<u8> {
+fn tagged(from: MacAddress, to: MacAddress, vlan: u16) -> Vec<u8> {
     let mut frame = plain(from, to);
     frame.splice(12..12, [0x81, 0, (vlan >> 8) as u8, vlan as u8]);
     frame
 }
 
 /// Returns a frame with the fields of RoCE over IPv4 that the switch reads.
-fn roce(from: (Mac, Gid), to: (Mac, Gid)) -> Vec<u8> {
+fn roce(from: (MacAddress, RawGid), to: (MacAddress, RawGid)) -> Vec<u8> {
     let mut frame = plain(from.0, to.0);
     frame[12..14].copy_from_slice(&[8, 0]);
     let ip = &mut frame[14..34];
@@ -51,14 +51,14 @@ fn roce(from: (Mac, Gid), to: (Mac, Gid)) -> Vec<u8> {
 }
 
 /// Returns an entry of a GID table, without a VLAN.
-fn entry(mac: Mac, gid: Gid) -> Entry {
+fn entry(mac: MacAddress, gid: RawGid) -> Entry {
     let vlan = None;
     Entry { gid, mac, vlan }
 }
 
 /// Replaces the GIDs of a driver by these entries, in the order in which the engine does it.
 /// Returns the GIDs that the switch refuses.
-fn set(s: &mut Switch, vm: u8, entries: &[Entry], now: u64) -> Vec<(Gid, Syndrome)> {
+fn set(s: &mut Switch, vm: u8, entries: &[Entry], now: u64) -> Vec<(RawGid, Syndrome)> {
     // The driver first clears the entries that it does not set any more.
     let keep = |gids| Addresses {
         gids,
@@ -78,13 +78,13 @@ fn set(s: &mut Switch, vm: u8, entries: &[Entry], now: u64) -> Vec<(Gid, Syndrom
 }
 
 /// Like [`set`], with the MAC address of the VM's NIC.
-fn set_own(s: &mut Switch, vm: u8, gids: &[Gid]) -> Vec<(Gid, Syndrome)> {
+fn set_own(s: &mut Switch, vm: u8, gids: &[RawGid]) -> Vec<(RawGid, Syndrome)> {
     let mac = [A, B][usize::from(vm)];
     let entries: Vec<_> = gids.iter().map(|gid| entry(mac, *gid)).collect();
     set(s, vm, &entries, 0)
 }
 
-fn join(s: &mut Switch, vm: u8, gid: Gid, group: Gid) {
+fn join(s: &mut Switch, vm: u8, gid: RawGid, group: RawGid) {
     let addresses = Addresses {
         gids: vec![entry([A, B][usize::from(vm)], gid)],
         groups: vec![group],
@@ -111,8 +111,8 @@ fn any() -> Policy {
     Policy::new(OtherMacs::Any, None, None)
 }
 
-fn ports(ports: &[Port]) -> Ports {
-    let mut set = Ports::default();
+fn ports(ports: &[SwitchPort]) -> PortSet {
+    let mut set = PortSet::default();
     ports.iter().for_each(|p| set.add(*p));
     set
 }
@@ -194,9 +194,9 @@ fn roce_with_the_gid_of_another_guest_is_refused_in_any_form() {
         ),
         ("many headers", v6(0, &other.repeat(30), port)),
     ] {
-        let refused = s.tally.refused;
+        let refused = s.counters.refused;
         assert!(s.forward(Guest(0), &frame, 0).is_empty(), "{name}");
-        assert_eq!(s.tally.refused, refused + 1, "{name}");
+        assert_eq!(s.counters.refused, refused + 1, "{name}");
     }
     for (name, frame) in [
         ("a later fragment", fragment([0, 5])),
@@ -220,7 +220,7 @@ fn frames_for_unknown_addresses_are_flooded_and_others_are_not() {
     assert_eq!(s.forward(Guest(0), &plain(A, X), 2), ports(&[WIRE]));
     assert_eq!(s.forward(Guest(1), &plain(B, A), 2), ports(&[Guest(0)]));
     assert_eq!(s.forward(WIRE, &plain(X, B), 2), ports(&[Guest(1)]));
-    assert_eq!(s.tally.flooded, 2);
+    assert_eq!(s.counters.flooded, 2);
 }
 
 #[test]
@@ -245,7 +245,7 @@ fn a_frame_never_returns_to_the_port_where_it_came_from() {
 fn frames_are_not_forwarded_from_one_uplink_to_another() {
     let mut s = Switch::new(3);
     s.add(A);
-    let wires = [0, 1, 2].map(Port::Wire);
+    let wires = [0, 1, 2].map(SwitchPort::Wire);
     assert_eq!(s.forward(Guest(0), &plain(A, ALL), 0), ports(&wires));
     assert_eq!(s.forward(wires[1], &plain(X, ALL), 0), ports(&[Guest(0)]));
     assert!(s.forward(wires[2], &plain(NESTED, X), 0).is_empty());
@@ -265,7 +265,7 @@ fn a_frame_that_returns_through_a_loop_is_refused() {
         assert!(!s.forward(Guest(0), &frame, 0).is_empty());
         assert!(s.forward(WIRE, &frame, 1).is_empty());
     }
-    assert_eq!(s.tally.refused, 3);
+    assert_eq!(s.counters.refused, 3);
     // The address has not moved to the uplink.
     assert_eq!(s.forward(WIRE, &plain(X, A), 2), ports(&[Guest(0)]));
 }
@@ -358,8 +358,9 @@ fn groups_reach_guests_and_the_engines_that_have_members() {
 fn rdma_is_sent_only_with_the_senders_own_addresses() {
     let mut s = switch();
     let to = (X, ip(9));
-    let refused =
-        |s: &mut Switch, from, who: (Mac, Gid)| s.forward(from, &roce(who, to), 0).is_empty();
+    let refused = |s: &mut Switch, from, sender: (MacAddress, RawGid)| {
+        s.forward(from, &roce(sender, to), 0).is_empty()
+    };
     for own in [Engine(0), Guest(0)] {
         assert!(!refused(&mut s, own, (A, ip(1))), "{own:?}");
         // Stock rxe may use an address that no other guest has.
@@ -374,9 +375,9 @@ fn rdma_is_sent_only_with_the_senders_own_addresses() {
         .forward(WIRE, &roce((X, ip(50)), (B, ip(2))), 0)
         .is_empty());
     assert!(s.forward(WIRE, &roce((X, ip(1)), (B, ip(2))), 0).is_empty());
-    // The GID is free after no frame has used it for `AGE`.
+    // The GID is free after no frame has used it for `AGE_NS`.
     let late = roce((B, ip(50)), to);
-    assert!(!s.forward(Guest(1), &late, AGE).is_empty());
+    assert!(!s.forward(Guest(1), &late, AGE_NS).is_empty());
 }
 
 #[test]
@@ -398,19 +399,25 @@ fn a_guest_may_have_bridged_addresses_but_no_address_in_use() {
     let mut s = switch();
     s.forward(Guest(0), &plain(NESTED, ALL), 0);
     assert_eq!(s.forward(WIRE, &plain(X, NESTED), 0), ports(&[Guest(0)]));
-    // A guest never gets the address of another VM, and not within `HOLD` that of a station that
+    // A guest never gets the address of another VM, and not within `HOLD_NS` that of a station that
     // was heard elsewhere.
     assert!(s.forward(Guest(0), &plain(B, ALL), 0).is_empty());
     assert!(s.forward(Guest(0), &plain(X, ALL), 1).is_empty());
     assert!(s
-        .forward(Guest(1), &plain(NESTED, ALL), HOLD - 1)
+        .forward(Guest(1), &plain(NESTED, ALL), HOLD_NS - 1)
         .is_empty());
     assert_eq!(s.forward(Guest(1), &plain(B, X), 2), ports(&[WIRE]));
     // After that the address moves to the guest, and back to the uplink at once.
-    assert!(!s.forward(Guest(0), &plain(X, ALL), HOLD).is_empty());
-    assert_eq!(s.forward(Guest(1), &plain(B, X), HOLD), ports(&[Guest(0)]));
-    s.forward(WIRE, &plain(X, ALL), HOLD + 1);
-    assert_eq!(s.forward(Guest(1), &plain(B, X), HOLD + 1), ports(&[WIRE]));
+    assert!(!s.forward(Guest(0), &plain(X, ALL), HOLD_NS).is_empty());
+    assert_eq!(
+        s.forward(Guest(1), &plain(B, X), HOLD_NS),
+        ports(&[Guest(0)])
+    );
+    s.forward(WIRE, &plain(X, ALL), HOLD_NS + 1);
+    assert_eq!(
+        s.forward(Guest(1), &plain(B, X), HOLD_NS + 1),
+        ports(&[WIRE])
+    );
 }
 
 #[test]
@@ -432,33 +439,36 @@ fn a_peer_with_the_gid_of_a_guest_reaches_that_guest_alone() {
 fn an_address_that_sends_rdma_on_an_uplink_moves_with_rdma_only() {
     let mut s = Switch::new(2);
     s.add(A);
-    let wires = [0, 1].map(Port::Wire);
+    let wires = [0, 1].map(SwitchPort::Wire);
     let speaks = roce((X, ip(9)), (A, ip(1)));
     let is_at = |s: &mut Switch, now| s.forward(Guest(0), &plain(A, X), now);
     assert!(!s.forward(wires[0], &speaks, 0).is_empty());
     // A frame without RDMA, as of ARP, does not end the hold.
     s.forward(wires[0], &plain(X, ALL), 1);
     for borrowed in [plain(X, A), plain(X, ALL)] {
-        assert!(s.forward(wires[1], &borrowed, HOLD - 1).is_empty());
+        assert!(s.forward(wires[1], &borrowed, HOLD_NS - 1).is_empty());
     }
-    assert_eq!(s.tally.refused, 2);
-    assert_eq!(is_at(&mut s, HOLD - 1), ports(&[wires[0]]));
+    assert_eq!(s.counters.refused, 2);
+    assert_eq!(is_at(&mut s, HOLD_NS - 1), ports(&[wires[0]]));
     // Frames without RDMA are forwarded as before, and do not extend the hold.
-    s.forward(wires[0], &plain(X, A), HOLD - 1);
+    s.forward(wires[0], &plain(X, A), HOLD_NS - 1);
     // A station that moves continues its RDMA connections, so its address moves.
-    s.forward(wires[1], &speaks, HOLD - 1);
-    assert_eq!(is_at(&mut s, HOLD - 1), ports(&[wires[1]]));
-    s.forward(wires[0], &plain(X, ALL), 2 * HOLD - 1);
-    assert_eq!(is_at(&mut s, 2 * HOLD - 1), ports(&[wires[0]]));
+    s.forward(wires[1], &speaks, HOLD_NS - 1);
+    assert_eq!(is_at(&mut s, HOLD_NS - 1), ports(&[wires[1]]));
+    s.forward(wires[0], &plain(X, ALL), 2 * HOLD_NS - 1);
+    assert_eq!(is_at(&mut s, 2 * HOLD_NS - 1), ports(&[wires[0]]));
 }
 
 #[test]
 fn an_address_is_forgotten_after_no_frame_has_come_from_it_for_a_time() {
     let mut s = switch();
     s.forward(WIRE, &plain(X, ALL), 0);
-    assert_eq!(s.forward(Guest(0), &plain(A, X), AGE - 1), ports(&[WIRE]));
+    assert_eq!(
+        s.forward(Guest(0), &plain(A, X), AGE_NS - 1),
+        ports(&[WIRE])
+    );
     let flooded = ports(&[WIRE, Guest(1)]);
-    assert_eq!(s.forward(Guest(0), &plain(A, X), AGE), flooded);
+    assert_eq!(s.forward(Guest(0), &plain(A, X), AGE_NS), flooded);
 }
 
 #[test]
@@ -485,34 +495,34 @@ fn a_flood_of_addresses_takes_no_room_from_others() {
     };
     s.forward(WIRE, &plain(X, ALL), 0);
     for n in 0..3 * GUEST_ADDRESSES as u32 {
-        let to = s.forward(Guest(0), &plain(nth(n), ALL), SECOND + u64::from(n));
+        let to = s.forward(Guest(0), &plain(nth(n), ALL), SECOND_NS + u64::from(n));
         assert_eq!(to, ports(&[WIRE, Guest(1)]));
     }
-    assert_eq!(s.tally.unlearned, 2 * GUEST_ADDRESSES as u64);
-    assert!(s.heard.len() <= GUEST_ADDRESSES + 1);
+    assert_eq!(s.counters.unlearned, 2 * GUEST_ADDRESSES as u64);
+    assert!(s.locations.len() <= GUEST_ADDRESSES + 1);
     // New addresses of others are learned, and known ones stay.
-    s.forward(Guest(1), &plain(NESTED, ALL), SECOND);
+    s.forward(Guest(1), &plain(NESTED, ALL), SECOND_NS);
     assert_eq!(
-        s.forward(WIRE, &plain(X, NESTED), SECOND),
+        s.forward(WIRE, &plain(X, NESTED), SECOND_NS),
         ports(&[Guest(1)])
     );
-    assert_eq!(s.forward(Guest(1), &plain(B, X), SECOND), ports(&[WIRE]));
+    assert_eq!(s.forward(Guest(1), &plain(B, X), SECOND_NS), ports(&[WIRE]));
     // An address that moves to a port without room is forgotten.
-    let moved = SECOND + HOLD;
+    let moved = SECOND_NS + HOLD_NS;
     s.forward(Guest(0), &plain(X, ALL), moved);
     assert_eq!(
         s.forward(Guest(1), &plain(B, X), moved),
         ports(&[WIRE, Guest(0)])
     );
     // After the addresses have aged, there is room again.
-    let later = AGE + 2 * SECOND;
+    let later = AGE_NS + 2 * SECOND_NS;
     s.forward(Guest(0), &plain(nth(u32::MAX), ALL), later);
     assert_eq!(
         s.forward(WIRE, &plain(X, nth(u32::MAX)), later),
         ports(&[Guest(0)])
     );
-    assert!(s.heard.len() < 4);
-    assert_eq!(s.learned.iter().sum::<usize>(), s.heard.len());
+    assert!(s.locations.len() < 4);
+    assert_eq!(s.learned.iter().sum::<usize>(), s.locations.len());
 }
 
 #[test]
@@ -523,7 +533,7 @@ fn a_flood_of_gids_takes_none_from_others() {
         gid[12..].copy_from_slice(&(n + (11 << 24)).to_be_bytes());
         s.forward(Guest(0), &roce((A, gid), (X, ip(9))), 0);
     }
-    let (all, counted, real) = s.names.counts();
+    let (all, counted, real) = s.owners.counts();
     assert!(all <= GUEST_GIDS + 2);
     assert_eq!((counted[0], &counted), (GUEST_GIDS, &real));
     let frame = roce((X, ip(9)), (B, ip(2)));

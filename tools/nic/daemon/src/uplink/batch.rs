@@ -11,16 +11,17 @@ use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// Largest number of datagrams that are received with one system call.
-const DATAGRAMS: usize = 64;
+const MAX_DATAGRAMS: usize = 64;
 /// Largest number of datagrams that are received with one system call while they carry many frames,
 /// so that the engine's work before its next slice is bounded.
-const FULL_DATAGRAMS: usize = 8;
-/// Number of calls for which [`FULL_DATAGRAMS`] applies after the last datagram with many frames.
-const WARY: u8 = 200;
+const MAX_FULL_DATAGRAMS: usize = 8;
+/// Number of calls for which [`MAX_FULL_DATAGRAMS`] applies after the last datagram with many
+/// frames.
+const WARY_CALLS: u8 = 200;
 
 /// Contents of a datagram.
 #[derive(Clone, Copy)]
-enum Carries {
+enum DatagramContents {
     /// The datagram is one frame.
     One,
     /// The datagram is a bundle.
@@ -35,19 +36,19 @@ enum Carries {
 pub struct Batch {
     buffers: Vec<Vec<u8>>,
     /// Length and contents of the datagrams in the first buffers.
-    datagrams: Vec<(usize, Carries)>,
+    datagrams: Vec<(usize, DatagramContents)>,
     /// Number of calls for which datagrams are still expected to carry many frames.
     wary: u8,
 }
 
 /// Iterator over the frames of one datagram.
-enum Frames<'a> {
+enum DatagramFrames<'a> {
     One(Option<&'a [u8]>),
     Bundle(&'a [u8]),
     Equal(std::slice::Chunks<'a, u8>),
 }
 
-impl<'a> Iterator for Frames<'a> {
+impl<'a> Iterator for DatagramFrames<'a> {
     type Item = &'a [u8];
 
     fn next(&mut self) -> Option<&'a [u8]> {
@@ -63,55 +64,61 @@ impl Batch {
     /// Returns the received frames.
     pub fn frames(&self) -> impl Iterator<Item = &[u8]> {
         let pairs = self.buffers.iter().zip(&self.datagrams);
-        pairs.flat_map(|(buffer, &(length, carries))| {
+        pairs.flat_map(|(buffer, &(length, contents))| {
             let bytes = buffer.get(..length).unwrap_or(&[]);
-            match carries {
-                Carries::One => Frames::One(Some(bytes)),
-                Carries::Bundle => Frames::Bundle(bytes.get(bundle::MARK.len()..).unwrap_or(&[])),
-                Carries::Equal(length) => Frames::Equal(bytes.chunks(length.max(1))),
+            match contents {
+                DatagramContents::One => DatagramFrames::One(Some(bytes)),
+                DatagramContents::Bundle => {
+                    DatagramFrames::Bundle(bytes.get(bundle::MARK.len()..).unwrap_or(&[]))
+                }
+                DatagramContents::Equal(length) => {
+                    DatagramFrames::Equal(bytes.chunks(length.max(1)))
+                }
             }
         })
     }
 
     fn make_room(&mut self) {
         self.datagrams.clear();
-        self.buffers.resize_with(DATAGRAMS, || vec![0; MAX_FRAME]);
+        self.buffers
+            .resize_with(MAX_DATAGRAMS, || vec![0; MAX_FRAME]);
     }
 
-    /// Receives frames one by one, at most [`DATAGRAMS`], until `receive` returns `None`.
+    /// Receives frames one by one, at most [`MAX_DATAGRAMS`], until `receive` returns `None`.
     pub(super) fn fill(&mut self, mut receive: impl FnMut(&mut [u8]) -> Option<usize>) {
         self.make_room();
         let received = self.buffers.iter_mut().map_while(|b| receive(b));
-        self.datagrams.extend(received.map(|n| (n, Carries::One)));
+        self.datagrams
+            .extend(received.map(|n| (n, DatagramContents::One)));
     }
 
-    /// Receives the datagrams that wait at a connected socket, at most [`DATAGRAMS`]. A datagram
-    /// that was too long becomes an empty frame.
+    /// Receives the datagrams that wait at a connected socket, at most [`MAX_DATAGRAMS`]. A
+    /// datagram that was too long becomes an empty frame.
     pub(super) fn receive(&mut self, socket: BorrowedFd<'_>) -> Result<(), nix::Error> {
         self.make_room();
-        let most = match self.wary {
-            0 => DATAGRAMS,
-            _ => FULL_DATAGRAMS,
+        let max = match self.wary {
+            0 => MAX_DATAGRAMS,
+            _ => MAX_FULL_DATAGRAMS,
         };
         self.wary = self.wary.saturating_sub(1);
-        let mut headers = MultiHeaders::<()>::preallocate(most, Some(cmsg_space!(i32)));
+        let mut headers = MultiHeaders::<()>::preallocate(max, Some(cmsg_space!(i32)));
         let slices = self.buffers.iter_mut().map(|b| [IoSliceMut::new(b)]);
-        let mut slices: Vec<_> = slices.take(most).collect();
+        let mut slices: Vec<_> = slices.take(max).collect();
         let flags = MsgFlags::MSG_DONTWAIT;
         let received = recvmmsg(socket.as_raw_fd(), &mut headers, &mut slices, flags, None)?;
         for message in received {
             let is_whole = !message.flags.contains(MsgFlags::MSG_TRUNC);
-            let mut told = message.cmsgs().into_iter().flatten();
-            let equal = told.find_map(|told| match told {
+            let mut control_messages = message.cmsgs().into_iter().flatten();
+            let equal = control_messages.find_map(|control| match control {
                 ControlMessageOwned::UdpGroSegments(length) => usize::try_from(length).ok(),
                 _ => None,
             });
-            let carries = equal.map_or(Carries::One, Carries::Equal);
+            let contents = equal.map_or(DatagramContents::One, DatagramContents::Equal);
             let length = if is_whole { message.bytes } else { 0 };
             if equal.is_some_and(|equal| equal < length) {
-                self.wary = WARY;
+                self.wary = WARY_CALLS;
             }
-            self.datagrams.push((length, carries));
+            self.datagrams.push((length, contents));
         }
         Ok(())
     }
@@ -119,13 +126,13 @@ impl Batch {
     /// Finds the bundles among the received datagrams. Returns true if there were any.
     pub(super) fn find_bundles(&mut self) -> bool {
         let mut any = false;
-        for (buffer, (length, carries)) in self.buffers.iter().zip(&mut self.datagrams) {
+        for (buffer, (length, contents)) in self.buffers.iter().zip(&mut self.datagrams) {
             let bytes = buffer.get(..*length).unwrap_or(&[]);
             if bytes.starts_with(&bundle::MARK) {
-                *carries = Carries::Bundle;
+                *contents = DatagramContents::Bundle;
                 any = true;
                 if *length > bundle::MARK.len() {
-                    self.wary = WARY;
+                    self.wary = WARY_CALLS;
                 }
             }
         }
@@ -161,7 +168,7 @@ pub(super) fn send_bundles(socket: BorrowedFd<'_>, frames: &[&[u8]]) -> rustix::
     let lengths = bundle::lengths(frames);
     let (mut datagrams, mut ends, mut at) = (vec![], vec![], 0);
     while let Some(rest) = frames.get(at..).filter(|rest| !rest.is_empty()) {
-        let end = at + bundle::fitting(rest);
+        let end = at + bundle::count_fitting(rest);
         datagrams.push(bundle::parts(&frames[at..end], &lengths[at..end]));
         ends.push(end);
         at = end;

@@ -15,14 +15,14 @@ pub(super) const MARK: [u8; 14] = [
     0x01, 0x80, 0xc2, 0, 0, 0x0e, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x88, 0xb5,
 ];
 /// Largest number of bytes of a bundle.
-const MOST: usize = 60 << 10;
+const MAX_SEGMENTS: usize = 60 << 10;
 
 /// Returns how many of these frames, from the first on, fit into one datagram; at least one.
-pub(super) fn fitting(frames: &[&[u8]]) -> usize {
+pub(super) fn count_fitting(frames: &[&[u8]]) -> usize {
     let mut bytes = MARK.len();
     let fitting = frames.iter().take_while(|frame| {
         bytes += 2 + frame.len();
-        bytes <= MOST
+        bytes <= MAX_SEGMENTS
     });
     fitting.count().max(1)
 }
@@ -76,9 +76,12 @@ mod tests {
     #[test]
     fn the_length_of_a_bundle_is_limited() {
         let frame = [0; 1500];
-        let count = fitting(&[&frame[..]; 100]);
-        assert!(count * 1502 + MARK.len() <= MOST && (count + 1) * 1502 + MARK.len() > MOST);
+        let count = count_fitting(&[&frame[..]; 100]);
+        assert!(
+            count * 1502 + MARK.len() <= MAX_SEGMENTS
+                && (count + 1) * 1502 + MARK.len() > MAX_SEGMENTS
+        );
         // A frame that is longer than a bundle is sent alone.
-        assert_eq!(fitting(&[&[0; MOST][..], &[1]]), 1);
+        assert_eq!(count_fitting(&[&[0; MAX_SEGMENTS][..], &[1]]), 1);
     }
 }

@@ -23,7 +23,7 @@ pub mod unix;
 
 pub use batch::Batch;
 
-use crate::places::Places;
+use crate::bound_sockets::BoundSockets;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
@@ -47,19 +47,19 @@ pub trait Uplink: Send + Sync {
 
     /// Returns the descriptor that becomes readable when there is something to receive, and
     /// writable when there is room again. Returns `None` while there is nothing to wait for, until
-    /// [`tend`](Self::tend) changes that.
+    /// [`maintain`](Self::maintain) changes that.
     fn descriptor(&self) -> Option<BorrowedFd<'_>>;
 
     /// Returns the length of the longest frame that the uplink carries, in bytes.
     fn mtu(&self) -> usize;
 
     /// Maintains the connection to the other end; called about twice a second.
-    fn tend(&self) {}
+    fn maintain(&self) {}
 }
 
 /// A kind of uplink with its parameters, as the command line has them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum UplinkKind {
     /// Path of the own socket and of the peer's.
     Unix(PathBuf, PathBuf),
     /// The own address and those of the peers.
@@ -68,7 +68,7 @@ pub enum Kind {
     Tap(String),
 }
 
-impl FromStr for Kind {
+impl FromStr for UplinkKind {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -127,16 +127,16 @@ impl FromStr for Kind {
     }
 }
 
-impl Kind {
+impl UplinkKind {
     /// Opens an uplink for each other end.
     ///
     /// # Errors
     ///
     /// A socket or a device cannot be opened.
-    pub fn open(&self, places: &Places) -> io::Result<Vec<Box<dyn Uplink>>> {
+    pub fn open(&self, sockets: &BoundSockets) -> io::Result<Vec<Box<dyn Uplink>>> {
         Ok(match self {
-            Self::Unix(own, peer) => vec![Box::new(unix::Unix::open(places, own, peer)?)],
-            Self::Tap(name) => vec![Box::new(tap::Tap::open(name)?)],
+            Self::Unix(own, peer) => vec![Box::new(unix::Unix::open(sockets, own, peer)?)],
+            Self::Tap(name) => vec![Box::new(tap::TapDevice::open(name)?)],
             Self::Udp(own, peers) => {
                 let all = peers.iter().map(|peer| -> io::Result<Box<dyn Uplink>> {
                     Ok(Box::new(udp::Udp::open(own, peer)?))
@@ -153,14 +153,16 @@ mod tests {
 
     #[test]
     fn kinds_are_parsed_and_errors_name_the_rule() {
-        let unix = Kind::Unix("/run/a".into(), "b".into());
+        let unix = UplinkKind::Unix("/run/a".into(), "b".into());
         assert_eq!("unix:/run/a,b".parse(), Ok(unix));
         let [a, b, c] = ["10.0.0.1:5000", "10.0.0.2:5000", "10.0.0.3:5001"];
         let peers = [b, c].map(|p| p.parse().unwrap()).to_vec();
-        let udp = Kind::Udp(a.parse().unwrap(), peers);
+        let udp = UplinkKind::Udp(a.parse().unwrap(), peers);
         assert_eq!(format!("udp:{a},{b},{c}").parse(), Ok(udp));
-        assert!("udp:[fd00::1]:5000,[fd00::2]:5000".parse::<Kind>().is_ok());
-        assert_eq!("tap:vm-1.0".parse(), Ok(Kind::Tap("vm-1.0".into())));
+        assert!("udp:[fd00::1]:5000,[fd00::2]:5000"
+            .parse::<UplinkKind>()
+            .is_ok());
+        assert_eq!("tap:vm-1.0".parse(), Ok(UplinkKind::Tap("vm-1.0".into())));
         for (bad, why) in [
             ("", "is no uplink"),
             ("cable", "is no uplink"),
@@ -180,7 +182,7 @@ mod tests {
             ("udp:10.0.0.1:5000,[fd00::2]:5000", "same version of IP"),
             ("udp:10.0.0.1:5000,10.0.0.1:5000", "twice"),
         ] {
-            let error = bad.parse::<Kind>().unwrap_err();
+            let error = bad.parse::<UplinkKind>().unwrap_err();
             assert!(error.contains(why), "{bad}: {error}");
         }
     }

@@ -15,26 +15,26 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Largest number of segments that every kernel with UDP_SEGMENT accepts at once.
-const MOST: usize = 64;
+const MAX_SEGMENTS: usize = 64;
 /// Largest number of bytes of a datagram that is cut, with room for its headers.
-const BYTES: usize = 65_000;
+const MAX_DATAGRAM_BYTES: usize = 65_000;
 /// Smallest number of frames that are worth a system call of their own.
-const LEAST: usize = 3;
+const MIN_RUN: usize = 3;
 
 /// Has the kernel join received datagrams.
-pub(super) fn receive_many(socket: &impl AsFd) {
+pub(super) fn enable_gro(socket: &impl AsFd) {
     if let Err(e) = setsockopt(socket, sockopt::UdpGroSegment, &true) {
         log::debug!("uplink: the kernel does not join received datagrams: {e}");
     }
 }
 
 /// State of a socket's route for sending.
-pub(super) struct Segments {
+pub(super) struct SegmentedSender {
     /// Length of the longest frame that is sent in segments; longer frames are sent one by one.
     longest: AtomicUsize,
 }
 
-impl Default for Segments {
+impl Default for SegmentedSender {
     fn default() -> Self {
         Self {
             longest: AtomicUsize::new(usize::MAX),
@@ -42,7 +42,7 @@ impl Default for Segments {
     }
 }
 
-impl Segments {
+impl SegmentedSender {
     /// Sends frames over a connected socket, in order. Returns the number of frames that were sent.
     ///
     /// # Errors
@@ -57,7 +57,7 @@ impl Segments {
         while let Some(rest) = frames.get(sent..).filter(|rest| !rest.is_empty()) {
             let longest = self.longest.load(Ordering::Relaxed);
             let run = run(rest, longest);
-            let singles = if run < LEAST {
+            let singles = if run < MIN_RUN {
                 until_run(rest, longest)
             } else {
                 0
@@ -121,7 +121,7 @@ fn run(frames: &[&[u8]], longest: usize) -> usize {
     if length == 0 || length > longest {
         return 1;
     }
-    let most = MOST.min(BYTES / length);
+    let most = MAX_SEGMENTS.min(MAX_DATAGRAM_BYTES / length);
     let equal = frames.iter().take(most).take_while(|f| f.len() == length);
     let equal = equal.count();
     let last = frames.get(equal).filter(|_| equal < most);
@@ -129,13 +129,13 @@ fn run(frames: &[&[u8]], longest: usize) -> usize {
     (equal + usize::from(is_shorter)).max(1)
 }
 
-/// Returns the number of frames before the first run of at least [`LEAST`].
+/// Returns the number of frames before the first run of at least [`MIN_RUN`].
 fn until_run(frames: &[&[u8]], longest: usize) -> usize {
     let starts = 1..frames.len();
     let is_run = |at: &usize| {
         frames
             .get(*at..)
-            .is_some_and(|rest| run(rest, longest) >= LEAST)
+            .is_some_and(|rest| run(rest, longest) >= MIN_RUN)
     };
     starts.into_iter().find(is_run).unwrap_or(frames.len())
 }
@@ -160,15 +160,15 @@ mod tests {
             assert_eq!(run(&slices, longest), first, "{lengths:?}");
             assert_eq!(until_run(&slices, longest), before, "{lengths:?}");
         }
-        assert_eq!(run(&[&[0; 20][..]; 100], usize::MAX), MOST);
+        assert_eq!(run(&[&[0; 20][..]; 100], usize::MAX), MAX_SEGMENTS);
     }
 
     #[test]
     fn frames_that_cannot_be_sent_in_segments_are_sent_one_by_one() {
         let [one, two] = [0, 1].map(|_| std::net::UdpSocket::bind("127.0.0.1:0").unwrap());
         one.connect(two.local_addr().unwrap()).unwrap();
-        let segments = Segments::default();
-        let came = |length: usize| {
+        let segments = SegmentedSender::default();
+        let received = |length: usize| {
             let mut bytes = vec![0; 65536];
             let frames = (0..3).map(|_| two.recv(&mut bytes).unwrap());
             assert_eq!(frames.collect::<Vec<_>>(), [length; 3]);
@@ -176,7 +176,7 @@ mod tests {
         let send = |length: usize| {
             let frame = vec![1; length];
             assert_eq!(segments.send(one.as_fd(), &[&frame[..]; 3]).unwrap(), 3);
-            came(length);
+            received(length);
         };
         send(1082);
         assert_eq!(segments.longest.load(Ordering::Relaxed), usize::MAX);

@@ -16,15 +16,15 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// An uplink over a TAP device.
-pub struct Tap {
+pub struct TapDevice {
     file: OwnedFd,
     name: String,
     /// True if the device was deleted: the file has nothing to read, and poll reports an error each
     /// time.
-    is_gone: AtomicBool,
+    is_deleted: AtomicBool,
 }
 
-impl Tap {
+impl TapDevice {
     /// Opens the device of that name.
     ///
     /// # Errors
@@ -32,7 +32,7 @@ impl Tap {
     /// There is no /dev/net/tun, the process has no right to use it, or another program has the
     /// device.
     pub fn open(name: &str) -> io::Result<Self> {
-        let attached = Self::loose(name).and_then(|tap| tap.attach().map(|()| tap));
+        let attached = Self::open_unattached(name).and_then(|tap| tap.attach().map(|()| tap));
         attached.map_err(|e| {
             let e = io::Error::from(e);
             io::Error::other(format!(
@@ -42,12 +42,12 @@ impl Tap {
     }
 
     /// Returns a file that is not attached to a device yet.
-    fn loose(name: &str) -> Result<Self, Errno> {
+    fn open_unattached(name: &str) -> Result<Self, Errno> {
         let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
         Ok(Self {
             file: open("/dev/net/tun", flags, Mode::empty())?,
             name: name.into(),
-            is_gone: AtomicBool::new(false),
+            is_deleted: AtomicBool::new(false),
         })
     }
 
@@ -60,17 +60,17 @@ impl Tap {
     }
 
     /// Notes whether a result means that the device was deleted, and returns the result.
-    fn heed<T>(&self, told: Result<T, Errno>) -> Result<T, Errno> {
-        if matches!(told, Err(Errno::BADFD)) && !self.is_gone.swap(true, Ordering::Relaxed) {
+    fn note_deletion<T>(&self, result: Result<T, Errno>) -> Result<T, Errno> {
+        if matches!(result, Err(Errno::BADFD)) && !self.is_deleted.swap(true, Ordering::Relaxed) {
             log::warn!("uplink: TAP device {} was deleted", self.name);
         }
-        told
+        result
     }
 }
 
-impl Uplink for Tap {
+impl Uplink for TapDevice {
     fn send(&self, frames: &[&[u8]]) -> usize {
-        let has_left = |frame: &&[u8]| match self.heed(write(&self.file, frame)) {
+        let has_left = |frame: &&[u8]| match self.note_deletion(write(&self.file, frame)) {
             Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS) => false,
             // While the device is down all frames are lost.
             _ => true,
@@ -79,11 +79,11 @@ impl Uplink for Tap {
     }
 
     fn receive(&self, batch: &mut Batch) {
-        batch.fill(|buffer| self.heed(read(&self.file, buffer)).ok());
+        batch.fill(|buffer| self.note_deletion(read(&self.file, buffer)).ok());
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        let is_there = !self.is_gone.load(Ordering::Relaxed);
+        let is_there = !self.is_deleted.load(Ordering::Relaxed);
         is_there.then(|| self.file.as_fd())
     }
 
@@ -91,16 +91,16 @@ impl Uplink for Tap {
         MAX_FRAME
     }
 
-    fn tend(&self) {
+    fn maintain(&self) {
         // The device was deleted on purpose, so the NIC does not create it again.
-        if !self.is_gone.load(Ordering::Relaxed) || if_nametoindex(self.name.as_str()).is_err() {
+        if !self.is_deleted.load(Ordering::Relaxed) || if_nametoindex(self.name.as_str()).is_err() {
             return;
         }
         match self.attach() {
             // EXIST means that the file is attached: an earlier call had failed just before that.
             Ok(()) | Err(Errno::EXIST) => {
                 log::info!("uplink: TAP device {} exists again", self.name);
-                self.is_gone.store(false, Ordering::Relaxed);
+                self.is_deleted.store(false, Ordering::Relaxed);
             }
             Err(e) => log::debug!("uplink: TAP device {}: {e}", self.name),
         }
@@ -114,7 +114,7 @@ mod tests {
     #[test]
     fn a_deleted_device_is_not_polled() {
         // A file that is not attached behaves like the file of a deleted device.
-        let Ok(tap) = Tap::loose("verbena-none") else {
+        let Ok(tap) = TapDevice::open_unattached("verbena-none") else {
             eprintln!("no /dev/net/tun here");
             return;
         };
@@ -124,7 +124,7 @@ mod tests {
         assert_eq!(batch.frames().count(), 0);
         assert!(tap.descriptor().is_none());
         // Frames are lost until there is a device of that name.
-        tap.tend();
+        tap.maintain();
         assert!(tap.descriptor().is_none());
         assert_eq!(tap.send(&[&[0; 60], &[0; 60]]), 2);
     }

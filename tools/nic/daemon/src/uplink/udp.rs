@@ -9,7 +9,7 @@
 //! address. If a frame is longer than the path MTU between the hosts, their IP layers fragment and
 //! reassemble it.
 
-use super::segments::{self, Segments};
+use super::segments::{self, SegmentedSender};
 use super::{Batch, Uplink};
 use rustix::io::Errno;
 use rustix::net::{bind, connect, socket_with, sockopt};
@@ -27,7 +27,7 @@ const MTU: usize = 65507;
 /// An uplink over a UDP socket to one peer.
 pub struct Udp {
     socket: OwnedFd,
-    segments: Segments,
+    segments: SegmentedSender,
 }
 
 impl Udp {
@@ -54,10 +54,10 @@ impl Udp {
             }
             bind(&socket, own)?;
             connect(&socket, peer)?;
-            segments::receive_many(&socket);
+            segments::enable_gro(&socket);
             Ok(Self {
                 socket,
-                segments: Segments::default(),
+                segments: SegmentedSender::default(),
             })
         };
         open().map_err(|e: Errno| {

@@ -5,12 +5,12 @@
 //! Both sockets are connected, because the kernel then bounds the queued datagrams by the sender's
 //! buffer; else the bound would be `net.unix.max_dgram_qlen`, which is ten frames by default. A
 //! connected socket also receives only from its peer. The peer may come later, disconnect and come
-//! back: frames without a peer are lost, and [`Unix::tend`] checks for the peer with a datagram
+//! back: frames without a peer are lost, and [`Unix::maintain`] checks for the peer with a datagram
 //! that is no frame. If the peer has announced that it accepts [bundles](super::bundle), frames are
 //! sent in bundles.
 
 use super::{batch, Batch, Uplink, MAX_FRAME};
-use crate::places::Places;
+use crate::bound_sockets::BoundSockets;
 use rustix::io::Errno;
 use rustix::net::{connect, sockopt, SocketAddrUnix};
 use std::io;
@@ -24,7 +24,7 @@ const BUFFER: usize = 16 << 20;
 
 /// Number of announcements to the peer that this end accepts bundles: a peer that connects after
 /// this end may not receive the first ones.
-const OFFERS: u32 = 8;
+const MAX_OFFERS: u32 = 8;
 
 /// An uplink over a UNIX datagram socket.
 pub struct Unix {
@@ -43,25 +43,25 @@ impl Unix {
     /// # Errors
     ///
     /// The path cannot be used, or is too long.
-    pub fn open(places: &Places, own: &Path, peer: &Path) -> io::Result<Self> {
+    pub fn open(sockets: &BoundSockets, own: &Path, peer: &Path) -> io::Result<Self> {
         let address = SocketAddrUnix::new(peer);
         let text = |e| {
             let path = peer.display();
             io::Error::other(format!("{path} cannot be the path of a socket: {e}"))
         };
-        let it = Self {
+        let uplink = Self {
             peer: address.map_err(text)?,
-            socket: places.datagram(own)?,
+            socket: sockets.datagram(own)?,
             is_connected: AtomicBool::new(false),
             takes_bundles: AtomicBool::new(false),
-            offers: AtomicU32::new(OFFERS),
+            offers: AtomicU32::new(MAX_OFFERS),
         };
         // A privileged process may exceed the limit for other users.
-        if sockopt::set_socket_send_buffer_size_force(&it.socket, BUFFER).is_err() {
-            sockopt::set_socket_send_buffer_size(&it.socket, BUFFER)?;
+        if sockopt::set_socket_send_buffer_size_force(&uplink.socket, BUFFER).is_err() {
+            sockopt::set_socket_send_buffer_size(&uplink.socket, BUFFER)?;
         }
-        it.connect();
-        Ok(it)
+        uplink.connect();
+        Ok(uplink)
     }
 
     /// Connects to the peer if there is no connection. Returns true if there is one.
@@ -79,9 +79,9 @@ impl Unix {
     }
 
     /// Notes that the peer has disconnected, so that another may connect.
-    fn lost(&self, why: Errno) {
+    fn on_disconnected(&self, why: Errno) {
         self.takes_bundles.store(false, Ordering::Relaxed);
-        self.offers.store(OFFERS, Ordering::Relaxed);
+        self.offers.store(MAX_OFFERS, Ordering::Relaxed);
         if self.is_connected.swap(false, Ordering::Relaxed) {
             log::info!("uplink: the peer has disconnected: {why}");
         }
@@ -101,7 +101,7 @@ impl Uplink for Unix {
             Ok(count) => count,
             Err(Errno::AGAIN | Errno::NOBUFS | Errno::INTR) => 0,
             Err(e) => {
-                self.lost(e);
+                self.on_disconnected(e);
                 frames.len()
             }
         }
@@ -111,7 +111,7 @@ impl Uplink for Unix {
         // An error is that of a peer that has disconnected, and is cleared by this call.
         let result = batch.receive(self.socket.as_fd());
         if let Err(nix::Error::ECONNRESET) = result {
-            self.lost(Errno::CONNRESET);
+            self.on_disconnected(Errno::CONNRESET);
         }
         if batch.find_bundles() && self.is_connected.load(Ordering::Relaxed) {
             self.takes_bundles.store(true, Ordering::Relaxed);
@@ -126,22 +126,22 @@ impl Uplink for Unix {
         MAX_FRAME
     }
 
-    fn tend(&self) {
+    fn maintain(&self) {
         if !self.connect() {
             return;
         }
         let offers = self.offers.load(Ordering::Relaxed);
         let nothing: &[u8] = &[];
-        let told = match offers {
+        let sent = match offers {
             0 => batch::send(self.socket.as_fd(), &[nothing]),
             _ => batch::offer_bundles(self.socket.as_fd()),
         };
-        match told {
+        match sent {
             Ok(_) => self
                 .offers
                 .store(offers.saturating_sub(1), Ordering::Relaxed),
             Err(Errno::AGAIN) => {}
-            Err(e) => self.lost(e),
+            Err(e) => self.on_disconnected(e),
         }
     }
 }
@@ -149,7 +149,7 @@ impl Uplink for Unix {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::places::dir::Dir;
+    use crate::bound_sockets::dir::Dir;
 
     fn received(end: &Unix) -> Vec<Vec<u8>> {
         let (mut batch, mut all) = (Batch::default(), vec![]);
@@ -168,15 +168,15 @@ mod tests {
     fn frames_arrive_in_order_and_a_peer_may_connect_late_and_again() {
         let dir = Dir::new("uplink-unix");
         let (a, b) = (dir.0.join("a"), dir.0.join("b"));
-        let places = Places::default();
-        let one = Unix::open(&places, &a, &b).unwrap();
+        let sockets = BoundSockets::default();
+        let one = Unix::open(&sockets, &a, &b).unwrap();
         // Without a peer, frames are lost, as on a port without a cable.
         assert_eq!(one.send(&[b"lost"]), 1);
         for life in 0..3 {
-            let places = Places::default();
-            let other = Unix::open(&places, &b, &a).unwrap();
-            // After two calls of `tend`, each end is connected and has offered to take bundles.
-            (0..2).for_each(|_| [&one, &other].map(Uplink::tend).into_iter().collect());
+            let sockets = BoundSockets::default();
+            let other = Unix::open(&sockets, &b, &a).unwrap();
+            // After two calls of `maintain`, each end is connected and has offered to take bundles.
+            (0..2).for_each(|_| [&one, &other].map(Uplink::maintain).into_iter().collect());
             let frames: Vec<Vec<u8>> = (0..200).map(|n| vec![n; 1500]).collect();
             let slices: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
             for (from, to) in [(&one, &other), (&other, &one)] {
@@ -185,18 +185,18 @@ mod tests {
                 assert_eq!(sent, super::super::BATCH, "{life}");
                 assert_eq!(received(to), frames[..sent]);
             }
-            places.leave();
+            sockets.remove_all();
         }
-        places.leave();
+        sockets.remove_all();
     }
 
     #[test]
     fn a_peer_that_does_not_offer_to_take_bundles_gets_single_frames() {
         let dir = Dir::new("uplink-unix-plain");
         let (a, b) = (dir.0.join("a"), dir.0.join("b"));
-        let places = Places::default();
+        let sockets = BoundSockets::default();
         let other = UnixDatagram::bind(&b).unwrap();
-        let one = Unix::open(&places, &a, &b).unwrap();
+        let one = Unix::open(&sockets, &a, &b).unwrap();
         other.connect(&a).unwrap();
         let got = || {
             let mut bytes = [0; 100];
@@ -207,10 +207,10 @@ mod tests {
         assert_eq!(one.send(&frames), 3);
         assert_eq!([got(), got(), got()], frames);
         // The offer to take bundles is no valid frame, so other software drops it.
-        one.tend();
+        one.maintain();
         let offer = got();
         assert!(crate::switch::Switch::new(1)
-            .forward(crate::switch::Port::Wire(0), &offer, 0)
+            .forward(crate::switch::SwitchPort::Wire(0), &offer, 0)
             .is_empty());
         // From now on the peer takes bundles.
         other.send(&offer).unwrap();
@@ -219,17 +219,17 @@ mod tests {
         let sum: usize = frames.iter().map(|frame| 2 + frame.len()).sum();
         let mut bytes = [0; 1000];
         assert_eq!(other.recv(&mut bytes).unwrap(), offer.len() + sum);
-        places.leave();
+        sockets.remove_all();
     }
 
     #[test]
     fn one_call_receives_only_a_few_full_bundles() {
         let dir = Dir::new("uplink-unix-many");
         let (a, b) = (dir.0.join("a"), dir.0.join("b"));
-        let places = Places::default();
-        let one = Unix::open(&places, &a, &b).unwrap();
-        let other = Unix::open(&places, &b, &a).unwrap();
-        (0..2).for_each(|_| [&one, &other].map(Uplink::tend).into_iter().collect());
+        let sockets = BoundSockets::default();
+        let one = Unix::open(&sockets, &a, &b).unwrap();
+        let other = Unix::open(&sockets, &b, &a).unwrap();
+        (0..2).for_each(|_| [&one, &other].map(Uplink::maintain).into_iter().collect());
         received(&one);
         let frame = vec![7; 1500];
         let frames = vec![&frame[..]; super::super::BATCH];
@@ -244,17 +244,17 @@ mod tests {
             got += count;
         }
         assert_eq!(got + received(&other).len(), sent);
-        places.leave();
+        sockets.remove_all();
     }
 
     #[test]
     fn frames_without_room_are_not_sent_and_can_be_sent_later() {
         let dir = Dir::new("uplink-unix-full");
         let (a, b) = (dir.0.join("a"), dir.0.join("b"));
-        let places = Places::default();
-        let one = Unix::open(&places, &a, &b).unwrap();
-        let other = Unix::open(&places, &b, &a).unwrap();
-        one.tend();
+        let sockets = BoundSockets::default();
+        let one = Unix::open(&sockets, &a, &b).unwrap();
+        let other = Unix::open(&sockets, &b, &a).unwrap();
+        one.maintain();
         let frame = vec![7; 9000];
         let frames = vec![&frame[..]; 64];
         let mut sent = 0;
@@ -266,6 +266,6 @@ mod tests {
         assert!(sent >= 64);
         while !received(&other).is_empty() {}
         assert_eq!(one.send(&frames), 64);
-        places.leave();
+        sockets.remove_all();
     }
 }

@@ -15,13 +15,13 @@ use verbena_abi::regs;
 use verbena_device::memory::GuestMemory;
 use verbena_device::misbehave::{self, Kind, Misbehaviour};
 use verbena_device::Config;
-use verbena_nic::common::Common;
 use verbena_nic::engine::Engine;
-use verbena_nic::front::Front;
 use verbena_nic::guest_ram::GuestRam;
 use verbena_nic::network::Network;
-use verbena_nic::shared::{Question, Shared};
+use verbena_nic::pci_function::PciFunction;
+use verbena_nic::process_state::ProcessState;
 use verbena_nic::vfio_user;
+use verbena_nic::vm_state::{EngineRequest, VmState};
 
 pub const BAR_REGS: u32 = regs::BAR_REGS;
 pub const BAR_DOORBELL: u32 = regs::BAR_DOORBELL;
@@ -33,7 +33,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// The part of the NIC that runs in this process.
 struct Server {
     thread: JoinHandle<io::Result<()>>,
-    shared: Arc<Shared>,
+    shared: Arc<VmState>,
 }
 
 /// A client, with its server if that runs in this process.
@@ -53,9 +53,9 @@ impl Client {
 
     /// Starts a NIC with `count` VMs and connects to each.
     pub fn start_all(count: u8) -> Vec<Self> {
-        let common = Arc::new(Common::new().unwrap());
+        let process = Arc::new(ProcessState::new().unwrap());
         let new = |n| {
-            let shared = Shared::beside(&common, Misbehaviour::default());
+            let shared = VmState::with_process(&process, Misbehaviour::default());
             (Arc::new(shared), [2, 0, 0, 0, 0, n])
         };
         let vms: Vec<_> = (1..=count).map(new).collect();
@@ -63,7 +63,7 @@ impl Client {
         thread::spawn({
             let vms = vms.clone();
             move || {
-                let network = Arc::new(Network::new(&common, &vms, vec![]));
+                let network = Arc::new(Network::new(&process, &vms, vec![]));
                 let config = |mac| Config {
                     mac,
                     neighbours: count > 1,
@@ -77,7 +77,7 @@ impl Client {
             let (stream, theirs) = UnixStream::pair().unwrap();
             let thread = thread::spawn({
                 let shared = shared.clone();
-                move || vfio_user::serve(theirs, &mut Front::new(shared, None))
+                move || vfio_user::serve(theirs, &mut PciFunction::new(shared, None))
             });
             let mut client = Self::over(stream);
             client.server = Some(Server { thread, shared });
@@ -309,12 +309,12 @@ impl Client {
 
     /// Waits until the engine has handled all messages that were sent before.
     pub fn settle(&mut self) {
-        // The front handles messages in order, so after this reply it has passed on all earlier
-        // ones.
+        // The PCI function handles messages in order, so after this reply it has passed on all
+        // earlier ones.
         self.read_reg(regs::MAGIC);
         let (to, from) = mpsc::channel();
         let shared = &self.server.as_ref().unwrap().shared;
-        assert!(shared.ask(Question::Stats(to)));
+        assert!(shared.post_request(EngineRequest::Stats(to)));
         from.recv_timeout(PATIENCE).unwrap();
     }
 }

@@ -113,7 +113,8 @@ fn a_stalled_engine_continues_unless_the_device_was_reset() {
     while client.misbehaves(Kind::Stall) == 0 {
         std::thread::yield_now();
     }
-    // The front answers during the stall. The reset is confirmed after the engine has done it.
+    // The PCI function answers during the stall. The reset is confirmed after the engine has done
+    // it.
     client.write_reg(regs::CONTROL, regs::CONTROL_RESET);
     assert_eq!(
         client.read_reg(regs::STATUS),
@@ -178,7 +179,7 @@ fn bus_mastering_that_is_stuck_reads_as_set_and_dma_continues() {
     assert_eq!(out, [2, 0]);
 }
 
-/// Limit for a reply of the front, which may have to wait for the end of a slice.
+/// Limit for a reply of the PCI function, which may have to wait for the end of a slice.
 const AT_ONCE: Duration = Duration::from_secs(1);
 
 #[test]

@@ -18,19 +18,19 @@ use verbena_recorder::full::{FullRecordingReader, Item};
 use verbena_recorder::FlightRecording;
 
 /// A running NIC, which is killed at the end of the test.
-pub struct Nic {
+pub struct NicProcess {
     child: Child,
     log: BufReader<std::process::ChildStderr>,
 }
 
-impl Drop for Nic {
+impl Drop for NicProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-impl Nic {
+impl NicProcess {
     /// Starts a NIC with three sockets in a directory.
     pub fn start(dir: &Path) -> Self {
         Self::start_with(dir, &[("", &[])])
@@ -63,17 +63,17 @@ impl Nic {
 
     /// Waits until the NIC has logged that it listens.
     pub fn listening(mut self) -> Self {
-        self.says("listens at");
+        self.wait_for_log("listens at");
         self
     }
 
-    /// Waits for a line of the log that contains `what`.
-    pub fn says(&mut self, what: &str) {
+    /// Waits for a line of the log that contains `text`.
+    pub fn wait_for_log(&mut self, text: &str) {
         let mut line = String::new();
-        while !line.contains(what) {
+        while !line.contains(text) {
             line.clear();
             let length = self.log.read_line(&mut line).unwrap();
-            assert_ne!(length, 0, "the NIC has ended without the message {what:?}");
+            assert_ne!(length, 0, "the NIC has ended without the message {text:?}");
         }
     }
 
@@ -103,20 +103,20 @@ const ALL: [&str; 6] = [
 #[test]
 fn a_second_nic_at_the_same_sockets_fails_and_the_first_goes_on() {
     let dir = Dir::new("process-second");
-    let first = Nic::start(&dir.0).listening();
+    let first = NicProcess::start(&dir.0).listening();
     assert_eq!(dir.list(), ALL);
     for name in ["nic", "net", "control"] {
         let mode = fs::metadata(dir.0.join(name)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600, "{name}");
     }
-    let (status, said) = Nic::start(&dir.0).end();
+    let (status, said) = NicProcess::start(&dir.0).end();
     assert_eq!(status.code(), Some(1));
     assert!(said.contains("another verbena-nic serves it"), "{said}");
     assert_eq!(dir.list(), ALL);
     // The first NIC still waits for QEMU, and serves it. A second client is refused at once.
     let qemu = UnixStream::connect(dir.0.join("nic")).unwrap();
     let mut first = first;
-    first.says("QEMU is connected");
+    first.wait_for_log("QEMU is connected");
     let late = UnixStream::connect(dir.0.join("nic")).unwrap_err();
     assert_eq!(late.kind(), ErrorKind::ConnectionRefused);
     drop(qemu);
@@ -129,7 +129,7 @@ fn a_second_nic_at_the_same_sockets_fails_and_the_first_goes_on() {
 fn a_signal_ends_the_nic_and_its_sockets_are_removed() {
     let dir = Dir::new("process-signals");
     for (name, number) in [("TERM", 15), ("INT", 2), ("HUP", 1)] {
-        let nic = Nic::start(&dir.0).listening();
+        let nic = NicProcess::start(&dir.0).listening();
         assert_eq!(dir.list(), ALL);
         let served = (name == "INT").then(|| UnixStream::connect(dir.0.join("nic")));
         nic.signal(name);
@@ -144,7 +144,7 @@ fn a_signal_completes_a_full_recording() {
     let dir = Dir::new("process-record");
     let file = dir.0.join("full");
     let more = ["--record-full", file.to_str().unwrap()];
-    let nic = Nic::start_with(&dir.0, &[("", &more)]).listening();
+    let nic = NicProcess::start_with(&dir.0, &[("", &more)]).listening();
     let qemu = UnixStream::connect(dir.0.join("nic")).unwrap();
     let client = crate::run(Client::over(qemu));
     nic.signal("TERM");
@@ -164,7 +164,7 @@ fn the_recorded_entries_are_written_when_the_nic_ends() {
     for (is_on, by_signal) in [(true, true), (true, false), (false, true)] {
         let more = ["--record-end", file.to_str().unwrap(), "--record", "1024"];
         let more = if is_on { &more[..] } else { &more[..2] };
-        let nic = Nic::start_with(&dir.0, &[("", more)]).listening();
+        let nic = NicProcess::start_with(&dir.0, &[("", more)]).listening();
         let qemu = UnixStream::connect(dir.0.join("nic")).unwrap();
         let mut client = Some(crate::run(Client::over(qemu)));
         if by_signal {
@@ -192,7 +192,7 @@ fn a_full_recording_into_a_full_pipe_does_not_keep_the_nic_running() {
     let pipe = open(&file, OFlags::RDWR | OFlags::NONBLOCK, Mode::empty()).unwrap();
     while rustix::io::write(&pipe, &[0; 4096]).is_ok() {}
     let more = ["--record-full", file.to_str().unwrap()];
-    let mut nic = Nic::start_with(&dir.0, &[("", &more)]).listening();
+    let mut nic = NicProcess::start_with(&dir.0, &[("", &more)]).listening();
     nic.signal("TERM");
     let late = Instant::now() + Duration::from_secs(10);
     while nic.child.try_wait().unwrap().is_none() {
@@ -208,11 +208,11 @@ fn a_full_recording_into_a_full_pipe_does_not_keep_the_nic_running() {
 #[test]
 fn the_files_of_a_killed_nic_do_not_stop_the_next_one() {
     let dir = Dir::new("process-killed");
-    let nic = Nic::start(&dir.0).listening();
+    let nic = NicProcess::start(&dir.0).listening();
     nic.signal("KILL");
     assert_eq!(nic.end().0.signal(), Some(9));
     assert_eq!(dir.list(), ALL);
-    let nic = Nic::start(&dir.0).listening();
+    let nic = NicProcess::start(&dir.0).listening();
     nic.signal("TERM");
     nic.end();
     assert!(dir.list().is_empty());
@@ -223,7 +223,7 @@ fn a_file_that_is_no_socket_is_not_replaced() {
     let dir = Dir::new("process-file");
     for name in ["nic", "net", "control"] {
         fs::write(dir.0.join(name), b"notes").unwrap();
-        let (status, said) = Nic::start(&dir.0).end();
+        let (status, said) = NicProcess::start(&dir.0).end();
         assert_eq!(status.code(), Some(1));
         assert!(said.contains("no socket"), "{said}");
         assert_eq!(dir.list(), [name]);

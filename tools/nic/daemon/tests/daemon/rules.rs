@@ -5,7 +5,7 @@
 
 use crate::client::Client;
 use crate::dir::Dir;
-use crate::process::Nic as Process;
+use crate::process::NicProcess;
 use crate::{command, run};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::OwnedFd;
@@ -41,9 +41,9 @@ action = "drop"
 
 /// Starts a NIC with a running device. Returns also the path of its control socket, and a client of
 /// the control socket.
-fn start(name: &str) -> (Dir, Process, Client, OwnedFd, Nic, PathBuf) {
+fn start(name: &str) -> (Dir, NicProcess, Client, OwnedFd, Nic, PathBuf) {
     let dir = Dir::new(name);
-    let process = Process::start(&dir.0).listening();
+    let process = NicProcess::start(&dir.0).listening();
     let stream = UnixStream::connect(dir.0.join("nic")).unwrap();
     let (client, interrupt) = run(Client::over(stream));
     let socket = dir.0.join("control");
@@ -71,8 +71,11 @@ fn tied(name: &str) -> String {
 }
 
 fn names(nic: &Nic) -> Vec<String> {
-    let told = nic.rules().unwrap();
-    told.into_iter().map(|told| told.rule.name).collect()
+    let statuses = nic.rules().unwrap();
+    statuses
+        .into_iter()
+        .map(|status| status.rule.name)
+        .collect()
 }
 
 /// Requests the rules until they are as wanted. The NIC may not have noticed yet that clients have
@@ -80,8 +83,11 @@ fn names(nic: &Nic) -> Vec<String> {
 fn settle(nic: &Nic, wanted: &[&str]) {
     let mut last = Vec::new();
     for _ in 0..400 {
-        if let Ok(told) = nic.rules() {
-            last = told.into_iter().map(|told| told.rule.name).collect();
+        if let Ok(statuses) = nic.rules() {
+            last = statuses
+                .into_iter()
+                .map(|status| status.rule.name)
+                .collect();
             if last == wanted {
                 return;
             }
@@ -100,8 +106,8 @@ fn a_rule_lasts_as_long_as_its_handle() {
     assert_eq!(query(2), CmdStatus::NoResources.to_raw());
     assert_eq!(fault.fired(), Ok(1));
     assert_eq!(query(3), CmdStatus::NoResources.to_raw());
-    let told = fault.end().unwrap();
-    assert_eq!((told.len(), told[0].fired), (1, 2));
+    let statuses = fault.end().unwrap();
+    assert_eq!((statuses.len(), statuses[0].fired), (1, 2));
     // The rule has ended when `end` returns.
     assert_eq!(query(4), 0);
     assert_eq!(names(&nic), [""; 0]);
@@ -187,8 +193,11 @@ fn clients_that_disconnect_at_any_time_leave_no_rule() {
         command(&mut client, &interrupt, 1 << 20, QueryDevice::default()),
         0
     );
-    let told = nic.rules().unwrap();
-    assert_eq!((told[0].matched, told[0].while_connected), (0, false));
+    let statuses = nic.rules().unwrap();
+    assert_eq!(
+        (statuses[0].matched, statuses[0].while_connected),
+        (0, false)
+    );
 }
 
 /// All sets of rules of a connection end with it, and none before.
@@ -246,27 +255,27 @@ fn several_sets_of_rules_of_one_connection_end_together() {
 }
 
 /// Pseudo-random numbers, which are the same in each run.
-struct Lot(Rng);
+struct RequestRng(Rng);
 
-impl Lot {
+impl RequestRng {
     fn below(&mut self, n: usize) -> usize {
         self.0.below(n as u64) as usize
     }
 }
 
 /// Returns the request with random errors.
-fn spoilt(lot: &mut Lot, line: &[u8]) -> Vec<u8> {
+fn spoilt(rng: &mut RequestRng, line: &[u8]) -> Vec<u8> {
     let mut line = line.to_vec();
-    for _ in 0..=lot.below(3) {
-        let at = lot.below(line.len());
-        match lot.below(6) {
-            0 => line[at] ^= 1 << lot.below(8),
+    for _ in 0..=rng.below(3) {
+        let at = rng.below(line.len());
+        match rng.below(6) {
+            0 => line[at] ^= 1 << rng.below(8),
             1 => line.truncate(at.max(1)),
             2 => drop(line.splice(at..at, b"9999999999999999999999e999".iter().copied())),
             3 => drop(line.splice(at..at, vec![b'['; 5000])),
             4 => drop(line.splice(at..at, [0xff, 0xfe, 0])),
             _ => {
-                let to = at + lot.below(line.len() - at);
+                let to = at + rng.below(line.len() - at);
                 let copy = line[at..to].to_vec();
                 drop(line.splice(at..at, copy));
             }
@@ -282,7 +291,7 @@ fn invalid_requests_get_a_reply_and_change_nothing() {
     let (_dir, _process, mut client, interrupt, nic, socket) = start("rules-nonsense");
     add(&nic, STAYS);
     let before = nic.rules().unwrap();
-    let mut lot = Lot(Rng::new(12));
+    let mut rng = RequestRng(Rng::new(12));
     let (mut refused, mut taken) = (0, 0);
     let two = FAILS.to_owned() + &STAYS.replace("version = 1", "");
     let set = read_toml(&two.replace("\"stays\"", "\"other\"")).unwrap();
@@ -297,7 +306,7 @@ fn invalid_requests_get_a_reply_and_change_nothing() {
         let mut answers = BufReader::new(&stream);
         for _ in 0..25 {
             (&stream)
-                .write_all(&spoilt(&mut lot, line.as_bytes()))
+                .write_all(&spoilt(&mut rng, line.as_bytes()))
                 .unwrap();
             let mut answer = String::new();
             answers.read_line(&mut answer).unwrap();
@@ -341,7 +350,7 @@ try:
 except BrokenPipeError:
     pass  # The NIC has already refused the connection.
 print(s.makefile().readline())";
-    let told = Command::new("python3")
+    let output = Command::new("python3")
         .args(["-c", program])
         .arg(socket)
         .arg(tied("nobody's"))
@@ -349,7 +358,7 @@ print(s.makefile().readline())";
         .gid(65534)
         .output()
         .unwrap();
-    String::from_utf8(told.stdout).unwrap()
+    String::from_utf8(output.stdout).unwrap()
 }
 
 #[test]
@@ -367,10 +376,10 @@ fn other_users_cannot_add_rules() {
     assert_eq!(as_nobody(&socket).trim(), "PermissionError");
     // If every user can connect, the NIC checks the user.
     everybody(&socket);
-    let told = as_nobody(&socket);
+    let reply = as_nobody(&socket);
     assert!(
-        told.contains("only root and the user who started the NIC may ask"),
-        "{told}"
+        reply.contains("only root and the user who started the NIC may ask"),
+        "{reply}"
     );
     assert_eq!(names(&nic), [""; 0]);
 }

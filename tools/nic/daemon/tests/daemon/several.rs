@@ -4,7 +4,7 @@
 
 use crate::client::Client;
 use crate::dir::Dir;
-use crate::process::Nic;
+use crate::process::NicProcess;
 use crate::{command, run, start_queue, wait_interrupt, AREA, CONFIG, RAM};
 use rustix::event::{eventfd, EventfdFlags};
 use std::io::{Read, Write};
@@ -105,12 +105,12 @@ fn a_busy_vm_does_not_keep_another_awake() {
 
 const MACS: [&str; 2] = ["02:00:00:00:00:0a", "02:00:00:00:00:0b"];
 
-fn start(dir: &Dir) -> Nic {
+fn start(dir: &Dir) -> NicProcess {
     let vms = [
         ("1", &["--mac", MACS[0]][..]),
         ("2", &["--mac", MACS[1]][..]),
     ];
-    Nic::start_with(&dir.0, &vms).listening()
+    NicProcess::start_with(&dir.0, &vms).listening()
 }
 
 fn qemu(dir: &Dir, number: u32) -> UnixStream {
@@ -123,14 +123,14 @@ fn a_vm_can_be_started_again_and_the_last_qemu_ends_the_process() {
     let mut nic = start(&dir);
     let vector = || eventfd(0, EventfdFlags::NONBLOCK).unwrap();
     let (mut b, b_interrupt) = run(Client::over(qemu(&dir, 2)));
-    nic.says("VM 2: QEMU is connected");
+    nic.wait_for_log("VM 2: QEMU is connected");
     for round in 1..4 {
         let (mut a, interrupt) = run(Client::over(qemu(&dir, 1)));
         works(&mut a, &interrupt, round);
         // A second client of the same socket waits.
         let mut late = Client::over(qemu(&dir, 1));
         drop(a);
-        nic.says("VM 1: QEMU has disconnected");
+        nic.wait_for_log("VM 1: QEMU has disconnected");
         late.version();
         // Nothing of the last client is left.
         late.wait_reg(regs::STATUS, |status| status == 0);
@@ -141,7 +141,7 @@ fn a_vm_can_be_started_again_and_the_last_qemu_ends_the_process() {
         late.dma_map(0, RAM);
         late.set_vector(0, &vector());
         drop(late);
-        nic.says("VM 1: QEMU has disconnected");
+        nic.wait_for_log("VM 1: QEMU has disconnected");
         works(&mut b, &b_interrupt, 50 + round);
     }
     drop(b);
@@ -157,7 +157,7 @@ fn an_invalid_message_disconnects_its_own_vm_alone() {
     let (mut b, b_interrupt) = run(Client::over(qemu(&dir, 2)));
     let mut a = qemu(&dir, 1);
     a.write_all(&[0xff; 64]).unwrap();
-    nic.says("VM 1: a message of");
+    nic.wait_for_log("VM 1: a message of");
     works(&mut b, &b_interrupt, 1);
     let (mut a, a_interrupt) = run(Client::over(qemu(&dir, 1)));
     works(&mut a, &a_interrupt, 2);
@@ -206,7 +206,7 @@ fn after_a_connection_has_ended_in_an_error_the_next_finds_a_device_as_after_pow
         // The NIC may already have closed the connection.
         let _ = raw.write_all(&last);
         drop((a, raw));
-        nic.says("VM 1: ");
+        nic.wait_for_log("VM 1: ");
         works(&mut b, &b_interrupt, 50 + round);
     }
     let (mut a, a_interrupt) = run(Client::over(qemu(&dir, 1)));

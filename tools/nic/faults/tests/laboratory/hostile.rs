@@ -9,9 +9,9 @@ use verbena_lab_transport::Rng;
 use verbena_protocol::{read_rules, read_toml};
 
 /// A stream of random decisions, the same in each run.
-struct Lot(Rng);
+struct FileRng(Rng);
 
-impl Lot {
+impl FileRng {
     fn below(&mut self, n: usize) -> usize {
         self.0.below(n.max(1) as u64) as usize
     }
@@ -104,22 +104,22 @@ const PIECES: &[&str] = &[
     "[]",
 ];
 
-fn spoilt(lot: &mut Lot, text: &str) -> Vec<u8> {
+fn spoilt(rng: &mut FileRng, text: &str) -> Vec<u8> {
     let mut bytes = text.as_bytes().to_vec();
-    for _ in 0..=lot.below(4) {
-        let at = lot.below(bytes.len() + 1);
-        let to = (at + lot.below(12)).min(bytes.len());
-        match lot.below(8) {
+    for _ in 0..=rng.below(4) {
+        let at = rng.below(bytes.len() + 1);
+        let to = (at + rng.below(12)).min(bytes.len());
+        match rng.below(8) {
             0 => bytes.truncate(at),
-            1 if at < bytes.len() => bytes[at] ^= 1 << lot.below(8),
+            1 if at < bytes.len() => bytes[at] ^= 1 << rng.below(8),
             2 => drop(bytes.drain(at..to)),
             3 => drop(bytes.splice(at..at, [0xff, 0xc3])),
             4 => {
-                let from = lot.below(bytes.len() + 1);
+                let from = rng.below(bytes.len() + 1);
                 let copy = bytes[from.min(to)..from.max(to)].to_vec();
                 drop(bytes.splice(at..at, copy));
             }
-            _ => drop(bytes.splice(at..to, lot.of(PIECES).bytes())),
+            _ => drop(bytes.splice(at..to, rng.of(PIECES).bytes())),
         }
     }
     bytes
@@ -128,10 +128,10 @@ fn spoilt(lot: &mut Lot, text: &str) -> Vec<u8> {
 #[test]
 fn randomly_damaged_files_are_refused_with_a_line() {
     let json = json();
-    let mut lot = Lot(Rng::new(12));
+    let mut rng = FileRng(Rng::new(12));
     let (mut good, mut bad) = (0, 0);
     for round in 0..30_000 {
-        let file = spoilt(&mut lot, if round % 2 == 0 { TOML } else { &json });
+        let file = spoilt(&mut rng, if round % 2 == 0 { TOML } else { &json });
         match read_rules(&file) {
             Ok(set) => {
                 is_good(&set);
@@ -167,14 +167,14 @@ fn a_truncated_file_is_refused_or_has_fewer_rules() {
 #[test]
 fn a_refused_rule_changes_no_other_rules() {
     let json = json();
-    let mut lot = Lot(Rng::new(13));
+    let mut rng = FileRng(Rng::new(13));
     let mut table = RuleTable::default();
     let mut refused = 0;
     table.add(&read_toml(TOML).unwrap(), None, 0, 0).unwrap();
     let before = table.statuses();
     for _ in 0..5_000 {
         // The NIC gets rules as JSON in requests, without the checks of files.
-        let Ok(set) = serde_json::from_slice::<RuleSet>(&spoilt(&mut lot, &json)) else {
+        let Ok(set) = serde_json::from_slice::<RuleSet>(&spoilt(&mut rng, &json)) else {
             continue;
         };
         if table.add(&set, Some(1), 0, 0).is_err() {

@@ -5,9 +5,9 @@
 //! hours of virtual time.
 
 use super::super::*;
-use crate::departures::Departures;
-use crate::impair::Impairments;
+use crate::impairments::Impairments;
 use crate::uplink::Batch;
+use crate::uplink_queues::UplinkQueues;
 use rustix::event::{eventfd, EventfdFlags};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,19 +16,19 @@ use verbena_lab_transport::Rng;
 use verbena_protocol::Impairment;
 
 const MS: u64 = 1_000_000;
-const HOUR: u64 = 3_600_000 * MS;
+const HOUR_NS: u64 = 3_600_000 * MS;
 const MTU: usize = 1500;
 
 /// Room of an uplink in frames, and the numbers of the frames that it has sent.
 #[derive(Default)]
-struct Taken {
+struct AcceptedFrames {
     room: usize,
     numbers: Vec<u32>,
 }
 
-struct Narrow {
+struct LimitedUplink {
     fd: OwnedFd,
-    taken: Arc<Mutex<Taken>>,
+    taken: Arc<Mutex<AcceptedFrames>>,
 }
 
 fn frame(number: u32, length: usize) -> Vec<u8> {
@@ -41,7 +41,7 @@ fn number(frame: &[u8]) -> u32 {
     u32::from_le_bytes(frame[..4].try_into().unwrap())
 }
 
-impl Uplink for Narrow {
+impl Uplink for LimitedUplink {
     fn send(&self, frames: &[&[u8]]) -> usize {
         assert!(frames.iter().all(|frame| frame.len() <= MTU));
         let mut taken = self.taken.lock().unwrap();
@@ -67,19 +67,19 @@ impl Uplink for Narrow {
 /// An uplink with little room gets frames in order, each once. If no frame has left for the
 /// engine's patience, all waiting frames are dropped. A frame that is too long for the uplink is
 /// dropped alone.
-fn departures(seed: u64) {
-    const PATIENCE: u64 = 50 * MS;
+fn uplink_queues(seed: u64) {
+    const STUCK_TIMEOUT_NS: u64 = 50 * MS;
     let mut rng = Rng::new(seed);
-    let shared = Arc::new(Shared::new().unwrap());
-    let taken = Arc::new(Mutex::new(Taken::default()));
-    let wire = Narrow {
+    let shared = Arc::new(VmState::new().unwrap());
+    let taken = Arc::new(Mutex::new(AcceptedFrames::default()));
+    let wire = LimitedUplink {
         fd: eventfd(0, EventfdFlags::NONBLOCK).unwrap(),
         taken: taken.clone(),
     };
     let vms = [(shared.clone(), [2, 0, 0, 0, 0, 1])];
-    let network = Network::new(&shared.common, &vms, vec![Box::new(wire)]);
-    let to = Ports::from(Port::Wire(0));
-    let mut departures = Departures::default();
+    let network = Network::new(&shared.process, &vms, vec![Box::new(wire)]);
+    let to = PortSet::from(SwitchPort::Wire(0));
+    let mut uplink_queues = UplinkQueues::default();
     let (mut now, mut next) = (0, 0);
     // `waits` has the numbers of waiting frames, and whether each is too long. `want` has the
     // frames that the uplink must have sent. `stuck` is the time since when no frame has left.
@@ -90,14 +90,21 @@ fn departures(seed: u64) {
         for _ in 0..rng.below(4) * rng.below(100) {
             let long = rng.below(50) == 0;
             let length = if long { MTU + 1 } else { MTU };
-            departures.add(to, &Rc::new(frame(next, length)));
+            uplink_queues.add(to, &Rc::new(frame(next, length)));
             waits.push_back((next, long));
             next += 1;
         }
         let room = [0, 0, 1, 127, 128, 129, 500][rng.below(7) as usize];
         taken.lock().unwrap().room = room;
-        now += [0, MS, 20 * MS, PATIENCE - 1, PATIENCE, HOUR][rng.below(6) as usize];
-        departures.depart(&network, now);
+        now += [
+            0,
+            MS,
+            20 * MS,
+            STUCK_TIMEOUT_NS - 1,
+            STUCK_TIMEOUT_NS,
+            HOUR_NS,
+        ][rng.below(6) as usize];
+        uplink_queues.flush(&network, now);
         let mut room = room;
         let mut moved = false;
         while let Some(&(number, long)) = waits.front() {
@@ -118,14 +125,18 @@ fn departures(seed: u64) {
         }
         if !waits.is_empty() {
             let since = *stuck.get_or_insert(now);
-            if now - since >= PATIENCE {
+            if now - since >= STUCK_TIMEOUT_NS {
                 dropped += waits.len() as u64;
                 waits.clear();
             }
         }
-        assert_eq!(departures.is_waiting(), !waits.is_empty(), "{at}");
-        assert_eq!(departures.waits_for(0), !waits.is_empty(), "{at}");
-        let counted = shared.common.tallies.uplink_dropped.load(Ordering::Relaxed);
+        assert_eq!(uplink_queues.has_frames(), !waits.is_empty(), "{at}");
+        assert_eq!(uplink_queues.has_frames_for(0), !waits.is_empty(), "{at}");
+        let counted = shared
+            .process
+            .counters
+            .uplink_dropped
+            .load(Ordering::Relaxed);
         assert_eq!(counted, dropped, "{at}: dropped");
         assert_eq!(taken.lock().unwrap().numbers, want, "{at}");
     }
@@ -134,20 +145,20 @@ fn departures(seed: u64) {
 
 #[test]
 fn an_uplink_that_is_full_free_and_full_again_drops_only_what_it_may() {
-    (0..40).for_each(departures);
+    (0..40).for_each(uplink_queues);
 }
 
-/// Model of one uplink: the numbers of the waiting frames with the times when they are due, and the
-/// impairment.
+/// Model of one uplink: the numbers of the waiting frames with the times when they are due,
+/// and the impairment.
 #[derive(Default)]
-struct Model {
+struct UplinkModel {
     waits: VecDeque<(u32, u64)>,
     how: Option<Impairment>,
     /// True if the impairment is off, but takes frames until the waiting ones have left.
     ends: bool,
     /// Time when the last frame has left, at the rate of the impairment.
-    idle_at: u64,
-    stuck_until: u64,
+    idle_at_ns: u64,
+    stuck_until_ns: u64,
     given: Vec<u32>,
 }
 
@@ -158,12 +169,12 @@ fn impaired(seed: u64) {
     let mut rng = Rng::new(seed);
     let all = Impairments::default();
     all.set_uplinks(WIRES);
-    let mut models: [Model; WIRES] = Default::default();
+    let mut models: [UplinkModel; WIRES] = Default::default();
     let (mut now, mut next) = (0u64, 0u32);
     let mut left: [Vec<u32>; WIRES] = Default::default();
     for step in 0..600 {
         let at = format!("seed {seed}, step {step}");
-        now += [0, 1, MS, 300 * MS, HOUR][rng.below(5) as usize];
+        now += [0, 1, MS, 300 * MS, HOUR_NS][rng.below(5) as usize];
         let wire = rng.below(WIRES as u64) as usize;
         match rng.below(8) {
             0 => {
@@ -177,12 +188,12 @@ fn impaired(seed: u64) {
                 model.ends = how.is_none() && (model.how.is_some() || model.ends);
                 model.how = how;
                 model.waits.iter_mut().for_each(|(_, due)| *due = 0);
-                (model.idle_at, model.stuck_until) = (0, 0);
+                (model.idle_at_ns, model.stuck_until_ns) = (0, 0);
             }
             1..=4 => {
                 for _ in 0..1 + rng.below(5) {
                     let length = 60 + rng.below(1000) as usize;
-                    let taken = all.take(wire, &[&frame(next, length)], now);
+                    let taken = all.impair(wire, &[&frame(next, length)], now);
                     let model = &mut models[wire];
                     let Some(how) = model.how else {
                         // The impairment is off, but takes the frame if earlier frames wait.
@@ -199,9 +210,9 @@ fn impaired(seed: u64) {
                     assert!(taken, "{at}");
                     let mut due = now;
                     if how.rate_bps != 0 {
-                        due = model.idle_at.max(now)
+                        due = model.idle_at_ns.max(now)
                             + length as u64 * 8 * 1_000_000_000 / how.rate_bps;
-                        model.idle_at = due;
+                        model.idle_at_ns = due;
                     }
                     model.waits.push_back((next, due + how.delay_ns));
                     model.given.push(next);
@@ -216,21 +227,22 @@ fn impaired(seed: u64) {
                     count
                 });
                 for (wire, model) in models.iter_mut().enumerate() {
-                    let is_due = |(_, due): &&(u32, u64)| *due <= now && model.stuck_until <= now;
+                    let is_due =
+                        |(_, due): &&(u32, u64)| *due <= now && model.stuck_until_ns <= now;
                     let due = model.waits.iter().take_while(is_due).count().min(most);
                     model.waits.drain(..due.min(room));
                     if due > room {
-                        model.stuck_until = now + 200_000;
+                        model.stuck_until_ns = now + 200_000;
                     }
                     model.ends &= !model.waits.is_empty();
-                    let gone = model.given.len() - model.waits.len();
-                    assert_eq!(left[wire], model.given[..gone], "{at}: uplink {wire}");
+                    let sent = model.given.len() - model.waits.len();
+                    assert_eq!(left[wire], model.given[..sent], "{at}: uplink {wire}");
                 }
             }
         }
         let due = models.iter().filter_map(|model| {
             let (_, due) = model.waits.front()?;
-            Some((*due).max(model.stuck_until))
+            Some((*due).max(model.stuck_until_ns))
         });
         assert_eq!(all.next_due(), due.min(), "{at}: when to look next");
     }
@@ -245,7 +257,7 @@ fn impaired(seed: u64) {
     }
     for (wire, model) in models.iter().enumerate() {
         assert_eq!(left[wire], model.given, "seed {seed}: uplink {wire}");
-        assert!(!all.take(wire, &[&frame(0, 60)], now), "seed {seed}: off");
+        assert!(!all.impair(wire, &[&frame(0, 60)], now), "seed {seed}: off");
     }
 }
 

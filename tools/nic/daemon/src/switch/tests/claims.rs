@@ -5,7 +5,7 @@
 use super::*;
 
 /// The MAC address of a macvlan device, or one that a guest has given its net device.
-const M: Mac = [2, 0, 0, 0, 2, 1];
+const M: MacAddress = [2, 0, 0, 0, 2, 1];
 
 fn ips(list: &str) -> Policy {
     let rule = GidRule::of_ips(list).unwrap();
@@ -111,10 +111,10 @@ fn a_mac_address_in_use_or_reserved_is_refused() {
     assert_eq!(claim(&mut s, B, 0), in_use);
     s.forward(WIRE, &plain(X, ALL), 0);
     s.forward(Guest(1), &plain(NESTED, ALL), 0);
-    assert_eq!(claim(&mut s, X, AGE - 1), in_use);
-    assert_eq!(claim(&mut s, NESTED, HOLD - 1), in_use);
-    assert_eq!(claim(&mut s, NESTED, HOLD), Ok(()));
-    assert_eq!(claim(&mut s, X, AGE), Ok(()));
+    assert_eq!(claim(&mut s, X, AGE_NS - 1), in_use);
+    assert_eq!(claim(&mut s, NESTED, HOLD_NS - 1), in_use);
+    assert_eq!(claim(&mut s, NESTED, HOLD_NS), Ok(()));
+    assert_eq!(claim(&mut s, X, AGE_NS), Ok(()));
     // A guest may claim an address that it uses itself, on a bridge or a macvlan device.
     s.forward(Guest(0), &plain(M, ALL), 0);
     assert_eq!(claim(&mut s, M, 1), Ok(()));
@@ -134,7 +134,7 @@ fn the_link_local_address_of_a_nic_is_reserved_for_its_guest() {
     for mac in [B, M] {
         assert_eq!(s.claim(1, &entry(mac, link_local(&A)), 0), reserved);
     }
-    let stolen = |port: Port, mac: Mac| {
+    let stolen = |port: SwitchPort, mac: MacAddress| {
         let mut frame = [&X[..], &mac, &[0x86, 0xdd, 0x60, 0, 0, 0, 0, 8, 17, 64]].concat();
         frame.extend(link_local(&A));
         frame.extend(link_local(&X));
@@ -161,9 +161,11 @@ fn a_gid_that_a_guest_only_sends_with_is_free_for_a_driver() {
     let mut s = switch();
     let says = roce((B, ip(7)), (X, ip(9)));
     for minute in 0..60 {
-        assert!(!s.forward(Guest(1), &says, minute * 60 * SECOND).is_empty());
+        assert!(!s
+            .forward(Guest(1), &says, minute * 60 * SECOND_NS)
+            .is_empty());
     }
-    let now = 3540 * SECOND;
+    let now = 3540 * SECOND_NS;
     // Frames that the guest sends to itself do not count.
     let itself = roce((B, ip(2)), (B, ip(7)));
     assert_eq!(s.forward(Engine(1), &itself, now), ports(&[Guest(1)]));
@@ -173,7 +175,7 @@ fn a_gid_that_a_guest_only_sends_with_is_free_for_a_driver() {
         s.forward(WIRE, &roce((X, ip(9)), (A, ip(7))), now),
         ports(&[Engine(0)])
     );
-    let (_, counted, real) = s.names.counts();
+    let (_, counted, real) = s.owners.counts();
     assert_eq!(counted, real);
 }
 
@@ -186,9 +188,9 @@ fn stock_rxe_that_gets_frames_keeps_its_gid() {
     assert_eq!(s.forward(WIRE, &answer, 1), ports(&[Guest(1)]));
     let in_use = Err(Syndrome::GidInUse);
     assert_eq!(s.claim(0, &entry(A, ip(7)), 2), in_use);
-    // The GID is free after rxe has been silent for `AGE`, and if the options of another guest name
-    // it.
-    assert_eq!(s.claim(0, &entry(A, ip(7)), AGE), Ok(()));
+    // The GID is free after rxe has been silent for `AGE_NS`, and if the options of another guest
+    // name it.
+    assert_eq!(s.claim(0, &entry(A, ip(7)), AGE_NS), Ok(()));
     let mut s = switch_with(ips("10.0.0.1,10.0.0.7"), ips("10.0.0.0/24"));
     assert!(s.forward(Guest(1), &says, 0).is_empty());
     assert_eq!(s.claim(0, &entry(A, ip(7)), 0), Ok(()));
@@ -227,7 +229,7 @@ fn counts_of_used_gids_are_right_after_any_operations() {
     };
     let mut now = 0;
     for _ in 0..20_000 {
-        now += u64::from(roll(3)) * SECOND;
+        now += u64::from(roll(3)) * SECOND_NS;
         let vm = roll(2) as u8;
         let mac = [A, B][usize::from(vm)];
         let gid = ip(roll(40) as u8);
@@ -240,7 +242,7 @@ fn counts_of_used_gids_are_right_after_any_operations() {
             2 => drop(s.forward(WIRE, &roce((X, ip(99)), (mac, gid)), now)),
             _ => drop(s.forward(Guest(vm), &roce((mac, gid), (X, ip(99))), now)),
         }
-        let (_, counted, real) = s.names.counts();
+        let (_, counted, real) = s.owners.counts();
         assert_eq!(counted, real);
     }
 }

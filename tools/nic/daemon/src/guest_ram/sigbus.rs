@@ -21,11 +21,11 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Mutex, Once, OnceLock, PoisonError};
 
-/// Number of places in one part of the table.
-const PLACES: usize = 256;
+/// Number of slots in one block of the table.
+const SLOTS: usize = 256;
 
 /// An entry of the table: a mapping of guest RAM, or none.
-struct Place {
+struct MappingSlot {
     /// Host address of the mapping, or 0 if the entry is free.
     start: AtomicUsize,
     /// Length of the mapping in bytes.
@@ -34,70 +34,70 @@ struct Place {
     lost: AtomicPtr<AtomicBool>,
 }
 
-/// A part of the table, with a link to the next part.
-struct Part {
-    places: [Place; PLACES],
-    next: OnceLock<&'static Part>,
+/// A block of the table, with a link to the next block.
+struct SlotBlock {
+    slots: [MappingSlot; SLOTS],
+    next: OnceLock<&'static SlotBlock>,
 }
 
-impl Part {
+impl SlotBlock {
     const fn new() -> Self {
         Self {
-            places: [const {
-                Place {
+            slots: [const {
+                MappingSlot {
                     start: AtomicUsize::new(0),
                     size: AtomicUsize::new(0),
                     lost: AtomicPtr::new(ptr::null_mut()),
                 }
-            }; PLACES],
+            }; SLOTS],
             next: OnceLock::new(),
         }
     }
 }
 
-static TABLE: Part = Part::new();
+static TABLE: SlotBlock = SlotBlock::new();
 
-/// Free entries of all parts of the table.
-static FREE: Mutex<Vec<&'static Place>> = Mutex::new(Vec::new());
+/// Free entries of all blocks of the table.
+static FREE: Mutex<Vec<&'static MappingSlot>> = Mutex::new(Vec::new());
 
-fn parts() -> impl Iterator<Item = &'static Part> {
-    std::iter::successors(Some(&TABLE), |part| part.next.get().copied())
+fn blocks() -> impl Iterator<Item = &'static SlotBlock> {
+    std::iter::successors(Some(&TABLE), |block| block.next.get().copied())
 }
 
 /// A mapping that the handler knows until this is dropped.
-pub(super) struct Watched(&'static Place);
+pub(super) struct WatchedMapping(&'static MappingSlot);
 
-impl Watched {
+impl WatchedMapping {
     /// Registers a mapping of `size` bytes from `start` on, a page of the host, with the handler.
     /// The mapping belongs to the caller alone until this is dropped.
     pub(super) fn new(start: usize, size: usize, lost: &'static AtomicBool) -> Self {
         static INSTALLED: Once = Once::new();
         INSTALLED.call_once(install);
         let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
-        let place = match free.pop() {
-            Some(place) => place,
+        let slot = match free.pop() {
+            Some(slot) => slot,
             None => {
-                let mut part: &'static Part = &TABLE;
-                let is_used = !part.places[0].lost.load(Ordering::Relaxed).is_null();
+                let mut block: &'static SlotBlock = &TABLE;
+                let is_used = !block.slots[0].lost.load(Ordering::Relaxed).is_null();
                 if is_used {
-                    part = Box::leak(Box::new(Part::new()));
-                    if let Some(last) = parts().last() {
-                        let _ = last.next.set(part);
+                    block = Box::leak(Box::new(SlotBlock::new()));
+                    if let Some(last) = blocks().last() {
+                        let _ = last.next.set(block);
                     }
                 }
-                free.extend(&part.places[1..]);
-                &part.places[0]
+                free.extend(&block.slots[1..]);
+                &block.slots[0]
             }
         };
         let lost: *const AtomicBool = lost;
-        place.lost.store(lost.cast_mut(), Ordering::Relaxed);
-        place.size.store(size, Ordering::Relaxed);
-        place.start.store(start, Ordering::Release);
-        Self(place)
+        slot.lost.store(lost.cast_mut(), Ordering::Relaxed);
+        slot.size.store(size, Ordering::Relaxed);
+        slot.start.store(start, Ordering::Release);
+        Self(slot)
     }
 }
 
-impl Drop for Watched {
+impl Drop for WatchedMapping {
     fn drop(&mut self) {
         self.0.start.store(0, Ordering::SeqCst);
         let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -135,16 +135,16 @@ extern "C" fn handle(_signal: c_int, info: *mut siginfo_t, _context: *mut c_void
 /// Replaces the mapping that holds this address with anonymous memory. Returns false if there is no
 /// such mapping, or no memory.
 fn replace(address: usize) -> bool {
-    let mut places = parts().flat_map(|part| &part.places);
-    let Some((start, size, lost)) = places.find_map(|place| {
-        let start = place.start.load(Ordering::Acquire);
+    let mut slots = blocks().flat_map(|block| &block.slots);
+    let Some((start, size, lost)) = slots.find_map(|slot| {
+        let start = slot.start.load(Ordering::Acquire);
         let (size, lost) = (
-            place.size.load(Ordering::Relaxed),
-            place.lost.load(Ordering::Relaxed),
+            slot.size.load(Ordering::Relaxed),
+            slot.lost.load(Ordering::Relaxed),
         );
         // Another thread may be changing the entry, which then is not the mapping that this thread
         // accesses.
-        let is_whole = start != 0 && place.start.load(Ordering::SeqCst) == start;
+        let is_whole = start != 0 && slot.start.load(Ordering::SeqCst) == start;
         let is_it = is_whole && address.checked_sub(start).is_some_and(|at| at < size);
         is_it.then_some((start, size, lost))
     }) else {
@@ -180,7 +180,7 @@ mod tests {
         let fd = memfd_create("lost", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&fd, pages * PAGE).unwrap();
         let mut ram = GuestRam::new();
-        let region = Region::of(0, pages * PAGE, &fd, 0, true, ram.lost).unwrap();
+        let region = RamRegion::map_unsealed(0, pages * PAGE, &fd, 0, true, ram.lost).unwrap();
         ram.regions.push(region);
         (ram, move |pages| ftruncate(&fd, pages * PAGE).unwrap())
     }
@@ -212,8 +212,8 @@ mod tests {
 
     #[test]
     fn the_process_survives_a_lost_page_in_each_kind_of_access() {
-        type Access = fn(&GuestRam, &GuestRam);
-        let accesses: [Access; 7] = [
+        type AccessFn = fn(&GuestRam, &GuestRam);
+        let accesses: [AccessFn; 7] = [
             |ram, _| {
                 let _ = ram.load32(PAGE);
             },
@@ -238,9 +238,9 @@ mod tests {
         ];
         let mut other = GuestRam::new();
         other.map(0, 4 * PAGE, memfd(4 * PAGE), 0, true).unwrap();
-        // These are more mappings than one part of the table has places for.
-        let mut all: Vec<_> = (0..super::PLACES as u64 + 7).map(|_| loses(2)).collect();
-        let lost = all.split_off(super::PLACES);
+        // These are more mappings than one block of the table has slots for.
+        let mut all: Vec<_> = (0..super::SLOTS as u64 + 7).map(|_| loses(2)).collect();
+        let lost = all.split_off(super::SLOTS);
         for ((ram, shorten), access) in lost.iter().zip(accesses) {
             shorten(1);
             access(ram, &other);
@@ -262,7 +262,7 @@ mod tests {
             let fd = memfd_create("elsewhere", MemfdFlags::CLOEXEC).unwrap();
             ftruncate(&fd, PAGE).unwrap();
             let prot = ProtFlags::READ | ProtFlags::WRITE;
-            let (mapping, _) = Mapping::new(&fd, 0, PAGE, PAGE, prot).unwrap();
+            let (mapping, _) = HostMapping::new(&fd, 0, PAGE, PAGE, prot).unwrap();
             ftruncate(&fd, 0).unwrap();
             // SAFETY: The mapping is valid for reads of a byte. The access raises SIGBUS, which is
             // to end this process.
@@ -273,7 +273,7 @@ mod tests {
         for how in ["sent", "accessed"] {
             let mut child = Command::new(std::env::current_exe().unwrap());
             child.args(["--exact", "--nocapture"]);
-            child.arg("guest_ram::faults::tests::a_fault_elsewhere_ends_the_process");
+            child.arg("guest_ram::sigbus::tests::a_fault_elsewhere_ends_the_process");
             let ended = child.env(ELSEWHERE, how).output().unwrap();
             assert_eq!(ended.status.signal(), Some(7), "{how}: {ended:?}");
         }

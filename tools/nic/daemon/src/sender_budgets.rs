@@ -10,31 +10,31 @@
 
 /// Smallest number of bytes that a frame or a packet takes, because many empty ones make a long
 /// queue too.
-pub(crate) const LEAST: usize = 4096;
+pub(crate) const MIN_CHARGE_BYTES: usize = 4096;
 
 /// The room that each of `N` senders has taken.
-pub(crate) struct Shares<const N: usize> {
-    room: usize,
+pub(crate) struct SenderBudgets<const N: usize> {
+    limit: usize,
     used: usize,
-    of: [usize; N],
+    used_by: [usize; N],
 }
 
-impl<const N: usize> Shares<N> {
+impl<const N: usize> SenderBudgets<N> {
     /// Returns a room of which one sender alone can have `alone` bytes, which is half of it.
     pub(crate) const fn new(alone: usize) -> Self {
         Self {
-            room: 2 * alone,
+            limit: 2 * alone,
             used: 0,
-            of: [0; N],
+            used_by: [0; N],
         }
     }
 
     /// Takes room for `bytes` bytes. Returns false if the sender has its share.
     #[inline]
-    pub(crate) fn take(&mut self, sender: usize, bytes: usize) -> bool {
-        let bytes = bytes.max(LEAST);
-        let own = &mut self.of[sender % N];
-        let fits = *own + bytes <= self.room.saturating_sub(self.used);
+    pub(crate) fn reserve(&mut self, sender: usize, bytes: usize) -> bool {
+        let bytes = bytes.max(MIN_CHARGE_BYTES);
+        let own = &mut self.used_by[sender % N];
+        let fits = *own + bytes <= self.limit.saturating_sub(self.used);
         if fits {
             self.used += bytes;
             *own += bytes;
@@ -44,10 +44,10 @@ impl<const N: usize> Shares<N> {
 
     /// Gives back the room for `bytes` bytes.
     #[inline]
-    pub(crate) fn give_back(&mut self, sender: usize, bytes: usize) {
-        let bytes = bytes.max(LEAST);
+    pub(crate) fn release(&mut self, sender: usize, bytes: usize) {
+        let bytes = bytes.max(MIN_CHARGE_BYTES);
         self.used = self.used.saturating_sub(bytes);
-        let own = &mut self.of[sender % N];
+        let own = &mut self.used_by[sender % N];
         *own = own.saturating_sub(bytes);
     }
 
@@ -64,25 +64,28 @@ mod tests {
 
     #[test]
     fn floods_leave_a_share_to_others_and_room_that_is_given_back_is_free() {
-        let mut shares = Shares::<4>::new(64 * LEAST);
+        let mut budgets = SenderBudgets::<4>::new(64 * MIN_CHARGE_BYTES);
         // Two senders flood, the second with frames twice as long as those of the first. Each gets
         // between a quarter and a half of the room.
-        while shares.take(1, 100) | shares.take(2, 2 * LEAST) {}
-        let taken = |shares: &Shares<4>, who: usize| shares.of[who] / LEAST;
-        let (one, two) = (taken(&shares, 1), taken(&shares, 2));
+        while budgets.reserve(1, 100) | budgets.reserve(2, 2 * MIN_CHARGE_BYTES) {}
+        let taken =
+            |budgets: &SenderBudgets<4>, sender: usize| budgets.used_by[sender] / MIN_CHARGE_BYTES;
+        let (one, two) = (taken(&budgets, 1), taken(&budgets, 2));
         assert!(
             (32..=64).contains(&one) && (32..=64).contains(&two),
             "{one} {two}"
         );
         // A third sender gets half of the room that is left, which is at least an eighth of all.
-        let third = (0..).take_while(|_| shares.take(3, LEAST)).count();
+        let third = (0..)
+            .take_while(|_| budgets.reserve(3, MIN_CHARGE_BYTES))
+            .count();
         assert_eq!(third, (128 - one - two) / 2);
         assert!(third >= 16, "{third}");
-        (0..third).for_each(|_| shares.give_back(3, LEAST));
-        (0..one).for_each(|_| shares.give_back(1, 100));
-        (0..two / 2).for_each(|_| shares.give_back(2, 2 * LEAST));
-        assert_eq!((shares.of, shares.used()), ([0; 4], 0));
+        (0..third).for_each(|_| budgets.release(3, MIN_CHARGE_BYTES));
+        (0..one).for_each(|_| budgets.release(1, 100));
+        (0..two / 2).for_each(|_| budgets.release(2, 2 * MIN_CHARGE_BYTES));
+        assert_eq!((budgets.used_by, budgets.used()), ([0; 4], 0));
         // A sender alone gets half of the room.
-        assert!((0..64).all(|_| shares.take(0, 1)) && !shares.take(0, 1));
+        assert!((0..64).all(|_| budgets.reserve(0, 1)) && !budgets.reserve(0, 1));
     }
 }

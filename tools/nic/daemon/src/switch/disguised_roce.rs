@@ -14,7 +14,7 @@ const HEADERS: usize = 16;
 
 /// True if a frame that `frame::peek` does not recognize carries RoCE. Of a fragmented packet only
 /// the first fragment counts: without it, the others are of no use.
-pub(super) fn is_disguised(bytes: &[u8]) -> bool {
+pub(super) fn is_disguised_roce(bytes: &[u8]) -> bool {
     carries_roce(bytes).unwrap_or(false)
 }
 

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The rules on frames that leave by an uplink, of which `verbenactl impair` makes some: the control
-//! socket adds them, and all frames that leave by an uplink pass through them, on any thread. The
-//! engine sends the delayed frames when they are due. Without such rules the cost is one load of a
-//! word.
+//! The rules on frames that leave by an uplink, of which `verbenactl impair` makes some: the
+//! control socket adds them, and all frames that leave by an uplink pass through them, on any
+//! thread. The engine sends the delayed frames when they are due. Without such rules the cost is
+//! one load of a word.
 
-mod faults;
+mod impairment_queue;
 
 use crate::switch::MAX_WIRES;
-use faults::Faults;
+use impairment_queue::ImpairmentQueue;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -17,27 +17,27 @@ use verbena_protocol::{Impairment, ImpairmentsReply, UplinkImpairment};
 
 /// An uplink with rules.
 #[derive(Debug)]
-struct Slot {
-    faults: Faults,
+struct UplinkSlot {
+    queue: ImpairmentQueue,
     /// Number of the rule that impairs the uplink, if there is one.
     rule: Option<u64>,
     /// True if the rules were removed, and the uplink only sends its delayed frames.
-    ends: bool,
+    is_draining: bool,
 }
 
 /// The rules and the uplinks.
 #[derive(Debug, Default)]
-struct State {
+struct UplinkRules {
     table: RuleTable,
     /// Each uplink that has rules or delayed frames.
-    slots: Vec<Option<Slot>>,
+    slots: Vec<Option<UplinkSlot>>,
 }
 
 /// The rules on all uplinks. See the [module](self).
 #[derive(Debug, Default)]
 pub struct Impairments {
     any: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<UplinkRules>,
     changes: Mutex<()>,
 }
 
@@ -50,7 +50,7 @@ fn name(uplink: usize) -> String {
     format!("verbenactl impair {uplink}")
 }
 
-impl State {
+impl UplinkRules {
     /// Returns the rule that impairs an uplink, with its number.
     fn impairment(&self, uplink: usize) -> Option<(u64, Impairment)> {
         self.table
@@ -64,7 +64,7 @@ impl State {
     }
 
     /// Returns the numbers of the uplinks that a rule or a command is for.
-    fn chosen(&self, uplink: Option<u8>) -> Result<Range<usize>, String> {
+    fn select_uplinks(&self, uplink: Option<u8>) -> Result<Range<usize>, String> {
         let count = self.slots.len();
         if count == 0 {
             return Err(String::from(
@@ -91,7 +91,7 @@ impl State {
         }
         for rule in &set.rule {
             let named = |why: String| format!("rule {:?}: match.uplink: {why}", rule.name);
-            let uplinks = self.chosen(rule.matches.uplink).map_err(named)?;
+            let uplinks = self.select_uplinks(rule.matches.uplink).map_err(named)?;
             if !matches!(rule.action, Action::Impair(_)) {
                 continue;
             }
@@ -106,63 +106,68 @@ impl State {
     }
 
     /// Brings the uplinks in line with the rules, after the rules have changed. The uplinks of
-    /// `anew` send all that waits at once in any case, the others if they have another impairment.
-    fn settle(&mut self, anew: Range<usize>) {
+    /// `flushed` send all that waits at once in any case, the others if they have another
+    /// impairment.
+    fn update_uplinks(&mut self, flushed: Range<usize>) {
         for n in 0..self.slots.len() {
             let how = self.impairment(n);
             let has_rules = self.table.rules().any(|(_, rule, _)| is_for(rule, n));
-            let Some(place) = self.slots.get_mut(n) else {
+            let Some(slot_entry) = self.slots.get_mut(n) else {
                 return;
             };
             let rule = how.map(|(id, _)| id);
-            match place {
+            match slot_entry {
                 None if !has_rules => continue,
-                Some(slot) if slot.rule == rule && slot.ends != has_rules && !anew.contains(&n) => {
+                Some(slot)
+                    if slot.rule == rule
+                        && slot.is_draining != has_rules
+                        && !flushed.contains(&n) =>
+                {
                     continue
                 }
                 _ => {}
             }
-            let before = place.take().map(|slot| slot.faults);
+            let before = slot_entry.take().map(|slot| slot.queue);
             let how = how.map(|(_, how)| how).unwrap_or_default();
-            *place = Some(Slot {
-                faults: Faults::behind(before, how),
+            *slot_entry = Some(UplinkSlot {
+                queue: ImpairmentQueue::replacing(before, how),
                 rule,
-                ends: !has_rules,
+                is_draining: !has_rules,
             });
         }
     }
 }
 
 impl Impairments {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, UplinkRules> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn is_any(&self) -> bool {
+    fn has_any(&self) -> bool {
         self.any.load(Ordering::Acquire)
     }
 
-    /// Applies changed rules to the uplinks, see [`State::settle`].
-    fn apply(&self, state: &mut State, anew: Range<usize>) {
-        state.settle(anew);
+    /// Applies changed rules to the uplinks, see [`UplinkRules::update_uplinks`].
+    fn apply(&self, state: &mut UplinkRules, flushed: Range<usize>) {
+        state.update_uplinks(flushed);
         self.store_any(state);
     }
 
-    fn store_any(&self, state: &State) {
+    fn store_any(&self, state: &UplinkRules) {
         let any = state.slots.iter().any(Option::is_some);
         self.any.store(any, Ordering::Release);
     }
 
     /// Locks the rules of uplinks against changes by other connections, while a file is added that
     /// also has rules of a device. Frames are not held up.
-    pub fn change(&self) -> MutexGuard<'_, ()> {
+    pub fn lock_changes(&self) -> MutexGuard<'_, ()> {
         self.changes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sets the number of uplinks, none of which has rules.
     pub fn set_uplinks(&self, count: usize) {
         let mut state = self.state();
-        *state = State::default();
+        *state = UplinkRules::default();
         state
             .slots
             .resize_with(count.min(MAX_WIRES.into()), || None);
@@ -180,7 +185,7 @@ impl Impairments {
     pub fn set(&self, uplink: Option<u8>, how: Option<Impairment>) -> Result<(), String> {
         how.map_or(Ok(()), |how| how.check())?;
         let mut state = self.state();
-        let chosen = state.chosen(uplink)?;
+        let chosen = state.select_uplinks(uplink)?;
         let shared = state
             .table
             .rules()
@@ -191,12 +196,12 @@ impl Impairments {
                 rule.name
             ));
         }
-        let gone = state.table.rules().filter(|(_, rule, _)| {
+        let removed = state.table.rules().filter(|(_, rule, _)| {
             let mut chosen = chosen.clone();
             chosen.any(|n| is_for(rule, n) || rule.name == name(n))
         });
-        let gone: Vec<String> = gone.map(|(_, rule, _)| rule.name.clone()).collect();
-        for name in gone {
+        let removed: Vec<String> = removed.map(|(_, rule, _)| rule.name.clone()).collect();
+        for name in removed {
             state.table.remove(&name);
         }
         if let Some(how) = how {
@@ -273,15 +278,15 @@ impl Impairments {
     }
 
     /// Returns the impairments of all uplinks.
-    pub fn told(&self) -> ImpairmentsReply {
+    pub fn report(&self) -> ImpairmentsReply {
         let state = self.state();
         let uplinks = (0u8..).zip(state.slots.iter()).map(|(uplink, slot)| {
-            let faults = slot.as_ref().filter(|slot| slot.rule.is_some());
-            let faults = faults.map(|slot| &slot.faults);
+            let queue = slot.as_ref().filter(|slot| slot.rule.is_some());
+            let queue = queue.map(|slot| &slot.queue);
             UplinkImpairment {
                 uplink,
-                impairment: faults.map(Faults::how),
-                counters: faults.map(Faults::toll),
+                impairment: queue.map(ImpairmentQueue::impairment),
+                counters: queue.map(ImpairmentQueue::counters),
             }
         });
         ImpairmentsReply {
@@ -291,25 +296,25 @@ impl Impairments {
 
     /// Takes frames that are to leave by an uplink. Returns false if the uplink has no rules, and
     /// takes no frame then.
-    pub fn take(&self, uplink: usize, frames: &[&[u8]], now: u64) -> bool {
-        if !self.is_any() {
+    pub fn impair(&self, uplink: usize, frames: &[&[u8]], now: u64) -> bool {
+        if !self.has_any() {
             return false;
         }
         let mut state = self.state();
-        let State { table, slots } = &mut *state;
+        let UplinkRules { table, slots } = &mut *state;
         let Some(Some(slot)) = slots.get_mut(uplink) else {
             return false;
         };
         let number = u8::try_from(uplink).unwrap_or(u8::MAX);
         for frame in frames {
             match table.on_uplink_frame(now, number) {
-                Some(Effect::Impair) => slot.faults.take(frame, now),
+                Some(Effect::Impair) => slot.queue.impair(frame, now),
                 Some(Effect::Drop) => {}
-                Some(Effect::Delay(ns)) => slot.faults.delay(frame, now, ns),
+                Some(Effect::Delay(ns)) => slot.queue.delay(frame, now, ns),
                 Some(Effect::Duplicate(n)) => {
-                    (0..=n).for_each(|_| slot.faults.delay(frame, now, 0));
+                    (0..=n).for_each(|_| slot.queue.delay(frame, now, 0));
                 }
-                _ => slot.faults.delay(frame, now, 0),
+                _ => slot.queue.delay(frame, now, 0),
             }
         }
         true
@@ -317,7 +322,7 @@ impl Impairments {
 
     /// Returns the time at which [`Impairments::release`] has a frame to send.
     pub fn next_due(&self) -> Option<u64> {
-        if !self.is_any() {
+        if !self.has_any() {
             return None;
         }
         let state = self.state();
@@ -325,25 +330,24 @@ impl Impairments {
             .slots
             .iter()
             .flatten()
-            .map(|slot| slot.faults.next_due());
+            .map(|slot| slot.queue.next_due());
         due.flatten().min()
     }
 
     /// Sends the frames that are due, at most `most` by each uplink. `send` returns how many frames
     /// the uplink has accepted.
     pub fn release(&self, now: u64, most: usize, mut send: impl FnMut(usize, &[&[u8]]) -> usize) {
-        if !self.is_any() {
+        if !self.has_any() {
             return;
         }
         let mut state = self.state();
-        for (uplink, place) in state.slots.iter_mut().enumerate() {
-            let Some(slot) = place else {
+        for (uplink, slot_entry) in state.slots.iter_mut().enumerate() {
+            let Some(slot) = slot_entry else {
                 continue;
             };
-            slot.faults
-                .release(now, most, |frames| send(uplink, frames));
-            if slot.ends && slot.faults.next_due().is_none() {
-                *place = None;
+            slot.queue.release(now, most, |frames| send(uplink, frames));
+            if slot.is_draining && slot.queue.next_due().is_none() {
+                *slot_entry = None;
             }
         }
         self.store_any(&state);
@@ -375,16 +379,16 @@ mod tests {
         let all = Impairments::default();
         assert!(all.set(None, delay(5)).unwrap_err().contains("--uplink"));
         all.set_uplinks(3);
-        assert!(!all.take(1, &[&[1]], 0) && all.next_due().is_none());
+        assert!(!all.impair(1, &[&[1]], 0) && all.next_due().is_none());
         all.set(Some(1), delay(5)).unwrap();
-        assert!(!all.take(0, &[&[1]], 0) && !all.take(9, &[&[1]], 0));
-        assert!(all.take(1, &[&[1], &[2]], 10));
+        assert!(!all.impair(0, &[&[1]], 0) && !all.impair(9, &[&[1]], 0));
+        assert!(all.impair(1, &[&[1], &[2]], 10));
         assert_eq!((released(&all, 14), all.next_due()), (vec![], Some(15)));
         assert_eq!(released(&all, 15), [(1, 1), (1, 2)]);
-        let told = all.told().uplinks;
-        let impaired: Vec<_> = told.iter().map(|u| u.impairment.is_some()).collect();
+        let report = all.report().uplinks;
+        let impaired: Vec<_> = report.iter().map(|u| u.impairment.is_some()).collect();
         assert_eq!(impaired, [false, true, false]);
-        assert_eq!(told[1].counters.unwrap().frames, 2);
+        assert_eq!(report[1].counters.unwrap().frames, 2);
         let error = all.set(Some(3), delay(5)).unwrap_err();
         assert!(
             error.contains("uplink 3") && error.contains("are 3"),
@@ -395,7 +399,7 @@ mod tests {
             ..Impairment::default()
         });
         assert!(all.set(None, nonsense).is_err());
-        assert_eq!(all.told().uplinks, told);
+        assert_eq!(all.report().uplinks, report);
     }
 
     #[test]
@@ -403,17 +407,17 @@ mod tests {
         let all = Impairments::default();
         all.set_uplinks(2);
         all.set(None, delay(1000)).unwrap();
-        all.take(0, &[&[1], &[2]], 0);
-        all.take(1, &[&[3]], 0);
+        all.impair(0, &[&[1], &[2]], 0);
+        all.impair(1, &[&[3]], 0);
         all.set(Some(0), delay(2000)).unwrap();
         assert_eq!(released(&all, 1), [(0, 1), (0, 2)]);
-        all.take(0, &[&[4]], 1);
+        all.impair(0, &[&[4]], 1);
         all.set(None, None).unwrap();
-        assert!(all.told().uplinks.iter().all(|u| u.impairment.is_none()));
+        assert!(all.report().uplinks.iter().all(|u| u.impairment.is_none()));
         // A frame waits after the frames before it, until these have left.
-        assert!(all.take(0, &[&[5]], 2));
+        assert!(all.impair(0, &[&[5]], 2));
         assert_eq!(released(&all, 2), [(0, 4), (0, 5), (1, 3)]);
-        assert!(!all.is_any() && !all.take(0, &[&[6]], 3));
+        assert!(!all.has_any() && !all.impair(0, &[&[6]], 3));
     }
 
     fn file(rules: &str) -> RuleSet {
@@ -425,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_is_a_rule_for_each_uplink_and_a_rule_is_told_as_the_command() {
+    fn the_command_is_a_rule_for_each_uplink_and_a_rule_is_reported_as_the_command() {
         let all = Impairments::default();
         all.set_uplinks(2);
         let how = Impairment {
@@ -435,11 +439,11 @@ mod tests {
             ..Impairment::default()
         };
         all.set(None, Some(how)).unwrap();
-        let told = all.rules();
-        assert_eq!(told.len(), 2);
-        for (n, told) in told.iter().enumerate() {
-            assert_eq!((&told.rule.name, told.seed), (&name(n), 7));
-            assert!(told.rule.optional && told.rule.check().is_ok());
+        let statuses = all.rules();
+        assert_eq!(statuses.len(), 2);
+        for (n, status) in statuses.iter().enumerate() {
+            assert_eq!((&status.rule.name, status.seed), (&name(n), 7));
+            assert!(status.rule.optional && status.rule.check().is_ok());
         }
         // The same rule from a file has the same effects.
         let other = Impairments::default();
@@ -450,21 +454,21 @@ mod tests {
             .unwrap();
         for all in [&all, &other] {
             for n in 0..100 {
-                assert!(all.take(1, &[&[n; 20]], 0) && all.take(0, &[&[n; 20]], 0));
+                assert!(all.impair(1, &[&[n; 20]], 0) && all.impair(0, &[&[n; 20]], 0));
             }
         }
-        assert_eq!(all.told(), other.told());
+        assert_eq!(all.report(), other.report());
         assert_eq!(released(&all, 5), released(&other, 5));
-        let told = [all.rules(), other.rules()].concat();
-        let counts = told.iter().map(|told| (told.matched, told.fired));
+        let statuses = [all.rules(), other.rules()].concat();
+        let counts = statuses.iter().map(|status| (status.matched, status.fired));
         assert_eq!(
             counts.collect::<Vec<_>>(),
             [(100, 100), (100, 100), (200, 200)]
         );
         // A rule can be removed by its name, and the rest of the command stays.
         assert!(all.remove_rule(&name(0)) && !all.remove_rule(&name(0)));
-        let told = all.told().uplinks;
-        assert!(told[0].impairment.is_none() && told[1].impairment == Some(how));
+        let report = all.report().uplinks;
+        assert!(report[0].impairment.is_none() && report[1].impairment == Some(how));
     }
 
     #[test]
@@ -477,19 +481,19 @@ mod tests {
         all.add_rules(&file(&(drop + &late + &twice)), Some(4), 0)
             .unwrap();
         for n in 1..=4 {
-            assert!(all.take(0, &[&[n]], 0));
+            assert!(all.impair(0, &[&[n]], 0));
         }
-        assert!(all.take(1, &[&[5], &[6]], 0));
+        assert!(all.impair(1, &[&[5], &[6]], 0));
         let at_once = [(0, 1), (0, 4), (1, 5), (1, 5), (1, 5), (1, 6)];
         assert_eq!(released(&all, 0), at_once);
         assert_eq!(released(&all, 1000), [(0, 2)]);
-        let told = all.rules();
-        let counts = told.iter().map(|told| (told.matched, told.fired));
+        let statuses = all.rules();
+        let counts = statuses.iter().map(|status| (status.matched, status.fired));
         assert_eq!(counts.collect::<Vec<_>>(), [(4, 1), (6, 1), (2, 1)]);
-        assert!(told.iter().all(|told| told.while_connected));
+        assert!(statuses.iter().all(|status| status.while_connected));
         // These rules are not impairments, but the command removes them, too.
         assert!(all
-            .told()
+            .report()
             .uplinks
             .iter()
             .all(|one| one.impairment.is_none()));
@@ -503,7 +507,7 @@ mod tests {
         all.remove_rules_of(4);
         assert!(all.rules().is_empty());
         released(&all, 2000);
-        assert!(!all.is_any());
+        assert!(!all.has_any());
         all.add_rules(&file(&rule("lost", "", "\"drop\"")), None, 0)
             .unwrap();
         all.set(None, None).unwrap();
@@ -521,7 +525,7 @@ mod tests {
             .contains("--uplink"));
         all.set_uplinks(2);
         all.set(Some(1), delay(5)).unwrap();
-        let told = all.told();
+        let report = all.report();
         for (rules, wanted) in [
             (rule("x", ", uplink = 2", impair), "there is no uplink 2"),
             (
@@ -541,12 +545,12 @@ mod tests {
             let error = all.check_rules(&rules).unwrap_err();
             assert!(error.contains(wanted), "{error}");
             assert_eq!(all.add_rules(&rules, None, 0).unwrap_err(), error);
-            assert_eq!((all.told(), all.rules().len()), (told.clone(), 1));
+            assert_eq!((all.report(), all.rules().len()), (report.clone(), 1));
         }
         // A further rule does not change the counts of the impairment.
-        assert!(all.take(1, &[&[1]], 0));
+        assert!(all.impair(1, &[&[1]], 0));
         all.add_rules(&file(&rule("y", "", "\"drop\"")), None, 0)
             .unwrap();
-        assert_eq!(all.told().uplinks[1].counters.unwrap().frames, 1);
+        assert_eq!(all.report().uplinks[1].counters.unwrap().frames, 1);
     }
 }

@@ -4,9 +4,9 @@
 //! bytes, big endian).
 //!
 //! A thread that has a frame writes it at once if QEMU has room; it never waits. Otherwise the
-//! frame is queued. The queue has at most [`FRAMES`] frames, and a separate thread
-//! ([`Outlet::drain`]) empties it; further frames are dropped, as a card with a full ring drops
-//! them.
+//! frame is queued. The queue has at most [`MAX_FRAMES`] frames, and a separate thread
+//! ([`NetdevQueue::drain`]) empties it; further frames are dropped, as a card with a full ring
+//! drops them.
 
 use rustix::event::{poll, PollFd, PollFlags};
 use rustix::io::Errno;
@@ -17,11 +17,11 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Largest number of frames that wait for QEMU.
-const FRAMES: usize = 1024;
+const MAX_FRAMES: usize = 1024;
 
 /// QEMU's stream, and the frames that wait for it.
 #[derive(Default)]
-struct State {
+struct QueueState {
     stream: Option<Arc<UnixStream>>,
     /// Waiting frames, each after its length.
     queue: VecDeque<Vec<u8>>,
@@ -31,23 +31,23 @@ struct State {
 
 /// The path to the guest's network card.
 #[derive(Default)]
-pub struct Outlet {
-    state: Mutex<State>,
+pub struct NetdevQueue {
+    state: Mutex<QueueState>,
     /// Notified when a frame is queued.
     filled: Condvar,
 }
 
-impl Outlet {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl NetdevQueue {
+    fn state(&self) -> MutexGuard<'_, QueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sets QEMU's stream, or removes it for `None`. Waiting frames are dropped, because they are
     /// not for a later stream.
     pub fn connect(&self, stream: Option<UnixStream>) {
-        *self.state() = State {
+        *self.state() = QueueState {
             stream: stream.map(Arc::new),
-            ..State::default()
+            ..QueueState::default()
         };
     }
 
@@ -64,7 +64,7 @@ impl Outlet {
             if written == length.len() + frame.len() {
                 return true;
             }
-        } else if state.queue.len() >= FRAMES {
+        } else if state.queue.len() >= MAX_FRAMES {
             return false;
         }
         if state.queue.is_empty() {
@@ -139,21 +139,21 @@ mod tests {
 
     #[test]
     fn a_slow_reader_gets_whole_frames_in_order_and_frames_without_room_are_dropped() {
-        let outlet = Arc::new(Outlet::default());
-        assert!(!outlet.send(&[1; 60]));
+        let queue = Arc::new(NetdevQueue::default());
+        assert!(!queue.send(&[1; 60]));
         let (ours, mut theirs) = UnixStream::pair().unwrap();
-        outlet.connect(Some(ours));
+        queue.connect(Some(ours));
         std::thread::spawn({
-            let outlet = outlet.clone();
-            move || outlet.drain()
+            let queue = queue.clone();
+            move || queue.drain()
         });
         let frame = |n: u32| [&n.to_be_bytes()[..], &[9; 2000]].concat();
         let mut count = 0;
         // While the client does not read, `send` does not wait.
-        while outlet.send(&frame(count)) {
+        while queue.send(&frame(count)) {
             count += 1;
         }
-        assert!(count as usize > FRAMES);
+        assert!(count as usize > MAX_FRAMES);
         for n in 0..count {
             let mut length = [0; 4];
             theirs.read_exact(&mut length).unwrap();
@@ -164,18 +164,18 @@ mod tests {
         // A frame that is longer than the buffer of the socket is sent in many parts.
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         rustix::net::sockopt::set_socket_send_buffer_size(&ours, 1).unwrap();
-        outlet.connect(Some(ours));
+        queue.connect(Some(ours));
         let long: Vec<u8> = (0..60_000u32).map(|n| (n % 251) as u8).collect();
-        assert!(outlet.send(&long) && outlet.send(&[5; 60]));
+        assert!(queue.send(&long) && queue.send(&[5; 60]));
         let mut bytes = vec![0; 4 + long.len() + 4 + 60];
         theirs.read_exact(&mut bytes).unwrap();
         assert!(bytes[4..][..long.len()] == long);
         assert_eq!(bytes[4 + long.len()..][..5], [0, 0, 0, 60, 5]);
         // The next QEMU gets none of the frames that waited for the last one.
-        while outlet.send(&frame(0)) {}
+        while queue.send(&frame(0)) {}
         let (ours, mut theirs) = UnixStream::pair().unwrap();
-        outlet.connect(Some(ours));
-        assert!(outlet.send(&[5; 60]));
+        queue.connect(Some(ours));
+        assert!(queue.send(&[5; 60]));
         let mut bytes = [0; 64];
         theirs.read_exact(&mut bytes).unwrap();
         assert_eq!(bytes[..5], [0, 0, 0, 60, 5]);

@@ -18,9 +18,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A socket that this process has bound.
-struct Place {
+struct BoundSocket {
     path: PathBuf,
-    socket: (u64, u64),
+    identity: (u64, u64),
     lock_path: PathBuf,
     /// Lock file, which is locked until it is closed.
     lock: File,
@@ -28,14 +28,14 @@ struct Place {
 
 /// All sockets of this process.
 #[derive(Default)]
-pub struct Places(Mutex<Vec<Place>>);
+pub struct BoundSockets(Mutex<Vec<BoundSocket>>);
 
 fn identity(metadata: &Metadata) -> (u64, u64) {
     (metadata.dev(), metadata.ino())
 }
 
 /// True if the file at a path is this file.
-fn lies_at(file: (u64, u64), path: &Path) -> bool {
+fn is_at(file: (u64, u64), path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|m| identity(&m) == file)
 }
 
@@ -43,41 +43,41 @@ fn lies_at(file: (u64, u64), path: &Path) -> bool {
 /// again at once, so the file must also be a socket.
 fn is_bound_at(socket: (u64, u64), path: &Path) -> bool {
     let is_socket = fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket());
-    is_socket && lies_at(socket, path)
+    is_socket && is_at(socket, path)
 }
 
-impl Places {
-    fn places(&self) -> MutexGuard<'_, Vec<Place>> {
+impl BoundSockets {
+    fn lock_list(&self) -> MutexGuard<'_, Vec<BoundSocket>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Listens at `path`, with access for this user's programs only.
     pub fn listen(&self, path: &Path) -> io::Result<UnixListener> {
-        self.take(path, |path| UnixListener::bind(path))
+        self.add(path, |path| UnixListener::bind(path))
     }
 
     /// Binds a socket for datagrams at `path`, with access for this user's programs only.
     pub fn datagram(&self, path: &Path) -> io::Result<UnixDatagram> {
-        self.take(path, |path| UnixDatagram::bind(path))
+        self.add(path, |path| UnixDatagram::bind(path))
     }
 
-    fn take<T>(&self, path: &Path, make: impl Fn(&Path) -> io::Result<T>) -> io::Result<T> {
+    fn add<T>(&self, path: &Path, make: impl Fn(&Path) -> io::Result<T>) -> io::Result<T> {
         let explain = |e| io::Error::other(format!("cannot listen at {}: {e}", path.display()));
-        // The lock is held for the whole function, so that `leave` on another thread comes before
-        // or after it.
-        let mut places = self.places();
+        // The lock is held for the whole function, so that `remove_all` on another thread comes
+        // before or after it.
+        let mut sockets = self.lock_list();
         let mut lock_path = path.as_os_str().to_owned();
         lock_path.push(".lock");
         let lock_path = PathBuf::from(lock_path);
-        let lock = hold(&lock_path).map_err(explain)?;
+        let lock = create_lock(&lock_path).map_err(explain)?;
         let bound = bind(path, make);
         if bound.is_err() {
             let _ = fs::remove_file(&lock_path);
         }
-        let (listener, socket) = bound.map_err(explain)?;
-        places.push(Place {
+        let (listener, identity) = bound.map_err(explain)?;
+        sockets.push(BoundSocket {
             path: path.into(),
-            socket,
+            identity,
             lock_path,
             lock,
         });
@@ -85,23 +85,23 @@ impl Places {
     }
 
     /// Removes all sockets and lock files of this process.
-    pub fn leave(&self) {
-        for place in self.places().drain(..) {
-            if is_bound_at(place.socket, &place.path) {
-                let _ = fs::remove_file(&place.path);
+    pub fn remove_all(&self) {
+        for socket in self.lock_list().drain(..) {
+            if is_bound_at(socket.identity, &socket.path) {
+                let _ = fs::remove_file(&socket.path);
             }
             // The lock is still held, so a process that has opened the file meanwhile notices after
             // it gets the lock that the file was removed, and creates another.
-            let lock = place.lock.metadata();
-            if lock.is_ok_and(|m| lies_at(identity(&m), &place.lock_path)) {
-                let _ = fs::remove_file(&place.lock_path);
+            let lock = socket.lock.metadata();
+            if lock.is_ok_and(|m| is_at(identity(&m), &socket.lock_path)) {
+                let _ = fs::remove_file(&socket.lock_path);
             }
         }
     }
 }
 
 /// Creates and locks the lock file.
-fn hold(path: &Path) -> io::Result<File> {
+fn create_lock(path: &Path) -> io::Result<File> {
     loop {
         let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let fd = rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR)?;
@@ -121,7 +121,7 @@ fn hold(path: &Path) -> io::Result<File> {
             return Err(io::Error::other(text));
         }
         // Another NIC that was ending may have removed the file before it was locked.
-        if lies_at(identity(&metadata), path) {
+        if is_at(identity(&metadata), path) {
             return Ok(file);
         }
     }
@@ -153,13 +153,13 @@ fn is_served(path: &Path) -> bool {
         return false;
     };
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.into());
-    let mut bound = list.lines().filter_map(bound_to);
+    let mut bound = list.lines().filter_map(bound_path);
     bound.any(|bound| Path::new(bound) == path || Path::new(bound) == absolute)
 }
 
 /// Returns the path in a line of that list, which comes after number, references, protocol, flags,
 /// type, state and inode.
-fn bound_to(line: &str) -> Option<&str> {
+fn bound_path(line: &str) -> Option<&str> {
     let mut rest = line;
     for _ in 0..7 {
         rest = rest.trim_start();
@@ -180,57 +180,57 @@ mod tests {
 
     #[test]
     fn a_socket_in_use_is_not_replaced_and_its_owner_gets_no_connection() {
-        let dir = Dir::new("places-in-use");
+        let dir = Dir::new("sockets-in-use");
         let path = dir.0.join("nic");
-        let (first, second) = (Places::default(), Places::default());
+        let (first, second) = (BoundSockets::default(), BoundSockets::default());
         let listener = first.listen(&path).unwrap();
         listener.set_nonblocking(true).unwrap();
         let error = second.listen(&path).unwrap_err().to_string();
         assert!(error.contains("another verbena-nic"), "{error}");
-        second.leave();
+        second.remove_all();
         assert_eq!(dir.list(), ["nic", "nic.lock"]);
         let nobody = listener.accept().unwrap_err();
         assert_eq!(nobody.kind(), io::ErrorKind::WouldBlock);
         let mode = fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
-        first.leave();
+        first.remove_all();
         assert!(dir.list().is_empty());
         second.listen(&path).unwrap();
-        second.leave();
+        second.remove_all();
     }
 
     #[test]
     fn files_and_sockets_of_other_programs_are_not_replaced() {
-        let dir = Dir::new("places-not-ours");
+        let dir = Dir::new("sockets-not-ours");
         let notes = dir.0.join("notes.txt");
         File::create(&notes).unwrap().write_all(b"mine").unwrap();
-        let places = Places::default();
-        let error = places.listen(&notes).unwrap_err().to_string();
+        let sockets = BoundSockets::default();
+        let error = sockets.listen(&notes).unwrap_err().to_string();
         assert!(error.contains("no socket"), "{error}");
         assert_eq!(fs::read(&notes).unwrap(), b"mine");
 
         let other = dir.0.join("other");
         let _theirs = UnixListener::bind(&other).unwrap();
-        let error = places.listen(&other).unwrap_err().to_string();
+        let error = sockets.listen(&other).unwrap_err().to_string();
         assert!(error.contains("another program"), "{error}");
 
         fs::write(dir.0.join("nic.lock"), b"mine too").unwrap();
-        assert!(places.listen(&dir.0.join("nic")).is_err());
-        places.leave();
+        assert!(sockets.listen(&dir.0.join("nic")).is_err());
+        sockets.remove_all();
         assert_eq!(dir.list(), ["nic.lock", "notes.txt", "other"]);
     }
 
     #[test]
     fn the_socket_of_a_killed_nic_is_replaced_and_a_file_in_place_of_our_socket_is_kept() {
-        let dir = Dir::new("places-left");
+        let dir = Dir::new("sockets-left");
         let path = dir.0.join("nic");
         drop(UnixListener::bind(&path).unwrap());
         fs::write(dir.0.join("nic.lock"), b"").unwrap();
-        let places = Places::default();
-        places.listen(&path).unwrap();
+        let sockets = BoundSockets::default();
+        sockets.listen(&path).unwrap();
         fs::remove_file(&path).unwrap();
         fs::write(&path, b"somebody else's").unwrap();
-        places.leave();
+        sockets.remove_all();
         assert_eq!(dir.list(), ["nic"]);
     }
 }

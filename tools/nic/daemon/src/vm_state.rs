@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
 //! State that the threads of the NIC share for one VM: guest RAM, the gate of DMA, the engine's
-//! mail and the interrupts. [`Common`] is the state that all VMs share.
+//! mail and the interrupts. [`ProcessState`] is the state that all VMs share.
 //!
-//! The front (which answers QEMU) never waits for the engine, except for the end of one slice where
-//! it must be certain that the device is silent. So the front leaves every message for the engine
-//! in atomics or in the engine's mail, and wakes the engine if it sleeps.
+//! The PCI function (which answers QEMU) never waits for the engine, except for the end of one
+//! slice where it must be certain that the device is silent. So the PCI function leaves every
+//! message for the engine in atomics or in the engine's mail, and wakes the engine if it sleeps.
 //!
-//! **The mail** has an inbox for each kind (`inbox.rs`): commands, frames, questions.
+//! **The mail** has an inbox for each kind (`inbox.rs`): register writes, frames, requests.
 //!
 //! **The gate** (device specification, section 1): there is no DMA while bus mastering is off or a
 //! reset is in progress. For each slice the engine takes the read lock of guest RAM and checks the
 //! gate after that. So after a thread has closed the gate and then held the write lock for a
 //! moment, all DMA has ended.
 
-use crate::common::Common;
 use crate::guest_ram::GuestRam;
 use crate::inbox::Inboxes;
-pub use crate::inbox::{Change, Full, Question, Switch};
+pub use crate::inbox::{EngineRequest, FullRecordingChange, RecorderChange, RuleChange};
+use crate::process_state::ProcessState;
 use crate::refusals::Refusals;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -36,18 +36,18 @@ const RING_GROUPS: usize = RING_WORDS.div_ceil(64);
 
 /// Messages that were left for the engine.
 #[derive(Default)]
-pub struct Mail {
+pub struct EngineMail {
     /// Register writes, in order.
     pub actions: Vec<Action>,
     /// RoCE frames from the guest's Ethernet or an uplink, in order.
     pub frames: Vec<Vec<u8>>,
     /// A query from the control socket.
-    pub question: Option<Question>,
+    pub request: Option<EngineRequest>,
 }
 
 /// Counts of one VM that the device model cannot keep.
 #[derive(Default)]
-pub struct Counts {
+pub struct VmCounters {
     /// Ethernet frames that the guest has sent.
     pub ethernet_frames: AtomicU64,
     /// Frames for the guest's Ethernet that were dropped: there was no room, or no guest.
@@ -64,9 +64,9 @@ pub struct Counts {
     pub interrupts_lost: AtomicU64,
 }
 
-/// A range of guest memory that the NIC cannot map, and that may be RAM because of its size or place.
-/// DMA to it fails.
-pub struct Unreachable {
+/// A range of guest memory that the NIC cannot map, and that may be RAM because of its size or
+/// place. DMA to it fails.
+pub struct UnreachableRange {
     /// Guest address of the range.
     pub addr: u64,
     /// Length in bytes.
@@ -76,31 +76,32 @@ pub struct Unreachable {
 }
 
 /// State that the threads share for one VM. See the [module](self).
-pub struct Shared {
+pub struct VmState {
     /// The registers; both sides use them without waiting.
     pub regs: Arc<Registers>,
     /// Counts of this VM.
-    pub counts: Counts,
+    pub counts: VmCounters,
     /// Present misbehaviour of the NIC, of which there is none but in a build for tests.
     pub misbehave: Misbehaviour,
     /// State that all VMs of the process share.
-    pub common: Arc<Common>,
+    pub process: Arc<ProcessState>,
     /// GIDs that the host or the switch has refused to the driver.
     pub refusals: Refusals,
     /// Path for the recording that is saved when the device fails, if one was given.
     pub dump: OnceLock<PathBuf>,
-    full: Mutex<Option<Wish>>,
+    full_recording: Mutex<Option<Wish>>,
     ram: RwLock<GuestRam>,
-    unreachable: Mutex<Vec<Unreachable>>,
+    unreachable: Mutex<Vec<UnreachableRange>>,
     bus_master: AtomicBool,
     resetting: AtomicBool,
-    rung: [AtomicU64; RING_WORDS],
-    /// Bit for each word of `rung` that is not 0: of thousands of areas few have rung at a time.
+    rung_areas: [AtomicU64; RING_WORDS],
+    /// Bit for each word of `rung_areas` that is not 0: of thousands of areas few have rung at a
+    /// time.
     rung_words: [AtomicU64; RING_GROUPS],
-    rings: AtomicU64,
+    doorbell_writes: AtomicU64,
     inboxes: Mutex<Inboxes>,
     has_mail: AtomicBool,
-    nudged: AtomicBool,
+    slice_requested: AtomicBool,
     vectors: Mutex<Vec<Option<OwnedFd>>>,
 }
 
@@ -123,61 +124,61 @@ fn take_bits(word: &AtomicU64) -> impl Iterator<Item = usize> {
     })
 }
 
-impl Shared {
+impl VmState {
     /// Returns the state after power-on of the only VM of a process.
     ///
     /// # Errors
     ///
     /// The process cannot get another descriptor.
     pub fn new() -> io::Result<Self> {
-        let common = Arc::new(Common::new()?);
-        Ok(Self::beside(&common, Misbehaviour::default()))
+        let process = Arc::new(ProcessState::new()?);
+        Ok(Self::with_process(&process, Misbehaviour::default()))
     }
 
     /// Returns the state after power-on of one of the VMs of a process, with a NIC that may
     /// misbehave.
-    pub fn beside(common: &Arc<Common>, misbehave: Misbehaviour) -> Self {
+    pub fn with_process(process: &Arc<ProcessState>, misbehave: Misbehaviour) -> Self {
         Self {
             misbehave,
-            common: common.clone(),
+            process: process.clone(),
             refusals: Refusals::default(),
             dump: OnceLock::new(),
-            full: Mutex::default(),
+            full_recording: Mutex::default(),
             regs: Arc::default(),
-            counts: Counts::default(),
+            counts: VmCounters::default(),
             ram: RwLock::default(),
             unreachable: Mutex::default(),
             bus_master: AtomicBool::new(false),
             resetting: AtomicBool::new(false),
-            rung: [const { AtomicU64::new(0) }; RING_WORDS],
+            rung_areas: [const { AtomicU64::new(0) }; RING_WORDS],
             rung_words: [const { AtomicU64::new(0) }; RING_GROUPS],
-            rings: AtomicU64::new(0),
+            doorbell_writes: AtomicU64::new(0),
             inboxes: Mutex::default(),
             has_mail: AtomicBool::new(false),
-            nudged: AtomicBool::new(false),
+            slice_requested: AtomicBool::new(false),
             vectors: Mutex::new((0..regs::NUM_VECTORS).map(|_| None).collect()),
         }
     }
 
-    /// Returns the ranges of the guest's memory that cannot be reached. Only the front changes
-    /// them.
-    pub fn unreachable(&self) -> MutexGuard<'_, Vec<Unreachable>> {
+    /// Returns the ranges of the guest's memory that cannot be reached. Only the PCI function
+    /// changes them.
+    pub fn unreachable(&self) -> MutexGuard<'_, Vec<UnreachableRange>> {
         lock(&self.unreachable)
     }
 
     /// Requests that the device is recorded in full from its beginning.
-    pub fn want_full(&self, wish: Wish) {
-        *lock(&self.full) = Some(wish);
+    pub fn request_full_recording(&self, request: Wish) {
+        *lock(&self.full_recording) = Some(request);
     }
 
     /// Takes the recording that was requested (called by the engine).
-    pub(crate) fn take_wish(&self) -> Option<Wish> {
-        lock(&self.full).take()
+    pub(crate) fn take_full_recording_request(&self) -> Option<Wish> {
+        lock(&self.full_recording).take()
     }
 
     /// Returns the device clock in nanoseconds.
     pub fn now(&self) -> u64 {
-        self.common.now()
+        self.process.now()
     }
 
     /// Returns the time at which the device clock was 0, in nanoseconds since 1970. Captures and
@@ -197,37 +198,37 @@ impl Shared {
         self.ram.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// True if DMA and interrupts are allowed now. The caller holds [`Shared::ram`].
-    pub fn gate_open(&self) -> bool {
-        self.bus_master.load(Ordering::SeqCst) && !self.resetting()
+    /// True if DMA and interrupts are allowed now. The caller holds [`VmState::ram`].
+    pub fn is_gate_open(&self) -> bool {
+        self.bus_master.load(Ordering::SeqCst) && !self.is_resetting()
     }
 
     /// True if the engine has yet to do a reset.
-    pub fn resetting(&self) -> bool {
+    pub fn is_resetting(&self) -> bool {
         self.resetting.load(Ordering::SeqCst)
     }
 
-    /// Switches bus mastering (called by the front). When this returns after switching it off, all
-    /// DMA has ended.
+    /// Switches bus mastering (called by the PCI function). When this returns after switching it
+    /// off, all DMA has ended.
     pub fn set_bus_master(&self, on: bool) {
         self.bus_master.store(on, Ordering::SeqCst);
         if on {
-            self.nudge();
+            self.request_slice();
         } else {
             drop(self.ram_mut());
         }
     }
 
-    /// Requests a reset (called by the front). When this returns, all DMA from before the reset has
-    /// ended.
-    pub fn reset(&self) {
+    /// Requests a reset (called by the PCI function). When this returns, all DMA from before the
+    /// reset has ended.
+    pub fn begin_reset(&self) {
         {
             // The lock covers all of these, so that the engine cannot end the reset before all of
             // them are set.
             let mut inboxes = lock(&self.inboxes);
             self.resetting.store(true, Ordering::SeqCst);
             self.regs.write(regs::CONTROL, regs::CONTROL_RESET);
-            inboxes.act(Action::Reset);
+            inboxes.push_action(Action::Reset);
             self.has_mail.store(true, Ordering::SeqCst);
         }
         self.wake();
@@ -236,10 +237,10 @@ impl Shared {
 
     /// Ends a reset (called by the engine). If another reset was requested meanwhile, the device
     /// stays in reset until that one is done.
-    pub fn reset_done(&self) {
+    pub fn end_reset(&self) {
         let inboxes = lock(&self.inboxes);
-        let again = inboxes.commands.has_reset();
-        self.resetting.store(again, Ordering::SeqCst);
+        let has_another_reset = inboxes.actions.has_reset();
+        self.resetting.store(has_another_reset, Ordering::SeqCst);
     }
 
     /// Drops all waiting mail for an engine that replaces one that panicked. Returns true if a
@@ -247,7 +248,7 @@ impl Shared {
     pub fn start_over(&self) -> bool {
         let mut inboxes = lock(&self.inboxes);
         *inboxes = Inboxes::default();
-        self.resetting()
+        self.is_resetting()
     }
 
     fn post<T>(&self, leave: impl FnOnce(&mut Inboxes) -> T) -> T {
@@ -259,50 +260,50 @@ impl Shared {
         result
     }
 
-    /// Leaves a register write that the engine has to act on (called by the front).
-    pub fn act(&self, action: Action) {
-        self.post(|inboxes| inboxes.act(action));
+    /// Posts a register write that the engine has to act on (called by the PCI function).
+    pub fn post_action(&self, action: Action) {
+        self.post(|inboxes| inboxes.push_action(action));
     }
 
-    /// Leaves a frame for the engine. Drops and counts it if there is no room.
-    pub fn receive(&self, frame: Vec<u8>) {
-        if !self.post(|inboxes| inboxes.frames.leave(frame)) {
-            self.count_lost();
+    /// Posts a frame for the engine. Drops and counts it if there is no room.
+    pub fn post_frame(&self, frame: Vec<u8>) {
+        if !self.post(|inboxes| inboxes.frames.push(frame)) {
+            self.count_dropped();
         }
     }
 
     /// Counts a frame or packet that came faster than the engine took them.
-    pub fn count_lost(&self) {
+    pub fn count_dropped(&self) {
         self.counts.inbox_dropped.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Leaves a question for the engine. Returns false if too many questions wait.
-    pub fn ask(&self, question: Question) -> bool {
-        self.post(|inboxes| inboxes.questions.leave(question))
+    /// Posts a request for the engine. Returns false if too many requests wait.
+    pub fn post_request(&self, request: EngineRequest) -> bool {
+        self.post(|inboxes| inboxes.requests.push(request))
     }
 
-    /// Records a write to the page of area `uar` in the doorbell BAR (called by the front).
-    pub fn ring(&self, uar: u32) {
+    /// Records a write to the page of area `uar` in the doorbell BAR (called by the PCI function).
+    pub fn ring_doorbell(&self, uar: u32) {
         let at = uar as usize / 64;
-        if let (Some(word), Some(group)) = (self.rung.get(at), self.rung_words.get(at / 64)) {
+        if let (Some(word), Some(group)) = (self.rung_areas.get(at), self.rung_words.get(at / 64)) {
             word.fetch_or(1 << (uar % 64), Ordering::Release);
             group.fetch_or(1 << (at % 64), Ordering::Release);
-            self.rings.fetch_add(1, Ordering::Release);
+            self.doorbell_writes.fetch_add(1, Ordering::Release);
             self.wake();
         }
     }
 
     /// Takes mail (called by the engine): all register writes, at most `frames` frames, and one
-    /// question if `question` is true.
-    pub fn mail(&self, frames: usize, question: bool) -> Mail {
+    /// request if `with_request` is true.
+    pub fn take_mail(&self, frames: usize, with_request: bool) -> EngineMail {
         if !self.has_mail.load(Ordering::Relaxed) {
-            return Mail::default();
+            return EngineMail::default();
         }
         let mut inboxes = lock(&self.inboxes);
-        let mail = Mail {
-            actions: inboxes.commands.take(),
+        let mail = EngineMail {
+            actions: inboxes.actions.take(),
             frames: inboxes.frames.take(frames),
-            question: question.then(|| inboxes.questions.take()).flatten(),
+            request: with_request.then(|| inboxes.requests.take()).flatten(),
         };
         self.has_mail.store(!inboxes.is_empty(), Ordering::SeqCst);
         mail
@@ -310,14 +311,14 @@ impl Shared {
 
     /// Calls `each` for every area whose doorbell was rung, and returns the number of writes
     /// (called by the engine).
-    pub fn take_rings(&self, mut each: impl FnMut(u32)) -> u64 {
-        if self.rings.load(Ordering::Relaxed) == 0 {
+    pub fn take_doorbells(&self, mut each: impl FnMut(u32)) -> u64 {
+        if self.doorbell_writes.load(Ordering::Relaxed) == 0 {
             return 0;
         }
-        let count = self.rings.swap(0, Ordering::Acquire);
+        let count = self.doorbell_writes.swap(0, Ordering::Acquire);
         for (group, words) in self.rung_words.iter().enumerate() {
             for at in take_bits(words).map(|bit| group * 64 + bit) {
-                let rung = self.rung.get(at).into_iter().flat_map(take_bits);
+                let rung = self.rung_areas.get(at).into_iter().flat_map(take_bits);
                 rung.for_each(|bit| each((at * 64 + bit) as u32));
             }
         }
@@ -325,28 +326,30 @@ impl Shared {
     }
 
     /// True if anything was left for the engine.
-    pub fn has_news(&self) -> bool {
+    pub fn has_messages(&self) -> bool {
         self.has_mail.load(Ordering::SeqCst)
-            || self.rings.load(Ordering::SeqCst) != 0
-            || self.nudged.load(Ordering::SeqCst)
+            || self.doorbell_writes.load(Ordering::SeqCst) != 0
+            || self.slice_requested.load(Ordering::SeqCst)
     }
 
     /// Has the engine give the device a slice even if there is no mail.
-    pub fn nudge(&self) {
-        self.nudged.store(true, Ordering::SeqCst);
+    pub fn request_slice(&self) {
+        self.slice_requested.store(true, Ordering::SeqCst);
         self.wake();
     }
 
-    /// True if [`nudge`](Self::nudge) was called since the last call (called by the engine).
-    pub fn take_nudge(&self) -> bool {
-        self.nudged.load(Ordering::Relaxed) && self.nudged.swap(false, Ordering::SeqCst)
+    /// True if [`request_slice`](Self::request_slice) was called since the last call (called by the
+    /// engine).
+    pub fn take_slice_request(&self) -> bool {
+        self.slice_requested.load(Ordering::Relaxed)
+            && self.slice_requested.swap(false, Ordering::SeqCst)
     }
 
     fn wake(&self) {
-        self.common.waker.wake();
+        self.process.waker.wake();
     }
 
-    /// Sets the eventfd of a vector, or removes it for `None` (called by the front). QEMU's
+    /// Sets the eventfd of a vector, or removes it for `None` (called by the PCI function). QEMU's
     /// eventfds never block; a descriptor that did would stop the engine, which serves all VMs, so
     /// it is made non-blocking.
     pub fn set_vector(&self, vector: u32, eventfd: Option<OwnedFd>) {
@@ -378,53 +381,53 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inbox::{FRAMES_MAX, QUESTIONS_MAX};
+    use crate::inbox::{MAX_FRAMES, MAX_REQUESTS};
     use std::sync::mpsc;
     use std::time::Duration;
 
     const LONG: Duration = Duration::from_secs(20);
 
-    fn park(shared: &Shared) {
-        let pending = || shared.has_news();
-        shared.common.waker.park(LONG, pending, std::iter::empty());
+    fn park(shared: &VmState) {
+        let pending = || shared.has_messages();
+        shared.process.waker.park(LONG, pending, std::iter::empty());
     }
 
     #[test]
     fn rings_are_collected_by_area_and_counted() {
-        let shared = Shared::new().unwrap();
+        let shared = VmState::new().unwrap();
         let last = regs::NUM_UARS - 1;
         let rung = [0, 63, 64, 1023, 64, 4096, last, last + 1, u32::MAX];
         for _ in 0..2 {
             for uar in rung {
-                shared.ring(uar);
+                shared.ring_doorbell(uar);
             }
             let mut seen = vec![];
-            assert_eq!(shared.take_rings(|uar| seen.push(uar)), 7);
+            assert_eq!(shared.take_doorbells(|uar| seen.push(uar)), 7);
             assert_eq!(seen, [0, 63, 64, 1023, 4096, last]);
-            assert_eq!(shared.take_rings(|_| unreachable!()), 0);
+            assert_eq!(shared.take_doorbells(|_| unreachable!()), 0);
         }
     }
 
     #[test]
     fn the_engine_does_not_sleep_while_there_is_work() {
-        let shared = Shared::new().unwrap();
-        shared.ring(7);
+        let shared = VmState::new().unwrap();
+        shared.ring_doorbell(7);
         park(&shared);
-        shared.take_rings(|_| ());
-        shared.act(Action::Command(1));
+        shared.take_doorbells(|_| ());
+        shared.post_action(Action::Command(1));
         park(&shared);
-        assert_eq!(shared.mail(1, true).actions, [Action::Command(1)]);
-        assert!(shared.mail(1, true).actions.is_empty());
+        assert_eq!(shared.take_mail(1, true).actions, [Action::Command(1)]);
+        assert!(shared.take_mail(1, true).actions.is_empty());
     }
 
     #[test]
     fn a_parked_engine_is_woken() {
-        let shared = Arc::new(Shared::new().unwrap());
+        let shared = Arc::new(VmState::new().unwrap());
         let engine = std::thread::spawn({
             let shared = shared.clone();
             move || {
                 for _ in 0..1000 {
-                    while shared.take_rings(|_| ()) == 0 {
+                    while shared.take_doorbells(|_| ()) == 0 {
                         park(&shared);
                     }
                     shared.regs.beat();
@@ -432,7 +435,7 @@ mod tests {
             }
         });
         for n in 0..1000 {
-            shared.ring(n);
+            shared.ring_doorbell(n);
             while shared.regs.read(regs::HEARTBEAT) <= n {
                 std::thread::yield_now();
             }
@@ -442,83 +445,86 @@ mod tests {
 
     #[test]
     fn a_flood_of_frames_is_bounded_and_drops_no_command() {
-        let shared = Shared::new().unwrap();
-        for _ in 0..2 * FRAMES_MAX {
-            shared.receive(vec![]);
+        let shared = VmState::new().unwrap();
+        for _ in 0..2 * MAX_FRAMES {
+            shared.post_frame(vec![]);
         }
-        shared.act(Action::EnableCmdq);
-        shared.act(Action::Command(7));
-        shared.ring(3);
+        shared.post_action(Action::EnableCmdq);
+        shared.post_action(Action::Command(7));
+        shared.ring_doorbell(3);
         let dropped = shared.counts.inbox_dropped.load(Ordering::Relaxed);
-        assert_eq!(dropped, FRAMES_MAX as u64);
-        let mail = shared.mail(10, true);
+        assert_eq!(dropped, MAX_FRAMES as u64);
+        let mail = shared.take_mail(10, true);
         assert_eq!(mail.actions, [Action::EnableCmdq, Action::Command(7)]);
         assert_eq!(mail.frames.len(), 10);
-        assert_eq!(shared.take_rings(|uar| assert_eq!(uar, 3)), 1);
+        assert_eq!(shared.take_doorbells(|uar| assert_eq!(uar, 3)), 1);
         // The other frames still wait, so the engine does not sleep.
         park(&shared);
-        assert_eq!(shared.mail(usize::MAX, true).frames.len(), FRAMES_MAX - 10);
-        assert!(shared.mail(usize::MAX, true).frames.is_empty());
+        assert_eq!(
+            shared.take_mail(usize::MAX, true).frames.len(),
+            MAX_FRAMES - 10
+        );
+        assert!(shared.take_mail(usize::MAX, true).frames.is_empty());
     }
 
     #[test]
     fn the_number_of_actions_that_register_writes_cause_is_bounded() {
-        let shared = Shared::new().unwrap();
+        let shared = VmState::new().unwrap();
         for round in 0..1000 {
-            shared.act(Action::EnableCmdq);
-            shared.act(Action::Command(round));
-            shared.act(Action::Command(round % 64));
+            shared.post_action(Action::EnableCmdq);
+            shared.post_action(Action::Command(round));
+            shared.post_action(Action::Command(round % 64));
         }
-        assert_eq!(shared.mail(0, false).actions.len(), 65);
+        assert_eq!(shared.take_mail(0, false).actions.len(), 65);
         // After the engine has taken a slot, the slot can be queued again.
-        shared.act(Action::Command(0));
-        assert_eq!(shared.mail(0, false).actions, [Action::Command(0)]);
+        shared.post_action(Action::Command(0));
+        assert_eq!(shared.take_mail(0, false).actions, [Action::Command(0)]);
         for _ in 0..1000 {
-            shared.act(Action::Command(1));
-            shared.reset();
+            shared.post_action(Action::Command(1));
+            shared.begin_reset();
         }
         assert_ne!(shared.regs.read(regs::STATUS) & regs::STATUS_RESETTING, 0);
-        assert_eq!(shared.mail(0, false).actions, [Action::Reset]);
+        assert_eq!(shared.take_mail(0, false).actions, [Action::Reset]);
     }
 
     #[test]
-    fn questions_are_taken_one_by_one_and_their_number_is_bounded() {
-        let shared = Shared::new().unwrap();
+    fn requests_are_taken_one_by_one_and_their_number_is_bounded() {
+        let shared = VmState::new().unwrap();
         let (to, _from) = mpsc::channel();
-        let asked = (0..1000).filter(|_| shared.ask(Question::Stats(to.clone())));
-        assert_eq!(asked.count(), QUESTIONS_MAX);
-        assert!(shared.mail(0, false).question.is_none());
-        for _ in 0..QUESTIONS_MAX {
-            assert!(shared.mail(0, true).question.is_some());
+        let accepted = (0..1000).filter(|_| shared.post_request(EngineRequest::Stats(to.clone())));
+        assert_eq!(accepted.count(), MAX_REQUESTS);
+        assert!(shared.take_mail(0, false).request.is_none());
+        for _ in 0..MAX_REQUESTS {
+            assert!(shared.take_mail(0, true).request.is_some());
         }
-        assert!(shared.mail(0, true).question.is_none());
+        assert!(shared.take_mail(0, true).request.is_none());
     }
 
     #[test]
     fn after_the_engine_has_started_over_there_is_no_mail_and_no_reset_is_lost() {
-        let shared = Shared::new().unwrap();
-        shared.act(Action::EnableCmdq);
-        shared.act(Action::Command(1));
-        shared.receive(vec![]);
+        let shared = VmState::new().unwrap();
+        shared.post_action(Action::EnableCmdq);
+        shared.post_action(Action::Command(1));
+        shared.post_frame(vec![]);
         assert!(!shared.start_over());
-        let mail = shared.mail(1, true);
+        let mail = shared.take_mail(1, true);
         assert!(mail.actions.is_empty() && mail.frames.is_empty());
-        shared.act(Action::Command(1));
-        assert_eq!(shared.mail(0, false).actions, [Action::Command(1)]);
+        shared.post_action(Action::Command(1));
+        assert_eq!(shared.take_mail(0, false).actions, [Action::Command(1)]);
         // The engine fails after it has taken the reset from the mail.
-        shared.reset();
-        drop(shared.mail(0, false));
+        shared.begin_reset();
+        drop(shared.take_mail(0, false));
         assert!(shared.start_over());
         // A reset that is requested before the last one is done stays in the mail.
-        shared.reset();
-        shared.reset_done();
-        assert!(shared.resetting());
-        assert_eq!(shared.mail(0, false).actions, [Action::Reset]);
+        shared.begin_reset();
+        shared.end_reset();
+        assert!(shared.is_resetting());
+        assert_eq!(shared.take_mail(0, false).actions, [Action::Reset]);
     }
 
     #[test]
     fn a_vector_never_blocks() {
-        let shared = Shared::new().unwrap();
+        let shared = VmState::new().unwrap();
         // A hostile client might pass a socket instead of an eventfd.
         let (ours, _theirs) = std::os::unix::net::UnixStream::pair().unwrap();
         let same = ours.try_clone().unwrap();
@@ -529,19 +535,19 @@ mod tests {
 
     #[test]
     fn the_gate_needs_bus_mastering_and_no_reset() {
-        let shared = Shared::new().unwrap();
-        assert!(!shared.gate_open());
+        let shared = VmState::new().unwrap();
+        assert!(!shared.is_gate_open());
         shared.set_bus_master(true);
-        assert!(shared.gate_open());
-        shared.reset();
-        assert!(!shared.gate_open());
-        assert_eq!(shared.mail(0, false).actions, [Action::Reset]);
+        assert!(shared.is_gate_open());
+        shared.begin_reset();
+        assert!(!shared.is_gate_open());
+        assert_eq!(shared.take_mail(0, false).actions, [Action::Reset]);
         // A second reset is requested before the first is done.
-        shared.reset();
-        shared.reset_done();
-        assert!(!shared.gate_open());
-        assert_eq!(shared.mail(0, false).actions, [Action::Reset]);
-        shared.reset_done();
-        assert!(shared.gate_open());
+        shared.begin_reset();
+        shared.end_reset();
+        assert!(!shared.is_gate_open());
+        assert_eq!(shared.take_mail(0, false).actions, [Action::Reset]);
+        shared.end_reset();
+        assert!(shared.is_gate_open());
     }
 }

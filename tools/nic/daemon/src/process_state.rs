@@ -3,7 +3,7 @@
 //! State that all VMs of the process share: the clock, the engine's sleep, and counts of the
 //! uplinks and the switch.
 
-use crate::impair::Impairments;
+use crate::impairments::Impairments;
 use crate::waker::Waker;
 use std::io;
 use std::sync::atomic::AtomicU64;
@@ -11,7 +11,7 @@ use std::time::Instant;
 
 /// Counts of frames of all VMs, by the way in which they were handled.
 #[derive(Default)]
-pub struct Tallies {
+pub struct FrameCounters {
     /// Frames that an uplink has accepted.
     pub uplink_sent: AtomicU64,
     /// Frames that an uplink has delivered.
@@ -29,17 +29,17 @@ pub struct Tallies {
 }
 
 /// State that all VMs of the process share. See the [module](self).
-pub struct Common {
+pub struct ProcessState {
     power_on: Instant,
     /// The engine's sleep, and the means to end it.
     pub waker: Waker,
     /// Impairments of the uplinks; there are none until a client sets one.
     pub impairments: Impairments,
     /// Counts of frames of all VMs.
-    pub tallies: Tallies,
+    pub counters: FrameCounters,
 }
 
-impl Common {
+impl ProcessState {
     /// Returns the state of a process that begins now.
     ///
     /// # Errors
@@ -50,7 +50,7 @@ impl Common {
             power_on: Instant::now(),
             waker: Waker::new()?,
             impairments: Impairments::default(),
-            tallies: Tallies::default(),
+            counters: FrameCounters::default(),
         })
     }
 

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The front: the PCI function as QEMU sees it. It runs on its own thread and answers at once, in
+//! The PCI function as QEMU sees it. It runs on its own thread and answers at once, in
 //! any state of the engine, because QEMU blocks a virtual CPU on each answer and gives up when none
 //! comes.
 
 use crate::guest_ram;
 use crate::pci;
-use crate::shared::{Shared, Unreachable};
-use crate::sharing;
+use crate::peer_process;
 use crate::vfio_user::{DmaMap, PciDevice, REGION_CONFIG};
+use crate::vm_state::{UnreachableRange, VmState};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -19,9 +19,9 @@ use verbena_device::misbehave::Kind;
 use verbena_device::Action;
 
 /// The PCI function of one VM.
-pub struct Front {
-    shared: Arc<Shared>,
-    config: pci::Config,
+pub struct PciFunction {
+    shared: Arc<VmState>,
+    config: pci::ConfigSpace,
     /// Process ID of QEMU, if it is known.
     qemu: Option<i32>,
     /// Ranges that are surely guest RAM but cannot be used: the device cannot work with such a
@@ -33,12 +33,12 @@ pub struct Front {
     unconfirmed: bool,
 }
 
-impl Front {
+impl PciFunction {
     /// Returns the function after power-on.
-    pub fn new(shared: Arc<Shared>, qemu: Option<i32>) -> Self {
+    pub fn new(shared: Arc<VmState>, qemu: Option<i32>) -> Self {
         Self {
             shared,
-            config: pci::Config::new(),
+            config: pci::ConfigSpace::new(),
             qemu,
             unusable: Vec::new(),
             refused: false,
@@ -48,20 +48,20 @@ impl Front {
 
     /// Ends the function after QEMU has disconnected: from here on there is no DMA, no interrupt
     /// and no memory of the guest, and the engine resets the device.
-    pub fn leave(&mut self) {
+    pub fn disconnect(&mut self) {
         self.shared.set_bus_master(false);
         (0..regs::NUM_VECTORS).for_each(|vector| self.shared.set_vector(vector, None));
-        let gone = self.shared.ram_mut().clear();
+        let unmapped = self.shared.ram_mut().clear();
         self.shared.unreachable().clear();
-        self.shared.reset();
-        drop(gone);
+        self.shared.begin_reset();
+        drop(unmapped);
     }
 
     fn read_register(&self, offset: usize) -> u32 {
         let value = self.shared.regs.read(offset);
         match offset {
             // Of two resets in a row, the end of the first one is not reported.
-            regs::STATUS if self.shared.resetting() || self.unconfirmed => {
+            regs::STATUS if self.shared.is_resetting() || self.unconfirmed => {
                 value | regs::STATUS_RESETTING
             }
             regs::STATUS if !self.unusable.is_empty() => value | regs::STATUS_FATAL,
@@ -88,19 +88,19 @@ impl Front {
             if value == regs::CONTROL_RESET {
                 self.unconfirmed = self.shared.misbehave.is(Kind::ResetUnconfirmed);
                 if !self.unconfirmed {
-                    self.shared.reset();
+                    self.shared.begin_reset();
                 }
             }
             return;
         }
         match self.shared.regs.write(offset, value) {
             Action::None => {}
-            action => self.shared.act(action),
+            action => self.shared.post_action(action),
         }
     }
 }
 
-impl Front {
+impl PciFunction {
     /// Writes a word of configuration space that has the device misbehave, if the NIC was built for
     /// tests.
     fn write_misbehaviour(&self, offset: usize, data: &[u8]) {
@@ -110,7 +110,7 @@ impl Front {
         let value = u32::from_le_bytes(word);
         if self.shared.misbehave.write_config(offset, value) {
             log::info!("misbehaviour: the guest has written {value} at offset {offset:#x}");
-            self.shared.nudge();
+            self.shared.request_slice();
         }
     }
 }
@@ -127,9 +127,9 @@ fn is_main_memory(map: &DmaMap) -> bool {
 
 /// Largest size of writable memory that is not taken for RAM, in bytes. A longer range may be a
 /// hot-plugged DIMM, or a large BAR of another device.
-const DEVICE_MEMORY: u64 = 64 << 20;
+const MAX_DEVICE_MEMORY_BYTES: u64 = 64 << 20;
 
-impl Front {
+impl PciFunction {
     /// True if a large range is adjacent to guest RAM, as that of a second NUMA node is.
     fn is_beside_main_memory(&self, map: &DmaMap) -> bool {
         let end = map.addr.wrapping_add(map.len);
@@ -141,7 +141,7 @@ impl Front {
     }
 }
 
-impl PciDevice for Front {
+impl PciDevice for PciFunction {
     fn region_size(&self, region: u32) -> u64 {
         (match region {
             regs::BAR_REGS => regs::BAR_REGS_SIZE,
@@ -190,7 +190,7 @@ impl PciDevice for Front {
         match region {
             regs::BAR_DOORBELL => self
                 .shared
-                .ring((offset / regs::DOORBELL_STRIDE as u64) as u32),
+                .ring_doorbell((offset / regs::DOORBELL_STRIDE as u64) as u32),
             regs::BAR_REGS => {
                 if let (Ok(word), true) = (<[u8; 4]>::try_from(data), offset % 4 == 0) {
                     self.write_register(offset as usize, u32::from_le_bytes(word));
@@ -211,7 +211,7 @@ impl PciDevice for Front {
                 if effects.reset {
                     log::debug!("function-level reset");
                     self.unconfirmed = false;
-                    self.shared.reset();
+                    self.shared.begin_reset();
                 }
             }
             _ => {}
@@ -221,7 +221,10 @@ impl PciDevice for Front {
 
     fn dma_map(&mut self, map: DmaMap) -> io::Result<()> {
         let (addr, len) = (map.addr, map.len);
-        let private = |fd| self.qemu.is_some_and(|qemu| sharing::is_private(qemu, fd));
+        let private = |fd| {
+            self.qemu
+                .is_some_and(|qemu| peer_process::is_private(qemu, fd))
+        };
         let fault = match &map.fd {
             None => "is not shared with the NIC",
             Some(fd) if private(fd) => "is not shared with the NIC",
@@ -230,7 +233,7 @@ impl PciDevice for Front {
             Some(_) => "",
         };
         let Some(fd) = map.fd.as_ref().filter(|_| fault.is_empty()) else {
-            let is_large = map.writable && len > DEVICE_MEMORY;
+            let is_large = map.writable && len > MAX_DEVICE_MEMORY_BYTES;
             if is_main_memory(&map) || is_large && self.is_beside_main_memory(&map) {
                 // QEMU offers the same memory again and again while the firmware runs.
                 let level = if self.refused {
@@ -260,7 +263,7 @@ impl PciDevice for Front {
             if is_main_memory(&map) || is_large {
                 let mut all = self.shared.unreachable();
                 all.retain(|range| (range.addr, range.len) != (addr, len));
-                all.push(Unreachable {
+                all.push(UnreachableRange {
                     addr,
                     len,
                     why: fault,
@@ -283,17 +286,17 @@ impl PciDevice for Front {
         // The lock is granted between two slices, so no access is in progress.
         let mut ram = self.shared.ram_mut();
         let Some((addr, len)) = range else {
-            let gone = ram.clear();
-            drop((ram, gone));
+            let unmapped = ram.clear();
+            drop((ram, unmapped));
             self.unusable.clear();
             self.shared.unreachable().clear();
             return Ok(());
         };
-        let gone = ram.unmap(addr, len)?;
+        let unmapped = ram.unmap(addr, len)?;
         drop(ram);
-        let count = gone.count();
+        let count = unmapped.count();
         log::debug!("QEMU unmaps {len:#x} bytes at {addr:#x}: {count} ranges of RAM");
-        drop(gone);
+        drop(unmapped);
         self.unusable.retain(|r| *r != (addr, len));
         let mut all = self.shared.unreachable();
         all.retain(|range| (range.addr, range.len) != (addr, len));
@@ -309,7 +312,7 @@ impl PciDevice for Front {
         self.unconfirmed = false;
         self.config.reset();
         self.shared.set_bus_master(false);
-        self.shared.reset();
+        self.shared.begin_reset();
         Ok(())
     }
 }
@@ -319,13 +322,13 @@ mod tests {
     use super::*;
     use rustix::fs::{fcntl_add_seals, ftruncate, memfd_create, MemfdFlags, SealFlags};
 
-    fn front() -> Front {
-        Front::new(Arc::new(Shared::new().unwrap()), None)
+    fn function() -> PciFunction {
+        PciFunction::new(Arc::new(VmState::new().unwrap()), None)
     }
 
-    fn register(front: &mut Front, offset: usize) -> u32 {
+    fn register(function: &mut PciFunction, offset: usize) -> u32 {
         let mut data = [0; 4];
-        front
+        function
             .read(regs::BAR_REGS, offset as u64, &mut data)
             .unwrap();
         u32::from_le_bytes(data)
@@ -343,20 +346,22 @@ mod tests {
 
     #[test]
     fn main_memory_that_is_not_shared_is_a_fatal_error_until_it_is_unmapped() {
-        let mut front = front();
-        front.dma_map(map(0xc_0000, 0x2_0000, false)).unwrap();
-        front.dma_map(map(0xfd00_0000, 0x100_0000, true)).unwrap();
-        assert_eq!(register(&mut front, regs::STATUS), 0);
-        front.dma_map(map(0, 0xa_0000, true)).unwrap();
-        assert_eq!(register(&mut front, regs::STATUS), regs::STATUS_FATAL);
-        assert_ne!(register(&mut front, regs::FATAL_SYNDROME), 0);
-        front.dma_unmap(Some((0, 0xa_0000))).unwrap();
-        assert_eq!(register(&mut front, regs::STATUS), 0);
+        let mut function = function();
+        function.dma_map(map(0xc_0000, 0x2_0000, false)).unwrap();
+        function
+            .dma_map(map(0xfd00_0000, 0x100_0000, true))
+            .unwrap();
+        assert_eq!(register(&mut function, regs::STATUS), 0);
+        function.dma_map(map(0, 0xa_0000, true)).unwrap();
+        assert_eq!(register(&mut function, regs::STATUS), regs::STATUS_FATAL);
+        assert_ne!(register(&mut function, regs::FATAL_SYNDROME), 0);
+        function.dma_unmap(Some((0, 0xa_0000))).unwrap();
+        assert_eq!(register(&mut function, regs::STATUS), 0);
     }
 
     #[test]
     fn large_memory_that_is_not_shared_is_listed_wherever_it_is() {
-        let mut front = front();
+        let mut function = function();
         let fd = memfd_create("ram", MemfdFlags::ALLOW_SEALING).unwrap();
         ftruncate(&fd, 4096).unwrap();
         fcntl_add_seals(&fd, SealFlags::SHRINK).unwrap();
@@ -364,59 +369,61 @@ mod tests {
             fd: Some(fd),
             ..map(1 << 32, 4096, true)
         };
-        front.dma_map(shared).unwrap();
-        let told = |front: &Front| -> Vec<(u64, u64)> {
-            let all = front.shared.unreachable();
+        function.dma_map(shared).unwrap();
+        let unreachable = |function: &PciFunction| -> Vec<(u64, u64)> {
+            let all = function.shared.unreachable();
             all.iter().map(|range| (range.addr, range.len)).collect()
         };
-        let (far, node, large) = (1 << 40, (1 << 32) + 4096, DEVICE_MEMORY + 4096);
+        let (far, node, large) = (1 << 40, (1 << 32) + 4096, MAX_DEVICE_MEMORY_BYTES + 4096);
         // Ranges as long as the memory of a graphics card, and read-only ranges, are ignored.
-        front.dma_map(map(far, DEVICE_MEMORY, true)).unwrap();
-        front.dma_map(map(far + large, large, false)).unwrap();
-        assert_eq!(told(&front), []);
+        function
+            .dma_map(map(far, MAX_DEVICE_MEMORY_BYTES, true))
+            .unwrap();
+        function.dma_map(map(far + large, large, false)).unwrap();
+        assert_eq!(unreachable(&function), []);
         // A hot-plugged DIMM: the device works with the other memory.
-        front.dma_map(map(far, large, true)).unwrap();
-        assert_eq!(told(&front), [(far, large)]);
-        assert_eq!(register(&mut front, regs::STATUS), 0);
+        function.dma_map(map(far, large, true)).unwrap();
+        assert_eq!(unreachable(&function), [(far, large)]);
+        assert_eq!(register(&mut function, regs::STATUS), 0);
         // A second NUMA node, which begins where the shared memory ends.
-        front.dma_map(map(node, large, true)).unwrap();
-        assert_eq!(register(&mut front, regs::STATUS), regs::STATUS_FATAL);
+        function.dma_map(map(node, large, true)).unwrap();
+        assert_eq!(register(&mut function, regs::STATUS), regs::STATUS_FATAL);
         // A third node, which begins where the second ends.
-        front.dma_map(map(node + large, large, true)).unwrap();
-        assert_eq!(told(&front).len(), 3);
+        function.dma_map(map(node + large, large, true)).unwrap();
+        assert_eq!(unreachable(&function).len(), 3);
         for addr in [node, node + large] {
-            assert_eq!(register(&mut front, regs::STATUS), regs::STATUS_FATAL);
-            front.dma_unmap(Some((addr, large))).unwrap();
+            assert_eq!(register(&mut function, regs::STATUS), regs::STATUS_FATAL);
+            function.dma_unmap(Some((addr, large))).unwrap();
         }
-        assert_eq!(register(&mut front, regs::STATUS), 0);
-        assert_eq!(told(&front), [(far, large)]);
-        front.dma_unmap(None).unwrap();
-        assert_eq!(told(&front), []);
+        assert_eq!(register(&mut function, regs::STATUS), 0);
+        assert_eq!(unreachable(&function), [(far, large)]);
+        function.dma_unmap(None).unwrap();
+        assert_eq!(unreachable(&function), []);
     }
 
     #[test]
     fn main_memory_in_a_file_that_can_be_truncated_is_a_fatal_error() {
-        let mut front = front();
+        let mut function = function();
         let fd = memfd_create("ram", MemfdFlags::ALLOW_SEALING).unwrap();
         ftruncate(&fd, 4096).unwrap();
         let with = |fd: &OwnedFd| DmaMap {
             fd: Some(fd.try_clone().unwrap()),
             ..map(0, 4096, true)
         };
-        front.dma_map(with(&fd)).unwrap();
-        assert_eq!(register(&mut front, regs::STATUS), regs::STATUS_FATAL);
-        front.dma_unmap(Some((0, 4096))).unwrap();
+        function.dma_map(with(&fd)).unwrap();
+        assert_eq!(register(&mut function, regs::STATUS), regs::STATUS_FATAL);
+        function.dma_unmap(Some((0, 4096))).unwrap();
         fcntl_add_seals(&fd, SealFlags::SHRINK).unwrap();
-        front.dma_map(with(&fd)).unwrap();
-        assert_eq!(register(&mut front, regs::STATUS), 0);
+        function.dma_map(with(&fd)).unwrap();
+        assert_eq!(register(&mut function, regs::STATUS), 0);
         // A part of a range cannot be unmapped.
-        assert!(front.dma_unmap(Some((0, 2048))).is_err());
-        front.dma_unmap(Some((0, 4096))).unwrap();
+        assert!(function.dma_unmap(Some((0, 2048))).is_err());
+        function.dma_unmap(Some((0, 4096))).unwrap();
     }
 
     #[test]
     fn after_qemu_has_disconnected_nothing_of_its_guest_is_left() {
-        let mut front = front();
+        let mut function = function();
         let fd = memfd_create("ram", MemfdFlags::ALLOW_SEALING).unwrap();
         ftruncate(&fd, 4096).unwrap();
         fcntl_add_seals(&fd, SealFlags::SHRINK).unwrap();
@@ -424,70 +431,76 @@ mod tests {
             fd: Some(fd),
             ..map(0, 4096, true)
         };
-        front.dma_map(shared).unwrap();
-        front.set_vector(
+        function.dma_map(shared).unwrap();
+        function.set_vector(
             0,
             Some(memfd_create("vector", MemfdFlags::empty()).unwrap()),
         );
-        front.write(REGION_CONFIG, 4, &[6, 0]).unwrap();
-        assert!(front.shared.gate_open());
-        front.leave();
-        assert!(!front.shared.gate_open() && front.shared.resetting());
-        let ram = front.shared.ram();
+        function.write(REGION_CONFIG, 4, &[6, 0]).unwrap();
+        assert!(function.shared.is_gate_open());
+        function.disconnect();
+        assert!(!function.shared.is_gate_open() && function.shared.is_resetting());
+        let ram = function.shared.ram();
         assert_eq!(ram.size(), 0);
-        front.shared.raise(&ram, 1);
-        let lost = &front.shared.counts.interrupts_lost;
+        function.shared.raise(&ram, 1);
+        let lost = &function.shared.counts.interrupts_lost;
         assert_eq!(lost.load(std::sync::atomic::Ordering::Relaxed), 1);
     }
 
     #[test]
     fn a_reset_of_the_function_ends_bus_mastering() {
-        let mut front = front();
-        front.write(REGION_CONFIG, 4, &[6, 0]).unwrap();
-        assert!(front.shared.gate_open());
-        front.reset().unwrap();
+        let mut function = function();
+        function.write(REGION_CONFIG, 4, &[6, 0]).unwrap();
+        assert!(function.shared.is_gate_open());
+        function.reset().unwrap();
         // The gate also stays closed after the engine has done the reset.
-        let _ = front.shared.mail(0, false);
-        front.shared.reset_done();
-        assert!(!front.shared.resetting() && !front.shared.gate_open());
-        front.write(REGION_CONFIG, 4, &[6, 0]).unwrap();
-        assert!(front.shared.gate_open());
+        let _ = function.shared.take_mail(0, false);
+        function.shared.end_reset();
+        assert!(!function.shared.is_resetting() && !function.shared.is_gate_open());
+        function.write(REGION_CONFIG, 4, &[6, 0]).unwrap();
+        assert!(function.shared.is_gate_open());
     }
 
     #[test]
     fn accesses_that_are_not_aligned_words_have_no_effect() {
-        let mut front = front();
-        front
+        let mut function = function();
+        function
             .write(regs::BAR_REGS, regs::CMDQ_BASE_LO as u64, &[1; 8])
             .unwrap();
-        front
+        function
             .write(regs::BAR_REGS, regs::CMDQ_BASE_LO as u64 + 1, &[1; 4])
             .unwrap();
-        assert_eq!(register(&mut front, regs::CMDQ_BASE_LO), 0);
+        assert_eq!(register(&mut function, regs::CMDQ_BASE_LO), 0);
         let mut wide = [1; 8];
-        front.read(regs::BAR_REGS, 0, &mut wide).unwrap();
+        function.read(regs::BAR_REGS, 0, &mut wide).unwrap();
         assert_eq!(wide, [0; 8]);
     }
 
     #[test]
     fn writes_reach_the_engine() {
-        let mut front = front();
-        front
+        let mut function = function();
+        function
             .write(regs::BAR_DOORBELL, 5 * 0x1_0000 + 8, &[0; 4])
             .unwrap();
-        front
+        function
             .write(regs::BAR_REGS, regs::CMDQ_DOORBELL as u64, &[3, 0, 0, 0])
             .unwrap();
-        front.write(REGION_CONFIG, 4, &[6, 0]).unwrap();
-        assert!(front.shared.gate_open());
+        function.write(REGION_CONFIG, 4, &[6, 0]).unwrap();
+        assert!(function.shared.is_gate_open());
         let mut seen = vec![];
-        front.shared.take_rings(|uar| seen.push(uar));
+        function.shared.take_doorbells(|uar| seen.push(uar));
         assert_eq!(seen, [5]);
-        assert_eq!(front.shared.mail(0, false).actions, [Action::Command(3)]);
-        front
+        assert_eq!(
+            function.shared.take_mail(0, false).actions,
+            [Action::Command(3)]
+        );
+        function
             .write(regs::BAR_REGS, regs::CONTROL as u64, &[1, 0, 0, 0])
             .unwrap();
-        assert!(!front.shared.gate_open());
-        assert_eq!(register(&mut front, regs::STATUS), regs::STATUS_RESETTING);
+        assert!(!function.shared.is_gate_open());
+        assert_eq!(
+            register(&mut function, regs::STATUS),
+            regs::STATUS_RESETTING
+        );
     }
 }

@@ -7,14 +7,14 @@
 //! thread has closed the gate, or changed the map, and has waited for the end of the slice, the
 //! model accesses no memory any more and raises no interrupt. There is one guard, which is also
 //! passed to the code that handles a panic of the model: a second read lock would deadlock if the
-//! front waits to change the map.
+//! PCI function waits to change the map.
 //!
 //! **When the model panics** (a defect), the panic is caught, the device fails with
 //! `EngineFailure`, and the thread goes on. If the failed device panics once more, it gets no more
 //! time until it is reset. Vector 0 reports every such panic.
 
 use crate::guest_ram::GuestRam;
-use crate::shared::Shared;
+use crate::vm_state::VmState;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::{Arc, RwLockReadGuard};
 use verbena_abi::syndrome::Syndrome;
@@ -23,46 +23,49 @@ use verbena_device::{Config, Device, Recorded, Side};
 
 /// State of the device model after its panics.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Health {
+enum DeviceHealth {
     Well,
     /// The model panicked, and the device has failed; the model may still answer commands.
     Failed,
     /// The model panicked again, and is not called any more.
-    Gone,
+    Dead,
 }
 
 /// The device model of one VM.
-pub(crate) struct Model {
-    shared: Arc<Shared>,
+pub(crate) struct VmDevice {
+    shared: Arc<VmState>,
     config: Config,
     device: Device,
-    health: Health,
+    health: DeviceHealth,
     /// Interrupts that a device keeps back as a misbehaviour.
     withheld: u32,
 }
 
-impl Model {
+impl VmDevice {
     /// Returns a device as after power-on.
-    pub(crate) fn new(shared: Arc<Shared>, mut config: Config) -> Self {
+    pub(crate) fn new(shared: Arc<VmState>, mut config: Config) -> Self {
         config.misbehave = shared.misbehave.clone();
         let mut device = Device::new(config.clone(), shared.regs.clone());
-        if let Some(Err(e)) = shared.take_wish().map(|wish| device.record_fully(wish)) {
+        if let Some(Err(e)) = shared
+            .take_full_recording_request()
+            .map(|wish| device.record_fully(wish))
+        {
             log::error!("the full recording cannot begin: {e}");
         }
         Self {
             device,
             shared,
             config,
-            health: Health::Well,
+            health: DeviceHealth::Well,
             withheld: 0,
         }
     }
 
-    /// Begins a slice. Waits while the front changes the map of guest RAM.
+    /// Begins a slice. Waits while the PCI function changes the map of guest RAM.
     pub(crate) fn slice(&mut self) -> Slice<'_> {
         let ram = self.shared.ram();
         Slice {
-            is_open: self.shared.gate_open(),
+            is_gate_open: self.shared.is_gate_open(),
             ram,
             shared: &self.shared,
             device: &mut self.device,
@@ -73,12 +76,12 @@ impl Model {
 
     /// Returns the memory that another VM's device may copy from, and locks its map meanwhile.
     /// Returns `None` if the gate is closed, or the device has failed.
-    pub(crate) fn lend(&self) -> Option<Loan<'_>> {
+    pub(crate) fn lend(&self) -> Option<LentMemory<'_>> {
         let ram = self.shared.ram();
         let has_failed =
-            self.health != Health::Well || self.shared.regs.is_fatal() || ram.is_lost();
-        let is_good = !has_failed && self.shared.gate_open();
-        is_good.then_some(Loan {
+            self.health != DeviceHealth::Well || self.shared.regs.is_fatal() || ram.is_lost();
+        let is_usable = !has_failed && self.shared.is_gate_open();
+        is_usable.then_some(LentMemory {
             ram,
             device: &self.device,
         })
@@ -87,9 +90,9 @@ impl Model {
     /// Returns the device's recording, also after the device has failed: the recorder depends on no
     /// other part of it.
     #[cold]
-    pub(crate) fn recorded(&self, from: u64, most: usize) -> Option<Recorded> {
+    pub(crate) fn recorded(&self, from: u64, max_entries: usize) -> Option<Recorded> {
         let device = &self.device;
-        catch_unwind(AssertUnwindSafe(|| device.recorded(from, most))).unwrap_or_default()
+        catch_unwind(AssertUnwindSafe(|| device.recorded(from, max_entries))).unwrap_or_default()
     }
 
     /// Returns the MAC address of the device.
@@ -99,26 +102,26 @@ impl Model {
 
     /// Resets the device to its state after power-on. A device that has failed is replaced.
     pub(crate) fn reset(&mut self) {
-        if self.health == Health::Well {
+        if self.health == DeviceHealth::Well {
             let device = &mut self.device;
             if catch_unwind(AssertUnwindSafe(|| device.reset())).is_err() {
                 log::error!("the device model has panicked in a reset: a new device replaces it");
-                self.health = Health::Gone;
+                self.health = DeviceHealth::Dead;
             }
         }
-        if self.health != Health::Well {
+        if self.health != DeviceHealth::Well {
             self.replace();
             self.device.reset();
-            self.health = Health::Well;
+            self.health = DeviceHealth::Well;
         }
         self.withheld = 0;
     }
 
     /// Replaces a device whose state is unknown; the new device is in a fatal error until reset.
     #[cold]
-    pub(crate) fn give_up(&mut self) {
+    pub(crate) fn abandon(&mut self) {
         self.replace();
-        self.health = Health::Gone;
+        self.health = DeviceHealth::Dead;
     }
 
     /// Puts a new device in the place of one that may even panic when it is dropped.
@@ -134,12 +137,12 @@ impl Model {
 
 /// A device's memory for another device, which may only read it. As in a slice, the map is locked,
 /// and the gate was open when the loan began.
-pub(crate) struct Loan<'a> {
+pub(crate) struct LentMemory<'a> {
     ram: RwLockReadGuard<'a, GuestRam>,
     device: &'a Device,
 }
 
-impl Loan<'_> {
+impl LentMemory<'_> {
     /// Returns the memory that can be copied from.
     pub(crate) fn side(&self) -> Side<'_, GuestRam> {
         self.device.side(&self.ram)
@@ -148,36 +151,36 @@ impl Loan<'_> {
 
 /// A slice: the device model with guest RAM, and the gate's state. See the [module](self).
 pub(crate) struct Slice<'a> {
-    shared: &'a Shared,
+    shared: &'a VmState,
     ram: RwLockReadGuard<'a, GuestRam>,
-    is_open: bool,
+    is_gate_open: bool,
     device: &'a mut Device,
-    health: &'a mut Health,
+    health: &'a mut DeviceHealth,
     withheld: &'a mut u32,
 }
 
 impl Slice<'_> {
     /// True if DMA and interrupts are allowed in this slice.
-    pub(crate) fn is_open(&self) -> bool {
-        self.is_open
+    pub(crate) fn is_gate_open(&self) -> bool {
+        self.is_gate_open
     }
 
     /// Calls into the device model. Returns `None` if the model panics in this call, or has
     /// panicked twice and is not called any more.
     pub(crate) fn call<T>(&mut self, call: impl FnOnce(&mut Device, &GuestRam) -> T) -> Option<T> {
-        if *self.health == Health::Gone {
+        if *self.health == DeviceHealth::Dead {
             return None;
         }
         let (device, ram) = (&mut *self.device, &*self.ram);
         match catch_unwind(AssertUnwindSafe(|| call(device, ram))) {
             Ok(value) => {
                 if self.ram.is_lost() {
-                    self.lost();
+                    self.on_memory_lost();
                 }
                 Some(value)
             }
             Err(_) => {
-                self.failed();
+                self.on_panic();
                 None
             }
         }
@@ -186,7 +189,7 @@ impl Slice<'_> {
     /// Reports a fatal error, because the host has lost memory of this guest and the device has
     /// read zeros from it.
     #[cold]
-    fn lost(&mut self) {
+    fn on_memory_lost(&mut self) {
         if self.shared.regs.is_fatal() {
             return;
         }
@@ -194,35 +197,39 @@ impl Slice<'_> {
             "the host has no page for memory of this guest (a memory error, or no huge page left): \
              the device is dead until QEMU is started again; other guests of this process are not affected"
         );
-        if self.is_open {
+        if self.is_gate_open {
             let (device, ram) = (&mut *self.device, &*self.ram);
             let call = AssertUnwindSafe(|| device.engine_failed(ram, Syndrome::EngineFailure));
             if catch_unwind(call).is_err() {
-                *self.health = Health::Gone;
+                *self.health = DeviceHealth::Dead;
             }
         }
         self.shared.regs.set_fatal(Syndrome::EngineFailure);
-        self.tell_of_failure();
+        self.raise_failure_interrupt();
     }
 
     #[cold]
-    fn failed(&mut self) {
+    fn on_panic(&mut self) {
         log::error!("the device model has panicked: the device is dead until its driver resets it");
-        let again = *self.health != Health::Well;
-        *self.health = if again { Health::Gone } else { Health::Failed };
-        if !again && self.is_open {
+        let has_panicked_before = *self.health != DeviceHealth::Well;
+        *self.health = if has_panicked_before {
+            DeviceHealth::Dead
+        } else {
+            DeviceHealth::Failed
+        };
+        if !has_panicked_before && self.is_gate_open {
             let (device, ram) = (&mut *self.device, &*self.ram);
             let call = AssertUnwindSafe(|| device.engine_failed(ram, Syndrome::EngineFailure));
             if catch_unwind(call).is_err() {
-                *self.health = Health::Gone;
+                *self.health = DeviceHealth::Dead;
             }
         }
         self.shared.regs.set_fatal(Syndrome::EngineFailure);
-        self.tell_of_failure();
+        self.raise_failure_interrupt();
     }
 
     /// Raises vector 0 if the device is in a fatal error.
-    pub(crate) fn tell_of_failure(&mut self) {
+    pub(crate) fn raise_failure_interrupt(&mut self) {
         if self.shared.regs.is_fatal() {
             self.raise(1);
         }
@@ -231,7 +238,7 @@ impl Slice<'_> {
     /// Raises the interrupts that the model wants, as the end of the slice does. Returns true if
     /// there were any.
     pub(crate) fn raise_wanted(&mut self) -> bool {
-        if !self.is_open {
+        if !self.is_gate_open {
             return false;
         }
         let wanted = self.call(|device, _| device.take_interrupts()).unwrap_or(0);
@@ -241,7 +248,7 @@ impl Slice<'_> {
 
     /// Raises interrupts, unless the NIC withholds them as a misbehaviour.
     fn raise(&mut self, interrupts: u32) {
-        if !self.is_open {
+        if !self.is_gate_open {
             return;
         }
         let wanted = interrupts | std::mem::take(self.withheld);
@@ -269,12 +276,12 @@ mod tests {
 
     #[test]
     fn interrupts_are_raised_at_the_end_of_a_slice_and_only_while_the_gate_is_open() {
-        let shared = Arc::new(Shared::new().unwrap());
+        let shared = Arc::new(VmState::new().unwrap());
         let fd = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
         shared.set_vector(0, Some(fd.try_clone().unwrap()));
         let was_raised = || rustix::io::read(&fd, &mut [0; 8]).is_ok();
-        let mut model = Model::new(shared.clone(), Config::default());
-        let fail = |model: &mut Model| {
+        let mut model = VmDevice::new(shared.clone(), Config::default());
+        let fail = |model: &mut VmDevice| {
             let mut slice = model.slice();
             slice.call(|device, ram| device.fail(ram, Syndrome::EngineFailure));
             assert!(!was_raised());

@@ -9,50 +9,50 @@
 
 use super::vm::Vm;
 use super::Engine;
-use crate::shares::{Shares, LEAST};
+use crate::sender_budgets::{SenderBudgets, MIN_CHARGE_BYTES};
 use std::collections::VecDeque;
 use verbena_device::Crossing;
 
 /// Largest number of packets of one sender that wait for one device, and fewer while packets of
-/// others wait too ([`Shares`]). Further packets are lost.
-const MAX: usize = 4096;
+/// others wait too ([`SenderBudgets`]). Further packets are lost.
+const MAX_PACKETS: usize = 4096;
 /// Largest number of bytes of payload that these packets may hold, as the same number of frames
 /// would.
-const MAX_BYTES: usize = MAX * LEAST;
+const MAX_BYTES: usize = MAX_PACKETS * MIN_CHARGE_BYTES;
 /// Largest number of slices in which a device takes packets in one turn, so that other VMs get
 /// their turns.
-const PORTIONS: usize = 8;
+const MAX_SLICES: usize = 8;
 
 /// Largest number of VMs in a process (`args.rs`).
 const MAX_VMS: usize = 16;
 
-/// Sender of a packet: a VM, and the `life` of its device when it sent the packet.
+/// Sender of a packet: a VM, and the `generation` of its device when it sent the packet.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Sender {
+pub(super) struct PacketSender {
     vm: usize,
-    life: u64,
+    generation: u64,
 }
 
 /// Packets that wait for a device, in order.
-pub(super) struct Arrivals {
-    queue: VecDeque<(Sender, Crossing)>,
+pub(super) struct PacketInbox {
+    queue: VecDeque<(PacketSender, Crossing)>,
     /// Bytes that the packets hold, by sending VM.
-    shares: Shares<MAX_VMS>,
+    budgets: SenderBudgets<MAX_VMS>,
 }
 
-impl Default for Arrivals {
+impl Default for PacketInbox {
     fn default() -> Self {
         Self {
             queue: VecDeque::new(),
-            shares: Shares::new(MAX_BYTES),
+            budgets: SenderBudgets::new(MAX_BYTES),
         }
     }
 }
 
-impl Arrivals {
+impl PacketInbox {
     /// Queues a packet. Returns false if there is no room.
-    fn leave(&mut self, sender: Sender, packet: Crossing) -> bool {
-        let room = self.shares.take(sender.vm, packet.held_bytes());
+    fn push(&mut self, sender: PacketSender, packet: Crossing) -> bool {
+        let room = self.budgets.reserve(sender.vm, packet.held_bytes());
         if room {
             self.queue.push_back((sender, packet));
         }
@@ -69,16 +69,16 @@ impl Arrivals {
         *self = Self::default();
     }
 
-    fn first(&self) -> Option<Sender> {
+    fn first(&self) -> Option<PacketSender> {
         self.queue.front().map(|(sender, _)| *sender)
     }
 
     /// Takes the first packet, if it is from this sender.
-    fn next_of(&mut self, sender: Sender) -> Option<Crossing> {
+    fn next_of(&mut self, sender: PacketSender) -> Option<Crossing> {
         let is_next = self.first() == Some(sender);
         let first = is_next.then(|| self.queue.pop_front()).flatten();
         first.map(|(_, packet)| {
-            self.shares.give_back(sender.vm, packet.held_bytes());
+            self.budgets.release(sender.vm, packet.held_bytes());
             packet
         })
     }
@@ -97,51 +97,54 @@ fn pair(vms: &mut [Vm], one: usize, other: usize) -> Option<(&mut Vm, &Vm)> {
 
 impl Engine {
     /// Queues the packets that a VM's device has sent to others. Returns true if there were any.
-    pub(super) fn send_across(&mut self, from: usize) -> bool {
+    pub(super) fn queue_outgoing(&mut self, from: usize) -> bool {
         let Some(vm) = self.vms.get_mut(from) else {
             return false;
         };
-        if vm.crossing.is_empty() {
+        if vm.outgoing.is_empty() {
             return false;
         }
-        let life = vm.life;
-        let sender = Sender { vm: from, life };
-        let mut crossing = std::mem::take(&mut vm.crossing);
-        for (to, packet) in crossing.drain(..) {
+        let generation = vm.generation;
+        let sender = PacketSender {
+            vm: from,
+            generation,
+        };
+        let mut outgoing = std::mem::take(&mut vm.outgoing);
+        for (to, packet) in outgoing.drain(..) {
             if let Some(to) = self.vms.get_mut(usize::from(to)) {
-                if !to.arrivals.leave(sender, packet) {
-                    to.shared.count_lost();
+                if !to.packet_inbox.push(sender, packet) {
+                    to.shared.count_dropped();
                 }
             }
         }
         // The allocation is used again.
         if let Some(vm) = self.vms.get_mut(from) {
-            vm.crossing = crossing;
+            vm.outgoing = outgoing;
         }
         true
     }
 
     /// Gives a VM's device the packets from other devices. Returns true if there were any.
-    pub(super) fn take_arrivals(&mut self, to: usize) -> bool {
+    pub(super) fn deliver_packets(&mut self, to: usize) -> bool {
         let vm = self.vms.get_mut(to);
-        let vm = vm.filter(|vm| !vm.arrivals.is_empty() && !vm.is_stalled());
+        let vm = vm.filter(|vm| !vm.packet_inbox.is_empty() && !vm.is_stalled());
         let Some(vm) = vm else {
             return false;
         };
         vm.is_asleep = false;
-        let mut arrivals = std::mem::take(&mut vm.arrivals);
-        for _ in 0..PORTIONS {
-            let Some(sender) = arrivals.first() else {
+        let mut packet_inbox = std::mem::take(&mut vm.packet_inbox);
+        for _ in 0..MAX_SLICES {
+            let Some(sender) = packet_inbox.first() else {
                 break;
             };
             if let Some((vm, from)) = pair(&mut self.vms, to, sender.vm) {
-                vm.receive_from(from, sender, &mut arrivals);
+                vm.receive_from(from, sender, &mut packet_inbox);
             } else {
-                arrivals.clear();
+                packet_inbox.clear();
             }
         }
         if let Some(vm) = self.vms.get_mut(to) {
-            vm.arrivals = arrivals;
+            vm.packet_inbox = packet_inbox;
         }
         true
     }
@@ -150,19 +153,19 @@ impl Engine {
 impl Vm {
     /// Delivers packets of one sender, up to the limit of a slice. Without the limit, a long queue
     /// would delay changes of the memory maps of sender and receiver, which wait for the slice.
-    fn receive_from(&mut self, from: &Vm, sender: Sender, arrivals: &mut Arrivals) {
-        let is_same = from.life == sender.life;
-        let loan = is_same.then(|| from.model.lend()).flatten();
-        let (before, now) = (arrivals.queue.len(), self.shared.now());
-        let mut slice = self.model.slice();
-        if let (Some(loan), true) = (loan, slice.is_open()) {
-            let next = || arrivals.next_of(sender);
-            slice.call(|device, ram| device.receive_crossing(ram, loan.side(), now, next));
+    fn receive_from(&mut self, from: &Vm, sender: PacketSender, packet_inbox: &mut PacketInbox) {
+        let is_same = from.generation == sender.generation;
+        let lent = is_same.then(|| from.device.lend()).flatten();
+        let (before, now) = (packet_inbox.queue.len(), self.shared.now());
+        let mut slice = self.device.slice();
+        if let (Some(lent), true) = (lent, slice.is_gate_open()) {
+            let next = || packet_inbox.next_of(sender);
+            slice.call(|device, ram| device.receive_crossing(ram, lent.side(), now, next));
         }
-        if arrivals.queue.len() == before {
+        if packet_inbox.queue.len() == before {
             // The memory of the sender cannot be read, or the receiver takes no packets: the
             // packets are lost.
-            while arrivals.next_of(sender).is_some() {}
+            while packet_inbox.next_of(sender).is_some() {}
         }
     }
 }
@@ -218,26 +221,32 @@ mod tests {
     #[test]
     fn the_bytes_of_waiting_packets_are_bounded_for_each_sender() {
         let packets = unreliable(2 * MAX_BYTES / (128 << 10));
-        let sender = Sender { vm: 1, life: 1 };
-        let mut arrivals = Arrivals::default();
+        let sender = PacketSender {
+            vm: 1,
+            generation: 1,
+        };
+        let mut packet_inbox = PacketInbox::default();
         let all: usize = packets.iter().map(Crossing::held_bytes).sum();
-        assert!(all > MAX_BYTES && packets.len() < MAX, "{all}");
+        assert!(all > MAX_BYTES && packets.len() < MAX_PACKETS, "{all}");
         let mut lost = 0;
         for packet in packets {
-            lost += usize::from(!arrivals.leave(sender, packet));
+            lost += usize::from(!packet_inbox.push(sender, packet));
         }
         assert!(lost > 0);
-        let used = arrivals.shares.used();
+        let used = packet_inbox.budgets.used();
         assert!(used <= MAX_BYTES && used > MAX_BYTES / 2, "{used}");
         // There is still room for the packets of another VM.
-        let other = Sender { vm: 2, life: 1 };
+        let other = PacketSender {
+            vm: 2,
+            generation: 1,
+        };
         assert!(unreliable(4)
             .into_iter()
-            .all(|packet| arrivals.leave(other, packet)));
-        let taken = std::iter::from_fn(|| arrivals.next_of(sender));
+            .all(|packet| packet_inbox.push(other, packet)));
+        let taken = std::iter::from_fn(|| packet_inbox.next_of(sender));
         let held: usize = taken.map(|packet| packet.held_bytes()).sum();
         assert!(held > MAX_BYTES / 2);
-        while arrivals.next_of(other).is_some() {}
-        assert_eq!(arrivals.shares.used(), 0);
+        while packet_inbox.next_of(other).is_some() {}
+        assert_eq!(packet_inbox.budgets.used(), 0);
     }
 }

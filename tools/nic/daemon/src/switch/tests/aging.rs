@@ -7,40 +7,40 @@ use super::super::*;
 use verbena_lab_transport::Rng;
 
 const MS: u64 = 1_000_000;
-const HOUR: u64 = 3_600_000 * MS;
+const HOUR_NS: u64 = 3_600_000 * MS;
 const WIRES: u8 = 2;
 const VMS: u8 = 2;
 
-fn vm_mac(vm: u8) -> Mac {
+fn vm_mac(vm: u8) -> MacAddress {
     [2, 0, 0, 0, 1, vm]
 }
 
-fn station(n: u8) -> Mac {
+fn station(n: u8) -> MacAddress {
     [2, 0, 0, 0, 2, n]
 }
 
 /// Returns a frame without RoCE.
-fn frame(to: Mac, from: Mac) -> Vec<u8> {
+fn frame(to: MacAddress, from: MacAddress) -> Vec<u8> {
     let mut frame = [&to[..], &from, &[0x88, 0xb5]].concat();
     frame.resize(60, 0);
     frame
 }
 
-fn ports() -> Vec<Port> {
-    let guests = (0..VMS).map(Port::Guest);
-    (0..WIRES).map(Port::Wire).chain(guests).collect()
+fn ports() -> Vec<SwitchPort> {
+    let guests = (0..VMS).map(SwitchPort::Guest);
+    (0..WIRES).map(SwitchPort::Wire).chain(guests).collect()
 }
 
 fn run(seed: u64) {
     let mut rng = Rng::new(seed);
     let mut switch = Switch::new(WIRES);
     (0..VMS).for_each(|vm| assert_eq!(switch.add(vm_mac(vm)), Some(vm)));
-    let mut heard: HashMap<Mac, (Port, u64)> = HashMap::new();
-    let mut now = rng.below(HOUR);
+    let mut heard: HashMap<MacAddress, (SwitchPort, u64)> = HashMap::new();
+    let mut now = rng.below(HOUR_NS);
     let mut refused = 0;
     for step in 0..3000 {
-        now +=
-            [0, MS, HOLD - 1, HOLD, AGE - 1, AGE, HOUR][rng.below(7) as usize] / (1 + rng.below(2));
+        now += [0, MS, HOLD_NS - 1, HOLD_NS, AGE_NS - 1, AGE_NS, HOUR_NS][rng.below(7) as usize]
+            / (1 + rng.below(2));
         let from = ports()[rng.below(4) as usize];
         let own = from.vm().filter(|_| rng.below(4) == 0);
         let source = own.map_or_else(|| station(rng.below(6) as u8), vm_mac);
@@ -50,18 +50,18 @@ fn run(seed: u64) {
             _ => station(rng.below(8) as u8),
         };
         let got = switch.forward(from, &frame(to, source), now);
-        let mut want = Ports::default();
+        let mut want = PortSet::default();
         let moved = heard.get(&source).filter(|(port, _)| *port != from);
-        let held = moved.is_some_and(|(_, at)| now - at < HOLD) && from.vm().is_some();
+        let held = moved.is_some_and(|(_, at)| now - at < HOLD_NS) && from.vm().is_some();
         if held {
             refused += 1;
         } else {
             if own.is_none() {
                 heard.insert(source, (from, now));
             }
-            let known = heard.get(&to).filter(|(_, at)| now - at < AGE);
+            let known = heard.get(&to).filter(|(_, at)| now - at < AGE_NS);
             if let Some(vm) = (0..VMS).find(|vm| vm_mac(*vm) == to) {
-                want.add(Port::Guest(vm));
+                want.add(SwitchPort::Guest(vm));
             } else if let Some((port, _)) = known {
                 want.add(*port);
             } else {
@@ -69,14 +69,14 @@ fn run(seed: u64) {
             }
             want.remove(from);
             if from.vm().is_none() {
-                (0..WIRES).for_each(|wire| want.remove(Port::Wire(wire)));
+                (0..WIRES).for_each(|wire| want.remove(SwitchPort::Wire(wire)));
             }
         }
         assert_eq!(
             got, want,
             "seed {seed}, step {step}: from {from:?}, {source:?} to {to:?}"
         );
-        assert_eq!(switch.tally.refused, refused, "seed {seed}, step {step}");
+        assert_eq!(switch.counters.refused, refused, "seed {seed}, step {step}");
     }
     assert!(refused > 0, "seed {seed} has no frame that is refused");
 }

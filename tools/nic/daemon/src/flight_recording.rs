@@ -3,7 +3,7 @@
 //! Files with the entries of the flight recorder: on request, and automatically when a device fails
 //! or the NIC ends.
 
-use crate::shared::{Question, Shared};
+use crate::vm_state::{EngineRequest, VmState};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{mpsc, Arc, Mutex, PoisonError};
@@ -13,12 +13,12 @@ use verbena_recorder::{FlightEntry, FlightRecording};
 
 /// Longest time that the engine may take to return its entries when the NIC ends: less than a
 /// process usually has after a signal.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Returns the recording of a device's entries.
 pub(crate) fn recording(
     recorded: &Recorded,
-    shared: &Shared,
+    shared: &VmState,
     mac: [u8; 6],
     reason: &str,
 ) -> FlightRecording {
@@ -60,7 +60,7 @@ fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
 
 /// Writes the recording of a device that has failed, on its own thread: the engine goes on with the
 /// other devices.
-pub(crate) fn save(recorded: Recorded, shared: &Shared, mac: [u8; 6], reason: &str) {
+pub(crate) fn save(recorded: Recorded, shared: &VmState, mac: [u8; 6], reason: &str) {
     let Some(path) = shared.dump.get().cloned() else {
         log::info!(
             "without --record-dump, the recorded entries stay in the NIC: verbenactl record dump \
@@ -69,7 +69,7 @@ pub(crate) fn save(recorded: Recorded, shared: &Shared, mac: [u8; 6], reason: &s
         return;
     };
     let recording = recording(&recorded, shared, mac, reason);
-    let named = String::from("recording");
+    let thread_name = String::from("recording");
     let body = move || match write(&path, &recording.to_bytes()) {
         Ok(()) => log::info!(
             "{} recorded entries are written to {}",
@@ -81,27 +81,27 @@ pub(crate) fn save(recorded: Recorded, shared: &Shared, mac: [u8; 6], reason: &s
             path.display()
         ),
     };
-    if let Err(e) = std::thread::Builder::new().name(named).spawn(body) {
+    if let Err(e) = std::thread::Builder::new().name(thread_name).spawn(body) {
         log::error!("cannot start a thread to write the recorded entries: {e}");
     }
 }
 
 /// The recorder of a device, and the path for its entries at the end.
-struct Last {
-    shared: Arc<Shared>,
+struct ExitRecording {
+    shared: Arc<VmState>,
     mac: [u8; 6],
     path: PathBuf,
 }
 
 /// The recordings that are written when the NIC ends.
 #[derive(Default)]
-pub struct AtEnd(Mutex<Vec<Last>>);
+pub struct ExitRecordings(Mutex<Vec<ExitRecording>>);
 
-impl AtEnd {
+impl ExitRecordings {
     /// Adds the recorder of a device with this MAC address, and the path of its file.
-    pub fn add(&self, shared: &Arc<Shared>, mac: [u8; 6], path: &Path) {
+    pub fn add(&self, shared: &Arc<VmState>, mac: [u8; 6], path: &Path) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.push(Last {
+        all.push(ExitRecording {
             shared: shared.clone(),
             mac,
             path: path.to_owned(),
@@ -112,20 +112,18 @@ impl AtEnd {
     /// may end.
     pub fn write(&self) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        for Last { shared, mac, path } in all.drain(..) {
+        for ExitRecording { shared, mac, path } in all.drain(..) {
             let (to, from) = mpsc::channel();
-            if !shared.ask(Question::Recorded(0, usize::MAX, to)) {
+            if !shared.post_request(EngineRequest::RecordedEntries(0, usize::MAX, to)) {
                 continue;
             }
-            let Ok(told) = from.recv_timeout(PATIENCE) else {
+            let Ok(reply) = from.recv_timeout(TIMEOUT) else {
                 let path = path.display();
-                log::warn!(
-                    "{path} is not written: the engine has not answered within {PATIENCE:?}"
-                );
+                log::warn!("{path} is not written: the engine has not answered within {TIMEOUT:?}");
                 continue;
             };
             // There are no entries while the recorder is off.
-            let Some(recorded) = told else { continue };
+            let Some(recorded) = reply else { continue };
             let recording = recording(&recorded, &shared, mac, "the NIC ended");
             if let Err(e) = self::write(&path, &recording.to_bytes()) {
                 log::error!(

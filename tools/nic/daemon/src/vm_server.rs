@@ -8,9 +8,9 @@
 //! memory stays mapped. Another QEMU can then connect to that socket, while the other VMs go on. A
 //! client that connects to a socket in use waits until it is free.
 
-use crate::front::Front;
-use crate::shared::Shared;
-use crate::{sharing, vfio_user};
+use crate::pci_function::PciFunction;
+use crate::vm_state::VmState;
+use crate::{peer_process, vfio_user};
 use std::io;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -19,14 +19,14 @@ use std::thread;
 use std::time::Duration;
 
 /// Pause after an error in accept.
-const PAUSE: Duration = Duration::from_secs(1);
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// Reports of a VM's thread.
-enum News {
+enum VmEvent {
     /// QEMU has connected.
-    Came,
+    Connected,
     /// QEMU has disconnected, or its messages cannot be understood.
-    Gone(io::Result<()>),
+    Disconnected(io::Result<()>),
 }
 
 /// Serves until every QEMU that has connected has disconnected; waits for the first.
@@ -34,29 +34,29 @@ enum News {
 /// # Errors
 ///
 /// A thread cannot be started, or a message of a QEMU could not be understood.
-pub fn serve(vms: Vec<(UnixListener, Arc<Shared>)>) -> io::Result<()> {
+pub fn serve(vms: Vec<(UnixListener, Arc<VmState>)>) -> io::Result<()> {
     let is_only = vms.len() == 1;
-    let (tell, news) = mpsc::channel();
+    let (sender, events) = mpsc::channel();
     for (n, (listener, shared)) in (1..).zip(vms) {
-        let tell = tell.clone();
+        let sender = sender.clone();
         let name = format!("vm{n}");
         thread::Builder::new().name(name).spawn(move || {
-            let who = if is_only {
+            let prefix = if is_only {
                 String::new()
             } else {
                 format!("VM {n}: ")
             };
-            attend(&who, listener, &shared, &tell, is_only);
+            serve_vm(&prefix, listener, &shared, &sender, is_only);
         })?;
     }
-    let (mut here, mut result) = (0u32, Ok(()));
-    for told in news {
-        match told {
-            News::Came => here += 1,
-            News::Gone(how) => {
-                here -= 1;
-                result = result.and(how);
-                if here == 0 {
+    let (mut connected, mut result) = (0u32, Ok(()));
+    for event in events {
+        match event {
+            VmEvent::Connected => connected += 1,
+            VmEvent::Disconnected(ended) => {
+                connected -= 1;
+                result = result.and(ended);
+                if connected == 0 {
                     break;
                 }
             }
@@ -66,20 +66,20 @@ pub fn serve(vms: Vec<(UnixListener, Arc<Shared>)>) -> io::Result<()> {
 }
 
 /// Serves the QEMUs of one VM, one after the other; if the VM `is_only`, only the first.
-fn attend(
-    who: &str,
+fn serve_vm(
+    prefix: &str,
     listener: UnixListener,
-    shared: &Arc<Shared>,
-    tell: &mpsc::Sender<News>,
+    shared: &Arc<VmState>,
+    events: &mpsc::Sender<VmEvent>,
     is_only: bool,
 ) {
     let mut listener = Some(listener);
-    while let Some(door) = &listener {
-        let stream = match door.accept() {
+    while let Some(open) = &listener {
+        let stream = match open.accept() {
             Ok((stream, _)) => stream,
             Err(e) => {
-                log::error!("{who}{e}");
-                thread::sleep(PAUSE);
+                log::error!("{prefix}{e}");
+                thread::sleep(RETRY_PAUSE);
                 continue;
             }
         };
@@ -87,22 +87,22 @@ fn attend(
             // The closed socket refuses a later client at once.
             listener = None;
         }
-        let _ = tell.send(News::Came);
-        log::info!("{who}QEMU is connected");
-        let how = serve_one(stream, shared);
-        match &how {
-            Ok(()) => log::info!("{who}QEMU has disconnected"),
+        let _ = events.send(VmEvent::Connected);
+        log::info!("{prefix}QEMU is connected");
+        let result = serve_one(stream, shared);
+        match &result {
+            Ok(()) => log::info!("{prefix}QEMU has disconnected"),
             Err(e) if is_only => log::debug!("{e}"),
-            Err(e) => log::error!("{who}{e}"),
+            Err(e) => log::error!("{prefix}{e}"),
         }
-        let _ = tell.send(News::Gone(how));
+        let _ = events.send(VmEvent::Disconnected(result));
     }
 }
 
-fn serve_one(stream: UnixStream, shared: &Arc<Shared>) -> io::Result<()> {
-    let qemu = sharing::peer(&stream);
-    let mut front = Front::new(shared.clone(), qemu);
-    let how = catch_unwind(AssertUnwindSafe(|| vfio_user::serve(stream, &mut front)));
-    front.leave();
-    how.unwrap_or_else(|_| Err(io::Error::other("the code that answers QEMU has panicked")))
+fn serve_one(stream: UnixStream, shared: &Arc<VmState>) -> io::Result<()> {
+    let qemu = peer_process::peer(&stream);
+    let mut function = PciFunction::new(shared.clone(), qemu);
+    let result = catch_unwind(AssertUnwindSafe(|| vfio_user::serve(stream, &mut function)));
+    function.disconnect();
+    result.unwrap_or_else(|_| Err(io::Error::other("the code that answers QEMU has panicked")))
 }
