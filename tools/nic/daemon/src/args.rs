@@ -15,7 +15,7 @@ fn parse_whole<T: TryFrom<u64>>(text: &str, bounds: RangeInclusive<u64>) -> Resu
     let number = text.parse().ok().filter(|n| bounds.contains(n));
     number.and_then(|n| T::try_from(n).ok()).ok_or_else(|| {
         let (least, most) = (bounds.start(), bounds.end());
-        format!("{text:?} is no whole number from {least} to {most}")
+        format!("{text:?} is not a whole number from {least} to {most}")
     })
 }
 
