@@ -9,7 +9,7 @@
 //! for impairments of uplinks, fault rules and the recorder.
 
 mod capture;
-mod faults;
+mod connection_rules;
 mod peers;
 mod port;
 mod recording;
@@ -82,7 +82,7 @@ fn serve_connection(stream: &UnixStream, shared: &VmState, idle: Duration) -> io
     stream.set_write_timeout(Some(idle))?;
     let mut reader = BufReader::new(stream);
     let mut line = Vec::new();
-    let mut rules = faults::ConnectionRules::new(shared);
+    let mut rules = connection_rules::ConnectionRules::new(shared);
     let mut kept_capture = capture::ConnectionCapture::default();
     loop {
         line.clear();
@@ -158,7 +158,7 @@ fn answer(request: ControlRequest, shared: &VmState) -> String {
         ControlRequest::Recording => {
             ReplyEnvelope::from(recording::read_recording(shared)).to_line()
         }
-        // `ConnectionRules::answer` handles these requests before (`faults.rs`).
+        // `ConnectionRules::answer` handles these requests before (`connection_rules.rs`).
         ControlRequest::Faults
         | ControlRequest::FaultAdd { .. }
         | ControlRequest::FaultRemove { .. }

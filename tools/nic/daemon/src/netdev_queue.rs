@@ -21,7 +21,7 @@ const MAX_FRAMES: usize = 1024;
 
 /// QEMU's stream, and the frames that wait for it.
 #[derive(Default)]
-struct QueueState {
+struct NetdevQueueState {
     stream: Option<Arc<UnixStream>>,
     /// Waiting frames, each after its length.
     queue: VecDeque<Vec<u8>>,
@@ -32,22 +32,22 @@ struct QueueState {
 /// The path to the guest's network card.
 #[derive(Default)]
 pub struct NetdevQueue {
-    state: Mutex<QueueState>,
+    state: Mutex<NetdevQueueState>,
     /// Notified when a frame is queued.
     filled: Condvar,
 }
 
 impl NetdevQueue {
-    fn state(&self) -> MutexGuard<'_, QueueState> {
+    fn state(&self) -> MutexGuard<'_, NetdevQueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sets QEMU's stream, or removes it for `None`. Waiting frames are dropped, because they are
     /// not for a later stream.
     pub fn connect(&self, stream: Option<UnixStream>) {
-        *self.state() = QueueState {
+        *self.state() = NetdevQueueState {
             stream: stream.map(Arc::new),
-            ..QueueState::default()
+            ..NetdevQueueState::default()
         };
     }
 

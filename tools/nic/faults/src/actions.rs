@@ -2,7 +2,7 @@
 
 //! Refuses actions that make no sense, or that do not fit their match.
 
-use crate::check::{field_error, only_on, CheckResult};
+use crate::check::{field_error, wrong_hook_error, CheckResult};
 use crate::names::{self, unknown_name_error, Opcodes};
 use crate::rule::{
     Action, CompletionFault, Corruption, Direction, HeaderField, IcrcState, Match, On,
@@ -77,7 +77,7 @@ impl Action {
             _ => &[On::Packet],
         };
         if !on.contains(&matches.on) {
-            return field_error(name, only_on(matches.on, on));
+            return field_error(name, wrong_hook_error(matches.on, on));
         }
         let is_whole = matches.qp.is_none() && matches.qp_created.is_none();
         match (self, matches.cq, matches.srq) {

@@ -9,9 +9,9 @@ use verbena_abi::cmd::Opcode;
 use verbena_abi::eqe::EventType;
 
 /// Longest name of a rule, in bytes.
-const NAME: usize = 64;
+const MAX_NAME_BYTES: usize = 64;
 /// Number of bits of PSNs and QPNs.
-const BITS: u32 = 24;
+const PSN_AND_QPN_BITS: u32 = 24;
 
 /// The error in a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,16 +37,16 @@ pub(crate) fn field_error(field: &'static str, why: impl Into<String>) -> CheckR
 }
 
 /// Returns the error of a field or action that is not possible with this kind of match.
-pub(crate) fn only_on(given: On, possible: &[On]) -> String {
+pub(crate) fn wrong_hook_error(given: On, possible: &[On]) -> String {
     format!(
         "is not possible with on = {}: use on = {}",
-        any_of(&[given]),
-        any_of(possible)
+        join_hooks(&[given]),
+        join_hooks(possible)
     )
 }
 
 /// Formats kinds of matches as rules name them.
-fn any_of(on: &[On]) -> String {
+fn join_hooks(on: &[On]) -> String {
     let names: Vec<String> = on
         .iter()
         .map(|on| format!("{on:?}").to_lowercase())
@@ -106,10 +106,12 @@ impl Rule {
 }
 
 fn name(name: &str) -> CheckResult {
-    if name.is_empty() || name.len() > NAME || name.chars().any(char::is_control) {
+    if name.is_empty() || name.len() > MAX_NAME_BYTES || name.chars().any(char::is_control) {
         return field_error(
             "name",
-            format!("is not valid: a name has 1 to {NAME} bytes and no control characters"),
+            format!(
+                "is not valid: a name has 1 to {MAX_NAME_BYTES} bytes and no control characters"
+            ),
         );
     }
     Ok(())
@@ -197,10 +199,11 @@ impl Match {
             ("match.limit", self.limit.is_some(), all_but_time),
             ("match.while", self.while_rule.is_some(), all_but_time),
         ];
-        let packets = packets.map(|(field, said)| (field, said, &[On::Packet, On::Local][..]));
-        for (field, said, on) in packets.into_iter().chain(others) {
-            if said && !on.contains(&self.on) {
-                return field_error(field, only_on(self.on, on));
+        let packets =
+            packets.map(|(field, is_given)| (field, is_given, &[On::Packet, On::Local][..]));
+        for (field, is_given, on) in packets.into_iter().chain(others) {
+            if is_given && !on.contains(&self.on) {
+                return field_error(field, wrong_hook_error(self.on, on));
             }
         }
         Ok(())
@@ -228,10 +231,10 @@ impl Match {
             ("match.peer_qp", self.peer_qp),
             ("match.psn", self.psn),
         ] {
-            if let Some(number) = number.filter(|number| number >> BITS != 0) {
+            if let Some(number) = number.filter(|number| number >> PSN_AND_QPN_BITS != 0) {
                 return field_error(
                     field,
-                    format!("{number:#x} is too large: the number has {BITS} bits"),
+                    format!("{number:#x} is too large: the number has {PSN_AND_QPN_BITS} bits"),
                 );
             }
         }
@@ -269,11 +272,11 @@ impl Match {
             ("match.every", self.every.is_some()),
             ("match.probability", self.probability.is_some()),
         ];
-        let mut said = often
+        let mut given = often
             .iter()
-            .filter(|(_, said)| *said)
+            .filter(|(_, is_given)| *is_given)
             .map(|(field, _)| field);
-        if let (Some(first), Some(second)) = (said.next(), said.next()) {
+        if let (Some(first), Some(second)) = (given.next(), given.next()) {
             return field_error(
                 second,
                 format!("{first} is given too: give only one of the two"),

@@ -91,10 +91,10 @@ mod tests {
     #[test]
     fn the_nearest_beginning_of_a_name_is_found() {
         let names = ["RDMA WRITE First", "RDMA WRITE Only", "RDMA READ Request"];
-        let asked = |word| most_similar_name(word, names.into_iter());
-        assert_eq!(asked("RDMA WRTE"), Some("RDMA WRITE"));
-        assert_eq!(asked("rdma raed"), Some("RDMA READ"));
-        assert_eq!((asked("nonsense"), asked("RDMA")), (None, Some("RDMA")));
+        let nearest = |word| most_similar_name(word, names.into_iter());
+        assert_eq!(nearest("RDMA WRTE"), Some("RDMA WRITE"));
+        assert_eq!(nearest("rdma raed"), Some("RDMA READ"));
+        assert_eq!((nearest("nonsense"), nearest("RDMA")), (None, Some("RDMA")));
         assert_eq!(
             most_similar_name("CREATE", ["CREATE_CQ", "CREATE_QP"].into_iter()),
             None

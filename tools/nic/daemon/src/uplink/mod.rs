@@ -112,7 +112,7 @@ impl FromStr for UplinkKind {
             }
             "tap" => {
                 let is_plain = |c: char| c.is_ascii_graphic() && !"/%:".contains(c);
-                let fits = (1..tun::NAME).contains(&rest.len()) && rest.chars().all(is_plain);
+                let fits = (1..tun::IFNAMSIZ).contains(&rest.len()) && rest.chars().all(is_plain);
                 if !fits || rest == "." || rest == ".." {
                     return Err(format!(
                         "{text:?} is not tap:NAME, where NAME is the name of a network interface"

@@ -52,7 +52,7 @@ impl TapDevice {
     }
 
     fn attach(&self) -> Result<(), Errno> {
-        let mut bytes = [0; tun::NAME];
+        let mut bytes = [0; tun::IFNAMSIZ];
         let room = bytes.get_mut(..self.name.len());
         room.ok_or(Errno::NAMETOOLONG)?
             .copy_from_slice(self.name.as_bytes());

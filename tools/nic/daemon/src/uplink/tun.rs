@@ -9,17 +9,17 @@ use rustix::io::Result;
 use rustix::ioctl::{ioctl, opcode, Opcode, Setter};
 
 /// Length of the longest name of an interface with its terminating zero.
-pub const NAME: usize = 16;
+pub const IFNAMSIZ: usize = 16;
 
 /// `struct ifreq`, as far as TUNSETIFF uses it.
 #[repr(C)]
-struct Request {
-    name: [u8; NAME],
+struct IfReq {
+    name: [u8; IFNAMSIZ],
     flags: u16,
     rest: [u8; 22],
 }
 
-const _: () = assert!(size_of::<Request>() == 40);
+const _: () = assert!(size_of::<IfReq>() == 40);
 
 /// TUNSETIFF, whose number claims that its argument is an `int`.
 const SET: Opcode = opcode::write::<i32>(b'T', 202);
@@ -32,17 +32,17 @@ const FLAGS: u16 = 0x1002;
 /// # Errors
 ///
 /// The kernel refuses: the process lacks the right, or another program has the interface.
-pub fn attach(file: impl AsFd, name: [u8; NAME]) -> Result<()> {
-    let request = Request {
+pub fn attach(file: impl AsFd, name: [u8; IFNAMSIZ]) -> Result<()> {
+    let ifreq = IfReq {
         name,
         flags: FLAGS,
         rest: [0; 22],
     };
-    // SAFETY: TUNSETIFF moves data in the direction of the opcode; that the data is a `Request` is
+    // SAFETY: TUNSETIFF moves data in the direction of the opcode; that the data is an `IfReq` is
     // a condition of the next call.
-    let request = unsafe { Setter::<SET, Request>::new(request) };
+    let ifreq = unsafe { Setter::<SET, IfReq>::new(ifreq) };
     // SAFETY: TUNSETIFF reads a `struct ifreq`, 40 bytes on 64-bit machines, and writes the name
-    // and the flags back into it. `Request` has this layout, all of its bit patterns are valid, and
+    // and the flags back into it. `IfReq` has this layout, all of its bit patterns are valid, and
     // it lives for the time of the call.
-    unsafe { ioctl(file, request) }
+    unsafe { ioctl(file, ifreq) }
 }
