@@ -12,7 +12,9 @@ use impairment_queue::ImpairmentQueue;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use verbena_faults::{Action, Effect, Match, On, Rule, RuleSet, RuleStatus, RuleTable, VERSION};
+use verbena_faults::{
+    Action, Effect, Match, Rule, RuleHook, RuleSet, RuleStatus, RuleTable, VERSION,
+};
 use verbena_protocol::{Impairment, ImpairmentsReply, UplinkImpairment};
 
 /// An uplink with rules.
@@ -209,7 +211,7 @@ impl Impairments {
                 name: name(n),
                 optional: true,
                 matches: Match {
-                    on: On::Uplink,
+                    on: RuleHook::Uplink,
                     uplink: u8::try_from(n).ok(),
                     ..Match::default()
                 },

@@ -5,7 +5,7 @@
 use crate::check::{field_error, wrong_hook_error, CheckResult};
 use crate::names::{self, unknown_name_error, Opcodes};
 use crate::rule::{
-    Action, CompletionFault, Corruption, Direction, HeaderField, IcrcState, Match, On,
+    Action, CompletionFault, Corruption, Direction, HeaderField, IcrcState, Match, RuleHook,
 };
 use verbena_abi::cqe::WcStatus;
 use verbena_abi::wqe::WqeOpcode;
@@ -57,24 +57,26 @@ impl Action {
 
     pub(crate) fn check(&self, matches: &Match) -> CheckResult {
         let name = self.field();
-        let on: &[On] = match self {
+        let on: &[RuleHook] = match self {
             Action::Fatal
             | Action::PortDown
             | Action::PortDownMs(_)
             | Action::PortUp
             | Action::Misbehave(_)
-            | Action::StallDeviceMs(_) => &[On::Packet, On::Command, On::Time],
-            Action::QpError | Action::CqOverflow(_) | Action::KillSrq => &[On::Packet, On::Time],
-            Action::StallMs(_) => &[On::Packet, On::Send, On::Time],
-            Action::Withhold => &[On::Event, On::Interrupt],
-            Action::Repeat(_) => &[On::Event],
-            Action::KillCq => &[On::Time],
-            Action::Complete(_) => &[On::Send],
-            Action::Errno(_) => &[On::Command],
-            Action::Drop => &[On::Packet, On::Local, On::Uplink],
-            Action::DelayUs(_) | Action::Duplicate(_) => &[On::Packet, On::Uplink],
-            Action::Impair(_) => &[On::Uplink],
-            _ => &[On::Packet],
+            | Action::StallDeviceMs(_) => &[RuleHook::Packet, RuleHook::Command, RuleHook::Time],
+            Action::QpError | Action::CqOverflow(_) | Action::KillSrq => {
+                &[RuleHook::Packet, RuleHook::Time]
+            }
+            Action::StallMs(_) => &[RuleHook::Packet, RuleHook::Send, RuleHook::Time],
+            Action::Withhold => &[RuleHook::Event, RuleHook::Interrupt],
+            Action::Repeat(_) => &[RuleHook::Event],
+            Action::KillCq => &[RuleHook::Time],
+            Action::Complete(_) => &[RuleHook::Send],
+            Action::Errno(_) => &[RuleHook::Command],
+            Action::Drop => &[RuleHook::Packet, RuleHook::Local, RuleHook::Uplink],
+            Action::DelayUs(_) | Action::Duplicate(_) => &[RuleHook::Packet, RuleHook::Uplink],
+            Action::Impair(_) => &[RuleHook::Uplink],
+            _ => &[RuleHook::Packet],
         };
         if !on.contains(&matches.on) {
             return field_error(name, wrong_hook_error(matches.on, on));
@@ -150,7 +152,7 @@ impl Action {
                 )
             }
             Action::QpError | Action::CqOverflow(_) | Action::KillSrq | Action::StallMs(_)
-                if matches.on == On::Time && is_whole =>
+                if matches.on == RuleHook::Time && is_whole =>
             {
                 field_error(
                     name,

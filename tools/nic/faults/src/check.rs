@@ -3,7 +3,7 @@
 //! Refuses rules that make no sense, with the field and the reason.
 
 use crate::names::{self, unknown_name_error, Opcodes};
-use crate::rule::{Match, On, Rule, RuleSet, VERSION};
+use crate::rule::{Match, Rule, RuleHook, RuleSet, VERSION};
 use std::fmt;
 use verbena_abi::cmd::Opcode;
 use verbena_abi::eqe::EventType;
@@ -37,7 +37,7 @@ pub(crate) fn field_error(field: &'static str, why: impl Into<String>) -> CheckR
 }
 
 /// Returns the error of a field or action that is not possible with this kind of match.
-pub(crate) fn wrong_hook_error(given: On, possible: &[On]) -> String {
+pub(crate) fn wrong_hook_error(given: RuleHook, possible: &[RuleHook]) -> String {
     format!(
         "is not possible with on = {}: use on = {}",
         join_hooks(&[given]),
@@ -46,7 +46,7 @@ pub(crate) fn wrong_hook_error(given: On, possible: &[On]) -> String {
 }
 
 /// Formats kinds of matches as rules name them.
-fn join_hooks(on: &[On]) -> String {
+fn join_hooks(on: &[RuleHook]) -> String {
     let names: Vec<String> = on
         .iter()
         .map(|on| format!("{on:?}").to_lowercase())
@@ -121,33 +121,33 @@ impl Match {
     fn check(&self) -> CheckResult {
         self.check_fields()?;
         match self.on {
-            On::Packet | On::Local => {
+            RuleHook::Packet | RuleHook::Local => {
                 if let Err(bad) = Opcodes::of(&self.opcode) {
                     let all: Vec<_> = Opcodes::ALL.rows().map(|row| row.name).collect();
                     let all = all.into_iter().chain(["CNP"]);
                     return field_error("match.opcode", unknown_name_error(bad, all));
                 }
             }
-            On::Send => {
+            RuleHook::Send => {
                 if let Err(bad) = names::send_opcode_bits(&self.opcode) {
                     let all = names::SENDS.iter().map(|(name, _)| *name);
                     return field_error("match.opcode", unknown_name_error(bad, all));
                 }
             }
-            On::Command => self.check_command()?,
-            On::Event => {
+            RuleHook::Command => self.check_command()?,
+            RuleHook::Event => {
                 if let Err(bad) = names::event_bits(&self.event) {
                     let all = EventType::ALL.iter().map(|event| event.verbs_name());
                     return field_error("match.event", unknown_name_error(bad, all));
                 }
             }
-            On::Time if self.after_ms.is_none() => {
+            RuleHook::Time if self.after_ms.is_none() => {
                 return field_error(
                     "match.after_ms",
                     "is missing: on = \"time\" needs the time of the action",
                 );
             }
-            On::Time | On::Interrupt | On::Uplink => {}
+            RuleHook::Time | RuleHook::Interrupt | RuleHook::Uplink => {}
         }
         self.check_numbers()?;
         self.check_frequency()
@@ -162,30 +162,47 @@ impl Match {
             ("match.packet_of_message", self.packet_of_message.is_some()),
             ("match.byte", self.byte.is_some()),
         ];
-        let queue_pairs = &[On::Packet, On::Local, On::Send, On::Time][..];
+        let queue_pairs = &[
+            RuleHook::Packet,
+            RuleHook::Local,
+            RuleHook::Send,
+            RuleHook::Time,
+        ][..];
         let all_but_time = &[
-            On::Packet,
-            On::Local,
-            On::Send,
-            On::Command,
-            On::Event,
-            On::Interrupt,
-            On::Uplink,
+            RuleHook::Packet,
+            RuleHook::Local,
+            RuleHook::Send,
+            RuleHook::Command,
+            RuleHook::Event,
+            RuleHook::Interrupt,
+            RuleHook::Uplink,
         ][..];
         let opcode = !self.opcode.is_empty();
         let others = [
             (
                 "match.opcode",
                 opcode,
-                &[On::Packet, On::Local, On::Send][..],
+                &[RuleHook::Packet, RuleHook::Local, RuleHook::Send][..],
             ),
-            ("match.direction", self.direction.is_some(), &[On::Packet]),
-            ("match.command", self.command.is_some(), &[On::Command]),
-            ("match.event", !self.event.is_empty(), &[On::Event]),
-            ("match.vector", self.vector.is_some(), &[On::Interrupt]),
-            ("match.uplink", self.uplink.is_some(), &[On::Uplink]),
-            ("match.cq", self.cq.is_some(), &[On::Time]),
-            ("match.srq", self.srq.is_some(), &[On::Time]),
+            (
+                "match.direction",
+                self.direction.is_some(),
+                &[RuleHook::Packet],
+            ),
+            (
+                "match.command",
+                self.command.is_some(),
+                &[RuleHook::Command],
+            ),
+            ("match.event", !self.event.is_empty(), &[RuleHook::Event]),
+            (
+                "match.vector",
+                self.vector.is_some(),
+                &[RuleHook::Interrupt],
+            ),
+            ("match.uplink", self.uplink.is_some(), &[RuleHook::Uplink]),
+            ("match.cq", self.cq.is_some(), &[RuleHook::Time]),
+            ("match.srq", self.srq.is_some(), &[RuleHook::Time]),
             ("match.qp", self.qp.is_some(), queue_pairs),
             ("match.qp_created", self.qp_created.is_some(), queue_pairs),
             ("match.peer_qp", self.peer_qp.is_some(), queue_pairs),
@@ -199,8 +216,8 @@ impl Match {
             ("match.limit", self.limit.is_some(), all_but_time),
             ("match.while", self.while_rule.is_some(), all_but_time),
         ];
-        let packets =
-            packets.map(|(field, is_given)| (field, is_given, &[On::Packet, On::Local][..]));
+        let packets = packets
+            .map(|(field, is_given)| (field, is_given, &[RuleHook::Packet, RuleHook::Local][..]));
         for (field, is_given, on) in packets.into_iter().chain(others) {
             if is_given && !on.contains(&self.on) {
                 return field_error(field, wrong_hook_error(self.on, on));

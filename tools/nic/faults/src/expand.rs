@@ -3,17 +3,17 @@
 //! Expands rules to all their defaults.
 
 use crate::names::Opcodes;
-use crate::rule::{Action, CompletionError, CompletionFault, Match, On, Rule};
+use crate::rule::{Action, CompletionError, CompletionFault, Match, Rule, RuleHook};
 
 impl Rule {
     /// Returns the same rule with its defaults written out: the direction of packets, the opcodes
     /// of a name, the cause of a status.
     pub fn expanded(&self) -> Rule {
         let mut rule = self.clone();
-        if rule.matches.on == On::Packet {
+        if rule.matches.on == RuleHook::Packet {
             rule.matches.direction = Some(rule.matches.packet_direction());
         }
-        if matches!(rule.matches.on, On::Packet | On::Local) {
+        if matches!(rule.matches.on, RuleHook::Packet | RuleHook::Local) {
             rule.matches.opcode = opcodes(&rule.matches);
         }
         if let Action::Complete(how) = &rule.action {
@@ -31,7 +31,7 @@ impl Rule {
     pub fn describe_frequency(&self) -> String {
         let m = &self.matches;
         let which = match (m.nth, m.every, m.probability) {
-            _ if m.on == On::Time => return String::from("once"),
+            _ if m.on == RuleHook::Time => return String::from("once"),
             (Some(n), ..) => return format!("match number {n}, once"),
             (_, Some(n), _) => format!("one of {n} matches"),
             (.., Some(p)) => format!("each match with probability {p}"),
@@ -90,7 +90,7 @@ mod tests {
         let any = rule(Match::default(), Action::Drop).expanded();
         assert!(any.matches.opcode.is_empty());
         let send = Match {
-            on: On::Send,
+            on: RuleHook::Send,
             ..named("SEND")
         };
         let action = Action::Complete(CompletionFault::Status("GENERAL_ERR".into()));
@@ -147,7 +147,7 @@ mod tests {
             often(all),
             "each match with probability 0.25, at most 5 times"
         );
-        let on = On::Time;
+        let on = RuleHook::Time;
         assert_eq!(often(Match { on, ..m() }), "once");
     }
 }

@@ -29,7 +29,7 @@ pub use frame_impairment::{FrameImpairment, MAX_DELAY_NS, MILLION, MIN_RATE_BPS}
 pub use names::{command_name, nak_name, not_available, send_name, MISBEHAVIOURS, NOT_AVAILABLE};
 pub use rule::{
     Action, CompletionError, CompletionFault, Corruption, Direction, HeaderField, IcrcState,
-    InjectedFault, Match, On, QpQueue, Rule, RuleSet, VERSION,
+    InjectedFault, Match, QpQueue, Rule, RuleHook, RuleSet, VERSION,
 };
 pub use spelling::{most_similar_name, normalized, similar_names};
 pub use table::{

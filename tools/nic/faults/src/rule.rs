@@ -41,10 +41,10 @@ pub struct Rule {
     pub action: Action,
 }
 
-/// Kind of event to which a rule applies.
+/// Hook at which a rule applies: a kind of event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum On {
+pub enum RuleHook {
     /// A packet that a QP sends or receives.
     #[default]
     Packet,
@@ -80,7 +80,7 @@ pub enum Direction {
 #[serde(default, deny_unknown_fields)]
 pub struct Match {
     /// Kind of event.
-    pub on: On,
+    pub on: RuleHook,
     /// Packets: direction of the packet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub direction: Option<Direction>,
@@ -158,7 +158,7 @@ impl Rule {
             name: LOSS_OPTION.into(),
             optional: true,
             matches: Match {
-                on: On::Local,
+                on: RuleHook::Local,
                 probability: Some(f64::from(percent) / 100.0),
                 ..Match::default()
             },
@@ -178,7 +178,7 @@ impl Rule {
             name: format!("misbehave {kind}"),
             optional: true,
             matches: Match {
-                on: On::Time,
+                on: RuleHook::Time,
                 after_ms: Some(0),
                 ..Match::default()
             },
@@ -191,7 +191,7 @@ impl Rule {
     /// Returns the rule that the command INJECT_FAULT stands for.
     pub fn injected(what: InjectedFault) -> Self {
         let at_once = Match {
-            on: On::Time,
+            on: RuleHook::Time,
             after_ms: Some(0),
             ..Match::default()
         };
@@ -199,7 +199,7 @@ impl Rule {
             InjectedFault::Send(qpn, status) => (
                 format!("send {qpn}"),
                 Match {
-                    on: On::Send,
+                    on: RuleHook::Send,
                     qp: Some(qpn),
                     limit: Some(1),
                     ..Match::default()

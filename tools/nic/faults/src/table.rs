@@ -7,7 +7,7 @@ mod inject;
 use crate::effect::{effect, Effect};
 use crate::message_tracker::MessageTracker;
 use crate::names::{self, Opcodes};
-use crate::rule::{Direction, Match, On, Rule, RuleSet};
+use crate::rule::{Direction, Match, Rule, RuleHook, RuleSet};
 use crate::rule_rng::RuleRng;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -130,15 +130,15 @@ pub fn duplicate_name_error(name: &str) -> String {
 /// list for each place of the device that asks the table.
 fn hook(matches: &Match) -> usize {
     match (matches.on, matches.packet_direction()) {
-        (On::Packet, Direction::Out) => 0,
-        (On::Packet, Direction::In) => 1,
-        (On::Send, _) => 2,
-        (On::Command, _) => 3,
-        (On::Time, _) => 4,
-        (On::Event, _) => 5,
-        (On::Interrupt, _) => 6,
-        (On::Local, _) => 7,
-        (On::Uplink, _) => 8,
+        (RuleHook::Packet, Direction::Out) => 0,
+        (RuleHook::Packet, Direction::In) => 1,
+        (RuleHook::Send, _) => 2,
+        (RuleHook::Command, _) => 3,
+        (RuleHook::Time, _) => 4,
+        (RuleHook::Event, _) => 5,
+        (RuleHook::Interrupt, _) => 6,
+        (RuleHook::Local, _) => 7,
+        (RuleHook::Uplink, _) => 8,
     }
 }
 
@@ -153,7 +153,7 @@ impl PacketAtHook {
 
 /// Returns the percentage of a rule that draws as `verbena-nic --drop` does.
 fn percent(rule: &Rule) -> Option<u64> {
-    let is_option = rule.name == LOSS_OPTION && rule.matches.on == On::Local;
+    let is_option = rule.name == LOSS_OPTION && rule.matches.on == RuleHook::Local;
     let probability = rule.matches.probability.filter(|_| is_option)?;
     let percent = (probability * 100.0).round();
     (percent / 100.0 == probability).then_some(percent as u64)
@@ -178,16 +178,20 @@ impl RuleEntry {
     ) -> Option<Self> {
         let names = &rule.matches.opcode;
         let code = match rule.matches.on {
-            On::Send => names::send_opcode_bits(names).ok()?,
-            On::Command => match &rule.matches.command {
+            RuleHook::Send => names::send_opcode_bits(names).ok()?,
+            RuleHook::Command => match &rule.matches.command {
                 Some(name) => names::command_opcode(name)?.to_raw().into(),
                 None => 0,
             },
-            On::Event => names::event_bits(&rule.matches.event).ok()?,
-            On::Packet | On::Local | On::Uplink | On::Time | On::Interrupt => 0,
+            RuleHook::Event => names::event_bits(&rule.matches.event).ok()?,
+            RuleHook::Packet
+            | RuleHook::Local
+            | RuleHook::Uplink
+            | RuleHook::Time
+            | RuleHook::Interrupt => 0,
         };
         let operations = match rule.matches.on {
-            On::Packet | On::Local => Opcodes::of(names).ok()?,
+            RuleHook::Packet | RuleHook::Local => Opcodes::of(names).ok()?,
             _ => Opcodes::ALL,
         };
         Some(Self {

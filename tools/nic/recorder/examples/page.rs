@@ -6,7 +6,7 @@
 use std::io::Write;
 use verbena_abi::ctx::QpState;
 use verbena_abi::syndrome::Syndrome;
-use verbena_faults::{Action, Direction, Match, On, Rule};
+use verbena_faults::{Action, Direction, Match, Rule, RuleHook};
 use verbena_recorder::{
     report, DeviceHistory, EntryKind, FlightEntry, FlightRecording, PacketEntry,
 };
@@ -42,7 +42,7 @@ fn main() -> std::io::Result<()> {
         if psn % PACKETS_PER_LOSS == PACKETS_PER_LOSS - 1 {
             kinds.push(EntryKind::Fired {
                 rule: 0,
-                on: On::Packet,
+                on: RuleHook::Packet,
                 direction: Direction::Out,
                 opcode: 7,
                 qpn: 0x11,

@@ -4,7 +4,7 @@
 
 mod words;
 
-use verbena_faults::{Direction, On};
+use verbena_faults::{Direction, RuleHook};
 pub use words::ENTRY_WORDS;
 
 /// Rule number that stands for a rule about which nothing else is known.
@@ -112,7 +112,7 @@ pub enum EntryKind {
     #[allow(missing_docs)]
     Fired {
         rule: u16,
-        on: On,
+        on: RuleHook,
         direction: Direction,
         opcode: u16,
         qpn: u32,
@@ -252,7 +252,7 @@ pub(crate) mod tests {
             },
             EntryKind::Fired {
                 rule: 1,
-                on: On::Send,
+                on: RuleHook::Send,
                 direction: Direction::In,
                 opcode: 0xfffe,
                 qpn: 4,

@@ -9,7 +9,7 @@ use crate::entry::EntryKind;
 use crate::flags::{LOST, RANDOM_DROP};
 use crate::flight_recording::FlightRecording;
 use std::collections::{HashMap, HashSet};
-use verbena_faults::{Action, Direction, Match, On, Rule, RuleSet};
+use verbena_faults::{Action, Direction, Match, Rule, RuleHook, RuleSet};
 
 /// Most bytes of the name of a rule that are kept, so that a number fits after them.
 const MAX_NAME_BYTES: usize = 48;
@@ -240,8 +240,8 @@ fn exact_match(
         return Ok(None);
     };
     match (on, rule.matches.on) {
-        (On::Packet, _) => packet_match(counts, direction, opcode as u8, (qpn, owner, base), nth),
-        (On::Send, _) => {
+        (RuleHook::Packet, _) => packet_match(counts, direction, opcode as u8, (qpn, owner, base), nth),
+        (RuleHook::Send, _) => {
             let mut m = Match {
                 on,
                 opcode: vec![work_request_name(opcode as u8)],
@@ -251,7 +251,7 @@ fn exact_match(
             counts.match_qp(&mut m, owner, base, qpn)?;
             Ok(Some(m))
         }
-        (On::Command, _) => {
+        (RuleHook::Command, _) => {
             let since = counts.since.get(&number).ok_or(
                 "the recording begins after the rule was added: begin to record before rules are added",
             )?;
@@ -268,10 +268,10 @@ fn exact_match(
                 ..Match::default()
             }))
         }
-        (On::Time, On::Time) if rule.is_injected() => Err(String::from(
+        (RuleHook::Time, RuleHook::Time) if rule.is_injected() => Err(String::from(
             "the driver injected this fault into an object, whose number may be another one in the next run",
         )),
-        (On::Time, On::Time) => Ok(None),
+        (RuleHook::Time, RuleHook::Time) => Ok(None),
         _ => Err(String::from(
             "this kind of match cannot be repeated exactly",
         )),
@@ -307,7 +307,7 @@ mod tests {
         }
     }
 
-    fn fired_on(rule: u16, on: On, opcode: u16, (owner, nth): (u32, u32)) -> EntryKind {
+    fn fired_on(rule: u16, on: RuleHook, opcode: u16, (owner, nth): (u32, u32)) -> EntryKind {
         EntryKind::Fired {
             rule,
             on,
@@ -322,7 +322,7 @@ mod tests {
     }
 
     fn fired(rule: u16, owner: u32, nth: u32) -> EntryKind {
-        fired_on(rule, On::Packet, 7, (owner, nth))
+        fired_on(rule, RuleHook::Packet, 7, (owner, nth))
     }
 
     fn created(owner: u32) -> EntryKind {
@@ -402,14 +402,14 @@ mod tests {
             name: String::from("later"),
             optional: false,
             matches: Match {
-                on: On::Time,
+                on: RuleHook::Time,
                 after_ms: Some(5),
                 ..Match::default()
             },
             action: Action::PortDownMs(1),
         });
-        let fired_late = fired_on(0, On::Time, 0, (3, 0));
-        let unknown = fired_on(1, On::Packet, 0x1f, (3, 1));
+        let fired_late = fired_on(0, RuleHook::Time, 0, (3, 0));
+        let unknown = fired_on(1, RuleHook::Packet, 0x1f, (3, 1));
         let out = of(
             &[fired_late, fired_late, created(3), unknown],
             &[later, rule("x")],
@@ -454,11 +454,11 @@ mod tests {
             command,
             added,
             command,
-            fired_on(0, On::Command, create, (3, 0)),
+            fired_on(0, RuleHook::Command, create, (3, 0)),
             created(3),
             work,
             work,
-            fired_on(1, On::Send, 0, (3, 0)),
+            fired_on(1, RuleHook::Send, 0, (3, 0)),
         ];
         let [refuse, fail] = [Action::Errno(String::from("ENOMEM")), Action::StallMs(1)];
         let rules = [refuse, fail].map(|action| rule("x").map(|rule| Rule { action, ..rule }));

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 use verbena_device::misbehave::Kind;
-use verbena_faults::{duplicate_name_error, Action, On, Rule, RuleSet, RuleStatus};
+use verbena_faults::{duplicate_name_error, Action, Rule, RuleHook, RuleSet, RuleStatus};
 use verbena_protocol::{ControlRequest, ReplyEnvelope, RulesReply};
 
 /// Number of attempts to remove a connection's rules, while too many requests wait for the engine.
@@ -125,7 +125,7 @@ impl<'a> ConnectionRules<'a> {
             .rule
             .iter()
             .cloned()
-            .partition(|rule| rule.matches.on == On::Uplink);
+            .partition(|rule| rule.matches.on == RuleHook::Uplink);
         let [of_uplinks, of_device] = [of_uplinks, of_device].map(|rule| RuleSet {
             version: set.version,
             seed: set.seed,

@@ -30,7 +30,7 @@ use verbena_abi::cmd::CmdStatus;
 use verbena_abi::stats::Counter;
 use verbena_abi::syndrome::Syndrome;
 use verbena_faults::{
-    alter, Action, Direction, Effect, On, Rule, RuleSet, RuleStatus, LOSS_OPTION,
+    alter, Action, Direction, Effect, Rule, RuleHook, RuleSet, RuleStatus, LOSS_OPTION,
 };
 use verbena_recorder::full::Item;
 use verbena_transport::host::Host;
@@ -183,7 +183,7 @@ impl Device {
         let stalled = lab.stalls(&qp.env);
         self.shared.note_passing(&passing, effect.is_some());
         if effect.is_some() {
-            self.shared.remark_rule(On::Packet);
+            self.shared.remark_rule(RuleHook::Packet);
         }
         effect.or_else(|| Some(Effect::Delay(stalled?.saturating_sub(now))))
     }
@@ -524,8 +524,8 @@ impl Device {
     ) -> Option<CmdError> {
         let now = self.shared.clock.now();
         let effect = self.shared.lab.as_mut()?.table.on_command(now, opcode)?;
-        self.shared.note_fired(On::Command, opcode, None);
-        self.shared.remark_rule(On::Command);
+        self.shared.note_fired(RuleHook::Command, opcode, None);
+        self.shared.remark_rule(RuleHook::Command);
         match effect {
             Effect::Fail(status) => Some(bad(status, Syndrome::Injected)),
             Effect::Fatal => {
@@ -552,8 +552,8 @@ impl Device {
         // A panic may have ended the previous slice in the middle of a release.
         self.lab()?.end_releasing();
         while let Some(effect) = self.lab()?.table.take_due(now) {
-            self.shared.note_fired(On::Time, 0, None);
-            self.shared.remark_rule(On::Time);
+            self.shared.note_fired(RuleHook::Time, 0, None);
+            self.shared.remark_rule(RuleHook::Time);
             let qpn = self.whom(&effect);
             self.open_door(mem, qpn, &effect);
         }

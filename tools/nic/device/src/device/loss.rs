@@ -5,7 +5,7 @@
 use crate::device::Device;
 use crate::objects::lab::{passing, passing_of_none};
 use crate::objects::mcast::MULTICAST_QPN;
-use verbena_faults::{Direction, On, Rule, RuleSet, LOSS_OPTION};
+use verbena_faults::{Direction, Rule, RuleHook, RuleSet, LOSS_OPTION};
 use verbena_transport::Packet;
 
 impl Device {
@@ -70,7 +70,7 @@ impl Device {
         }
         if lost && !is_option {
             self.shared.note_loss(&passing);
-            self.shared.remark_rule(On::Packet);
+            self.shared.remark_rule(RuleHook::Packet);
         }
         lost
     }

@@ -8,7 +8,7 @@ use crate::memory::GuestMemory;
 use crate::misbehave::{Kind, ALWAYS};
 use verbena_abi::cmd::{Command, CreateCq, ASYNC_EQN, HEADER_SIZE};
 use verbena_abi::eqe::EventType;
-use verbena_faults::{Effect, On};
+use verbena_faults::{Effect, RuleHook};
 
 impl Device {
     /// Executes postponed commands that are due. Returns the time at which the next one is due.
@@ -100,7 +100,7 @@ impl Device {
             .as_mut()
             .and_then(|lab| lab.table.take_due_of(now, at_once))
         {
-            self.shared.note_fired(On::Time, 0, None);
+            self.shared.note_fired(RuleHook::Time, 0, None);
             self.misbehave(kind, number, rule);
         }
     }

@@ -10,7 +10,7 @@ use verbena_abi::cqe::{Cqe, Tail};
 use verbena_abi::eqe::EventType;
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::SendWqe;
-use verbena_faults::{Direction, On, PacketAtHook};
+use verbena_faults::{Direction, PacketAtHook, RuleHook};
 use verbena_recorder::{
     EntryKind, PacketEntry as Noted, FIRST, LAST, LOST, RANDOM_DROP, RECV, WRITTEN,
 };
@@ -90,8 +90,8 @@ impl Resources {
             wr_id: wqe.wr_id.get(),
         });
         if by_rule {
-            self.remark_rule(On::Send);
-            self.note_fired(On::Send, wqe.opcode.into(), Some(env));
+            self.remark_rule(RuleHook::Send);
+            self.note_fired(RuleHook::Send, wqe.opcode.into(), Some(env));
         }
     }
 
@@ -201,7 +201,7 @@ impl Resources {
         });
         if fired {
             self.note_rule(
-                On::Packet,
+                RuleHook::Packet,
                 passing.direction,
                 passing.opcode.into(),
                 (passing.qp.qpn, passing.qp.created as u32),
@@ -237,7 +237,7 @@ impl Resources {
     pub(crate) fn note_loss(&mut self, passing: &PacketAtHook) {
         let nth = psn::ahead(passing.psn, passing.first_psn) + 1;
         self.note_rule(
-            On::Packet,
+            RuleHook::Packet,
             Direction::Out,
             passing.opcode.into(),
             (passing.qp.qpn, passing.qp.created as u32),
@@ -246,7 +246,7 @@ impl Resources {
     }
 
     /// Records that a rule has just fired on something else than a packet.
-    pub(crate) fn note_fired(&mut self, on: On, opcode: u16, env: Option<&Env>) {
+    pub(crate) fn note_fired(&mut self, on: RuleHook, opcode: u16, env: Option<&Env>) {
         let party = env.map_or((0, 0), |env| (env.qpn(), env.owner as u32));
         self.note_rule(on, Direction::Out, opcode, party, (0, 0));
     }
@@ -254,14 +254,14 @@ impl Resources {
     /// Adds a note for the tap that a rule has just fired. The note belongs to the frame that the
     /// rule fired on, or otherwise to the next frame.
     #[cold]
-    pub(crate) fn remark_rule(&mut self, on: On) {
+    pub(crate) fn remark_rule(&mut self, on: RuleHook) {
         let last = self.lab.as_ref().and_then(|lab| lab.table.last_fired());
         let (Some((rule, _)), true) = (last, self.tap.has_tap()) else {
             return;
         };
         let (name, action) = (&rule.name, rule.action.name());
         let text = match on {
-            On::Packet => format!("rule {name:?}: {action}"),
+            RuleHook::Packet => format!("rule {name:?}: {action}"),
             _ => format!("before this frame, rule {name:?}: {action}"),
         };
         self.tap.remark(&text);
@@ -269,7 +269,7 @@ impl Resources {
 
     fn note_rule(
         &mut self,
-        on: On,
+        on: RuleHook,
         way: Direction,
         opcode: u16,
         (qpn, owner): (u32, u32),

@@ -47,7 +47,7 @@ use verbena_abi::eqe::EventType;
 use verbena_abi::regs::NUM_UARS;
 use verbena_abi::stats::Counter;
 use verbena_abi::syndrome::Syndrome;
-use verbena_faults::On;
+use verbena_faults::RuleHook;
 use verbena_transport::Pool;
 use witnesses::Witnesses;
 
@@ -157,7 +157,7 @@ impl Resources {
     pub fn interrupt(&mut self, vector: u16) {
         if let Some(lab) = &mut self.lab {
             if lab.withholds(self.clock.now(), vector) {
-                self.note_fired(On::Interrupt, vector, None);
+                self.note_fired(RuleHook::Interrupt, vector, None);
                 return;
             }
         }
@@ -216,7 +216,7 @@ impl Resources {
         if let Some(lab) = &mut self.lab {
             times = lab.events(self.clock.now(), kind);
             if times != 1 {
-                self.note_fired(On::Event, kind.to_raw().into(), None);
+                self.note_fired(RuleHook::Event, kind.to_raw().into(), None);
             }
         }
         if times == 0 {

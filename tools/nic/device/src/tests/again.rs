@@ -9,7 +9,7 @@ use crate::mock::{Driver, SendWr};
 use crate::Config;
 use verbena_abi::cqe::WcStatus;
 use verbena_abi::wqe::WqeOpcode;
-use verbena_faults::{Action, Direction, Match, On, RuleSet, VERSION};
+use verbena_faults::{Action, Direction, Match, RuleHook, RuleSet, VERSION};
 use verbena_recorder::{EntryKind, FlightEntry};
 
 const TIMES: usize = 100;
@@ -67,7 +67,7 @@ fn run(wire_local: bool, set: &RuleSet) -> Vec<Firing> {
     let fired = entries.filter_map(|entry| match entry.kind {
         EntryKind::Fired {
             rule,
-            on: On::Packet,
+            on: RuleHook::Packet,
             direction,
             opcode,
             owner,

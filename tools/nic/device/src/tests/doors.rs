@@ -14,7 +14,7 @@ use verbena_abi::eqe::EventType;
 use verbena_abi::stats::Counter;
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::WqeOpcode;
-use verbena_faults::{Action, CompletionError, CompletionFault, Match, On, QpQueue};
+use verbena_faults::{Action, CompletionError, CompletionFault, Match, QpQueue, RuleHook};
 
 const MS: u64 = 1_000_000;
 
@@ -26,7 +26,7 @@ fn third() -> Match {
     }
 }
 
-fn on(on: On) -> Match {
+fn on(on: RuleHook) -> Match {
     Match {
         on,
         ..Match::default()
@@ -36,7 +36,7 @@ fn on(on: On) -> Match {
 fn at(ms: u64) -> Match {
     Match {
         after_ms: Some(ms),
-        ..on(On::Time)
+        ..on(RuleHook::Time)
     }
 }
 
@@ -182,7 +182,7 @@ fn a_stall_affects_one_queue_pair_and_ends_with_its_rule() {
     let (a, cq_a) = (p.a.clone(), p.cq_a.clone());
     let own = Match {
         qp: Some(a.qpn),
-        ..on(On::Send)
+        ..on(RuleHook::Send)
     };
     p.rule(own, Action::StallMs(60_000));
     post(&mut p, WqeOpcode::RdmaWrite);
@@ -230,7 +230,7 @@ fn events_are_withheld_and_repeated() {
         let fatal = Match {
             event: vec![String::from("QP_FATAL")],
             nth: Some(1),
-            ..on(On::Event)
+            ..on(RuleHook::Event)
         };
         p.rule(fatal, action);
         p.d.device.fail_qp(&p.d.ram, p.a.qpn, Syndrome::Injected);
@@ -255,7 +255,7 @@ fn an_interrupt_is_withheld_without_its_event() {
     let first = Match {
         vector: Some(1),
         nth: Some(1),
-        ..on(On::Interrupt)
+        ..on(RuleHook::Interrupt)
     };
     p.rule(first, Action::Withhold);
     for expected in [0, 1] {
@@ -276,7 +276,7 @@ fn a_send_completes_with_the_status_and_vendor_error_of_a_rule() {
         status: String::from("RETRY_EXC_ERR"),
         vendor_err: cause,
     });
-    p.rule(on(On::Send), Action::Complete(how));
+    p.rule(on(RuleHook::Send), Action::Complete(how));
     let (status, vendor_err, _) = p.write();
     assert_eq!((status, vendor_err), (WcStatus::RetryExcErr, cause));
 }

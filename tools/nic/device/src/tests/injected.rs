@@ -9,7 +9,7 @@ use verbena_abi::cmd::{FaultKind, InjectFault};
 use verbena_abi::cqe::WcStatus::{self, GeneralErr, Success};
 use verbena_abi::ctx::QpState;
 use verbena_abi::wqe::WqeOpcode;
-use verbena_faults::{Action, InjectedFault, Match, On, Rule, RuleSet, MAX_RULES, VERSION};
+use verbena_faults::{Action, InjectedFault, Match, Rule, RuleHook, RuleSet, MAX_RULES, VERSION};
 use verbena_recorder::{export_rules, EntryKind, FlightEntry, FlightRecording};
 
 fn fault(kind: FaultKind, number: u32, status: WcStatus) -> InjectFault {
@@ -110,7 +110,7 @@ fn a_fault_comes_before_the_rules_of_users_and_leaves_them_their_room() {
         name: format!("x{n}"),
         optional: true,
         matches: Match {
-            on: On::Send,
+            on: RuleHook::Send,
             ..Match::default()
         },
         action: Action::StallMs(1),
@@ -148,7 +148,7 @@ fn a_fault_is_in_the_recording_and_that_of_a_send_can_be_exported() {
         EntryKind::Fired { on, .. } => Some(on),
         _ => None,
     });
-    assert_eq!(fired.collect::<Vec<_>>(), [On::Time, On::Send]);
+    assert_eq!(fired.collect::<Vec<_>>(), [RuleHook::Time, RuleHook::Send]);
     let recording = FlightRecording {
         first: recorded.first,
         entries,
@@ -159,7 +159,10 @@ fn a_fault_is_in_the_recording_and_that_of_a_send_can_be_exported() {
     let [rule] = &exported.set.rule[..] else {
         panic!("{exported:?}");
     };
-    assert_eq!((rule.matches.on, rule.matches.nth), (On::Send, Some(1)));
+    assert_eq!(
+        (rule.matches.on, rule.matches.nth),
+        (RuleHook::Send, Some(1))
+    );
     assert!(rule.matches.qp_created.is_some() && rule.check().is_ok());
     assert!(
         exported.missing[0].contains("the driver injected"),

@@ -13,7 +13,7 @@ use verbena_abi::stats::{Counter, NUM_COUNTERS};
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::WqeOpcode;
 use verbena_faults::{
-    Action, CompletionFault, Corruption, Direction, HeaderField, IcrcState, Match, On, Rule,
+    Action, CompletionFault, Corruption, Direction, HeaderField, IcrcState, Match, Rule, RuleHook,
     RuleSet, VERSION,
 };
 
@@ -266,7 +266,7 @@ fn rules_make_sends_commands_and_the_device_fail() {
     on_both(|mut p| {
         let second = Match {
             nth: Some(2),
-            ..on(On::Send)
+            ..on(RuleHook::Send)
         };
         p.rule(
             second,
@@ -280,7 +280,7 @@ fn rules_make_sends_commands_and_the_device_fail() {
     on_both(|mut p| {
         let create = Match {
             command: Some(String::from("CREATE_QP")),
-            ..on(On::Command)
+            ..on(RuleHook::Command)
         };
         p.rule(create, Action::Errno(String::from("ENOMEM")));
         let request = p.d.qp_request(&p.cq_a.clone(), &p.cq_a.clone());
@@ -293,7 +293,7 @@ fn rules_make_sends_commands_and_the_device_fail() {
     on_both(|mut p| {
         let later = Match {
             after_ms: Some(5),
-            ..on(On::Time)
+            ..on(RuleHook::Time)
         };
         p.rule(later, Action::Fatal);
         p.d.pass(4_000_000);

@@ -7,7 +7,7 @@ use super::Pair;
 use crate::mock::Driver;
 use crate::Config;
 use verbena_abi::cqe::WcStatus::{RetryExcErr, Success};
-use verbena_faults::{Action, Match, On, Rule, LOSS_OPTION};
+use verbena_faults::{Action, Match, Rule, RuleHook, LOSS_OPTION};
 use verbena_recorder::{EntryKind, FlightEntry, LOST};
 
 /// A pair whose device was started with `--drop`.
@@ -55,8 +55,8 @@ fn a_rule_loses_a_packet_on_its_way_after_the_rules_of_both_queue_pairs() {
     };
     on_both(|mut p| {
         p.d.device.record(1 << 14, p.d.now);
-        p.rule(third(On::Local), Action::Drop);
-        p.rule_named("y", third(On::Packet), Action::Drop);
+        p.rule(third(RuleHook::Local), Action::Drop);
+        p.rule_named("y", third(RuleHook::Packet), Action::Drop);
         assert_eq!(p.write().0, Success);
         let fired: Vec<u64> = p.d.device.rules().iter().map(|told| told.fired).collect();
         // The retransmission of the packet that rule y lost is lost, too.
@@ -75,6 +75,6 @@ fn a_rule_loses_a_packet_on_its_way_after_the_rules_of_both_queue_pairs() {
             }
         }
         // The recording has the firing as one on a packet.
-        assert_eq!(firings, [(1, On::Packet), (0, On::Packet)]);
+        assert_eq!(firings, [(1, RuleHook::Packet), (0, RuleHook::Packet)]);
     });
 }

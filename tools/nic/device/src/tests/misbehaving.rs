@@ -5,7 +5,7 @@
 use super::laboratory::rule;
 use super::Pair;
 use crate::mock::Driver;
-use verbena_faults::{Action, Match, On, RuleSet, VERSION};
+use verbena_faults::{Action, Match, RuleHook, RuleSet, VERSION};
 
 fn set(matches: Match, text: &str) -> RuleSet {
     RuleSet {
@@ -17,7 +17,7 @@ fn set(matches: Match, text: &str) -> RuleSet {
 
 fn at_once() -> Match {
     Match {
-        on: On::Time,
+        on: RuleHook::Time,
         after_ms: Some(0),
         ..Match::default()
     }
@@ -89,7 +89,7 @@ mod with_the_feature {
         let mut p = Pair::on(Driver::new());
         let m = p.d.device.shared.config().misbehave.clone();
         let second = Match {
-            on: On::Command,
+            on: RuleHook::Command,
             command: Some(String::from("QUERY_DEVICE")),
             nth: Some(2),
             ..Match::default()

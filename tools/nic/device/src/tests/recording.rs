@@ -11,7 +11,7 @@ use crate::Config;
 use verbena_abi::cqe::WcStatus;
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::WqeOpcode;
-use verbena_faults::{Action, Direction, Match, On, Rule, RuleSet, VERSION};
+use verbena_faults::{Action, Direction, Match, Rule, RuleHook, RuleSet, VERSION};
 use verbena_recorder::{
     diagnose_qp, export_rules, DeviceHistory, EntryKind, FlightEntry, FlightRecording, LOST,
 };
@@ -265,7 +265,7 @@ fn run(config: &Config, rules: &RuleSet) -> (Firings, verbena_recorder::Exported
     for entry in &recording.entries {
         match entry.kind {
             EntryKind::Fired {
-                on: On::Packet,
+                on: RuleHook::Packet,
                 direction,
                 opcode,
                 owner,

@@ -5,7 +5,7 @@
 
 use super::{RuleEntry, RuleTable, MAX_RULES};
 use crate::effect::Effect;
-use crate::rule::{On, Rule};
+use crate::rule::{Rule, RuleHook};
 
 impl RuleTable {
     /// Returns the name of a rule of INJECT_FAULT.
@@ -36,7 +36,7 @@ impl RuleTable {
             injected: true,
             ..entry
         };
-        let effect = (rule.matches.on == On::Time).then(|| entry.effect.clone());
+        let effect = (rule.matches.on == RuleHook::Time).then(|| entry.effect.clone());
         self.entries.insert(0, entry);
         if let (Some(_), Some(entry)) = (&effect, self.entries.first_mut()) {
             (entry.matched, entry.fired) = (1, 1);

@@ -16,7 +16,7 @@ use verbena_abi::cqe::WcStatus;
 use verbena_abi::ctx::QpState;
 use verbena_abi::eqe::EventType;
 use verbena_abi::syndrome::Syndrome;
-use verbena_faults::{Action, Direction, On, Rule};
+use verbena_faults::{Action, Direction, Rule, RuleHook};
 use verbena_transport::psn;
 use verbena_transport::wire::opcode;
 
@@ -166,7 +166,7 @@ impl CauseChain<'_> {
     fn explain_injected(&self, out: &mut Vec<String>) {
         let me = self.qp.qpn;
         let is_match = |kind: &EntryKind| match *kind {
-            EntryKind::Fired { qpn, on, .. } => qpn == me || on == On::Time,
+            EntryKind::Fired { qpn, on, .. } => qpn == me || on == RuleHook::Time,
             _ => false,
         };
         match self.find_last(is_match) {
@@ -214,7 +214,7 @@ impl CauseChain<'_> {
                         qpn,
                         psn,
                         direction,
-                        on: On::Packet,
+                        on: RuleHook::Packet,
                         opcode,
                         ..
                     } => {
@@ -420,7 +420,7 @@ impl CauseChain<'_> {
             EntryKind::Fired {
                 qpn,
                 psn: at,
-                on: On::Packet,
+                on: RuleHook::Packet,
                 direction,
                 rule,
                 ..

@@ -6,7 +6,7 @@ use crate::device_history::{packet_name, work_request_name, DeviceHistory, QpNam
 use crate::entry::EntryKind;
 use crate::flags::LOST;
 use crate::psn_text;
-use verbena_faults::{Direction, On};
+use verbena_faults::{Direction, RuleHook};
 
 /// Returns the rules that fired on a QP between two indexes, each with its count and the first
 /// event.
@@ -31,7 +31,7 @@ pub(super) fn firings(history: &DeviceHistory, qpn: u32, from: usize, to: usize)
                     continue;
                 }
                 let first = match on {
-                    On::Packet => {
+                    RuleHook::Packet => {
                         let direction = if direction == Direction::Out {
                             "sent"
                         } else {
@@ -43,7 +43,9 @@ pub(super) fn firings(history: &DeviceHistory, qpn: u32, from: usize, to: usize)
                             psn_text(psn)
                         )
                     }
-                    On::Send => format!("the work request {}", work_request_name(opcode as u8)),
+                    RuleHook::Send => {
+                        format!("the work request {}", work_request_name(opcode as u8))
+                    }
                     _ => String::from("its command, event or moment"),
                 };
                 let moment = history.time_text(from + n);

@@ -131,7 +131,7 @@ fn a_nak_is_explained_by_the_peers_check_and_the_request() {
 pub(crate) fn lost(qpn: u32) -> EntryKind {
     EntryKind::Fired {
         rule: 0,
-        on: verbena_faults::On::Packet,
+        on: verbena_faults::RuleHook::Packet,
         direction: verbena_faults::Direction::Out,
         opcode: 0x0a,
         qpn,

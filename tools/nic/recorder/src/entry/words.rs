@@ -3,7 +3,7 @@
 //! The 48 bytes of an entry: the fields of each kind, and their places in the 64-bit words.
 
 use super::{EntryKind, FlightEntry, PacketEntry};
-use verbena_faults::{Direction, On};
+use verbena_faults::{Direction, RuleHook};
 
 /// Length of an entry in 64-bit words.
 pub const ENTRY_WORDS: usize = 6;
@@ -111,7 +111,7 @@ impl EntrySlot<u16> for Direction {
     }
 }
 
-impl EntrySlot<u8> for On {
+impl EntrySlot<u8> for RuleHook {
     #[inline]
     fn to_slot(self) -> u8 {
         match self {

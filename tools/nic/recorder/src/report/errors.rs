@@ -198,7 +198,7 @@ mod tests {
     use verbena_abi::ctx::QpState;
     use verbena_abi::eqe::EventType;
     use verbena_abi::syndrome::Syndrome;
-    use verbena_faults::{Direction, On};
+    use verbena_faults::{Direction, RuleHook};
 
     fn of(kinds: Vec<EntryKind>) -> Vec<String> {
         let entries = (0..).zip(kinds);
@@ -328,7 +328,7 @@ mod tests {
     fn a_fatal_error_is_shown_with_its_rule() {
         let fired = EntryKind::Fired {
             rule: 0,
-            on: On::Packet,
+            on: RuleHook::Packet,
             direction: Direction::Out,
             opcode: 7,
             qpn: 1,

@@ -16,7 +16,7 @@ use verbena_abi::cqe::WcStatus;
 use verbena_abi::ctx::QpState;
 use verbena_abi::eqe::EventType;
 use verbena_abi::syndrome::Syndrome;
-use verbena_faults::{Action, Direction, On};
+use verbena_faults::{Action, Direction, RuleHook};
 use verbena_transport::psn;
 
 /// The PSN after the last request that was sent, by QPN.
@@ -264,8 +264,8 @@ fn fired_row(history: &DeviceHistory, kind: &EntryKind) -> Option<LadderRow> {
     let action = history.action(rule);
     let action_text = action.map_or_else(String::new, |a| format!(": {}", a.name()));
     let on_text = match on {
-        On::Packet => format!(", {}", packet_name(opcode as u8)),
-        On::Send => format!(", {}", work_request_name(opcode as u8)),
+        RuleHook::Packet => format!(", {}", packet_name(opcode as u8)),
+        RuleHook::Send => format!(", {}", work_request_name(opcode as u8)),
         _ => String::from(", a command, an event or a moment"),
     };
     let row_kind = match action {
@@ -273,7 +273,7 @@ fn fired_row(history: &DeviceHistory, kind: &EntryKind) -> Option<LadderRow> {
         _ => "rule",
     };
     let text = format!("{}{action_text}{on_text}", history.rule_text(rule));
-    Some(if on == On::Packet {
+    Some(if on == RuleHook::Packet {
         LadderRow::affected_packet(direction, qpn, opcode as u8, psn, row_kind, text)
     } else {
         LadderRow::event(qpn, row_kind, text)

@@ -4,7 +4,7 @@
 
 use super::*;
 use verbena_abi::cqe::WcStatus;
-use verbena_faults::{InjectedFault, On, Rule};
+use verbena_faults::{InjectedFault, Rule, RuleHook};
 
 impl Device {
     pub(super) fn inject_fault<M: GuestMemory>(
@@ -47,7 +47,7 @@ impl Device {
         }
         self.note_rules(&[rule], false);
         if let Some(effect) = effect {
-            self.shared.note_fired(On::Time, 0, None);
+            self.shared.note_fired(RuleHook::Time, 0, None);
             self.open_door(mem, None, &effect);
         }
         Ok(())
