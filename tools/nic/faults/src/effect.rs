@@ -13,7 +13,7 @@ use verbena_abi::syndrome::Syndrome;
 pub struct ActionTarget {
     /// QP by its number.
     pub qp: Option<u32>,
-    /// QP by its order of creation ([`QpIdentity::created`]).
+    /// QP by its order of creation ([`QpIdentity::created`](crate::QpIdentity::created)).
     pub created: Option<u64>,
 }
 
@@ -43,7 +43,7 @@ pub enum Effect {
     /// Effect of [`Action::Errno`].
     Fail(CmdStatus),
     /// Effect of [`Action::PortDown`]: a duration in nanoseconds if there is one, and the number of
-    /// the rule. The effect ends with the rule ([`RuleTable::has`]).
+    /// the rule. The effect ends with the rule ([`RuleTable::has`](crate::RuleTable::has)).
     PortDown(Option<u64>, u64),
     /// Effect of [`Action::PortUp`].
     PortUp,

@@ -329,7 +329,7 @@ pub enum CompletionFault {
     WithCause(CompletionError),
 }
 
-/// The status and the cause of a [`Complete`].
+/// The status and the cause of a [`CompletionFault`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CompletionError {
