@@ -18,8 +18,11 @@ use std::collections::VecDeque;
 use std::hash::BuildHasher;
 use std::sync::mpsc;
 use verbena_abi::stats::NUM_COUNTERS;
-use verbena_device::tap::Tap;
-use verbena_device::{Action, Cursor, Fully, PortFigures, Portion, QpFigures, Recorded, Wish};
+use verbena_device::capture::CaptureTap;
+use verbena_device::{
+    Action, Cursor, FlightRecordingPart, FullRecordingRequest, FullRecordingStatus, PortFigures,
+    Portion, QpFigures,
+};
 use verbena_faults::{RuleSet, Told};
 
 /// Largest number of frames of one sender that wait for the engine, of at most 4 KiB each, and
@@ -39,18 +42,18 @@ pub enum Question {
     /// Asks for a portion of the queue pairs, from this number on.
     Qps(u32, mpsc::Sender<(Vec<QpFigures>, Option<u32>)>),
     /// Attaches a tap to the port. The answer is false if there is one.
-    Watch(Tap, mpsc::Sender<bool>),
+    Watch(CaptureTap, mpsc::Sender<bool>),
     /// Asks for a queue pair by its number.
     Qp(u32, mpsc::Sender<Option<Box<QpFigures>>>),
     /// Changes the fault rules, and asks for the rules after that.
     Rules(Change, mpsc::Sender<Result<Vec<Told>, String>>),
     /// Switches the flight recorder, and asks for its state without its entries.
-    Recorder(Switch, mpsc::Sender<Option<Recorded>>),
+    Recorder(Switch, mpsc::Sender<Option<FlightRecordingPart>>),
     /// Begins or ends a full recording, and asks for its state.
-    Full(Full, mpsc::Sender<Result<Fully, String>>),
+    Full(Full, mpsc::Sender<Result<FullRecordingStatus, String>>),
     /// Asks for entries of the flight recorder: the number of the first, and the largest number of
     /// entries.
-    Recorded(u64, usize, mpsc::Sender<Option<Recorded>>),
+    FlightRecording(u64, usize, mpsc::Sender<Option<FlightRecordingPart>>),
 }
 
 /// A change of the flight recorder.
@@ -68,7 +71,7 @@ pub enum Full {
     /// The full recording stays as it is.
     Stay,
     /// A full recording begins.
-    Begin(Wish),
+    Begin(FullRecordingRequest),
     /// The recording of this number ends, for this reason. Any other stays as it is.
     End(u64, String),
 }

@@ -29,7 +29,7 @@ use std::sync::{
 use std::time::{SystemTime, UNIX_EPOCH};
 use verbena_abi::regs;
 use verbena_device::misbehave::Misbehaviour;
-use verbena_device::{Action, Registers, Wish};
+use verbena_device::{Action, FullRecordingRequest, Registers};
 
 const RING_WORDS: usize = regs::NUM_UARS as usize / 64;
 const RING_GROUPS: usize = RING_WORDS.div_ceil(64);
@@ -89,7 +89,7 @@ pub struct Shared {
     pub refusals: Refusals,
     /// Path for the recording that is saved when the device fails, if one was given.
     pub dump: OnceLock<PathBuf>,
-    full: Mutex<Option<Wish>>,
+    full: Mutex<Option<FullRecordingRequest>>,
     ram: RwLock<GuestRam>,
     unreachable: Mutex<Vec<Unreachable>>,
     bus_master: AtomicBool,
@@ -166,12 +166,12 @@ impl Shared {
     }
 
     /// Requests that the device is recorded in full from its beginning.
-    pub fn want_full(&self, wish: Wish) {
+    pub fn want_full(&self, wish: FullRecordingRequest) {
         *lock(&self.full) = Some(wish);
     }
 
     /// Takes the recording that was requested (called by the engine).
-    pub(crate) fn take_wish(&self) -> Option<Wish> {
+    pub(crate) fn take_wish(&self) -> Option<FullRecordingRequest> {
         lock(&self.full).take()
     }
 

@@ -19,7 +19,7 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::{Arc, RwLockReadGuard};
 use verbena_abi::syndrome::Syndrome;
 use verbena_device::misbehave::Kind;
-use verbena_device::{Config, Device, Recorded, Side};
+use verbena_device::{Config, Device, FlightRecordingPart, Side};
 
 /// State of the device model after its panics.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -46,7 +46,10 @@ impl Model {
     pub(crate) fn new(shared: Arc<Shared>, mut config: Config) -> Self {
         config.misbehave = shared.misbehave.clone();
         let mut device = Device::new(config.clone(), shared.regs.clone());
-        if let Some(Err(e)) = shared.take_wish().map(|wish| device.record_fully(wish)) {
+        if let Some(Err(e)) = shared
+            .take_wish()
+            .map(|wish| device.begin_full_recording(wish))
+        {
             log::error!("the full recording cannot begin: {e}");
         }
         Self {
@@ -87,9 +90,9 @@ impl Model {
     /// Returns the device's recording, also after the device has failed: the recorder depends on no
     /// other part of it.
     #[cold]
-    pub(crate) fn recorded(&self, from: u64, most: usize) -> Option<Recorded> {
+    pub(crate) fn flight_recording(&self, from: u64, most: usize) -> Option<FlightRecordingPart> {
         let device = &self.device;
-        catch_unwind(AssertUnwindSafe(|| device.recorded(from, most))).unwrap_or_default()
+        catch_unwind(AssertUnwindSafe(|| device.flight_recording(from, most))).unwrap_or_default()
     }
 
     /// Returns the MAC address of the device.
@@ -124,7 +127,7 @@ impl Model {
     /// Puts a new device in the place of one that may even panic when it is dropped.
     fn replace(&mut self) {
         let mut new = Device::new(self.config.clone(), self.shared.regs.clone());
-        self.device.pass_tap(&mut new);
+        self.device.hand_over_observers(&mut new);
         let old = std::mem::replace(&mut self.device, new);
         if catch_unwind(AssertUnwindSafe(|| drop(old))).is_err() {
             log::error!("the device model has panicked when it was dropped");

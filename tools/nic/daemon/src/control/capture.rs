@@ -13,7 +13,7 @@ use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
-use verbena_device::tap::{tap, Seen, Watch, Way};
+use verbena_device::capture::{capture_tap, CaptureDirection, CaptureReader, CapturedFrame};
 use verbena_protocol::{
     CaptureEndReply, CaptureRecord, CaptureReply, ControlRequest, ReplyEnvelope,
 };
@@ -35,9 +35,9 @@ const TRIES: u32 = 4;
 /// # Errors
 ///
 /// Another capture or a full recording holds the tap, or the engine does not answer.
-fn begin(shared: &Shared) -> Result<(CaptureReply, Watch), String> {
+fn begin(shared: &Shared) -> Result<(CaptureReply, CaptureReader), String> {
     for _ in 0..TRIES {
-        let (to, watch) = tap(FRAMES, BYTES);
+        let (to, watch) = capture_tap(FRAMES, BYTES);
         if ask(shared, |answer| Question::Watch(to, answer))? {
             return Ok((super::port::guest(shared)?, watch));
         }
@@ -63,7 +63,7 @@ pub(super) fn capture(mut stream: &UnixStream, shared: &Shared) -> io::Result<()
 
 /// A capture that the NIC keeps until its client requests it. The capture ends with its connection.
 #[derive(Default)]
-pub(super) struct Kept(Option<(CaptureReply, Watch)>);
+pub(super) struct Kept(Option<(CaptureReply, CaptureReader)>);
 
 impl Kept {
     /// Returns the answer to a request about a kept capture, or `None` for other requests.
@@ -94,19 +94,19 @@ impl Kept {
 }
 
 /// Returns the records of all waiting frames, and of the end.
-fn all(watch: &Watch, power_on: u64) -> Vec<u8> {
+fn all(watch: &CaptureReader, power_on: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
     let waits = std::iter::from_fn(|| watch.try_next());
     // Frames that come meanwhile are left out.
     for seen in waits.take(FRAMES) {
         record(seen, power_on).put(&mut bytes);
     }
-    let (seen, dropped) = watch.tally();
+    let (seen, dropped) = watch.counts();
     CaptureRecord::End { seen, dropped }.put(&mut bytes);
     bytes
 }
 
-fn hand_on(mut stream: &UnixStream, watch: &Watch, power_on: u64) -> io::Result<()> {
+fn hand_on(mut stream: &UnixStream, watch: &CaptureReader, power_on: u64) -> io::Result<()> {
     let mut bytes = Vec::new();
     while !is_over(stream) {
         let Ok(first) = watch.next(LOOK) else {
@@ -130,7 +130,7 @@ fn hand_on(mut stream: &UnixStream, watch: &Watch, power_on: u64) -> io::Result<
             bytes.clear();
         }
     }
-    let (seen, dropped) = watch.tally();
+    let (seen, dropped) = watch.counts();
     CaptureRecord::End { seen, dropped }.put(&mut bytes);
     stream.write_all(&bytes)
 }
@@ -146,13 +146,13 @@ pub(super) fn is_over(stream: &UnixStream) -> bool {
     poll(&mut fds, Some(&at_once)).is_ok_and(|ready| ready > 0)
 }
 
-fn record(seen: Seen, power_on: u64) -> CaptureRecord {
+fn record(seen: CapturedFrame, power_on: u64) -> CaptureRecord {
     CaptureRecord::Frame {
-        direction: match seen.way {
-            Way::Local => said::FrameDirection::Local,
-            Way::Lost => said::FrameDirection::Lost,
-            Way::Sent => said::FrameDirection::Sent,
-            Way::Received => said::FrameDirection::Received,
+        direction: match seen.direction {
+            CaptureDirection::Local => said::FrameDirection::Local,
+            CaptureDirection::Lost => said::FrameDirection::Lost,
+            CaptureDirection::Sent => said::FrameDirection::Sent,
+            CaptureDirection::Received => said::FrameDirection::Received,
         },
         src_qpn: seen.src_qpn,
         dst_qpn: seen.dst_qpn,
@@ -166,12 +166,12 @@ fn record(seen: Seen, power_on: u64) -> CaptureRecord {
 mod tests {
     use super::*;
     use std::net::Shutdown;
-    use verbena_device::tap::Tap;
+    use verbena_device::capture::CaptureTap;
 
-    fn seen(time: u64) -> Seen {
-        Seen {
+    fn seen(time: u64) -> CapturedFrame {
+        CapturedFrame {
             time,
-            way: Way::Sent,
+            direction: CaptureDirection::Sent,
             src_qpn: Some(16),
             dst_qpn: None,
             frame: vec![3; 100],
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn a_kept_capture_is_returned_in_full_and_ends_with_its_connection() {
-        let (to, watch) = tap(8, BYTES);
+        let (to, watch) = capture_tap(8, BYTES);
         (0..3).for_each(|n| to.show(seen(n)));
         to.miss(2);
         let told = CaptureReply::default();
@@ -208,16 +208,22 @@ mod tests {
         let again = kept.answer(&ControlRequest::CaptureEnd, &shared).unwrap();
         assert!(again.contains("no capture was begun"), "{again}");
         assert!(kept.answer(&ControlRequest::Stats, &shared).is_none());
-        let (to, watch) = tap(8, BYTES);
+        let (to, watch) = capture_tap(8, BYTES);
         drop(Kept(Some((CaptureReply::default(), watch))));
         assert!(!to.is_watched());
     }
 
     /// Starts a capture; returns its client, the tap of the device, and the thread that serves the
     /// client.
-    fn running(frames: usize) -> (UnixStream, Tap, std::thread::JoinHandle<io::Result<()>>) {
+    fn running(
+        frames: usize,
+    ) -> (
+        UnixStream,
+        CaptureTap,
+        std::thread::JoinHandle<io::Result<()>>,
+    ) {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let (to, watch) = tap(frames, BYTES);
+        let (to, watch) = capture_tap(frames, BYTES);
         let thread = std::thread::spawn(move || hand_on(&ours, &watch, 1000));
         (theirs, to, thread)
     }

@@ -11,7 +11,7 @@ use crate::shared::{Full, Question, Shared, Switch};
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
-use verbena_device::Fully;
+use verbena_device::FullRecordingStatus;
 use verbena_protocol::{RecordFullReply, RecorderReply, RecordingReply, ReplyEnvelope};
 use verbena_recorder::full::END_REQUESTED;
 use verbena_recorder::MAX_ENTRIES;
@@ -36,10 +36,12 @@ pub(super) fn switch(shared: &Shared, entries: Option<u64>) -> Result<RecorderRe
     let dump = shared.dump.get().map(|path| path.display().to_string());
     let (entries, total) = recorded.map_or((0, 0), |r| (r.capacity as u64, r.total));
     let full = match ask(shared, |to| Question::Full(Full::Stay, to))?? {
-        Fully::Off => None,
-        Fully::Waiting => Some(String::from("begins with the next reset of the device")),
-        Fully::On(count) => Some(format!("{count} entries so far")),
-        Fully::Ended(reason) => Some(format!("ended: {reason}")),
+        FullRecordingStatus::Off => None,
+        FullRecordingStatus::Waiting => {
+            Some(String::from("begins with the next reset of the device"))
+        }
+        FullRecordingStatus::On(count) => Some(format!("{count} entries so far")),
+        FullRecordingStatus::Ended(reason) => Some(format!("ended: {reason}")),
     };
     Ok(RecorderReply {
         entries,
@@ -58,7 +60,7 @@ pub(super) fn full(mut stream: &UnixStream, shared: &Shared) -> io::Result<()> {
     let told = ask(shared, |to| Question::Full(Full::Begin(wish), to)).and_then(|told| told);
     let is_on = told.is_ok();
     let told = told.map(|told| RecordFullReply {
-        waiting: told == Fully::Waiting,
+        waiting: told == FullRecordingStatus::Waiting,
     });
     let written = stream.write_all(ReplyEnvelope::from(told).line().as_bytes());
     if !is_on {
@@ -98,7 +100,7 @@ fn hand_on(mut stream: &UnixStream, pieces: &Pieces, end: impl Fn() -> bool) -> 
 /// Returns the recorded entries, which are read in portions: entries that are overwritten meanwhile
 /// are left out.
 pub(super) fn taken(shared: &Shared) -> Result<RecordingReply, String> {
-    let next = |from| ask(shared, |to| Question::Recorded(from, PORTION, to));
+    let next = |from| ask(shared, |to| Question::FlightRecording(from, PORTION, to));
     let mut all =
         next(0)?.ok_or("nothing is recorded: verbenactl record on starts the recorder")?;
     let end = all.total;

@@ -21,9 +21,9 @@ impl Vm {
         if question.is_none() && self.asker.is_none() {
             return false;
         }
-        if let Some(Question::Recorded(from, most, to)) = question {
+        if let Some(Question::FlightRecording(from, most, to)) = question {
             // A device that has failed still has its recording.
-            let _ = to.send(self.model.recorded(from, most));
+            let _ = to.send(self.model.flight_recording(from, most));
             return true;
         }
         let mut slice = self.model.slice();
@@ -42,7 +42,7 @@ impl Vm {
                 return true;
             }
             Some(Question::Watch(tap, to)) => {
-                tell(&mut slice, &to, |device| device.set_tap(tap));
+                tell(&mut slice, &to, |device| device.attach_capture(tap));
                 return true;
             }
             Some(Question::Rules(change, to)) => {
@@ -70,20 +70,20 @@ impl Vm {
                 tell(&mut slice, &to, |device| {
                     match switch {
                         Switch::Stay => {}
-                        Switch::On(entries) => device.record(entries, now),
-                        Switch::Off => device.record_no_more(),
+                        Switch::On(entries) => device.begin_flight_recording(entries, now),
+                        Switch::Off => device.end_flight_recording(),
                     }
-                    device.recorded(u64::MAX, 0)
+                    device.flight_recording(u64::MAX, 0)
                 });
                 return true;
             }
             Some(Question::Full(full, to)) => {
                 tell(&mut slice, &to, |device| match full {
-                    Full::Stay => Ok(device.fully()),
-                    Full::Begin(wish) => device.record_fully(wish),
+                    Full::Stay => Ok(device.full_recording_status()),
+                    Full::Begin(wish) => device.begin_full_recording(wish),
                     Full::End(number, reason) => {
-                        device.record_fully_no_more(number, &reason);
-                        Ok(device.fully())
+                        device.end_full_recording(number, &reason);
+                        Ok(device.full_recording_status())
                     }
                 });
                 return true;
@@ -94,7 +94,7 @@ impl Vm {
                 });
                 return true;
             }
-            Some(Question::Recorded(..)) | None => {}
+            Some(Question::FlightRecording(..)) | None => {}
         }
         let Some(asker) = self.asker.take() else {
             return false;

@@ -205,7 +205,7 @@ impl Vm {
             return;
         }
         self.saved = Some(now);
-        if let Some(recorded) = self.model.recorded(0, usize::MAX) {
+        if let Some(recorded) = self.model.flight_recording(0, usize::MAX) {
             let cause = self.shared.regs.read(regs::FATAL_SYNDROME);
             let cause = u16::try_from(cause).ok().and_then(Syndrome::from_raw);
             let reason = cause.map_or("?", Syndrome::name);

@@ -3,21 +3,22 @@
 //! The device: its life cycle, and the calls that the daemon around it makes.
 
 mod areas;
-pub mod boundary;
 pub(crate) mod cmd;
 pub mod crossing;
-mod doors;
+mod fault_effects;
+mod fault_hooks;
 pub mod figures;
-mod laboratory;
+pub mod flight_recording;
+pub mod full_recording;
 mod loss;
 mod misbehaviour;
 mod net;
 pub(crate) mod parts;
-pub mod recording;
 pub(crate) mod sched;
 pub mod snapshot;
 
-use crate::device::boundary::Boundary;
+use crate::capture::CaptureTap;
+use crate::device::full_recording::FullRecordingState;
 use crate::device::parts::addressing::Addressing;
 use crate::device::parts::areas::AreaLists;
 use crate::device::parts::commands::Commands;
@@ -31,7 +32,6 @@ use crate::memory::GuestMemory;
 use crate::objects::port::Gid;
 use crate::objects::qp::Qp;
 use crate::slots::Slots;
-use crate::tap::Tap;
 use crate::{config, Config, Registers};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -70,7 +70,7 @@ pub struct Device {
     /// Sum of the counters that the daemon has asked for, while it is being computed.
     pub(crate) survey: Option<Survey>,
     /// Full recording of all inputs and outputs of the device.
-    boundary: Boundary,
+    full_recording: FullRecordingState,
 }
 
 /// Destination addresses of the frames that the device accepts.
@@ -96,7 +96,7 @@ impl Device {
             crossing: CrossingPackets::default(),
             egress: Egress::default(),
             survey: None,
-            boundary: Boundary::default(),
+            full_recording: FullRecordingState::default(),
         };
         device.add_loss();
         device
@@ -105,9 +105,9 @@ impl Device {
     /// Drops all objects and returns to the state after power-on. Guest memory is not touched,
     /// because its owner may have reused it.
     pub fn reset(&mut self) {
-        self.boundary.note(|| Item::Reset {});
+        self.full_recording.note(|| Item::Reset {});
         let regs = self.begin_anew();
-        self.begin_taping();
+        self.begin_requested_recording();
         regs.reset();
     }
 
@@ -118,18 +118,18 @@ impl Device {
         // Each reset draws other lies. With the same ones a driver would stop at the same place for ever.
         #[cfg(feature = "hostile")]
         let hostile = self.shared.hostile.next_life();
-        let tap = self.shared.tap.detach();
-        let mut lab = self.shared.lab.take();
+        let tap = self.shared.capture.detach();
+        let mut faults = self.shared.faults.take();
         let mut recorder = self.shared.recorder.take();
-        let boundary = std::mem::take(&mut self.boundary);
+        let full_recording = std::mem::take(&mut self.full_recording);
         let now = self.shared.clock.now();
         recorder.iter_mut().for_each(|recorder| recorder.reset(now));
         *self = Self::new(self.shared.config().clone(), regs.clone());
-        self.shared.tap.attach(tap);
-        lab.iter_mut().for_each(|lab| lab.reset());
-        self.shared.lab = lab.filter(|lab| !lab.is_idle());
+        self.shared.capture.attach(tap);
+        faults.iter_mut().for_each(|faults| faults.reset());
+        self.shared.faults = faults.filter(|faults| !faults.is_idle());
         self.shared.recorder = recorder;
-        self.boundary = boundary;
+        self.full_recording = full_recording;
         #[cfg(feature = "hostile")]
         {
             self.shared.hostile = hostile;
@@ -139,36 +139,36 @@ impl Device {
 
     /// Attaches a tap to the port, which stays over resets. False if the port has a watched tap
     /// already, or if a full recording is on.
-    pub fn set_tap(&mut self, tap: Tap) -> bool {
-        let free = !self.shared.tap.is_watched();
+    pub fn attach_capture(&mut self, tap: CaptureTap) -> bool {
+        let free = !self.shared.capture.is_watched();
         // A recording would contain the reads of the tap, and its replay would not make them.
-        let free = free && !self.boundary.is_taped();
+        let free = free && !self.full_recording.is_on();
         if free {
-            self.shared.tap.attach(Some(Box::new(tap)));
+            self.shared.capture.attach(Some(Box::new(tap)));
         }
         free
     }
 
     /// Hands the tap, the rules and the recordings over to the device that takes the place of this
     /// one.
-    pub fn pass_tap(&mut self, to: &mut Self) {
-        to.shared.tap.attach(self.shared.tap.detach());
-        to.shared.lab = self.shared.lab.take();
+    pub fn hand_over_observers(&mut self, to: &mut Self) {
+        to.shared.capture.attach(self.shared.capture.detach());
+        to.shared.faults = self.shared.faults.take();
         to.shared
             .set_drop_percent(self.shared.config().drop_percent);
         to.shared.recorder = self.shared.recorder.take();
-        to.boundary = std::mem::take(&mut self.boundary);
+        to.full_recording = std::mem::take(&mut self.full_recording);
     }
 
     /// Takes note that the doorbell of a command slot was rung.
     pub fn command(&mut self, slot: u32) {
-        self.boundary.note(|| Item::Command { slot });
+        self.full_recording.note(|| Item::Command { slot });
         self.commands.ring(slot);
     }
 
     /// Takes note of a write to the page of a doorbell area in the doorbell BAR.
     pub fn ring(&mut self, uar: u32) {
-        self.boundary.note(|| Item::Ring { uar });
+        self.full_recording.note(|| Item::Ring { uar });
         self.shared.counters.add(Counter::Doorbells, 1);
         if let Some(area) = self.shared.uars.get_mut(uar) {
             if !area.rung {
@@ -180,7 +180,7 @@ impl Device {
 
     /// Counts writes to the doorbell BAR that were collapsed into one call of [`Device::ring`].
     pub fn count_doorbells(&mut self, more: u64) {
-        self.boundary.note(|| Item::Doorbells { more });
+        self.full_recording.note(|| Item::Doorbells { more });
         self.shared.counters.add(Counter::Doorbells, more);
     }
 
@@ -188,7 +188,7 @@ impl Device {
     pub fn take_interrupts(&mut self) -> u32 {
         let vectors = self.shared.interrupts.take();
         if vectors != 0 {
-            self.boundary.note(|| Item::Raised { vectors });
+            self.full_recording.note(|| Item::Raised { vectors });
         }
         vectors
     }
@@ -196,8 +196,8 @@ impl Device {
     /// Takes the next frame for the uplink.
     pub fn next_frame(&mut self) -> Option<Rc<Vec<u8>>> {
         let frame = self.egress.pop();
-        if let (Some(frame), true) = (&frame, self.boundary.is_taped()) {
-            self.tape_sent(frame);
+        if let (Some(frame), true) = (&frame, self.full_recording.is_on()) {
+            self.record_sent_frame(frame);
         }
         frame
     }

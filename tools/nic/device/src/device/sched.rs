@@ -60,17 +60,17 @@ pub(crate) const FOLLOW_COST: u32 = 16;
 impl Device {
     /// Works for a bounded time. `now` is the device clock in nanoseconds.
     pub fn run_slice<M: GuestMemory>(&mut self, mem: &M, now: u64) -> Next {
-        match self.boundary.is_taped() {
-            true => self.taped_slice(mem, now),
+        match self.full_recording.is_on() {
+            true => self.run_recorded_slice(mem, now),
             false => self.work_for_a_slice(mem, now),
         }
     }
 
     pub(super) fn work_for_a_slice<M: GuestMemory>(&mut self, mem: &M, now: u64) -> Next {
-        self.shared.tap.show_last();
+        self.shared.capture.show_last();
         self.shared.clock.begin(now);
         self.rounds.begin_slice();
-        if let Some(until) = self.rests() {
+        if let Some(until) = self.stalled_until() {
             return Next {
                 deadline: Some(until),
                 ..Next::default()
@@ -92,7 +92,7 @@ impl Device {
         let moderation = self.shared.run_moderation(mem);
         busy |= self.work(mem);
         let untaken = self.shared.notify_written(mem);
-        self.shared.tap.show_last();
+        self.shared.capture.show_last();
         let retry = self.shared.flush_events(mem);
         let remind = self.shared.remind_drivers(mem);
         let timer = self.turns.next_deadline();

@@ -157,9 +157,9 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
         let opcode =
             WqeOpcode::from_raw(header.opcode).ok_or(malformed(Syndrome::WqeOpcodeUnknown))?;
         out.opcode = opcode;
-        let by_rule = match &mut self.shared.lab {
+        let by_rule = match &mut self.shared.faults {
             None => None,
-            Some(lab) => lab.send(self.shared.clock.now(), self.env, header.opcode),
+            Some(faults) => faults.send(self.shared.clock.now(), self.env, header.opcode),
         };
         self.shared
             .note_work(self.env, index, &header, by_rule.is_some());

@@ -255,8 +255,11 @@ impl Resources {
     /// rule fired on, or otherwise to the next frame.
     #[cold]
     pub(crate) fn remark_rule(&mut self, on: On) {
-        let last = self.lab.as_ref().and_then(|lab| lab.table.last_fired());
-        let (Some((rule, _)), true) = (last, self.tap.has_tap()) else {
+        let last = self
+            .faults
+            .as_ref()
+            .and_then(|faults| faults.table.last_fired());
+        let (Some((rule, _)), true) = (last, self.capture.has_tap()) else {
             return;
         };
         let (name, action) = (&rule.name, rule.action.name());
@@ -264,7 +267,7 @@ impl Resources {
             On::Packet => format!("rule {name:?}: {action}"),
             _ => format!("before this frame, rule {name:?}: {action}"),
         };
-        self.tap.remark(&text);
+        self.capture.remark(&text);
     }
 
     fn note_rule(
@@ -275,7 +278,10 @@ impl Resources {
         (qpn, owner): (u32, u32),
         (psn, nth): (u32, u32),
     ) {
-        let last = self.lab.as_ref().and_then(|lab| lab.table.last_fired());
+        let last = self
+            .faults
+            .as_ref()
+            .and_then(|faults| faults.table.last_fired());
         let (Some(recorder), Some((rule, base))) = (&mut self.recorder, last) else {
             return;
         };

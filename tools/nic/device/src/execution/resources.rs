@@ -6,13 +6,13 @@
 //! The state is in parts with private fields. Each part has a file of its own here, in `objects/` or
 //! in `memory/`. This file does what needs several parts: events and completions.
 
+mod capture_point;
 mod clock;
 mod completions;
 mod created;
 mod events;
 mod interrupts;
 mod sent;
-mod tap_point;
 mod witnesses;
 
 use crate::config::{self, Config};
@@ -24,14 +24,15 @@ use crate::objects::accounts::Accounts;
 use crate::objects::counters::Counters;
 use crate::objects::cq::Written;
 use crate::objects::eq::{Eq, Event};
-use crate::objects::lab::Lab;
+use crate::objects::fault_injector::FaultInjector;
+use crate::objects::flight_recorder::FlightRecorder;
 use crate::objects::mr::Mr;
 use crate::objects::port::Port;
-use crate::objects::recorder::Recorder;
 use crate::objects::srq::Srq;
 use crate::objects::uar::Uar;
 use crate::regs::Registers;
 use crate::slots::Slots;
+use capture_point::CapturePoint;
 use clock::SliceClock;
 use completions::CompletionQueues;
 use created::Created;
@@ -39,7 +40,6 @@ use events::EventQueues;
 use interrupts::Interrupts;
 use sent::SentPackets;
 use std::sync::Arc;
-use tap_point::TapPoint;
 use verbena_abi::cmd::ASYNC_EQN;
 use verbena_abi::cqe::{Cqe, Tail};
 use verbena_abi::doorbell::{self, Words};
@@ -83,11 +83,11 @@ pub struct Resources {
     pub(crate) port: Port,
     /// Counters of the device itself, and the sum of the counters of destroyed queue pairs.
     pub(crate) counters: Counters,
-    pub(crate) tap: TapPoint,
-    /// Fault laboratory, if the device has rules.
-    pub(crate) lab: Option<Box<Lab>>,
+    pub(crate) capture: CapturePoint,
+    /// Fault injector, if the device has rules.
+    pub(crate) faults: Option<Box<FaultInjector>>,
     /// Flight recorder, if the device records.
-    pub(crate) recorder: Option<Box<Recorder>>,
+    pub(crate) recorder: Option<Box<FlightRecorder>>,
     pub(crate) interrupts: Interrupts,
     pub(crate) outgoing: SentPackets,
     /// Pool of buffers for frames and copied payloads.
@@ -106,7 +106,7 @@ impl Resources {
     /// Creates the state after power-on.
     pub fn new(config: Config, regs: Arc<Registers>) -> Self {
         let port = Port::default();
-        let recorder = (config.record > 0).then(|| Box::new(Recorder::new(config.record)));
+        let recorder = (config.record > 0).then(|| Box::new(FlightRecorder::new(config.record)));
         Self {
             #[cfg(feature = "hostile")]
             hostile: crate::hostile::Hostile::new(config.hostile),
@@ -123,8 +123,8 @@ impl Resources {
             kept: Accounts::default(),
             port,
             counters: Counters::default(),
-            tap: TapPoint::default(),
-            lab: None,
+            capture: CapturePoint::default(),
+            faults: None,
             recorder,
             interrupts: Interrupts::default(),
             outgoing: SentPackets::default(),
@@ -155,8 +155,8 @@ impl Resources {
 
     /// Raises an interrupt vector, unless a rule withholds it.
     pub fn interrupt(&mut self, vector: u16) {
-        if let Some(lab) = &mut self.lab {
-            if lab.withholds(self.clock.now(), vector) {
+        if let Some(faults) = &mut self.faults {
+            if faults.withholds(self.clock.now(), vector) {
                 self.note_fired(On::Interrupt, vector, None);
                 return;
             }
@@ -213,8 +213,8 @@ impl Resources {
     ) -> Option<u32> {
         self.eqs.get(eqn).filter(|eq| !eq.has_failed())?;
         let mut times = 1;
-        if let Some(lab) = &mut self.lab {
-            times = lab.events(self.clock.now(), kind);
+        if let Some(faults) = &mut self.faults {
+            times = faults.events(self.clock.now(), kind);
             if times != 1 {
                 self.note_fired(On::Event, kind.to_raw().into(), None);
             }

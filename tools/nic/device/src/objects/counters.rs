@@ -75,7 +75,7 @@ impl Counters {
         qp: &verbena_transport::Counters,
         congestion: &verbena_transport::CongestionCounters,
     ) -> impl Iterator<Item = (&'static str, u64)> {
-        let told = [
+        let covered = [
             "tx_packets",
             "rx_packets",
             "tx_bytes",
@@ -94,7 +94,7 @@ impl Counters {
         ];
         let all: Vec<_> = qp.each().chain(congestion.each()).collect();
         all.into_iter()
-            .filter(move |(name, _)| !told.contains(name))
+            .filter(move |(name, _)| !covered.contains(name))
     }
 
     /// Counts a request that arrived. A SEND or WRITE is counted with its last packet.

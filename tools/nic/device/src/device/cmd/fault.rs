@@ -40,15 +40,15 @@ impl Device {
             FaultKind::Device => Injected::Device,
         };
         let (rule, now) = (Rule::injected(what), self.shared.clock.now());
-        let lab = self.shared.lab.get_or_insert_default();
-        let (added, effect) = lab.table.inject(&rule, now);
+        let faults = self.shared.faults.get_or_insert_default();
+        let (added, effect) = faults.table.inject(&rule, now);
         if !added {
             return Err(bad(CmdStatus::NoResources, Syndrome::Injected));
         }
         self.note_rules(&[rule], false);
         if let Some(effect) = effect {
             self.shared.note_fired(On::Time, 0, None);
-            self.open_door(mem, None, &effect);
+            self.apply_effect(mem, None, &effect);
         }
         Ok(())
     }

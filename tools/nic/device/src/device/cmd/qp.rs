@@ -195,8 +195,8 @@ impl Device {
         let mut qp = self.qps.take(qpn).ok_or(NO_OBJECT)?;
         self.shared.note_destroyed(&qp.env);
         self.forget_qp(qpn);
-        if let Some(lab) = &mut self.shared.lab {
-            lab.table.forget(qpn);
+        if let Some(faults) = &mut self.shared.faults {
+            faults.table.forget(qpn);
         }
         self.addressing.forget(qpn);
         self.turns.forget(qpn);
@@ -261,8 +261,8 @@ impl Device {
     fn forget_qp(&mut self, qpn: u32) {
         self.shared.outgoing.forget_local_to(qpn);
         self.shared.forget_events(ASYNC_EQN, qpn, &QP_EVENTS);
-        if let Some(lab) = &mut self.shared.lab {
-            lab.forget_qp(qpn);
+        if let Some(faults) = &mut self.shared.faults {
+            faults.forget_qp(qpn);
         }
     }
 

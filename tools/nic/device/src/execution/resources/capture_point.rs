@@ -2,7 +2,7 @@
 
 //! The place where a reader sees the frames of the port, and the notes about them.
 
-use crate::tap::{Seen, Tap};
+use crate::capture::{CaptureTap, CapturedFrame};
 
 /// Approximate length limit of the note of a frame, in bytes: a longer note gets no further text.
 const MAX_REMARK: usize = 256;
@@ -12,15 +12,15 @@ const MAX_REMARK: usize = 256;
 /// Frames reach the tap in the order in which they were shown. A tap that nobody watches any more
 /// is dropped with the next frame.
 #[derive(Debug, Default)]
-pub struct TapPoint {
-    tap: Option<Box<Tap>>,
+pub struct CapturePoint {
+    tap: Option<Box<CaptureTap>>,
     /// The frame that the tap is shown next, kept back while a note may be added to it.
-    last: Option<Seen>,
+    last: Option<CapturedFrame>,
     /// Text for the note of the next frame.
     remark: Option<String>,
 }
 
-impl TapPoint {
+impl CapturePoint {
     /// True if there is a tap.
     #[inline]
     pub fn has_tap(&self) -> bool {
@@ -33,12 +33,12 @@ impl TapPoint {
     }
 
     /// Attaches a tap, or the absence of one.
-    pub fn attach(&mut self, tap: Option<Box<Tap>>) {
+    pub fn attach(&mut self, tap: Option<Box<CaptureTap>>) {
         self.tap = tap;
     }
 
     /// Takes the tap away.
-    pub fn detach(&mut self) -> Option<Box<Tap>> {
+    pub fn detach(&mut self) -> Option<Box<CaptureTap>> {
         self.tap.take()
     }
 
@@ -90,21 +90,21 @@ impl TapPoint {
     }
 
     /// Begins to show the frames of a packet: returns the tap and the pending note. The caller
-    /// returns both with [`TapPoint::end`].
-    pub fn begin(&mut self) -> Option<(Box<Tap>, Option<String>)> {
+    /// returns both with [`CapturePoint::end`].
+    pub fn begin(&mut self) -> Option<(Box<CaptureTap>, Option<String>)> {
         self.show_last();
         let tap = self.tap.take()?;
         Some((tap, self.remark.take()))
     }
 
     /// Ends the showing of frames. `note` is left for the next frame.
-    pub fn end(&mut self, tap: Box<Tap>, note: Option<String>) {
+    pub fn end(&mut self, tap: Box<CaptureTap>, note: Option<String>) {
         self.put_remark(note);
         self.tap = tap.is_watched().then_some(tap);
     }
 
     /// Keeps a frame back as the last one until the next frame is shown.
-    pub fn keep_back(&mut self, seen: Seen) {
+    pub fn keep_back(&mut self, seen: CapturedFrame) {
         self.last = Some(seen);
     }
 }

@@ -5,27 +5,27 @@
 //!
 //! * This file records calls and their results. Without a recording, each public call that changes
 //!   the model costs a look at one pointer.
-//! * `taped.rs` records accesses to guest memory. It is a memory of its own, for which the whole
+//! * `recording_memory.rs` records accesses to guest memory. It is a memory of its own, for which the whole
 //!   model is compiled once more, so the memory used without a recording has no code for it.
-//! * `replay.rs` replays a recording, with the memory of `replayed.rs`.
+//! * `replay.rs` replays a recording, with the memory of `replay_memory.rs`.
 //!
 //! Guests and threads may change memory during a recording, because it contains the values that the
 //! model read.
 
+mod recording_memory;
 mod replay;
-mod replayed;
-mod taped;
+mod replay_memory;
 
-pub use replay::{replay, Replayed};
-pub use replayed::Stopped;
+pub use replay::{replay, ReplaySummary};
+pub use replay_memory::ReplayError;
 
 use crate::device::{Device, Next};
 use crate::memory::GuestMemory;
 use crate::Config;
+use recording_memory::RecordingMemory;
 use std::cell::RefCell;
 use std::fmt;
 use std::rc::Rc;
-use taped::Taped;
 use verbena_abi::cmd::CmdStatus;
 use verbena_abi::syndrome::Syndrome;
 use verbena_faults::{Action, Field, RuleSet};
@@ -40,28 +40,28 @@ const ASKS_FOR_GIDS: u32 = 16;
 
 /// State of a full recording while it is on.
 #[derive(Debug)]
-struct Full {
-    tape: FullRecordingWriter,
+struct ActiveRecording {
+    writer: FullRecordingWriter,
     json: fn(&RuleSet) -> String,
     /// True while a call of the model has not returned.
     open: bool,
 }
 
-impl Full {
+impl ActiveRecording {
     /// Records the beginning of a call. If the call before has not returned, the model panicked in
     /// it.
     fn call(&mut self, item: &Item<'_>) {
         if std::mem::replace(&mut self.open, true) {
-            self.tape.put(&Item::Panicked {});
+            self.writer.put(&Item::Panicked {});
         }
-        self.tape.put(item);
+        self.writer.put(item);
     }
 
     /// Records the end of a call, with its result if it has one.
     fn answer(&mut self, item: Option<Item<'_>>) {
         self.open = false;
-        item.iter().for_each(|item| self.tape.put(item));
-        self.tape.end_call();
+        item.iter().for_each(|item| self.writer.put(item));
+        self.writer.end_call();
     }
 
     /// Records a call that does not access guest memory.
@@ -72,7 +72,7 @@ impl Full {
 }
 
 /// Request for a full recording.
-pub struct Wish {
+pub struct FullRecordingRequest {
     /// Number that identifies the recording, so that a client ends only its own recording.
     pub number: u64,
     /// Destination of the recorded data.
@@ -83,15 +83,16 @@ pub struct Wish {
     pub power_on: u64,
 }
 
-impl fmt::Debug for Wish {
+impl fmt::Debug for FullRecordingRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Wish").finish_non_exhaustive()
+        f.debug_struct("FullRecordingRequest")
+            .finish_non_exhaustive()
     }
 }
 
 /// State of a full recording, as reported to clients.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Fully {
+pub enum FullRecordingStatus {
     /// No full recording is on.
     #[default]
     Off,
@@ -105,17 +106,17 @@ pub enum Fully {
 
 /// The recording of a device, or the request for one.
 #[derive(Debug, Default)]
-pub(crate) struct Boundary {
-    full: Option<Rc<RefCell<Full>>>,
-    wish: Option<Box<Wish>>,
+pub(crate) struct FullRecordingState {
+    full: Option<Rc<RefCell<ActiveRecording>>>,
+    request: Option<Box<FullRecordingRequest>>,
     ended: Option<String>,
     /// Number of the recording that the other fields are about.
     number: u64,
 }
 
-impl Boundary {
+impl FullRecordingState {
     #[inline]
-    pub(super) fn is_taped(&self) -> bool {
+    pub(super) fn is_on(&self) -> bool {
         self.full.is_some()
     }
 
@@ -147,22 +148,25 @@ impl Device {
     ///
     /// A full recording is on or requested already, or the device cannot be recorded. The text says
     /// why.
-    pub fn record_fully(&mut self, wish: Wish) -> Result<Fully, String> {
-        if self.boundary.full.is_some() || self.boundary.wish.is_some() {
+    pub fn begin_full_recording(
+        &mut self,
+        request: FullRecordingRequest,
+    ) -> Result<FullRecordingStatus, String> {
+        if self.full_recording.full.is_some() || self.full_recording.request.is_some() {
             return Err("a full recording is on or requested already: end it first".into());
         }
-        self.boundary.ended = None;
+        self.full_recording.ended = None;
         if let Some(reason) = self.cannot_be_recorded() {
             return Err(reason.into());
         }
-        self.boundary.number = wish.number;
-        self.boundary.wish = Some(Box::new(wish));
+        self.full_recording.number = request.number;
+        self.full_recording.request = Some(Box::new(request));
         let is_new = !self.commands.is_enabled() && !self.commands.are_pending();
         if is_new && !self.shared.regs().is_fatal() {
             self.begin_anew();
-            self.begin_taping();
+            self.begin_requested_recording();
         }
-        Ok(self.fully())
+        Ok(self.full_recording_status())
     }
 
     fn cannot_be_recorded(&self) -> Option<&'static str> {
@@ -173,7 +177,7 @@ impl Device {
         if config.hostile.is_some() {
             return Some("a NIC with --hostile cannot be recorded");
         }
-        if self.shared.tap.is_watched() {
+        if self.shared.capture.is_watched() {
             return Some("a capture is on, and reads guest memory too: end it first");
         }
         if self.has_added_rules() {
@@ -183,20 +187,20 @@ impl Device {
     }
 
     /// Begins the requested recording after a reset, or notes why it cannot begin.
-    pub(super) fn begin_taping(&mut self) {
-        let Some(wish) = self.boundary.wish.take() else {
+    pub(super) fn begin_requested_recording(&mut self) {
+        let Some(request) = self.full_recording.request.take() else {
             return;
         };
         if let Some(reason) = self.cannot_be_recorded() {
-            self.boundary.ended = Some(reason.into());
+            self.full_recording.ended = Some(reason.into());
             return;
         }
-        let Wish {
+        let FullRecordingRequest {
             sink,
             json,
             power_on,
             ..
-        } = *wish;
+        } = *request;
         let config = self.shared.config();
         let flag = |is_set: bool, flag| if is_set { flag } else { 0 };
         let begin = Item::Begin {
@@ -211,8 +215,8 @@ impl Device {
             seed: config.seed,
             power_on,
         };
-        self.boundary.full = Some(Rc::new(RefCell::new(Full {
-            tape: FullRecordingWriter::new(sink, &begin),
+        self.full_recording.full = Some(Rc::new(RefCell::new(ActiveRecording {
+            writer: FullRecordingWriter::new(sink, &begin),
             json,
             open: false,
         })));
@@ -220,70 +224,76 @@ impl Device {
 
     /// Ends the full recording of this number, or the request for it. A recording with another
     /// number goes on.
-    pub fn record_fully_no_more(&mut self, number: u64, reason: &str) {
-        if self.boundary.number != number {
+    pub fn end_full_recording(&mut self, number: u64, reason: &str) {
+        if self.full_recording.number != number {
             return;
         }
-        let full = std::mem::take(&mut self.boundary).full;
+        let full = std::mem::take(&mut self.full_recording).full;
         let full = full.and_then(Rc::into_inner).map(RefCell::into_inner);
         if let Some(mut full) = full {
             if full.open {
-                full.tape.put(&Item::Panicked {});
+                full.writer.put(&Item::Panicked {});
             }
-            full.tape.finish(reason);
+            full.writer.finish(reason);
         }
     }
 
     /// Returns the state of the full recording.
-    pub fn fully(&self) -> Fully {
-        let boundary = &self.boundary;
-        match (&boundary.full, &boundary.wish, &boundary.ended) {
+    pub fn full_recording_status(&self) -> FullRecordingStatus {
+        let full_recording = &self.full_recording;
+        match (
+            &full_recording.full,
+            &full_recording.request,
+            &full_recording.ended,
+        ) {
             (Some(full), ..) => full
                 .try_borrow()
-                .map_or(Fully::On(0), |full| Fully::On(full.tape.count())),
-            (None, Some(_), _) => Fully::Waiting,
-            (None, None, Some(reason)) => Fully::Ended(reason.clone()),
-            (None, None, None) => Fully::Off,
+                .map_or(FullRecordingStatus::On(0), |full| {
+                    FullRecordingStatus::On(full.writer.count())
+                }),
+            (None, Some(_), _) => FullRecordingStatus::Waiting,
+            (None, None, Some(reason)) => FullRecordingStatus::Ended(reason.clone()),
+            (None, None, None) => FullRecordingStatus::Off,
         }
     }
 
     /// Drops a recording whose sink has failed.
-    fn drop_failed_tape(&mut self) {
-        let failed = self.boundary.full.as_ref().and_then(|full| {
+    fn drop_failed_recording(&mut self) {
+        let failed = self.full_recording.full.as_ref().and_then(|full| {
             let full = full.try_borrow().ok()?;
-            full.tape.failure().map(String::from)
+            full.writer.failure().map(String::from)
         });
         if failed.is_some() {
-            self.boundary.full = None;
-            self.boundary.ended = failed;
+            self.full_recording.full = None;
+            self.full_recording.ended = failed;
         }
     }
 
     /// Makes a call with a memory that records each access. None if no recording is on.
-    fn taped<M: GuestMemory, R>(
+    fn record_call<M: GuestMemory, R>(
         &mut self,
         mem: &M,
-        begin: impl FnOnce(&mut Full),
-        call: impl FnOnce(&mut Self, &Taped<'_, M>) -> R,
+        begin: impl FnOnce(&mut ActiveRecording),
+        call: impl FnOnce(&mut Self, &RecordingMemory<'_, M>) -> R,
         answer: impl FnOnce(&R) -> Option<Item<'static>>,
     ) -> Option<R> {
-        let full = self.boundary.full.clone()?;
+        let full = self.full_recording.full.clone()?;
         begin(&mut full.borrow_mut());
-        let result = call(self, &Taped::new(mem, &full));
+        let result = call(self, &RecordingMemory::new(mem, &full));
         full.borrow_mut().answer(answer(&result));
         drop(full);
-        self.drop_failed_tape();
+        self.drop_failed_recording();
         Some(result)
     }
 
     #[cold]
-    pub(super) fn taped_slice<M: GuestMemory>(&mut self, mem: &M, now: u64) -> Next {
+    pub(super) fn run_recorded_slice<M: GuestMemory>(&mut self, mem: &M, now: u64) -> Next {
         let answer = |next: &Next| Item::Next {
             busy: next.busy,
             deadline: next.deadline,
             untaken: next.untaken,
         };
-        self.taped(
+        self.record_call(
             mem,
             |full| full.call(&Item::Slice { now }),
             |device, mem| device.work_for_a_slice(mem, now),
@@ -293,37 +303,37 @@ impl Device {
     }
 
     #[cold]
-    pub(super) fn taped_sleep<M: GuestMemory>(&mut self, mem: &M) -> bool {
-        let asleep = self.taped(
+    pub(super) fn fall_asleep_recorded<M: GuestMemory>(&mut self, mem: &M) -> bool {
+        let asleep = self.record_call(
             mem,
             |full| full.call(&Item::Sleep {}),
             |device, mem| device.try_to_sleep(mem),
             |yes| Some(Item::Told { yes: *yes }),
         );
-        // The device is idle now, so the tape can write out the entries that it holds.
-        if let Some(full) = self.boundary.full.as_ref() {
-            full.borrow_mut().tape.flush();
+        // The device is idle now, so the writer can write out the entries that it holds.
+        if let Some(full) = self.full_recording.full.as_ref() {
+            full.borrow_mut().writer.flush();
         }
-        self.drop_failed_tape();
+        self.drop_failed_recording();
         asleep.unwrap_or_default()
     }
 
     #[cold]
-    pub(super) fn taped_frames<'a, M: GuestMemory>(
+    pub(super) fn receive_recorded_frames<'a, M: GuestMemory>(
         &mut self,
         mem: &M,
         frames: impl Iterator<Item = &'a [u8]>,
         now: u64,
     ) {
         let frames: Vec<&[u8]> = frames.collect();
-        let begin = |full: &mut Full| {
+        let begin = |full: &mut ActiveRecording| {
             let count = frames.len() as u32;
             full.call(&Item::Frames { now, count });
             frames
                 .iter()
-                .for_each(|frame| full.tape.received_frame(frame));
+                .for_each(|frame| full.writer.received_frame(frame));
         };
-        self.taped(
+        self.record_call(
             mem,
             begin,
             |device, mem| device.take_frames(mem, frames.iter().copied(), now),
@@ -332,7 +342,7 @@ impl Device {
     }
 
     #[cold]
-    pub(super) fn taped_enable<M: GuestMemory>(
+    pub(super) fn enable_cmdq_recorded<M: GuestMemory>(
         &mut self,
         mem: &M,
         (spoken, base, slots): (bool, u64, u32),
@@ -342,7 +352,7 @@ impl Device {
             base,
             slots,
         };
-        self.taped(
+        self.record_call(
             mem,
             |full| full.call(&item),
             |device, mem| device.enable_cmdq_as(mem, spoken, base, slots),
@@ -365,7 +375,7 @@ impl Device {
             status: status.to_raw(),
             syndrome,
         };
-        let done = self.taped(
+        let done = self.record_call(
             mem,
             |full| full.call(&item),
             |device, mem| device.end_claim(mem, outcome),
@@ -379,7 +389,7 @@ impl Device {
     /// Does what [`Device::fail`] does, and records it if a recording is on.
     pub fn engine_failed<M: GuestMemory>(&mut self, mem: &M, cause: Syndrome) {
         let syndrome = cause.to_raw();
-        let done = self.taped(
+        let done = self.record_call(
             mem,
             |full| full.call(&Item::Fail { syndrome }),
             |device, mem| device.fail(mem, cause),
@@ -391,12 +401,12 @@ impl Device {
     }
 
     /// Records that rules are about to be added.
-    pub(super) fn tape_rules(&mut self, set: &RuleSet, owner: Option<u64>, now: u64) {
-        if let Some(full) = &self.boundary.full {
+    pub(super) fn record_add_rules(&mut self, set: &RuleSet, owner: Option<u64>, now: u64) {
+        if let Some(full) = &self.full_recording.full {
             let mut full = full.borrow_mut();
             let json = (full.json)(set);
             if value_matters(set) {
-                full.tape.record_payload_verbatim();
+                full.writer.record_payload_verbatim();
             }
             full.call(&Item::AddRules {
                 now,
@@ -407,22 +417,22 @@ impl Device {
     }
 
     /// Records whether the rules were added.
-    pub(super) fn tape_told(&mut self, yes: bool) {
-        if let Some(full) = &self.boundary.full {
+    pub(super) fn record_rules_added(&mut self, yes: bool) {
+        if let Some(full) = &self.full_recording.full {
             full.borrow_mut().answer(Some(Item::Told { yes }));
         }
     }
 
-    pub(super) fn tape_removal(&mut self, name: &str) {
-        if let Some(full) = &self.boundary.full {
+    pub(super) fn record_remove_rule(&mut self, name: &str) {
+        if let Some(full) = &self.full_recording.full {
             full.borrow_mut().note(&Item::RemoveRule { name });
         }
     }
 
     #[cold]
-    pub(super) fn tape_sent(&mut self, frame: &[u8]) {
-        if let Some(full) = &self.boundary.full {
-            full.borrow_mut().tape.sent_frame(frame);
+    pub(super) fn record_sent_frame(&mut self, frame: &[u8]) {
+        if let Some(full) = &self.full_recording.full {
+            full.borrow_mut().writer.sent_frame(frame);
         }
     }
 }

@@ -3,13 +3,13 @@
 //! The flight recorder: begins and ends a recording, and returns its entries.
 
 use crate::device::Device;
-use crate::objects::recorder::Recorder;
+use crate::objects::flight_recorder::FlightRecorder;
 use verbena_faults::Rule;
 use verbena_recorder::ENTRY_WORDS;
 
 /// Part of a recording of the flight recorder.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Recorded {
+pub struct FlightRecordingPart {
     /// Number of the first entry. Earlier entries were overwritten or not requested.
     pub first: u64,
     /// Entries in their packed form.
@@ -25,23 +25,23 @@ pub struct Recorded {
 impl Device {
     /// Begins to record the last `entries` entries, also over resets. An earlier recording is
     /// dropped.
-    pub fn record(&mut self, entries: usize, now: u64) {
-        self.shared.recorder = Some(Box::new(Recorder::new(entries)));
+    pub fn begin_flight_recording(&mut self, entries: usize, now: u64) {
+        self.shared.recorder = Some(Box::new(FlightRecorder::new(entries)));
         self.shared.clock.begin(self.shared.clock.now().max(now));
-        let rules: Vec<Rule> = self.rules().into_iter().map(|told| told.rule).collect();
+        let rules: Vec<Rule> = self.rules().into_iter().map(|status| status.rule).collect();
         self.note_rules(&rules, true);
     }
 
     /// Ends the recording and drops its entries.
-    pub fn record_no_more(&mut self) {
+    pub fn end_flight_recording(&mut self) {
         self.shared.recorder = None;
     }
 
     /// Returns up to `most` entries, beginning with number `from`. None if the recorder is off.
-    pub fn recorded(&self, from: u64, most: usize) -> Option<Recorded> {
+    pub fn flight_recording(&self, from: u64, most: usize) -> Option<FlightRecordingPart> {
         let recorder = self.shared.recorder.as_ref()?;
         let (first, entries) = recorder.ring.portion(from, most);
-        Some(Recorded {
+        Some(FlightRecordingPart {
             first,
             entries,
             total: recorder.ring.total(),

@@ -12,7 +12,7 @@ const MAX_RULES: usize = 4096;
 
 /// The flight recorder: see the module.
 #[derive(Clone, Debug)]
-pub struct Recorder {
+pub struct FlightRecorder {
     /// Ring of the recorded entries.
     pub ring: EntryRing,
     /// Rules that entries refer to, indexed by number. Removed rules stay here.
@@ -21,7 +21,7 @@ pub struct Recorder {
     numbers: HashMap<String, u16>,
 }
 
-impl Recorder {
+impl FlightRecorder {
     /// Creates a recorder with a ring of `entries` entries.
     pub fn new(entries: usize) -> Self {
         Self {
