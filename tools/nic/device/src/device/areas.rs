@@ -21,7 +21,7 @@ impl Device {
     /// again at once. A device in the fatal state looks at no area any more, and only commands keep
     /// it awake.
     pub fn fall_asleep<M: GuestMemory>(&mut self, mem: &M) -> bool {
-        match self.full_recording.is_on() {
+        match self.is_recorded() {
             true => self.fall_asleep_recorded(mem),
             false => self.try_to_sleep(mem),
         }

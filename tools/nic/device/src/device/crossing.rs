@@ -18,7 +18,7 @@ use crate::device::sched::{ELEMENT_BYTES, SLICE_BYTES, SLICE_STEPS};
 use crate::execution::copy::Side;
 use crate::memory::GuestMemory;
 use crate::objects::port::Outgoing;
-use verbena_abi::stats::Counter;
+use crate::observation::event::DropReason;
 use verbena_faults::Direction;
 use verbena_transport::packet::Payload;
 use verbena_transport::wire::Path;
@@ -56,7 +56,7 @@ impl Device {
         } = out;
         for packet in packet.split(mtu) {
             if self.shared.port.is_over_mtu(&packet) {
-                self.shared.counters.add(Counter::TxOverMtu, 1);
+                self.shared.drop_packet(DropReason::OverMtu);
                 continue;
             }
             self.crossing.push(Outgoing {
@@ -133,12 +133,12 @@ impl Device {
             bytes += self.shared.lookups.take_sought() * ELEMENT_BYTES;
             match found {
                 Some(()) => self.make_ready(qpn),
-                None => self.shared.counters.add(Counter::RxNoQp, 1),
+                None => self.shared.drop_packet(DropReason::NoQp),
             }
             self.follow_deaths(mem);
         }
         self.deliver_answers(mem, waiting);
         self.shared.notify_written(mem);
-        self.shared.capture.show_last();
+        self.shared.observers.capture_mut().show_last();
     }
 }

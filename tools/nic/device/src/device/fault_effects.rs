@@ -5,7 +5,7 @@
 
 use crate::device::Device;
 use crate::memory::GuestMemory;
-use verbena_abi::stats::Counter;
+use crate::observation::event::DeviceEvent;
 use verbena_abi::syndrome::Syndrome;
 use verbena_faults::{Effect, Queue};
 
@@ -99,7 +99,7 @@ impl Device {
             }
             (Effect::PortDown(ns, rule), _, Some(faults)) => {
                 if faults.cut_port(now, *ns, *rule) && self.shared.port.up {
-                    self.shared.counters.add(Counter::LinkDowned, 1);
+                    self.shared.report(DeviceEvent::PortDown);
                 }
             }
             (Effect::PortUp, _, Some(faults)) => faults.end_port_cut(),

@@ -25,12 +25,11 @@ use crate::memory::GuestMemory;
 use crate::objects::fault_injector::{party, passing, FaultInjector, HeldFrame};
 use crate::objects::mcast::MULTICAST_QPN;
 use crate::objects::port::Outgoing;
+use crate::observation::event::{Call, DeviceEvent, DropReason, FiredOn};
 use std::rc::Rc;
 use verbena_abi::cmd::CmdStatus;
-use verbena_abi::stats::Counter;
 use verbena_abi::syndrome::Syndrome;
 use verbena_faults::{alter, Action, Direction, Effect, On, Rule, RuleSet, Told, LOSS_OPTION};
-use verbena_recorder::full::Item;
 use verbena_transport::host::Host;
 use verbena_transport::packet::{Aeth, AethSyndrome, NakCode, PacketKind};
 use verbena_transport::wire::{ecn, frame, Path};
@@ -80,7 +79,10 @@ impl Device {
         let faults = self.shared.faults.get_or_insert_default();
         let added = can_misbehave(set).and_then(|()| faults.table.add(set, owner, now, created));
         if added.is_ok() {
-            self.note_rules(&set.rule, false);
+            self.shared.report(DeviceEvent::RulesAdded {
+                rules: &set.rule,
+                late: false,
+            });
             self.misbehave_at_once(now);
         }
         self.record_rules_added(added.is_ok());
@@ -90,7 +92,8 @@ impl Device {
 
     /// Removes a rule. False if there is no rule of that name.
     pub fn remove_rule(&mut self, name: &str) -> bool {
-        self.record_remove_rule(name);
+        self.shared
+            .report(DeviceEvent::Called(Call::RemoveRule { name }));
         let faults = self.shared.faults.as_mut();
         let removed = faults.is_some_and(|faults| faults.table.remove(name));
         self.drop_idle_injector();
@@ -99,7 +102,8 @@ impl Device {
 
     /// Removes all rules of an owner.
     pub fn remove_rules_of(&mut self, owner: u64) {
-        self.full_recording.note(|| Item::RemoveRulesOf { owner });
+        self.shared
+            .report(DeviceEvent::Called(Call::RemoveRulesOf { owner }));
         let faults = self.shared.faults.iter_mut();
         faults.for_each(|faults| faults.table.gone(owner));
         self.drop_idle_injector();
@@ -123,7 +127,7 @@ impl Device {
     /// Removes all rules but those of `verbena-nic --drop` and INJECT_FAULT. In a recording from
     /// before these were rules, a removal of all rules left them as they were.
     pub(super) fn clear_added_rules(&mut self) {
-        self.full_recording.note(|| Item::ClearRules {});
+        self.shared.report(DeviceEvent::Called(Call::ClearRules));
         let faults = self.shared.faults.iter_mut();
         faults.for_each(|faults| faults.table.clear_but(LOSS_OPTION));
         self.drop_idle_injector();
@@ -186,10 +190,10 @@ impl Device {
         let passing = passing(&qp.env, way, packet);
         let effect = faults.table.packet(now, &passing);
         let stalled = faults.stall_of(&qp.env);
-        self.shared.note_passing(&passing, effect.is_some());
-        if effect.is_some() {
-            self.shared.remark_rule(On::Packet);
-        }
+        self.shared.report(DeviceEvent::PacketJudged {
+            passing: &passing,
+            fired: effect.is_some(),
+        });
         effect.or_else(|| Some(Effect::Delay(stalled?.saturating_sub(now))))
     }
 
@@ -374,7 +378,7 @@ impl Device {
         let (now, local) = (self.shared.clock.now(), out.local);
         let mut held = HeldFrame::new(way, qpn, local, frame);
         if way == Direction::Out {
-            held.note = self.shared.capture.take_remark();
+            held.note = self.shared.observers.capture_mut().take_remark();
         } else if local {
             // A packet that came by reference was not shown yet.
             self.shared.show_local(mem, out, false);
@@ -442,17 +446,23 @@ impl Device {
             match frame::parse_in(&held.frame, &mut self.shared.pool) {
                 Ok(frame) => self.hand_over_freely(mem, &frame.path, frame.packet),
                 Err(verbena_transport::wire::Malformed::Icrc) => {
-                    self.shared.counters.add(Counter::RxIcrcEncapsulated, 1);
+                    self.shared.drop_packet(DropReason::Icrc);
                 }
-                Err(_) => self.shared.counters.add(Counter::RxMalformed, 1),
+                Err(_) => self.shared.drop_packet(DropReason::Malformed),
             }
         } else if held.local {
-            self.shared.capture.put_remark(held.note.clone());
+            self.shared
+                .observers
+                .capture_mut()
+                .put_remark(held.note.clone());
             self.show_frame(CaptureDirection::Local, &held);
             self.parse_frame(mem, held.frame);
         } else {
             if self.egress.has_room() {
-                self.shared.capture.put_remark(held.note.clone());
+                self.shared
+                    .observers
+                    .capture_mut()
+                    .put_remark(held.note.clone());
                 self.show_frame(CaptureDirection::Sent, &held);
             }
             self.egress.push(held.frame);
@@ -460,7 +470,7 @@ impl Device {
     }
 
     fn show_frame(&mut self, way: CaptureDirection, held: &HeldFrame) {
-        if self.shared.capture.has_tap() {
+        if self.shared.observers.capture().has_tap() {
             let to = frame::parse(&held.frame)
                 .ok()
                 .map(|frame| frame.packet.dst_qpn);
@@ -492,7 +502,7 @@ impl Device {
         };
         let met = self.apply_rules(mem, Direction::In, qpn, out);
         // The frame was shown when it arrived, so the remark about the rule is added to it.
-        self.shared.capture.remark_on_last();
+        self.shared.observers.capture_mut().remark_on_last();
         if let Some(out) = met {
             self.hand_over_freely(mem, path, out.packet);
         }
@@ -532,8 +542,8 @@ impl Device {
     ) -> Option<CmdError> {
         let now = self.shared.clock.now();
         let effect = self.shared.faults.as_mut()?.table.command(now, opcode)?;
-        self.shared.note_fired(On::Command, opcode, None);
-        self.shared.remark_rule(On::Command);
+        let fired = FiredOn::other(On::Command, opcode, None);
+        self.shared.report(DeviceEvent::RuleFired(fired));
         match effect {
             Effect::Fail(status) => Some(bad(status, Syndrome::Injected)),
             Effect::Fatal => {
@@ -560,8 +570,8 @@ impl Device {
         // A panic may have ended the previous slice in the middle of a release.
         self.faults()?.end_releasing();
         while let Some(effect) = self.faults()?.table.due(now) {
-            self.shared.note_fired(On::Time, 0, None);
-            self.shared.remark_rule(On::Time);
+            self.shared
+                .report(DeviceEvent::RuleFired(FiredOn::other(On::Time, 0, None)));
             let qpn = self.qp_of_effect(&effect);
             self.apply_effect(mem, qpn, &effect);
         }

@@ -3,7 +3,8 @@
 //! The flight recorder: begins and ends a recording, and returns its entries.
 
 use crate::device::Device;
-use crate::objects::flight_recorder::FlightRecorder;
+use crate::observation::event::DeviceEvent;
+use crate::observation::flight_recorder::FlightRecorder;
 use verbena_faults::Rule;
 use verbena_recorder::ENTRY_WORDS;
 
@@ -26,20 +27,24 @@ impl Device {
     /// Begins to record the last `entries` entries, also over resets. An earlier recording is
     /// dropped.
     pub fn begin_flight_recording(&mut self, entries: usize, now: u64) {
-        self.shared.recorder = Some(Box::new(FlightRecorder::new(entries)));
+        let recorder = Box::new(FlightRecorder::new(entries));
+        self.shared.observers.set_recorder(Some(recorder));
         self.shared.clock.begin(self.shared.clock.now().max(now));
         let rules: Vec<Rule> = self.rules().into_iter().map(|status| status.rule).collect();
-        self.note_rules(&rules, true);
+        self.shared.report(DeviceEvent::RulesAdded {
+            rules: &rules,
+            late: true,
+        });
     }
 
     /// Ends the recording and drops its entries.
     pub fn end_flight_recording(&mut self) {
-        self.shared.recorder = None;
+        self.shared.observers.set_recorder(None);
     }
 
     /// Returns up to `most` entries, beginning with number `from`. None if the recorder is off.
     pub fn flight_recording(&self, from: u64, most: usize) -> Option<FlightRecordingPart> {
-        let recorder = self.shared.recorder.as_ref()?;
+        let recorder = self.shared.observers.recorder()?;
         let (first, entries) = recorder.ring.portion(from, most);
         Some(FlightRecordingPart {
             first,
@@ -48,13 +53,5 @@ impl Device {
             capacity: recorder.ring.capacity(),
             rules: recorder.rules.clone(),
         })
-    }
-
-    /// Records that rules were added, or with `late` that they were there when the recording began.
-    pub(super) fn note_rules(&mut self, rules: &[Rule], late: bool) {
-        let now = self.shared.clock.now();
-        if let Some(recorder) = &mut self.shared.recorder {
-            rules.iter().for_each(|rule| recorder.add(now, rule, late));
-        }
     }
 }

@@ -5,7 +5,8 @@
 use crate::device::Device;
 use crate::objects::fault_injector::{passing, passing_of_none};
 use crate::objects::mcast::MULTICAST_QPN;
-use verbena_faults::{Direction, On, Rule, RuleSet, LOSS_OPTION};
+use crate::observation::event::{DeviceEvent, FiredOn};
+use verbena_faults::{Direction, Rule, RuleSet, LOSS_OPTION};
 use verbena_transport::Packet;
 
 impl Device {
@@ -22,7 +23,10 @@ impl Device {
         };
         let faults = self.shared.faults.get_or_insert_default();
         if faults.table.add(&set, None, 0, 0).is_ok() {
-            self.note_rules(&set.rule, false);
+            self.shared.report(DeviceEvent::RulesAdded {
+                rules: &set.rule,
+                late: false,
+            });
         }
     }
 
@@ -66,11 +70,18 @@ impl Device {
         let env = qp.map(|qp| &qp.env);
         // The recording has no packets to groups, of which each member gets a copy.
         if packet.dst_qpn != MULTICAST_QPN {
-            self.shared.note_random_drop(env, packet, lost && is_option);
+            self.shared.report(DeviceEvent::LocalPacketJudged {
+                env,
+                packet,
+                lost: lost && is_option,
+            });
         }
         if lost && !is_option {
-            self.shared.note_loss(&passing);
-            self.shared.remark_rule(On::Packet);
+            let fired = FiredOn {
+                direction: Direction::Out,
+                ..FiredOn::packet(&passing)
+            };
+            self.shared.report(DeviceEvent::RuleFired(fired));
         }
         lost
     }

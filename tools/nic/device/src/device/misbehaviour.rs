@@ -6,6 +6,7 @@
 use super::Device;
 use crate::memory::GuestMemory;
 use crate::misbehave::{Kind, ALWAYS};
+use crate::observation::event::{DeviceEvent, FiredOn};
 use verbena_abi::cmd::{Command, CreateCq, ASYNC_EQN, HEADER_SIZE};
 use verbena_abi::eqe::EventType;
 use verbena_faults::{Effect, On};
@@ -100,7 +101,8 @@ impl Device {
             .as_mut()
             .and_then(|faults| faults.table.due_of(now, at_once))
         {
-            self.shared.note_fired(On::Time, 0, None);
+            self.shared
+                .report(DeviceEvent::RuleFired(FiredOn::other(On::Time, 0, None)));
             self.misbehave(kind, number, rule);
         }
     }

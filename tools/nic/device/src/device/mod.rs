@@ -18,7 +18,6 @@ pub(crate) mod sched;
 pub mod snapshot;
 
 use crate::capture::CaptureTap;
-use crate::device::full_recording::FullRecordingState;
 use crate::device::parts::addressing::Addressing;
 use crate::device::parts::areas::AreaLists;
 use crate::device::parts::commands::Commands;
@@ -31,13 +30,12 @@ use crate::execution::resources::Resources;
 use crate::memory::GuestMemory;
 use crate::objects::port::Gid;
 use crate::objects::qp::Qp;
+use crate::observation::event::{Call, DeviceEvent};
 use crate::slots::Slots;
 use crate::{config, Config, Registers};
 use std::rc::Rc;
 use std::sync::Arc;
-use verbena_abi::stats::Counter;
 use verbena_abi::syndrome::Syndrome;
-use verbena_recorder::full::Item;
 
 /// Result of a slice: when the caller has to call again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,8 +67,6 @@ pub struct Device {
     pub(crate) egress: Egress,
     /// Sum of the counters that the daemon has asked for, while it is being computed.
     pub(crate) survey: Option<Survey>,
-    /// Full recording of all inputs and outputs of the device.
-    full_recording: FullRecordingState,
 }
 
 /// Destination addresses of the frames that the device accepts.
@@ -96,7 +92,6 @@ impl Device {
             crossing: CrossingPackets::default(),
             egress: Egress::default(),
             survey: None,
-            full_recording: FullRecordingState::default(),
         };
         device.add_loss();
         device
@@ -105,7 +100,7 @@ impl Device {
     /// Drops all objects and returns to the state after power-on. Guest memory is not touched,
     /// because its owner may have reused it.
     pub fn reset(&mut self) {
-        self.full_recording.note(|| Item::Reset {});
+        self.shared.report(DeviceEvent::Called(Call::Reset));
         let regs = self.begin_anew();
         self.begin_requested_recording();
         regs.reset();
@@ -118,18 +113,13 @@ impl Device {
         // Each reset draws other lies. With the same ones a driver would stop at the same place for ever.
         #[cfg(feature = "hostile")]
         let hostile = self.shared.hostile.next_life();
-        let tap = self.shared.capture.detach();
         let mut faults = self.shared.faults.take();
-        let mut recorder = self.shared.recorder.take();
-        let full_recording = std::mem::take(&mut self.full_recording);
-        let now = self.shared.clock.now();
-        recorder.iter_mut().for_each(|recorder| recorder.reset(now));
+        self.shared.report(DeviceEvent::Reset);
+        let observers = self.shared.observers.take_lasting();
         *self = Self::new(self.shared.config().clone(), regs.clone());
-        self.shared.capture.attach(tap);
+        self.shared.observers.put_lasting(observers);
         faults.iter_mut().for_each(|faults| faults.reset());
         self.shared.faults = faults.filter(|faults| !faults.is_idle());
-        self.shared.recorder = recorder;
-        self.full_recording = full_recording;
         #[cfg(feature = "hostile")]
         {
             self.shared.hostile = hostile;
@@ -140,11 +130,11 @@ impl Device {
     /// Attaches a tap to the port, which stays over resets. False if the port has a watched tap
     /// already, or if a full recording is on.
     pub fn attach_capture(&mut self, tap: CaptureTap) -> bool {
-        let free = !self.shared.capture.is_watched();
+        let observers = &mut self.shared.observers;
         // A recording would contain the reads of the tap, and its replay would not make them.
-        let free = free && !self.full_recording.is_on();
+        let free = !observers.capture().is_watched() && !observers.full_recording().is_on();
         if free {
-            self.shared.capture.attach(Some(Box::new(tap)));
+            observers.capture_mut().attach(Box::new(tap));
         }
         free
     }
@@ -152,24 +142,24 @@ impl Device {
     /// Hands the tap, the rules and the recordings over to the device that takes the place of this
     /// one.
     pub fn hand_over_observers(&mut self, to: &mut Self) {
-        to.shared.capture.attach(self.shared.capture.detach());
+        let observers = self.shared.observers.take_lasting();
+        to.shared.observers.put_lasting(observers);
         to.shared.faults = self.shared.faults.take();
         to.shared
             .set_drop_percent(self.shared.config().drop_percent);
-        to.shared.recorder = self.shared.recorder.take();
-        to.full_recording = std::mem::take(&mut self.full_recording);
     }
 
     /// Takes note that the doorbell of a command slot was rung.
     pub fn command(&mut self, slot: u32) {
-        self.full_recording.note(|| Item::Command { slot });
+        self.shared
+            .report(DeviceEvent::Called(Call::RingCommand { slot }));
         self.commands.ring(slot);
     }
 
     /// Takes note of a write to the page of a doorbell area in the doorbell BAR.
     pub fn ring(&mut self, uar: u32) {
-        self.full_recording.note(|| Item::Ring { uar });
-        self.shared.counters.add(Counter::Doorbells, 1);
+        self.shared
+            .report(DeviceEvent::Called(Call::RingArea { uar }));
         if let Some(area) = self.shared.uars.get_mut(uar) {
             if !area.rung {
                 area.rung = true;
@@ -180,15 +170,16 @@ impl Device {
 
     /// Counts writes to the doorbell BAR that were collapsed into one call of [`Device::ring`].
     pub fn count_doorbells(&mut self, more: u64) {
-        self.full_recording.note(|| Item::Doorbells { more });
-        self.shared.counters.add(Counter::Doorbells, more);
+        self.shared
+            .report(DeviceEvent::Called(Call::CountDoorbells { more }));
     }
 
     /// Returns the vectors to be raised since the last call, one bit for each vector.
     pub fn take_interrupts(&mut self) -> u32 {
         let vectors = self.shared.interrupts.take();
         if vectors != 0 {
-            self.full_recording.note(|| Item::Raised { vectors });
+            self.shared
+                .report(DeviceEvent::Called(Call::TakeInterrupts { vectors }));
         }
         vectors
     }
@@ -196,8 +187,9 @@ impl Device {
     /// Takes the next frame for the uplink.
     pub fn next_frame(&mut self) -> Option<Rc<Vec<u8>>> {
         let frame = self.egress.pop();
-        if let (Some(frame), true) = (&frame, self.full_recording.is_on()) {
-            self.record_sent_frame(frame);
+        if let Some(frame) = &frame {
+            self.shared
+                .report(DeviceEvent::Called(Call::TakeFrame(frame)));
         }
         frame
     }

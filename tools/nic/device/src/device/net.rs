@@ -9,8 +9,8 @@ use crate::execution::host::QpHost;
 use crate::memory::GuestMemory;
 use crate::objects::mcast::{self, MULTICAST_QPN};
 use crate::objects::port::Outgoing;
+use crate::observation::event::{DeviceEvent, DropReason, QpEvent};
 use std::rc::Rc;
-use verbena_abi::stats::Counter;
 use verbena_abi::syndrome::Syndrome;
 use verbena_transport::host::CopyFault;
 use verbena_transport::wire::{frame, Malformed, Path};
@@ -52,7 +52,7 @@ fn is_from(dmac: &[u8; 6], smac: &[u8; 6]) -> bool {
 }
 
 /// Hands a packet to a QP if it is a datagram or comes from the peer of the QP. Other packets are
-/// dropped and counted as [`Counter::RxNoQp`].
+/// dropped and counted as [`QpEvent::PacketRefused`].
 pub(super) fn take_in<M: GuestMemory>(
     transport: &mut verbena_transport::Qp,
     host: &mut QpHost<'_, M>,
@@ -76,14 +76,14 @@ pub(super) fn take_in<M: GuestMemory>(
         _ => false,
     };
     if !expected {
-        host.env.counters.add(Counter::RxNoQp, 1);
+        host.shared.report_of_qp(host.env, QpEvent::PacketRefused);
         return;
     }
-    if path.is_some_and(|path| mcast::is_group(&path.dgid)) {
-        host.env.counters.add(Counter::RxMulticastPackets, 1);
-    }
-    host.env.counters.add_request(&packet);
-    host.shared.note_received(host.env, &packet);
+    let received = QpEvent::PacketReceived {
+        packet: &packet,
+        multicast: path.is_some_and(|path| mcast::is_group(&path.dgid)),
+    };
+    host.shared.report_of_qp(host.env, received);
     transport.handle_packet(host, now, packet);
 }
 
@@ -149,7 +149,7 @@ impl Device {
         });
         match found {
             Some(()) => self.make_ready(qpn),
-            None => self.shared.counters.add(Counter::RxNoQp, 1),
+            None => self.shared.drop_packet(DropReason::NoQp),
         }
     }
 
@@ -165,7 +165,7 @@ impl Device {
         };
         let members = self.addressing.groups().members(&path.dgid);
         let members = members.map_or(0, |members| members.len());
-        self.shared.counters.add(Counter::TxMulticastPackets, 1);
+        self.shared.report(DeviceEvent::MulticastSent);
         all.packets += members as u32;
         all.bytes += members as u64 * u64::from(out.packet.payload.len());
         if members > 0 && !self.is_lost(&out.packet) {
@@ -201,7 +201,7 @@ impl Device {
             // The wire would not carry the packet either: the QP finds that its retries are
             // exceeded.
             if !out.local && self.shared.port.is_over_mtu(&packet) {
-                self.shared.counters.add(Counter::TxOverMtu, 1);
+                self.shared.drop_packet(DropReason::OverMtu);
                 continue;
             }
             // A sender that reacts to congestion notifications lets routers mark its packets.
@@ -266,7 +266,7 @@ impl Device {
     /// Shows a frame to the tap, if there is a tap.
     #[inline]
     fn show(&mut self, way: CaptureDirection, packet: &Packet, bytes: &[u8]) {
-        if self.shared.capture.has_tap() {
+        if self.shared.observers.capture().has_tap() {
             let qpns = [packet.src_qpn, packet.dst_qpn].map(Some);
             self.shared.show_frame(way, qpns, bytes);
         }
@@ -318,7 +318,7 @@ impl Device {
         });
         match found {
             Some(()) => self.make_ready(qpn),
-            None => self.shared.counters.add(Counter::RxNoQp, 1),
+            None => self.shared.drop_packet(DropReason::NoQp),
         }
     }
 
@@ -330,11 +330,11 @@ impl Device {
             }
             // Only the multicast QPN can have the GID of a group.
             Ok(frame) if mcast::is_group(&frame.path.dgid) => {
-                self.shared.counters.add(Counter::RxMalformed, 1);
+                self.shared.drop_packet(DropReason::Malformed);
             }
             Ok(frame) => self.hand_over(mem, &frame.path, frame.packet),
-            Err(Malformed::Icrc) => self.shared.counters.add(Counter::RxIcrcEncapsulated, 1),
-            Err(_) => self.shared.counters.add(Counter::RxMalformed, 1),
+            Err(Malformed::Icrc) => self.shared.drop_packet(DropReason::Icrc),
+            Err(_) => self.shared.drop_packet(DropReason::Malformed),
         }
     }
 
@@ -359,7 +359,7 @@ impl Device {
         now: u64,
     ) -> u32 {
         let before = self.addressing.copies();
-        match self.full_recording.is_on() {
+        match self.is_recorded() {
             true => self.receive_recorded_frames(mem, frames, now),
             false => self.take_frames(mem, frames, now),
         }
@@ -382,7 +382,7 @@ impl Device {
         }
         self.deliver_answers(mem, waiting);
         self.shared.notify_written(mem);
-        self.shared.capture.show_last();
+        self.shared.observers.capture_mut().show_last();
     }
 
     /// Receives a frame from the uplink that [`Device::wants_frame`] has accepted.
@@ -390,7 +390,7 @@ impl Device {
         if self.shared.regs().is_fatal() || !self.shared.port.up {
             return;
         }
-        if self.full_recording.is_on() {
+        if self.is_recorded() {
             return self.receive_recorded_frames(mem, std::iter::once(bytes), now);
         }
         self.shared.clock.begin(now);
@@ -398,7 +398,7 @@ impl Device {
         self.take_frame(mem, bytes);
         self.deliver_answers(mem, waiting);
         self.shared.notify_written(mem);
-        self.shared.capture.show_last();
+        self.shared.observers.capture_mut().show_last();
     }
 
     /// Delivers as many packets as were queued in answer to the received ones, within the bounds of
@@ -425,7 +425,7 @@ impl Device {
     }
 
     fn take_frame<M: GuestMemory>(&mut self, mem: &M, bytes: &[u8]) {
-        if self.shared.capture.has_tap() {
+        if self.shared.observers.capture().has_tap() {
             self.show_received(bytes);
         }
         // One short copy lets the packet outlive the caller's buffer.

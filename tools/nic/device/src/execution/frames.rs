@@ -75,7 +75,7 @@ impl Resources {
         out: &Outgoing,
         way: CaptureDirection,
     ) -> u64 {
-        if self.capture.has_tap() {
+        if self.observers.capture().has_tap() {
             self.show_frames_of(mem, sender, out, way)
         } else {
             0
@@ -93,7 +93,7 @@ impl Resources {
         let Some(path) = out.path().copied() else {
             return 0;
         };
-        let Some((tap, mut note)) = self.capture.begin() else {
+        let Some((tap, mut note)) = self.observers.capture_mut().begin() else {
             return 0;
         };
         let mut bytes = 0;
@@ -130,14 +130,14 @@ impl Resources {
             }
         }
         tap.miss(left);
-        self.capture.end(tap, note);
+        self.observers.capture_mut().end(tap, note);
         bytes
     }
 
     /// Shows the tap a frame whose bytes exist already.
     #[cold]
     pub fn show_frame(&mut self, way: CaptureDirection, qpns: [Option<u32>; 2], bytes: &[u8]) {
-        let Some((tap, note)) = self.capture.begin() else {
+        let Some((tap, note)) = self.observers.capture_mut().begin() else {
             return;
         };
         if !tap.has_room() {
@@ -154,11 +154,11 @@ impl Resources {
             };
             // A rule at the receiver may add a note to the frame.
             match self.faults {
-                Some(_) => self.capture.keep_back(seen),
+                Some(_) => self.observers.capture_mut().keep_back(seen),
                 None => tap.show(seen),
             }
         }
-        self.capture.end(tap, None);
+        self.observers.capture_mut().end(tap, None);
     }
 }
 

@@ -5,11 +5,9 @@
 //! [`Ref`](crate::slots::Ref) to each object that it needs.
 
 pub mod accounts;
-pub mod counters;
 pub mod cq;
 pub mod eq;
 pub mod fault_injector;
-pub mod flight_recorder;
 pub mod mcast;
 pub mod mr;
 pub mod port;

@@ -7,7 +7,9 @@ use crate::capture::{capture_tap, CaptureDirection, CaptureReader, CaptureTap, C
 use crate::memory::GuestMemory;
 use crate::mock::{gid, SendWr};
 use crate::Config;
+use verbena_abi::doorbell::ArmMode;
 use verbena_abi::wqe::WqeOpcode;
+use verbena_faults::{Action, Match, On};
 use verbena_transport::packet::{PacketKind, Payload};
 use verbena_transport::wire::frame;
 
@@ -159,5 +161,27 @@ fn a_port_has_one_reader_over_resets_until_the_reader_is_dropped() {
     drop(watch);
     assert!(taken(&mut p.d).0, "the reader has gone");
     write(&mut p);
-    assert!(!p.d.device.shared.capture.has_tap());
+    assert!(!p.d.device.shared.observers.capture().has_tap());
+}
+
+#[test]
+fn the_next_frame_names_a_rule_that_fired_on_an_interrupt() {
+    let (mut p, watch) = watched(Config::default());
+    p.d.events(1);
+    let first = Match {
+        vector: Some(1),
+        nth: Some(1),
+        on: On::Interrupt,
+        ..Match::default()
+    };
+    p.rule(first, Action::Withhold);
+    p.d.arm(&mut p.cq_a, ArmMode::Next);
+    write(&mut p);
+    assert!(all(&watch).iter().all(|frame| frame.note.is_none()));
+    write(&mut p);
+    let notes: Vec<_> = all(&watch).into_iter().map(|frame| frame.note).collect();
+    let note = notes[0].as_deref().unwrap();
+    assert!(note.starts_with("before this frame, rule "), "{note}");
+    assert!(note.ends_with(": withhold"), "{note}");
+    assert!(notes[1..].iter().all(Option::is_none), "{notes:?}");
 }

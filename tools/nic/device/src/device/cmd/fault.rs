@@ -3,6 +3,7 @@
 //! Fault injection by command: each fault is a rule of the device.
 
 use super::*;
+use crate::observation::event::{DeviceEvent, FiredOn};
 use verbena_abi::cqe::WcStatus;
 use verbena_faults::{Injected, On, Rule};
 
@@ -45,9 +46,13 @@ impl Device {
         if !added {
             return Err(bad(CmdStatus::NoResources, Syndrome::Injected));
         }
-        self.note_rules(&[rule], false);
+        self.shared.report(DeviceEvent::RulesAdded {
+            rules: &[rule],
+            late: false,
+        });
         if let Some(effect) = effect {
-            self.shared.note_fired(On::Time, 0, None);
+            self.shared
+                .report(DeviceEvent::RuleFired(FiredOn::other(On::Time, 0, None)));
             self.apply_effect(mem, None, &effect);
         }
         Ok(())

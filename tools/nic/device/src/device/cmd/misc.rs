@@ -93,7 +93,7 @@ impl Device {
         }
         let up = request.up != 0;
         if self.shared.port.up && !up {
-            self.shared.counters.add(Counter::LinkDowned, 1);
+            self.shared.report(DeviceEvent::PortDown);
         }
         self.shared.port.up = up;
         self.shared.port.mtu = request.mtu;

@@ -20,6 +20,7 @@ use crate::device::sched::SLICE_COMMANDS;
 use crate::device::Device;
 use crate::error::{bad, CmdError, ATTRIBUTE, BUSY, IN_USE, NO_OBJECT, NUMBER, SIZE};
 use crate::memory::GuestMemory;
+use crate::observation::event::DeviceEvent;
 pub(crate) use long::{Long, Running};
 use verbena_abi::cmd::*;
 use verbena_abi::stats::Counter;
@@ -37,7 +38,7 @@ fn reply_of<T: IntoBytes + Immutable>(value: &T) -> Reply {
     reply
 }
 
-/// CommandOrigin and identity of a command.
+/// Slot and identity of a command.
 #[derive(Clone, Copy, Debug)]
 struct CommandOrigin {
     /// DMA address of the command's slot.
@@ -60,7 +61,7 @@ impl Device {
     pub fn enable_cmdq<M: GuestMemory>(&mut self, mem: &M) {
         let regs = self.shared.regs();
         let ((base, slots), spoken) = (regs.cmdq(), regs.version_ok());
-        match self.full_recording.is_on() {
+        match self.is_recorded() {
             true => self.enable_cmdq_recorded(mem, (spoken, base, slots)),
             false => self.enable_cmdq_as(mem, spoken, base, slots),
         }
@@ -135,7 +136,7 @@ impl Device {
         if !self.commands.accept(slot, token) {
             return 1;
         }
-        self.shared.counters.add(Counter::Commands, 1);
+        self.shared.report(DeviceEvent::CommandAccepted);
         let opcode = header.opcode.get();
         let origin = CommandOrigin { at, token, opcode };
         let opcode = Opcode::from_raw(opcode);
@@ -187,7 +188,11 @@ impl Device {
             Ok(reply) => (CmdStatus::Ok, 0, reply),
             Err(e) => (e.status, e.syndrome.to_raw().into(), [0; PAYLOAD_SIZE]),
         };
-        self.shared.note_command(origin.opcode, status, syndrome);
+        self.shared.report(DeviceEvent::CommandDone {
+            opcode: origin.opcode,
+            status,
+            syndrome,
+        });
         let answer = ReplyHeader {
             status: status.to_raw().into(),
             syndrome: syndrome.into(),

@@ -21,15 +21,15 @@ pub use replay_memory::ReplayError;
 
 use crate::device::{Device, Next};
 use crate::memory::GuestMemory;
+use crate::observation::full_recording::{
+    ActiveRecording, FullRecordingRequest, FullRecordingState, FullRecordingStatus,
+};
 use crate::Config;
 use recording_memory::RecordingMemory;
-use std::cell::RefCell;
-use std::fmt;
-use std::rc::Rc;
 use verbena_abi::cmd::CmdStatus;
 use verbena_abi::syndrome::Syndrome;
-use verbena_faults::{Action, Field, RuleSet};
-use verbena_recorder::full::{Bytes, FullRecordingWriter, Item, PieceSink};
+use verbena_faults::RuleSet;
+use verbena_recorder::full::{Bytes, Item};
 
 /// Bits of the flags in [`Item::Begin`].
 const WIRE_LOCAL: u32 = 1;
@@ -37,108 +37,6 @@ const CREDITS: u32 = 2;
 const CONGESTION_CONTROL: u32 = 4;
 const ASYMMETRIC_ROUTES: u32 = 8;
 const ASKS_FOR_GIDS: u32 = 16;
-
-/// State of a full recording while it is on.
-#[derive(Debug)]
-struct ActiveRecording {
-    writer: FullRecordingWriter,
-    json: fn(&RuleSet) -> String,
-    /// True while a call of the model has not returned.
-    open: bool,
-}
-
-impl ActiveRecording {
-    /// Records the beginning of a call. If the call before has not returned, the model panicked in
-    /// it.
-    fn call(&mut self, item: &Item<'_>) {
-        if std::mem::replace(&mut self.open, true) {
-            self.writer.put(&Item::Panicked {});
-        }
-        self.writer.put(item);
-    }
-
-    /// Records the end of a call, with its result if it has one.
-    fn answer(&mut self, item: Option<Item<'_>>) {
-        self.open = false;
-        item.iter().for_each(|item| self.writer.put(item));
-        self.writer.end_call();
-    }
-
-    /// Records a call that does not access guest memory.
-    fn note(&mut self, item: &Item<'_>) {
-        self.call(item);
-        self.answer(None);
-    }
-}
-
-/// Request for a full recording.
-pub struct FullRecordingRequest {
-    /// Number that identifies the recording, so that a client ends only its own recording.
-    pub number: u64,
-    /// Destination of the recorded data.
-    pub sink: PieceSink,
-    /// Function that writes rules as JSON.
-    pub json: fn(&RuleSet) -> String,
-    /// Time of day, in nanoseconds since 1970, at which the device clock was 0.
-    pub power_on: u64,
-}
-
-impl fmt::Debug for FullRecordingRequest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FullRecordingRequest")
-            .finish_non_exhaustive()
-    }
-}
-
-/// State of a full recording, as reported to clients.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum FullRecordingStatus {
-    /// No full recording is on.
-    #[default]
-    Off,
-    /// The recording begins with the next reset of the device.
-    Waiting,
-    /// The recording is on and has this number of entries.
-    On(u64),
-    /// The recording has ended without a request, for this reason.
-    Ended(String),
-}
-
-/// The recording of a device, or the request for one.
-#[derive(Debug, Default)]
-pub(crate) struct FullRecordingState {
-    full: Option<Rc<RefCell<ActiveRecording>>>,
-    request: Option<Box<FullRecordingRequest>>,
-    ended: Option<String>,
-    /// Number of the recording that the other fields are about.
-    number: u64,
-}
-
-impl FullRecordingState {
-    #[inline]
-    pub(super) fn is_on(&self) -> bool {
-        self.full.is_some()
-    }
-
-    /// Records a call that does not access guest memory, if a recording is on.
-    #[inline]
-    pub(super) fn note(&self, item: impl FnOnce() -> Item<'static>) {
-        if let Some(full) = &self.full {
-            full.borrow_mut().note(&item());
-        }
-    }
-}
-
-/// True if the effect of a rule depends on the values of payload bytes.
-fn value_matters(set: &RuleSet) -> bool {
-    set.rule.iter().any(|rule| match &rule.action {
-        // With another opcode other bytes of the packet are headers.
-        Action::Corrupt(how) => {
-            how.field == Some(Field::Opcode) || how.payload.is_some() && how.value.is_some()
-        }
-        _ => false,
-    })
-}
 
 impl Device {
     /// Begins a full recording: at once if the device is in the state after power-on, otherwise
@@ -152,15 +50,13 @@ impl Device {
         &mut self,
         request: FullRecordingRequest,
     ) -> Result<FullRecordingStatus, String> {
-        if self.full_recording.full.is_some() || self.full_recording.request.is_some() {
+        if !self.recording_mut().prepare() {
             return Err("a full recording is on or requested already: end it first".into());
         }
-        self.full_recording.ended = None;
         if let Some(reason) = self.cannot_be_recorded() {
             return Err(reason.into());
         }
-        self.full_recording.number = request.number;
-        self.full_recording.request = Some(Box::new(request));
+        self.recording_mut().set_request(request);
         let is_new = !self.commands.is_enabled() && !self.commands.are_pending();
         if is_new && !self.shared.regs().is_fatal() {
             self.begin_anew();
@@ -177,7 +73,7 @@ impl Device {
         if config.hostile.is_some() {
             return Some("a NIC with --hostile cannot be recorded");
         }
-        if self.shared.capture.is_watched() {
+        if self.shared.observers.capture().is_watched() {
             return Some("a capture is on, and reads guest memory too: end it first");
         }
         if self.has_added_rules() {
@@ -188,11 +84,11 @@ impl Device {
 
     /// Begins the requested recording after a reset, or notes why it cannot begin.
     pub(super) fn begin_requested_recording(&mut self) {
-        let Some(request) = self.full_recording.request.take() else {
+        let Some(request) = self.recording_mut().take_request() else {
             return;
         };
         if let Some(reason) = self.cannot_be_recorded() {
-            self.full_recording.ended = Some(reason.into());
+            self.recording_mut().fail(reason.into());
             return;
         }
         let FullRecordingRequest {
@@ -200,7 +96,7 @@ impl Device {
             json,
             power_on,
             ..
-        } = *request;
+        } = request;
         let config = self.shared.config();
         let flag = |is_set: bool, flag| if is_set { flag } else { 0 };
         let begin = Item::Begin {
@@ -215,58 +111,34 @@ impl Device {
             seed: config.seed,
             power_on,
         };
-        self.full_recording.full = Some(Rc::new(RefCell::new(ActiveRecording {
-            writer: FullRecordingWriter::new(sink, &begin),
-            json,
-            open: false,
-        })));
+        let recording = ActiveRecording::new(sink, json, &begin);
+        self.recording_mut().begin(recording);
     }
 
     /// Ends the full recording of this number, or the request for it. A recording with another
     /// number goes on.
     pub fn end_full_recording(&mut self, number: u64, reason: &str) {
-        if self.full_recording.number != number {
-            return;
-        }
-        let full = std::mem::take(&mut self.full_recording).full;
-        let full = full.and_then(Rc::into_inner).map(RefCell::into_inner);
-        if let Some(mut full) = full {
-            if full.open {
-                full.writer.put(&Item::Panicked {});
-            }
-            full.writer.finish(reason);
-        }
+        self.recording_mut().end(number, reason);
     }
 
     /// Returns the state of the full recording.
     pub fn full_recording_status(&self) -> FullRecordingStatus {
-        let full_recording = &self.full_recording;
-        match (
-            &full_recording.full,
-            &full_recording.request,
-            &full_recording.ended,
-        ) {
-            (Some(full), ..) => full
-                .try_borrow()
-                .map_or(FullRecordingStatus::On(0), |full| {
-                    FullRecordingStatus::On(full.writer.count())
-                }),
-            (None, Some(_), _) => FullRecordingStatus::Waiting,
-            (None, None, Some(reason)) => FullRecordingStatus::Ended(reason.clone()),
-            (None, None, None) => FullRecordingStatus::Off,
-        }
+        self.recording().status()
     }
 
-    /// Drops a recording whose sink has failed.
-    fn drop_failed_recording(&mut self) {
-        let failed = self.full_recording.full.as_ref().and_then(|full| {
-            let full = full.try_borrow().ok()?;
-            full.writer.failure().map(String::from)
-        });
-        if failed.is_some() {
-            self.full_recording.full = None;
-            self.full_recording.ended = failed;
-        }
+    /// True if a full recording is on.
+    #[inline]
+    pub(super) fn is_recorded(&self) -> bool {
+        self.recording().is_on()
+    }
+
+    #[inline]
+    fn recording(&self) -> &FullRecordingState {
+        self.shared.observers.full_recording()
+    }
+
+    fn recording_mut(&mut self) -> &mut FullRecordingState {
+        self.shared.observers.full_recording_mut()
     }
 
     /// Makes a call with a memory that records each access. None if no recording is on.
@@ -277,12 +149,12 @@ impl Device {
         call: impl FnOnce(&mut Self, &RecordingMemory<'_, M>) -> R,
         answer: impl FnOnce(&R) -> Option<Item<'static>>,
     ) -> Option<R> {
-        let full = self.full_recording.full.clone()?;
+        let full = self.recording().active().cloned()?;
         begin(&mut full.borrow_mut());
         let result = call(self, &RecordingMemory::new(mem, &full));
         full.borrow_mut().answer(answer(&result));
         drop(full);
-        self.drop_failed_recording();
+        self.recording_mut().drop_failed();
         Some(result)
     }
 
@@ -311,10 +183,10 @@ impl Device {
             |yes| Some(Item::Told { yes: *yes }),
         );
         // The device is idle now, so the writer can write out the entries that it holds.
-        if let Some(full) = self.full_recording.full.as_ref() {
-            full.borrow_mut().writer.flush();
+        if let Some(full) = self.recording().active() {
+            full.borrow_mut().writer().flush();
         }
-        self.drop_failed_recording();
+        self.recording_mut().drop_failed();
         asleep.unwrap_or_default()
     }
 
@@ -331,7 +203,7 @@ impl Device {
             full.call(&Item::Frames { now, count });
             frames
                 .iter()
-                .for_each(|frame| full.writer.received_frame(frame));
+                .for_each(|frame| full.writer().received_frame(frame));
         };
         self.record_call(
             mem,
@@ -402,37 +274,15 @@ impl Device {
 
     /// Records that rules are about to be added.
     pub(super) fn record_add_rules(&mut self, set: &RuleSet, owner: Option<u64>, now: u64) {
-        if let Some(full) = &self.full_recording.full {
-            let mut full = full.borrow_mut();
-            let json = (full.json)(set);
-            if value_matters(set) {
-                full.writer.record_payload_verbatim();
-            }
-            full.call(&Item::AddRules {
-                now,
-                owner,
-                json: &json,
-            });
+        if let Some(full) = self.recording().active() {
+            full.borrow_mut().call_add_rules(set, owner, now);
         }
     }
 
     /// Records whether the rules were added.
     pub(super) fn record_rules_added(&mut self, yes: bool) {
-        if let Some(full) = &self.full_recording.full {
+        if let Some(full) = self.recording().active() {
             full.borrow_mut().answer(Some(Item::Told { yes }));
-        }
-    }
-
-    pub(super) fn record_remove_rule(&mut self, name: &str) {
-        if let Some(full) = &self.full_recording.full {
-            full.borrow_mut().note(&Item::RemoveRule { name });
-        }
-    }
-
-    #[cold]
-    pub(super) fn record_sent_frame(&mut self, frame: &[u8]) {
-        if let Some(full) = &self.full_recording.full {
-            full.borrow_mut().writer.sent_frame(frame);
         }
     }
 }

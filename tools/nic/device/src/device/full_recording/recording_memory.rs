@@ -2,8 +2,8 @@
 
 //! A guest memory that records each access.
 
-use super::ActiveRecording;
 use crate::memory::{Access, GuestMemory};
+use crate::observation::full_recording::ActiveRecording;
 use std::cell::{RefCell, RefMut};
 use verbena_recorder::full::{crc32, Bytes, FullRecordingWriter, Item};
 
@@ -19,7 +19,7 @@ impl<'a, M> RecordingMemory<'a, M> {
     }
 
     fn writer(&self) -> RefMut<'_, FullRecordingWriter> {
-        RefMut::map(self.full.borrow_mut(), |full| &mut full.writer)
+        RefMut::map(self.full.borrow_mut(), ActiveRecording::writer)
     }
 }
 

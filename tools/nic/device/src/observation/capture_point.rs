@@ -3,6 +3,9 @@
 //! The place where a reader sees the frames of the port, and the notes about them.
 
 use crate::capture::{CaptureTap, CapturedFrame};
+use crate::observation::event::{DeviceEvent, FiredOn, QpEvent};
+use crate::observation::EventContext;
+use verbena_faults::On;
 
 /// Approximate length limit of the note of a frame, in bytes: a longer note gets no further text.
 const MAX_REMARK: usize = 256;
@@ -32,29 +35,40 @@ impl CapturePoint {
         self.tap.as_ref().is_some_and(|tap| tap.is_watched())
     }
 
-    /// Attaches a tap, or the absence of one.
-    pub fn attach(&mut self, tap: Option<Box<CaptureTap>>) {
-        self.tap = tap;
+    /// Attaches a tap.
+    pub fn attach(&mut self, tap: Box<CaptureTap>) {
+        self.tap = Some(tap);
     }
 
-    /// Takes the tap away.
-    pub fn detach(&mut self) -> Option<Box<CaptureTap>> {
-        self.tap.take()
+    /// Adds a note about a rule that has just fired. The note belongs to the frame that the rule
+    /// fired on, or otherwise to the next frame.
+    #[cold]
+    pub(super) fn on_event(&mut self, event: &DeviceEvent<'_>, context: &EventContext<'_>) {
+        let on = match *event {
+            DeviceEvent::PacketJudged { fired: true, .. } => On::Packet,
+            DeviceEvent::RuleFired(FiredOn { on, .. }) => on,
+            DeviceEvent::Qp(_, QpEvent::WorkBegun { by_rule: true, .. }) => On::Send,
+            _ => return,
+        };
+        let Some((rule, _)) = context.last_fired() else {
+            return;
+        };
+        let (name, action) = (&rule.name, rule.action.name());
+        self.remark(&match on {
+            On::Packet => format!("rule {name:?}: {action}"),
+            _ => format!("before this frame, rule {name:?}: {action}"),
+        });
     }
 
     /// Adds a text about a rule to the note of the next frame that the tap is shown.
-    #[cold]
-    pub fn remark(&mut self, what: &str) {
-        if self.tap.is_none() {
-            return;
-        }
+    fn remark(&mut self, text: &str) {
         match &mut self.remark {
-            Some(text) if text.len() > MAX_REMARK => {}
-            Some(text) => {
-                text.push_str("; ");
-                text.push_str(what);
+            Some(note) if note.len() > MAX_REMARK => {}
+            Some(note) => {
+                note.push_str("; ");
+                note.push_str(text);
             }
-            None => self.remark = Some(what.into()),
+            None => self.remark = Some(text.into()),
         }
     }
 
