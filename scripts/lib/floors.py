@@ -4,7 +4,7 @@ import re
 
 # The layers of each crate, from the lowest up. A part may use the parts of its own layer and of the layers before it.
 FLOORS = {
-    "tools/nic/device/src/": ("config regs error slots misbehave tap", "memory", "objects hostile", "execution", "device"),
+    "tools/nic/device/src/": ("config regs error slots misbehave capture", "memory", "objects hostile observation", "execution", "device"),
     "tools/nic/transport/src/": ("counters prefetch psn reassembly_quota", "host packet pool wire", "qp", "sched"),
     "tools/nic/daemon/src/": (
         "bound_sockets guest_ram netdev_queue pci peer_process policy sender_budgets waker",

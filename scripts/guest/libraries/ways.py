@@ -48,7 +48,7 @@ WAYS = (
 
 
 def rules(way, program):
-    """Returns the rules in the form of the fault laboratory, for this program."""
+    """Returns the rules in the form of fault injection, for this program."""
     found = []
     for name, action, match in way.rules:
         match = {key: list(program.data) if key == "opcode" else value for key, value in match.items()}

@@ -7,7 +7,7 @@ use crate::{capture, client};
 use std::fs::File;
 use std::io::{self, BufRead, Write};
 use std::path::Path;
-use verbena_device::{Replayed, Stopped};
+use verbena_device::{ReplayError, ReplaySummary};
 use verbena_protocol::RecordFullReply;
 use verbena_recorder::full::{FullRecordingReader, Item, END_REQUESTED};
 use verbena_recorder::{FlightEntry, FlightRecording};
@@ -81,7 +81,7 @@ pub fn run(file: &Path, output: Option<&Path>) -> Result<String, String> {
     let bytes = std::fs::read(file).map_err(|e| named(e.to_string()))?;
     let read = |json: &str| serde_json::from_str(json).map_err(|e| e.to_string());
     let replayed = verbena_device::replay(&bytes, read).map_err(|stopped| match stopped {
-        Stopped::Bad { entry, .. } if entry > 0 => {
+        ReplayError::Bad { entry, .. } if entry > 0 => {
             named(format!("identical until then, but {stopped}"))
         }
         stopped => named(stopped.to_string()),
@@ -94,7 +94,7 @@ pub fn run(file: &Path, output: Option<&Path>) -> Result<String, String> {
     Ok(text)
 }
 
-fn summary(replayed: &Replayed) -> String {
+fn summary(replayed: &ReplaySummary) -> String {
     let end = match &replayed.end {
         Some(reason) => reason.clone(),
         None => String::from("the recording has no end: the NIC was killed"),
@@ -114,7 +114,7 @@ fn summary(replayed: &Replayed) -> String {
 }
 
 /// Returns the entries of the flight recorder at the end of a replay.
-fn flight_recording(replayed: Replayed) -> FlightRecording {
+fn flight_recording(replayed: ReplaySummary) -> FlightRecording {
     let json = |rule| serde_json::to_string(rule).unwrap_or_default();
     FlightRecording {
         first: replayed.first,
@@ -140,7 +140,7 @@ mod tests {
     use std::sync::{Arc, Mutex};
     use std::thread;
     use verbena_device::mock::Driver;
-    use verbena_device::{Config, Wish};
+    use verbena_device::{Config, FullRecordingRequest};
     use verbena_protocol::ReplyEnvelope;
 
     /// Returns a recording of a device that is brought up. The recording ends with this reason.
@@ -148,7 +148,7 @@ mod tests {
         let file = Arc::new(Mutex::new(Vec::new()));
         let to = file.clone();
         let mut driver = Driver::cold(Config::default());
-        let wish = Wish {
+        let wish = FullRecordingRequest {
             number: 0,
             sink: Box::new(move |piece| {
                 to.lock().unwrap().extend(piece);
@@ -157,9 +157,9 @@ mod tests {
             json: |_| String::new(),
             power_on: 7,
         };
-        driver.device.record_fully(wish).unwrap();
+        driver.device.begin_full_recording(wish).unwrap();
         driver.bring_up();
-        driver.device.record_fully_no_more(0, end);
+        driver.device.end_full_recording(0, end);
         let bytes = file.lock().unwrap().clone();
         bytes
     }

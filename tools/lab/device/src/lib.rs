@@ -114,10 +114,10 @@ pub fn run(seed: u64, trace: Option<&mut dyn FnMut(&str)>) -> SimulationResult {
 
 /// Runs a seed and records everything in full. Panics if the device breaks a rule, or if the
 /// recording cannot be started.
-pub fn run_recorded(seed: u64, wish: verbena_device::Wish) -> SimulationResult {
+pub fn run_recorded(seed: u64, wish: verbena_device::FullRecordingRequest) -> SimulationResult {
     let number = wish.number;
     let begin = |d: &mut verbena_device::mock::Driver| {
-        if let Err(reason) = d.device.record_fully(wish) {
+        if let Err(reason) = d.device.begin_full_recording(wish) {
             panic!("seed {seed}: {reason}");
         }
     };
@@ -125,7 +125,7 @@ pub fn run_recorded(seed: u64, wish: verbena_device::Wish) -> SimulationResult {
     lab.run_steps();
     lab.driver
         .device
-        .record_fully_no_more(number, "the seed is over");
+        .end_full_recording(number, "the seed is over");
     lab.outcome()
 }
 

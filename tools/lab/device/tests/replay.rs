@@ -3,7 +3,7 @@
 //! Replays of full recordings of the laboratory's programs, without memory and without a driver.
 
 use std::sync::{Arc, Mutex};
-use verbena_device::{replay, Wish};
+use verbena_device::{replay, FullRecordingRequest};
 
 /// Seeds that are run with every `cargo test`.
 const SEEDS: u64 = 60;
@@ -14,7 +14,7 @@ fn a_replay_repeats_what_a_seed_did() {
     for seed in 0..SEEDS {
         let file = Arc::new(Mutex::new(Vec::new()));
         let to = file.clone();
-        let wish = Wish {
+        let wish = FullRecordingRequest {
             number: 0,
             sink: Box::new(move |piece| {
                 to.lock().unwrap().extend(piece);

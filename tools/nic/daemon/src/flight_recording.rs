@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{mpsc, Arc, Mutex, PoisonError};
 use std::time::Duration;
-use verbena_device::Recorded;
+use verbena_device::FlightRecordingPart;
 use verbena_recorder::{FlightEntry, FlightRecording};
 
 /// Longest time that the engine may take to return its entries when the NIC ends: less than a
@@ -17,7 +17,7 @@ const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Returns the recording of a device's entries.
 pub(crate) fn recording(
-    recorded: &Recorded,
+    recorded: &FlightRecordingPart,
     shared: &VmState,
     mac: [u8; 6],
     reason: &str,
@@ -60,7 +60,7 @@ fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
 
 /// Writes the recording of a device that has failed, on its own thread: the engine goes on with the
 /// other devices.
-pub(crate) fn save(recorded: Recorded, shared: &VmState, mac: [u8; 6], reason: &str) {
+pub(crate) fn save(recorded: FlightRecordingPart, shared: &VmState, mac: [u8; 6], reason: &str) {
     let Some(path) = shared.dump.get().cloned() else {
         log::info!(
             "without --record-dump, the recorded entries stay in the NIC: verbenactl record dump \
@@ -114,7 +114,7 @@ impl ExitRecordings {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for ExitRecording { shared, mac, path } in all.drain(..) {
             let (to, from) = mpsc::channel();
-            if !shared.post_request(EngineRequest::RecordedEntries(0, usize::MAX, to)) {
+            if !shared.post_request(EngineRequest::FlightRecording(0, usize::MAX, to)) {
                 continue;
             }
             let Ok(reply) = from.recv_timeout(TIMEOUT) else {

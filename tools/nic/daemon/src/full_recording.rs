@@ -14,7 +14,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, TrySendError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
-use verbena_device::Wish;
+use verbena_device::FullRecordingRequest;
 use verbena_recorder::full::{encode_piece, Item, PieceSink};
 
 /// Largest number of pieces that wait: about 64 MiB.
@@ -99,8 +99,8 @@ impl PieceReceiver {
 }
 
 /// Returns the request for a full recording into `sink`.
-pub(crate) fn request(sink: PieceSink, shared: &VmState) -> Wish {
-    Wish {
+pub(crate) fn request(sink: PieceSink, shared: &VmState) -> FullRecordingRequest {
+    FullRecordingRequest {
         number: NEXT_NUMBER.fetch_add(1, Ordering::Relaxed),
         sink,
         json: |set| serde_json::to_string(set).unwrap_or_default(),

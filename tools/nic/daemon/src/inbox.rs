@@ -18,8 +18,11 @@ use std::collections::VecDeque;
 use std::hash::BuildHasher;
 use std::sync::mpsc;
 use verbena_abi::stats::NUM_COUNTERS;
-use verbena_device::tap::Tap;
-use verbena_device::{Action, Cursor, Fully, PortFigures, Portion, QpFigures, Recorded, Wish};
+use verbena_device::capture::CaptureTap;
+use verbena_device::{
+    Action, Cursor, FlightRecordingPart, FullRecordingRequest, FullRecordingStatus, PortFigures,
+    Portion, QpFigures,
+};
 use verbena_faults::{RuleSet, RuleStatus};
 
 /// Largest number of frames of one sender that wait for the engine, of at most 4 KiB each, and
@@ -39,18 +42,21 @@ pub enum EngineRequest {
     /// Asks for a portion of the queue pairs, from this number on.
     QpPortion(u32, mpsc::Sender<(Vec<QpFigures>, Option<u32>)>),
     /// Attaches a tap to the port. The answer is false if there is one.
-    AttachTap(Tap, mpsc::Sender<bool>),
+    AttachTap(CaptureTap, mpsc::Sender<bool>),
     /// Asks for a queue pair by its number.
     Qp(u32, mpsc::Sender<Option<Box<QpFigures>>>),
     /// Changes the fault rules, and asks for the rules after that.
     ChangeRules(RuleChange, mpsc::Sender<Result<Vec<RuleStatus>, String>>),
     /// Switches the flight recorder, and asks for its state without its entries.
-    Recorder(RecorderChange, mpsc::Sender<Option<Recorded>>),
+    Recorder(RecorderChange, mpsc::Sender<Option<FlightRecordingPart>>),
     /// Begins or ends a full recording, and asks for its state.
-    FullRecording(FullRecordingChange, mpsc::Sender<Result<Fully, String>>),
+    FullRecording(
+        FullRecordingChange,
+        mpsc::Sender<Result<FullRecordingStatus, String>>,
+    ),
     /// Asks for entries of the flight recorder: the number of the first, and the largest number of
     /// entries.
-    RecordedEntries(u64, usize, mpsc::Sender<Option<Recorded>>),
+    FlightRecording(u64, usize, mpsc::Sender<Option<FlightRecordingPart>>),
 }
 
 /// A change of the flight recorder.
@@ -68,7 +74,7 @@ pub enum FullRecordingChange {
     /// The full recording stays as it is.
     Unchanged,
     /// A full recording begins.
-    Begin(Wish),
+    Begin(FullRecordingRequest),
     /// The recording of this number ends, for this reason. Any other stays as it is.
     End(u64, String),
 }

@@ -19,7 +19,7 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::{Arc, RwLockReadGuard};
 use verbena_abi::syndrome::Syndrome;
 use verbena_device::misbehave::Kind;
-use verbena_device::{Config, Device, Recorded, Side};
+use verbena_device::{Config, Device, FlightRecordingPart, Side};
 
 /// State of the device model after its panics.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -48,7 +48,7 @@ impl VmDevice {
         let mut device = Device::new(config.clone(), shared.regs.clone());
         if let Some(Err(e)) = shared
             .take_full_recording_request()
-            .map(|wish| device.record_fully(wish))
+            .map(|wish| device.begin_full_recording(wish))
         {
             log::error!("the full recording cannot begin: {e}");
         }
@@ -90,9 +90,16 @@ impl VmDevice {
     /// Returns the device's recording, also after the device has failed: the recorder depends on no
     /// other part of it.
     #[cold]
-    pub(crate) fn recorded(&self, from: u64, max_entries: usize) -> Option<Recorded> {
+    pub(crate) fn flight_recording(
+        &self,
+        from: u64,
+        max_entries: usize,
+    ) -> Option<FlightRecordingPart> {
         let device = &self.device;
-        catch_unwind(AssertUnwindSafe(|| device.recorded(from, max_entries))).unwrap_or_default()
+        catch_unwind(AssertUnwindSafe(|| {
+            device.flight_recording(from, max_entries)
+        }))
+        .unwrap_or_default()
     }
 
     /// Returns the MAC address of the device.
@@ -127,7 +134,7 @@ impl VmDevice {
     /// Puts a new device in the place of one that may even panic when it is dropped.
     fn replace(&mut self) {
         let mut new = Device::new(self.config.clone(), self.shared.regs.clone());
-        self.device.pass_tap(&mut new);
+        self.device.hand_over_observers(&mut new);
         let old = std::mem::replace(&mut self.device, new);
         if catch_unwind(AssertUnwindSafe(|| drop(old))).is_err() {
             log::error!("the device model has panicked when it was dropped");

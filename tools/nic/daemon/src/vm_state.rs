@@ -29,7 +29,7 @@ use std::sync::{
 use std::time::{SystemTime, UNIX_EPOCH};
 use verbena_abi::regs;
 use verbena_device::misbehave::Misbehaviour;
-use verbena_device::{Action, Registers, Wish};
+use verbena_device::{Action, FullRecordingRequest, Registers};
 
 const RING_WORDS: usize = regs::NUM_UARS as usize / 64;
 const RING_GROUPS: usize = RING_WORDS.div_ceil(64);
@@ -89,7 +89,7 @@ pub struct VmState {
     pub refusals: Refusals,
     /// Path for the recording that is saved when the device fails, if one was given.
     pub dump: OnceLock<PathBuf>,
-    full_recording: Mutex<Option<Wish>>,
+    full_recording: Mutex<Option<FullRecordingRequest>>,
     ram: RwLock<GuestRam>,
     unreachable: Mutex<Vec<UnreachableRange>>,
     bus_master: AtomicBool,
@@ -167,12 +167,12 @@ impl VmState {
     }
 
     /// Requests that the device is recorded in full from its beginning.
-    pub fn request_full_recording(&self, request: Wish) {
+    pub fn request_full_recording(&self, request: FullRecordingRequest) {
         *lock(&self.full_recording) = Some(request);
     }
 
     /// Takes the recording that was requested (called by the engine).
-    pub(crate) fn take_full_recording_request(&self) -> Option<Wish> {
+    pub(crate) fn take_full_recording_request(&self) -> Option<FullRecordingRequest> {
         lock(&self.full_recording).take()
     }
 

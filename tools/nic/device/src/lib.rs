@@ -35,19 +35,20 @@
 //! | `device/sched.rs`, `areas.rs`, `net.rs` | a slice: commands, doorbell areas, timers, turns of the queue pairs; delivery of packets |
 //! | `device/parts/` | what a slice works with: commands, area lists, turns, frames; each part has private fields |
 //! | `device/crossing.rs` | packets between the devices of one process |
-//! | `device/laboratory.rs` | the places where fault rules are applied |
-//! | `device/boundary/` | the record of all inputs and outputs of the model, and the replay of such a record |
-//! | `device/recording.rs` | the flight recorder: start, stop, contents; its hooks are in `execution/notes.rs` |
-//! | `device/doors.rs` | the effects of fault rules that use existing paths of the device |
+//! | `device/fault_hooks.rs` | the places where fault rules are applied |
+//! | `device/full_recording/` | the record of all inputs and outputs of the model, and the replay of such a record |
+//! | `device/flight_recording.rs` | the flight recorder: start, stop, contents |
+//! | `device/fault_effects.rs` | the effects of fault rules that use existing paths of the device |
 //! | `device/snapshot.rs`, `figures.rs` | contexts, counters, the port and its queue pairs for people, in portions |
 //! | `execution/` | the device as a running queue pair sees it |
 //! | `execution/resources.rs`, `host.rs` | the resources that queue pairs share, in parts; a call of the transport |
 //! | `execution/frames.rs`, `wqe.rs`, `copy.rs` | packets as bytes; work queue entries; the only copy of the payload |
 //! | `objects/` | `qp.rs`, `cq.rs`, `eq.rs`, `srq.rs`, `mr.rs`, `uar.rs`, `port.rs` |
+//! | `observation/` | the events of the device, and their sinks: counters, flight recorder, capture, full recording |
 //! | `memory/` | guest memory, rings and translations, context tables |
 //! | `regs.rs` | BAR 0, shared with the front, which answers reads at once |
 //! | `config.rs`, `error.rs`, `slots.rs` | options and limits, errors of commands, tables of objects by number |
-//! | `tap.rs` | capture of the frames that the port sends and receives |
+//! | `capture.rs` | capture of the frames that the port sends and receives |
 //! | `misbehave.rs` | a device that is slow, silent or dead at the request of a test |
 //! | `hostile.rs` | a device that gives wrong answers, to test the driver; `mock/` the fake driver |
 //!
@@ -59,6 +60,7 @@
 //! guest.
 #![forbid(unsafe_code)]
 
+pub mod capture;
 pub mod config;
 pub mod device;
 pub(crate) mod error;
@@ -70,20 +72,21 @@ pub mod misbehave;
 #[cfg(any(test, feature = "mock"))]
 pub mod mock;
 pub mod objects;
+pub mod observation;
 pub mod regs;
 pub mod slots;
-pub mod tap;
 
 #[cfg(test)]
 mod tests;
 
 pub use config::Config;
-pub use device::boundary::{replay, Fully, Replayed, Stopped, Wish};
 pub use device::crossing::Crossing;
 pub use device::figures::{PortFigures, QpFigures};
-pub use device::recording::Recorded;
+pub use device::flight_recording::FlightRecordingPart;
+pub use device::full_recording::{replay, ReplayError, ReplaySummary};
 pub use device::snapshot::{Cursor, Portion, Snapshot};
 pub use device::{Addresses, Device, Next};
 pub use execution::copy::Side;
 pub use objects::port::Gid;
+pub use observation::full_recording::{FullRecordingRequest, FullRecordingStatus};
 pub use regs::{Action, Registers};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The rules of the fault laboratory: which fault happens to which packet or operation, when, and
+//! The rules of fault injection: which fault happens to which packet or operation, when, and
 //! how often.
 //!
 //! A rule is data: a match and an action ([`Rule`]). `verbena_protocol` reads rules from files.

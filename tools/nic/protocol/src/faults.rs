@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Requests that add, list and remove the rules of the fault laboratory.
+//! Requests that add, list and remove the rules of fault injection.
 
 use crate::{ControlRequest, QueryReply};
 use serde::{Deserialize, Serialize};

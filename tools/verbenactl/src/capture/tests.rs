@@ -7,9 +7,9 @@ use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketOption;
 use pcap_file::pcapng::blocks::interface_statistics::InterfaceStatisticsOption;
 use pcap_file::pcapng::{Block, PcapNgReader};
 use verbena_abi::wqe::WqeOpcode;
+use verbena_device::capture::capture_tap;
 use verbena_device::memory::GuestMemory;
 use verbena_device::mock::{Driver, SendWr};
-use verbena_device::tap::tap;
 use verbena_transport::wire::frame;
 
 const GUEST: &str = "52:54:00:12:34:56";
@@ -67,8 +67,8 @@ fn captured_packets_of_two_queue_pairs_have_their_icrc() {
     let cq = d.create_cq(6);
     let (mut a, b) = (d.create_qp(&cq, &cq), d.create_qp(&cq, &cq));
     d.connect(&a, &b);
-    let (to, watch) = tap(100, 1 << 20);
-    assert!(d.device.set_tap(to));
+    let (to, watch) = capture_tap(100, 1 << 20);
+    assert!(d.device.attach_capture(to));
     let (at, key) = d.region(8192, 1);
     let pattern: Vec<u8> = (0..3000u32).map(|n| n as u8).collect();
     d.ram.write(at, &pattern).unwrap();
@@ -87,7 +87,7 @@ fn captured_packets_of_two_queue_pairs_have_their_icrc() {
         }
         .put(&mut records);
     }
-    let (seen, dropped) = watch.tally();
+    let (seen, dropped) = watch.counts();
     CaptureRecord::End { seen, dropped }.put(&mut records);
     let (end, (packets, statistics)) = captured(&records);
     assert_eq!(

@@ -8,8 +8,8 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use verbena_abi::wqe::WqeOpcode;
 use verbena_capture::Capture;
+use verbena_device::capture::capture_tap;
 use verbena_device::mock::{Driver, SendWr};
-use verbena_device::tap::tap;
 use verbena_transport::wire::frame;
 
 /// Lengths of messages: each number of padding bytes, no bytes, one packet, and several packets.
@@ -23,8 +23,8 @@ pub fn generate(dir: &Path) -> io::Result<()> {
     let cq = driver.create_cq(8);
     let (mut a, mut b) = (driver.create_qp(&cq, &cq), driver.create_qp(&cq, &cq));
     driver.connect(&a, &b);
-    let (to, watch) = tap(1000, 1 << 20);
-    assert!(driver.device.set_tap(to));
+    let (to, watch) = capture_tap(1000, 1 << 20);
+    assert!(driver.device.attach_capture(to));
     let (at, key) = driver.region(8192, 1);
     let there = at + 4096;
     for (n, length) in (0..).zip(LENGTHS) {
@@ -41,7 +41,7 @@ pub fn generate(dir: &Path) -> io::Result<()> {
         writeln!(expected, "{{\"opcode\": {}}}", packet.opcode())?;
         capture.write_with_direction(seen.time, &seen.frame, Some("local"), None)?;
     }
-    let (seen, dropped) = watch.tally();
+    let (seen, dropped) = watch.counts();
     assert!(
         seen > 50 && dropped == 0,
         "{seen} frames, {dropped} dropped"

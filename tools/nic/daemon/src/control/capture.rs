@@ -13,7 +13,7 @@ use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
-use verbena_device::tap::{tap, Seen, Watch, Way};
+use verbena_device::capture::{capture_tap, CaptureDirection, CaptureReader, CapturedFrame};
 use verbena_protocol::{
     CaptureEndReply, CaptureRecord, CaptureReply, ControlRequest, ReplyEnvelope,
 };
@@ -35,11 +35,11 @@ const MAX_ATTEMPTS: u32 = 4;
 /// # Errors
 ///
 /// Another capture or a full recording holds the tap, or the engine does not answer.
-fn begin(shared: &VmState) -> Result<(CaptureReply, Watch), String> {
+fn begin(shared: &VmState) -> Result<(CaptureReply, CaptureReader), String> {
     for _ in 0..MAX_ATTEMPTS {
-        let (to, watch) = tap(MAX_FRAMES, MAX_BYTES);
+        let (to, reader) = capture_tap(MAX_FRAMES, MAX_BYTES);
         if request(shared, |answer| EngineRequest::AttachTap(to, answer))? {
-            return Ok((super::port::capture_reply(shared)?, watch));
+            return Ok((super::port::capture_reply(shared)?, reader));
         }
         std::thread::sleep(POLL_INTERVAL);
     }
@@ -50,20 +50,20 @@ fn begin(shared: &VmState) -> Result<(CaptureReply, Watch), String> {
 
 /// Captures for a client until it closes its sending half, disconnects, or the device's tap ends.
 pub(super) fn stream_capture(mut stream: &UnixStream, shared: &VmState) -> io::Result<()> {
-    let (reply, watch) = match begin(shared) {
-        Ok((reply, watch)) => (Ok(reply), Some(watch)),
+    let (reply, reader) = match begin(shared) {
+        Ok((reply, reader)) => (Ok(reply), Some(reader)),
         Err(error) => (Err(error), None),
     };
     stream.write_all(ReplyEnvelope::from(reply).to_line().as_bytes())?;
-    let Some(watch) = watch else {
+    let Some(reader) = reader else {
         return Ok(());
     };
-    write_records(stream, &watch, shared.power_on())
+    write_records(stream, &reader, shared.power_on())
 }
 
 /// A capture that the NIC keeps until its client requests it. The capture ends with its connection.
 #[derive(Default)]
-pub(super) struct ConnectionCapture(Option<(CaptureReply, Watch)>);
+pub(super) struct ConnectionCapture(Option<(CaptureReply, CaptureReader)>);
 
 impl ConnectionCapture {
     /// Returns the answer to a request about a kept capture, or `None` for other requests.
@@ -83,8 +83,8 @@ impl ConnectionCapture {
                 let capture = self.0.take().ok_or_else(|| {
                     String::from("no capture was begun over this connection (capture-begin)")
                 });
-                let reply = capture.map(|(begun, watch)| {
-                    CaptureEndReply::new(begun.guest, &drain(&watch, shared.power_on()))
+                let reply = capture.map(|(begun, reader)| {
+                    CaptureEndReply::new(begun.guest, &drain(&reader, shared.power_on()))
                 });
                 Some(ReplyEnvelope::from(reply).to_line())
             }
@@ -94,29 +94,29 @@ impl ConnectionCapture {
 }
 
 /// Returns the records of all waiting frames, and of the end.
-fn drain(watch: &Watch, power_on: u64) -> Vec<u8> {
+fn drain(reader: &CaptureReader, power_on: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
-    let waits = std::iter::from_fn(|| watch.try_next());
+    let waits = std::iter::from_fn(|| reader.try_next());
     // Frames that come meanwhile are left out.
     for seen in waits.take(MAX_FRAMES) {
         record(seen, power_on).put(&mut bytes);
     }
-    let (seen, dropped) = watch.tally();
+    let (seen, dropped) = reader.counts();
     CaptureRecord::End { seen, dropped }.put(&mut bytes);
     bytes
 }
 
-fn write_records(mut stream: &UnixStream, watch: &Watch, power_on: u64) -> io::Result<()> {
+fn write_records(mut stream: &UnixStream, reader: &CaptureReader, power_on: u64) -> io::Result<()> {
     let mut bytes = Vec::new();
     while !has_client_closed(stream) {
-        let Ok(first) = watch.next(POLL_INTERVAL) else {
+        let Ok(first) = reader.next(POLL_INTERVAL) else {
             break;
         };
         let mut next = first;
         while let Some(seen) = next {
             record(seen, power_on).put(&mut bytes);
             next = (bytes.len() < WRITE_BYTES)
-                .then(|| watch.try_next())
+                .then(|| reader.try_next())
                 .flatten();
         }
         stream.write_all(&bytes)?;
@@ -124,7 +124,7 @@ fn write_records(mut stream: &UnixStream, watch: &Watch, power_on: u64) -> io::R
     }
     // Frames from before the end are written; frames that come meanwhile are left out.
     let mut left = MAX_FRAMES;
-    while let Some(seen) = watch.try_next().filter(|_| left > 0) {
+    while let Some(seen) = reader.try_next().filter(|_| left > 0) {
         left -= 1;
         record(seen, power_on).put(&mut bytes);
         if bytes.len() >= WRITE_BYTES {
@@ -132,7 +132,7 @@ fn write_records(mut stream: &UnixStream, watch: &Watch, power_on: u64) -> io::R
             bytes.clear();
         }
     }
-    let (seen, dropped) = watch.tally();
+    let (seen, dropped) = reader.counts();
     CaptureRecord::End { seen, dropped }.put(&mut bytes);
     stream.write_all(&bytes)
 }
@@ -148,13 +148,13 @@ pub(super) fn has_client_closed(stream: &UnixStream) -> bool {
     poll(&mut fds, Some(&at_once)).is_ok_and(|ready| ready > 0)
 }
 
-fn record(seen: Seen, power_on: u64) -> CaptureRecord {
+fn record(seen: CapturedFrame, power_on: u64) -> CaptureRecord {
     CaptureRecord::Frame {
-        direction: match seen.way {
-            Way::Local => protocol::FrameDirection::Local,
-            Way::Lost => protocol::FrameDirection::Lost,
-            Way::Sent => protocol::FrameDirection::Sent,
-            Way::Received => protocol::FrameDirection::Received,
+        direction: match seen.direction {
+            CaptureDirection::Local => protocol::FrameDirection::Local,
+            CaptureDirection::Lost => protocol::FrameDirection::Lost,
+            CaptureDirection::Sent => protocol::FrameDirection::Sent,
+            CaptureDirection::Received => protocol::FrameDirection::Received,
         },
         src_qpn: seen.src_qpn,
         dst_qpn: seen.dst_qpn,
@@ -168,12 +168,12 @@ fn record(seen: Seen, power_on: u64) -> CaptureRecord {
 mod tests {
     use super::*;
     use std::net::Shutdown;
-    use verbena_device::tap::Tap;
+    use verbena_device::capture::CaptureTap;
 
-    fn seen(time: u64) -> Seen {
-        Seen {
+    fn seen(time: u64) -> CapturedFrame {
+        CapturedFrame {
             time,
-            way: Way::Sent,
+            direction: CaptureDirection::Sent,
             src_qpn: Some(16),
             dst_qpn: None,
             frame: vec![3; 100],
@@ -183,12 +183,12 @@ mod tests {
 
     #[test]
     fn a_kept_capture_is_returned_in_full_and_ends_with_its_connection() {
-        let (to, watch) = tap(8, MAX_BYTES);
+        let (to, reader) = capture_tap(8, MAX_BYTES);
         (0..3).for_each(|n| to.show(seen(n)));
         to.miss(2);
         let reply = CaptureReply::default();
         let shared = VmState::new().unwrap();
-        let mut kept_capture = ConnectionCapture(Some((reply, watch)));
+        let mut kept_capture = ConnectionCapture(Some((reply, reader)));
         let line = kept_capture
             .answer(&ControlRequest::CaptureEnd, &shared)
             .unwrap();
@@ -216,17 +216,23 @@ mod tests {
         assert!(kept_capture
             .answer(&ControlRequest::Stats, &shared)
             .is_none());
-        let (to, watch) = tap(8, MAX_BYTES);
-        drop(ConnectionCapture(Some((CaptureReply::default(), watch))));
+        let (to, reader) = capture_tap(8, MAX_BYTES);
+        drop(ConnectionCapture(Some((CaptureReply::default(), reader))));
         assert!(!to.is_watched());
     }
 
     /// Starts a capture; returns its client, the tap of the device, and the thread that serves the
     /// client.
-    fn running(frames: usize) -> (UnixStream, Tap, std::thread::JoinHandle<io::Result<()>>) {
+    fn running(
+        frames: usize,
+    ) -> (
+        UnixStream,
+        CaptureTap,
+        std::thread::JoinHandle<io::Result<()>>,
+    ) {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let (to, watch) = tap(frames, MAX_BYTES);
-        let thread = std::thread::spawn(move || write_records(&ours, &watch, 1000));
+        let (to, reader) = capture_tap(frames, MAX_BYTES);
+        let thread = std::thread::spawn(move || write_records(&ours, &reader, 1000));
         (theirs, to, thread)
     }
 

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::net::Ipv6Addr;
 use verbena_abi::cmd::QpType;
 use verbena_abi::stats::{Counter, NUM_COUNTERS};
-use verbena_device::objects::counters::Counters;
+use verbena_device::observation::counters::Counters;
 use verbena_device::QpFigures;
 
 /// Returns the text of a GID.

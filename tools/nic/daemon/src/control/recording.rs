@@ -11,7 +11,7 @@ use crate::vm_state::{EngineRequest, FullRecordingChange, RecorderChange, VmStat
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
-use verbena_device::Fully;
+use verbena_device::FullRecordingStatus;
 use verbena_protocol::{RecordFullReply, RecorderReply, RecordingReply, ReplyEnvelope};
 use verbena_recorder::full::END_REQUESTED;
 use verbena_recorder::MAX_ENTRIES;
@@ -41,10 +41,12 @@ pub(super) fn set_recorder(
     let full = match request(shared, |to| {
         EngineRequest::FullRecording(FullRecordingChange::Unchanged, to)
     })?? {
-        Fully::Off => None,
-        Fully::Waiting => Some(String::from("begins with the next reset of the device")),
-        Fully::On(count) => Some(format!("{count} entries so far")),
-        Fully::Ended(reason) => Some(format!("ended: {reason}")),
+        FullRecordingStatus::Off => None,
+        FullRecordingStatus::Waiting => {
+            Some(String::from("begins with the next reset of the device"))
+        }
+        FullRecordingStatus::On(count) => Some(format!("{count} entries so far")),
+        FullRecordingStatus::Ended(reason) => Some(format!("ended: {reason}")),
     };
     Ok(RecorderReply {
         entries,
@@ -66,7 +68,7 @@ pub(super) fn stream_full_recording(mut stream: &UnixStream, shared: &VmState) -
     .and_then(|state| state);
     let is_on = state.is_ok();
     let reply = state.map(|state| RecordFullReply {
-        waiting: state == Fully::Waiting,
+        waiting: state == FullRecordingStatus::Waiting,
     });
     let written = stream.write_all(ReplyEnvelope::from(reply).to_line().as_bytes());
     if !is_on {
@@ -116,7 +118,7 @@ fn write_pieces(
 pub(super) fn read_recording(shared: &VmState) -> Result<RecordingReply, String> {
     let next = |from| {
         request(shared, |to| {
-            EngineRequest::RecordedEntries(from, MAX_PORTION, to)
+            EngineRequest::FlightRecording(from, MAX_PORTION, to)
         })
     };
     let mut all =

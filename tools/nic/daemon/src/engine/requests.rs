@@ -21,9 +21,9 @@ impl Vm {
         if request.is_none() && self.stats_requester.is_none() {
             return false;
         }
-        if let Some(EngineRequest::RecordedEntries(from, max, to)) = request {
+        if let Some(EngineRequest::FlightRecording(from, max, to)) = request {
             // A device that has failed still has its recording.
-            let _ = to.send(self.device.recorded(from, max));
+            let _ = to.send(self.device.flight_recording(from, max));
             return true;
         }
         let mut slice = self.device.slice();
@@ -46,7 +46,7 @@ impl Vm {
                 return true;
             }
             Some(EngineRequest::AttachTap(tap, to)) => {
-                reply(&mut slice, &to, |device| device.set_tap(tap));
+                reply(&mut slice, &to, |device| device.attach_capture(tap));
                 return true;
             }
             Some(EngineRequest::ChangeRules(change, to)) => {
@@ -74,20 +74,20 @@ impl Vm {
                 reply(&mut slice, &to, |device| {
                     match change {
                         RecorderChange::Unchanged => {}
-                        RecorderChange::On(entries) => device.record(entries, now),
-                        RecorderChange::Off => device.record_no_more(),
+                        RecorderChange::On(entries) => device.begin_flight_recording(entries, now),
+                        RecorderChange::Off => device.end_flight_recording(),
                     }
-                    device.recorded(u64::MAX, 0)
+                    device.flight_recording(u64::MAX, 0)
                 });
                 return true;
             }
             Some(EngineRequest::FullRecording(change, to)) => {
                 reply(&mut slice, &to, |device| match change {
-                    FullRecordingChange::Unchanged => Ok(device.fully()),
-                    FullRecordingChange::Begin(wish) => device.record_fully(wish),
+                    FullRecordingChange::Unchanged => Ok(device.full_recording_status()),
+                    FullRecordingChange::Begin(wish) => device.begin_full_recording(wish),
                     FullRecordingChange::End(number, reason) => {
-                        device.record_fully_no_more(number, &reason);
-                        Ok(device.fully())
+                        device.end_full_recording(number, &reason);
+                        Ok(device.full_recording_status())
                     }
                 });
                 return true;
@@ -98,7 +98,7 @@ impl Vm {
                 });
                 return true;
             }
-            Some(EngineRequest::RecordedEntries(..)) | None => {}
+            Some(EngineRequest::FlightRecording(..)) | None => {}
         }
         let Some(stats_requester) = self.stats_requester.take() else {
             return false;

@@ -196,7 +196,7 @@ fn the_recorded_entries_are_saved_after_a_panic_of_the_model_and_of_the_engine()
         let mut vm = single();
         vm.shared.dump.set(path.clone()).unwrap();
         vm.shared.set_bus_master(true);
-        call(&mut vm, |device| device.record(1024, 0)).unwrap();
+        call(&mut vm, |device| device.begin_flight_recording(1024, 0)).unwrap();
         if engine_ends {
             vm.start_over();
         } else {
@@ -218,7 +218,7 @@ fn the_recorded_entries_are_saved_after_a_panic_of_the_model_and_of_the_engine()
         // The recorder continues after the reset.
         vm.shared.begin_reset();
         vm.take_mail();
-        let recorded = vm.device.recorded(0, 9).unwrap();
+        let recorded = vm.device.flight_recording(0, 9).unwrap();
         assert!(recorded.total > 0 && recorded.capacity == 1024);
         // The next failure is saved as well.
         vm.shared.set_bus_master(true);

@@ -206,7 +206,7 @@ impl Vm {
             return;
         }
         self.last_save_ns = Some(now);
-        if let Some(recorded) = self.device.recorded(0, usize::MAX) {
+        if let Some(recorded) = self.device.flight_recording(0, usize::MAX) {
             let cause = self.shared.regs.read(regs::FATAL_SYNDROME);
             let cause = u16::try_from(cause).ok().and_then(Syndrome::from_raw);
             let reason = cause.map_or("?", Syndrome::name);

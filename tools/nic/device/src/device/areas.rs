@@ -21,8 +21,8 @@ impl Device {
     /// again at once. A device in the fatal state looks at no area any more, and only commands keep
     /// it awake.
     pub fn fall_asleep<M: GuestMemory>(&mut self, mem: &M) -> bool {
-        match self.boundary.is_taped() {
-            true => self.taped_sleep(mem),
+        match self.is_recorded() {
+            true => self.fall_asleep_recorded(mem),
             false => self.try_to_sleep(mem),
         }
     }

@@ -12,13 +12,13 @@
 //! meanwhile, the packet is lost or the sender gets an error, as between QPs of one device.
 
 use super::Device;
+use crate::capture::CaptureDirection;
 use crate::device::net::take_in;
 use crate::device::sched::{ELEMENT_BYTES, SLICE_BYTES, SLICE_STEPS};
 use crate::execution::copy::Side;
 use crate::memory::GuestMemory;
 use crate::objects::port::Outgoing;
-use crate::tap::Way;
-use verbena_abi::stats::Counter;
+use crate::observation::event::DropReason;
 use verbena_faults::Direction;
 use verbena_transport::packet::Payload;
 use verbena_transport::wire::Path;
@@ -56,7 +56,7 @@ impl Device {
         } = out;
         for packet in packet.split(mtu) {
             if self.shared.port.is_over_mtu(&packet) {
-                self.shared.counters.add(Counter::TxOverMtu, 1);
+                self.shared.drop_packet(DropReason::OverMtu);
                 continue;
             }
             self.crossing.push(Outgoing {
@@ -81,7 +81,8 @@ impl Device {
 
     /// Shows a packet to the tap, if there is a tap, before another device receives the packet.
     pub fn show_crossing<M: GuestMemory>(&mut self, mem: &M, Crossing(out): &Crossing) {
-        self.shared.show_crossing(mem, None, out, Way::Sent);
+        self.shared
+            .show_crossing(mem, None, out, CaptureDirection::Sent);
     }
 
     /// Returns the memory and the regions that another device may copy from.
@@ -120,9 +121,9 @@ impl Device {
             bytes += u64::from(out.packet.payload.len());
             bytes += self
                 .shared
-                .show_crossing(mem, Some(sender), &out, Way::Received);
+                .show_crossing(mem, Some(sender), &out, CaptureDirection::Received);
             let qpn = out.packet.dst_qpn;
-            if self.shared.lab.is_some() && self.is_concerned(Direction::In, qpn) {
+            if self.shared.faults.is_some() && self.is_concerned(Direction::In, qpn) {
                 self.receive_by_rules(mem, sender, &path, out);
                 continue;
             }
@@ -132,12 +133,12 @@ impl Device {
             bytes += self.shared.lookups.take_sought() * ELEMENT_BYTES;
             match found {
                 Some(()) => self.make_ready(qpn),
-                None => self.shared.counters.add(Counter::RxNoQp, 1),
+                None => self.shared.drop_packet(DropReason::NoQp),
             }
             self.follow_deaths(mem);
         }
         self.deliver_answers(mem, waiting);
         self.shared.notify_written(mem);
-        self.shared.tap.show_last();
+        self.shared.observers.capture_mut().show_last();
     }
 }

@@ -3,9 +3,10 @@
 //! Loss of packets between QPs of the device by rules, of which `verbena-nic --drop` is one.
 
 use crate::device::Device;
-use crate::objects::lab::{passing, passing_of_none};
+use crate::objects::fault_injector::{passing, passing_of_none};
 use crate::objects::mcast::MULTICAST_QPN;
-use verbena_faults::{Direction, Rule, RuleHook, RuleSet, LOSS_OPTION};
+use crate::observation::event::{DeviceEvent, FiredOn};
+use verbena_faults::{Direction, Rule, RuleSet, LOSS_OPTION};
 use verbena_transport::Packet;
 
 impl Device {
@@ -20,23 +21,26 @@ impl Device {
             seed: config.seed,
             rule: vec![Rule::of_loss(config.drop_percent)],
         };
-        let lab = self.shared.lab.get_or_insert_default();
-        if lab.table.add(&set, None, 0, 0).is_ok() {
-            self.note_rules(&set.rule, false);
+        let faults = self.shared.faults.get_or_insert_default();
+        if faults.table.add(&set, None, 0, 0).is_ok() {
+            self.shared.report(DeviceEvent::RulesAdded {
+                rules: &set.rule,
+                late: false,
+            });
         }
     }
 
     /// True if the device has the rule of `verbena-nic --drop`.
     pub(super) fn has_loss(&self) -> bool {
-        let lab = self.shared.lab.as_ref();
-        lab.is_some_and(|lab| lab.table.has_name(LOSS_OPTION))
+        let faults = self.shared.faults.as_ref();
+        faults.is_some_and(|faults| faults.table.has_name(LOSS_OPTION))
     }
 
     /// True if the device has rules, or effects of rules, other than the one that it began with.
     pub(super) fn has_added_rules(&self) -> bool {
         let own = usize::from(self.shared.config().drop_percent != 0);
-        let lab = self.shared.lab.as_ref();
-        lab.is_some_and(|lab| lab.table.added_count() > own || !lab.is_quiet())
+        let faults = self.shared.faults.as_ref();
+        faults.is_some_and(|faults| faults.table.added_count() > own || !faults.is_quiet())
     }
 
     /// True if a rule on packets between QPs of the device loses a packet. The flight recorder
@@ -44,33 +48,40 @@ impl Device {
     /// packets.
     #[inline]
     pub(super) fn is_lost(&mut self, packet: &Packet) -> bool {
-        let lab = self.shared.lab.as_ref();
-        lab.is_some_and(|lab| lab.table.has_local()) && self.judge_local(packet)
+        let faults = self.shared.faults.as_ref();
+        faults.is_some_and(|faults| faults.table.has_local()) && self.judge_local(packet)
     }
 
     #[cold]
     fn judge_local(&mut self, packet: &Packet) -> bool {
         let now = self.shared.clock.now();
-        let (Some(lab), qp) = (&mut self.shared.lab, self.qps.get(packet.src_qpn)) else {
+        let (Some(faults), qp) = (&mut self.shared.faults, self.qps.get(packet.src_qpn)) else {
             return false;
         };
         let passing = match qp {
             Some(qp) => passing(&qp.env, Direction::Out, packet),
             None => passing_of_none(packet),
         };
-        let lost = lab.table.on_local_packet(now, &passing);
-        let is_option = lab
+        let lost = faults.table.on_local_packet(now, &passing);
+        let is_option = faults
             .table
             .last_fired()
             .is_some_and(|(rule, _)| rule.name == LOSS_OPTION);
         let env = qp.map(|qp| &qp.env);
         // The recording has no packets to groups, of which each member gets a copy.
         if packet.dst_qpn != MULTICAST_QPN {
-            self.shared.note_random_drop(env, packet, lost && is_option);
+            self.shared.report(DeviceEvent::LocalPacketJudged {
+                env,
+                packet,
+                lost: lost && is_option,
+            });
         }
         if lost && !is_option {
-            self.shared.note_loss(&passing);
-            self.shared.remark_rule(RuleHook::Packet);
+            let fired = FiredOn {
+                direction: Direction::Out,
+                ..FiredOn::packet(&passing)
+            };
+            self.shared.report(DeviceEvent::RuleFired(fired));
         }
         lost
     }

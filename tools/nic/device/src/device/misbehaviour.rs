@@ -6,6 +6,7 @@
 use super::Device;
 use crate::memory::GuestMemory;
 use crate::misbehave::{Kind, ALWAYS};
+use crate::observation::event::{DeviceEvent, FiredOn};
 use verbena_abi::cmd::{Command, CreateCq, ASYNC_EQN, HEADER_SIZE};
 use verbena_abi::eqe::EventType;
 use verbena_faults::{Effect, RuleHook};
@@ -82,9 +83,9 @@ impl Device {
 
     /// Begins the misbehaviour of a rule.
     pub(crate) fn misbehave(&mut self, kind: &str, number: u32, rule: u64) {
-        if let (Some(kind), Some(lab)) = (Kind::of(kind), &mut self.shared.lab) {
-            if !lab.misbehaving.contains(&(kind, rule)) {
-                lab.misbehaving.push((kind, rule));
+        if let (Some(kind), Some(faults)) = (Kind::of(kind), &mut self.shared.faults) {
+            if !faults.misbehaving.contains(&(kind, rule)) {
+                faults.misbehaving.push((kind, rule));
             }
             self.shared.config().misbehave.set(kind, number);
         }
@@ -96,18 +97,26 @@ impl Device {
         let at_once = |effect: &Effect| matches!(effect, Effect::Misbehave(..));
         while let Some(Effect::Misbehave(kind, number, rule)) = self
             .shared
-            .lab
+            .faults
             .as_mut()
-            .and_then(|lab| lab.table.take_due_of(now, at_once))
+            .and_then(|faults| faults.table.take_due_of(now, at_once))
         {
-            self.shared.note_fired(RuleHook::Time, 0, None);
+            self.shared.report(DeviceEvent::RuleFired(FiredOn::other(
+                RuleHook::Time,
+                0,
+                None,
+            )));
             self.misbehave(kind, number, rule);
         }
     }
 
     /// Ends the misbehaviours of rules that are gone.
     pub(crate) fn end_misbehaviours(&mut self) {
-        let ended = self.shared.lab.as_mut().map(|lab| lab.forgiven());
+        let ended = self
+            .shared
+            .faults
+            .as_mut()
+            .map(|faults| faults.take_ended_misbehaviours());
         for kind in ended.into_iter().flatten() {
             self.shared.config().misbehave.set(kind, 0);
         }

@@ -3,21 +3,21 @@
 //! The device: its life cycle, and the calls that the daemon around it makes.
 
 mod areas;
-pub mod boundary;
 pub(crate) mod cmd;
 pub mod crossing;
-mod doors;
+mod fault_effects;
+mod fault_hooks;
 pub mod figures;
-mod laboratory;
+pub mod flight_recording;
+pub mod full_recording;
 mod loss;
 mod misbehaviour;
 mod net;
 pub(crate) mod parts;
-pub mod recording;
 pub(crate) mod sched;
 pub mod snapshot;
 
-use crate::device::boundary::Boundary;
+use crate::capture::CaptureTap;
 use crate::device::parts::addressing::Addressing;
 use crate::device::parts::areas::AreaLists;
 use crate::device::parts::commands::Commands;
@@ -30,14 +30,12 @@ use crate::execution::resources::Resources;
 use crate::memory::GuestMemory;
 use crate::objects::port::Gid;
 use crate::objects::qp::Qp;
+use crate::observation::event::{Call, DeviceEvent};
 use crate::slots::Slots;
-use crate::tap::Tap;
 use crate::{config, Config, Registers};
 use std::rc::Rc;
 use std::sync::Arc;
-use verbena_abi::stats::Counter;
 use verbena_abi::syndrome::Syndrome;
-use verbena_recorder::full::Item;
 
 /// Result of a slice: when the caller has to call again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,8 +67,6 @@ pub struct Device {
     pub(crate) egress: Egress,
     /// Sum of the counters that the daemon has asked for, while it is being computed.
     pub(crate) survey: Option<Survey>,
-    /// Full recording of all inputs and outputs of the device.
-    boundary: Boundary,
 }
 
 /// Destination addresses of the frames that the device accepts.
@@ -96,7 +92,6 @@ impl Device {
             crossing: CrossingPackets::default(),
             egress: Egress::default(),
             survey: None,
-            boundary: Boundary::default(),
         };
         device.add_loss();
         device
@@ -105,9 +100,9 @@ impl Device {
     /// Drops all objects and returns to the state after power-on. Guest memory is not touched,
     /// because its owner may have reused it.
     pub fn reset(&mut self) {
-        self.boundary.note(|| Item::Reset {});
+        self.shared.report(DeviceEvent::Called(Call::Reset));
         let regs = self.begin_anew();
-        self.begin_taping();
+        self.begin_requested_recording();
         regs.reset();
     }
 
@@ -118,18 +113,13 @@ impl Device {
         // Each reset draws other lies. With the same ones a driver would stop at the same place for ever.
         #[cfg(feature = "hostile")]
         let hostile = self.shared.hostile.next_life();
-        let tap = self.shared.tap.detach();
-        let mut lab = self.shared.lab.take();
-        let mut recorder = self.shared.recorder.take();
-        let boundary = std::mem::take(&mut self.boundary);
-        let now = self.shared.clock.now();
-        recorder.iter_mut().for_each(|recorder| recorder.reset(now));
+        let mut faults = self.shared.faults.take();
+        self.shared.report(DeviceEvent::Reset);
+        let observers = self.shared.observers.take_lasting();
         *self = Self::new(self.shared.config().clone(), regs.clone());
-        self.shared.tap.attach(tap);
-        lab.iter_mut().for_each(|lab| lab.reset());
-        self.shared.lab = lab.filter(|lab| !lab.is_idle());
-        self.shared.recorder = recorder;
-        self.boundary = boundary;
+        self.shared.observers.put_lasting(observers);
+        faults.iter_mut().for_each(|faults| faults.reset());
+        self.shared.faults = faults.filter(|faults| !faults.is_idle());
         #[cfg(feature = "hostile")]
         {
             self.shared.hostile = hostile;
@@ -139,37 +129,37 @@ impl Device {
 
     /// Attaches a tap to the port, which stays over resets. False if the port has a watched tap
     /// already, or if a full recording is on.
-    pub fn set_tap(&mut self, tap: Tap) -> bool {
-        let free = !self.shared.tap.is_watched();
+    pub fn attach_capture(&mut self, tap: CaptureTap) -> bool {
+        let observers = &mut self.shared.observers;
         // A recording would contain the reads of the tap, and its replay would not make them.
-        let free = free && !self.boundary.is_taped();
+        let free = !observers.capture().is_watched() && !observers.full_recording().is_on();
         if free {
-            self.shared.tap.attach(Some(Box::new(tap)));
+            observers.capture_mut().attach(Box::new(tap));
         }
         free
     }
 
     /// Hands the tap, the rules and the recordings over to the device that takes the place of this
     /// one.
-    pub fn pass_tap(&mut self, to: &mut Self) {
-        to.shared.tap.attach(self.shared.tap.detach());
-        to.shared.lab = self.shared.lab.take();
+    pub fn hand_over_observers(&mut self, to: &mut Self) {
+        let observers = self.shared.observers.take_lasting();
+        to.shared.observers.put_lasting(observers);
+        to.shared.faults = self.shared.faults.take();
         to.shared
             .set_drop_percent(self.shared.config().drop_percent);
-        to.shared.recorder = self.shared.recorder.take();
-        to.boundary = std::mem::take(&mut self.boundary);
     }
 
     /// Takes note that the doorbell of a command slot was rung.
     pub fn command(&mut self, slot: u32) {
-        self.boundary.note(|| Item::Command { slot });
+        self.shared
+            .report(DeviceEvent::Called(Call::RingCommand { slot }));
         self.commands.ring(slot);
     }
 
     /// Takes note of a write to the page of a doorbell area in the doorbell BAR.
     pub fn ring(&mut self, uar: u32) {
-        self.boundary.note(|| Item::Ring { uar });
-        self.shared.counters.add(Counter::Doorbells, 1);
+        self.shared
+            .report(DeviceEvent::Called(Call::RingArea { uar }));
         if let Some(area) = self.shared.uars.get_mut(uar) {
             if !area.rung {
                 area.rung = true;
@@ -180,15 +170,16 @@ impl Device {
 
     /// Counts writes to the doorbell BAR that were collapsed into one call of [`Device::ring`].
     pub fn count_doorbells(&mut self, more: u64) {
-        self.boundary.note(|| Item::Doorbells { more });
-        self.shared.counters.add(Counter::Doorbells, more);
+        self.shared
+            .report(DeviceEvent::Called(Call::CountDoorbells { more }));
     }
 
     /// Returns the vectors to be raised since the last call, one bit for each vector.
     pub fn take_interrupts(&mut self) -> u32 {
         let vectors = self.shared.interrupts.take();
         if vectors != 0 {
-            self.boundary.note(|| Item::Raised { vectors });
+            self.shared
+                .report(DeviceEvent::Called(Call::TakeInterrupts { vectors }));
         }
         vectors
     }
@@ -196,8 +187,9 @@ impl Device {
     /// Takes the next frame for the uplink.
     pub fn next_frame(&mut self) -> Option<Rc<Vec<u8>>> {
         let frame = self.egress.pop();
-        if let (Some(frame), true) = (&frame, self.boundary.is_taped()) {
-            self.tape_sent(frame);
+        if let Some(frame) = &frame {
+            self.shared
+                .report(DeviceEvent::Called(Call::TakeFrame(frame)));
         }
         frame
     }

@@ -2,15 +2,15 @@
 
 //! Delivery of packets: inside the device, through the bytes of a frame, or to the uplink.
 
+use crate::capture::CaptureDirection;
 use crate::device::sched::{ELEMENT_BYTES, SLICE_BYTES, SLICE_STEPS};
 use crate::device::Device;
 use crate::execution::host::QpHost;
 use crate::memory::GuestMemory;
 use crate::objects::mcast::{self, MULTICAST_QPN};
 use crate::objects::port::Outgoing;
-use crate::tap::Way;
+use crate::observation::event::{DeviceEvent, DropReason, QpEvent};
 use std::rc::Rc;
-use verbena_abi::stats::Counter;
 use verbena_abi::syndrome::Syndrome;
 use verbena_transport::host::CopyFault;
 use verbena_transport::wire::{frame, Malformed, Path};
@@ -52,7 +52,7 @@ fn is_from(dmac: &[u8; 6], smac: &[u8; 6]) -> bool {
 }
 
 /// Hands a packet to a QP if it is a datagram or comes from the peer of the QP. Other packets are
-/// dropped and counted as [`Counter::RxNoQp`].
+/// dropped and counted as [`QpEvent::PacketRefused`].
 pub(super) fn take_in<M: GuestMemory>(
     transport: &mut verbena_transport::Qp,
     host: &mut QpHost<'_, M>,
@@ -76,14 +76,14 @@ pub(super) fn take_in<M: GuestMemory>(
         _ => false,
     };
     if !expected {
-        host.env.counters.add(Counter::RxNoQp, 1);
+        host.shared.report_of_qp(host.env, QpEvent::PacketRefused);
         return;
     }
-    if path.is_some_and(|path| mcast::is_group(&path.dgid)) {
-        host.env.counters.add(Counter::RxMulticastPackets, 1);
-    }
-    host.env.counters.add_request(&packet);
-    host.shared.note_received(host.env, &packet);
+    let received = QpEvent::PacketReceived {
+        packet: &packet,
+        multicast: path.is_some_and(|path| mcast::is_group(&path.dgid)),
+    };
+    host.shared.report_of_qp(host.env, received);
     transport.handle_packet(host, now, packet);
 }
 
@@ -92,7 +92,7 @@ impl Device {
     /// QP, up to [`MAX_RUN`] in all. Returns their number and their bytes.
     #[inline]
     pub(crate) fn deliver<M: GuestMemory>(&mut self, mem: &M, out: Outgoing) -> Delivered {
-        match self.shared.lab {
+        match self.shared.faults {
             None => self.deliver_freely(mem, out),
             Some(_) => self.deliver_by_rules(mem, out),
         }
@@ -135,7 +135,11 @@ impl Device {
                 // or an SRQ in error. With rules each run is a single packet.
                 let is_last = transport.state() != state
                     || !host.shared.witnesses.are_none()
-                    || host.shared.lab.as_ref().is_some_and(|lab| !lab.is_plain());
+                    || host
+                        .shared
+                        .faults
+                        .as_ref()
+                        .is_some_and(|faults| !faults.is_plain());
                 if is_last || all.packets >= MAX_RUN || all.bytes >= SLICE_BYTES {
                     break;
                 }
@@ -145,7 +149,7 @@ impl Device {
         });
         match found {
             Some(()) => self.make_ready(qpn),
-            None => self.shared.counters.add(Counter::RxNoQp, 1),
+            None => self.shared.drop_packet(DropReason::NoQp),
         }
     }
 
@@ -161,7 +165,7 @@ impl Device {
         };
         let members = self.addressing.groups().members(&path.dgid);
         let members = members.map_or(0, |members| members.len());
-        self.shared.counters.add(Counter::TxMulticastPackets, 1);
+        self.shared.report(DeviceEvent::MulticastSent);
         all.packets += members as u32;
         all.bytes += members as u64 * u64::from(out.packet.payload.len());
         if members > 0 && !self.is_lost(&out.packet) {
@@ -197,7 +201,7 @@ impl Device {
             // The wire would not carry the packet either: the QP finds that its retries are
             // exceeded.
             if !out.local && self.shared.port.is_over_mtu(&packet) {
-                self.shared.counters.add(Counter::TxOverMtu, 1);
+                self.shared.drop_packet(DropReason::OverMtu);
                 continue;
             }
             // A sender that reacts to congestion notifications lets routers mark its packets.
@@ -211,13 +215,21 @@ impl Device {
             };
             if out.local {
                 let lost = self.is_lost(&packet);
-                self.show(if lost { Way::Lost } else { Way::Local }, &packet, &bytes);
+                self.show(
+                    if lost {
+                        CaptureDirection::Lost
+                    } else {
+                        CaptureDirection::Local
+                    },
+                    &packet,
+                    &bytes,
+                );
                 if !lost {
                     self.parse_frame(mem, bytes);
                 }
             } else {
                 if self.egress.has_room() {
-                    self.show(Way::Sent, &packet, &bytes);
+                    self.show(CaptureDirection::Sent, &packet, &bytes);
                 }
                 self.egress.push(bytes);
             }
@@ -253,8 +265,8 @@ impl Device {
 
     /// Shows a frame to the tap, if there is a tap.
     #[inline]
-    fn show(&mut self, way: Way, packet: &Packet, bytes: &[u8]) {
-        if self.shared.tap.has_tap() {
+    fn show(&mut self, way: CaptureDirection, packet: &Packet, bytes: &[u8]) {
+        if self.shared.observers.capture().has_tap() {
             let qpns = [packet.src_qpn, packet.dst_qpn].map(Some);
             self.shared.show_frame(way, qpns, bytes);
         }
@@ -273,7 +285,8 @@ impl Device {
             };
             [peer, Some(packet.dst_qpn)]
         });
-        self.shared.show_frame(Way::Received, qpns, bytes);
+        self.shared
+            .show_frame(CaptureDirection::Received, qpns, bytes);
     }
 
     fn source_fault<M: GuestMemory>(&mut self, mem: &M, packet: &Packet, cause: Syndrome) {
@@ -286,7 +299,7 @@ impl Device {
 
     /// Hands a packet to its QP unless a rule prevents that.
     fn hand_over<M: GuestMemory>(&mut self, mem: &M, path: &Path, packet: Packet) {
-        match self.shared.lab {
+        match self.shared.faults {
             None => self.hand_over_freely(mem, path, packet),
             Some(_) => self.hand_over_by_rules(mem, path, packet),
         }
@@ -305,7 +318,7 @@ impl Device {
         });
         match found {
             Some(()) => self.make_ready(qpn),
-            None => self.shared.counters.add(Counter::RxNoQp, 1),
+            None => self.shared.drop_packet(DropReason::NoQp),
         }
     }
 
@@ -317,11 +330,11 @@ impl Device {
             }
             // Only the multicast QPN can have the GID of a group.
             Ok(frame) if mcast::is_group(&frame.path.dgid) => {
-                self.shared.counters.add(Counter::RxMalformed, 1);
+                self.shared.drop_packet(DropReason::Malformed);
             }
             Ok(frame) => self.hand_over(mem, &frame.path, frame.packet),
-            Err(Malformed::Icrc) => self.shared.counters.add(Counter::RxIcrcEncapsulated, 1),
-            Err(_) => self.shared.counters.add(Counter::RxMalformed, 1),
+            Err(Malformed::Icrc) => self.shared.drop_packet(DropReason::Icrc),
+            Err(_) => self.shared.drop_packet(DropReason::Malformed),
         }
     }
 
@@ -346,8 +359,8 @@ impl Device {
         now: u64,
     ) -> u32 {
         let before = self.addressing.copies();
-        match self.boundary.is_taped() {
-            true => self.taped_frames(mem, frames, now),
+        match self.is_recorded() {
+            true => self.receive_recorded_frames(mem, frames, now),
             false => self.take_frames(mem, frames, now),
         }
         self.addressing.copies().wrapping_sub(before)
@@ -369,7 +382,7 @@ impl Device {
         }
         self.deliver_answers(mem, waiting);
         self.shared.notify_written(mem);
-        self.shared.tap.show_last();
+        self.shared.observers.capture_mut().show_last();
     }
 
     /// Receives a frame from the uplink that [`Device::wants_frame`] has accepted.
@@ -377,15 +390,15 @@ impl Device {
         if self.shared.regs().is_fatal() || !self.shared.port.up {
             return;
         }
-        if self.boundary.is_taped() {
-            return self.taped_frames(mem, std::iter::once(bytes), now);
+        if self.is_recorded() {
+            return self.receive_recorded_frames(mem, std::iter::once(bytes), now);
         }
         self.shared.clock.begin(now);
         let waiting = self.shared.outgoing.len();
         self.take_frame(mem, bytes);
         self.deliver_answers(mem, waiting);
         self.shared.notify_written(mem);
-        self.shared.tap.show_last();
+        self.shared.observers.capture_mut().show_last();
     }
 
     /// Delivers as many packets as were queued in answer to the received ones, within the bounds of
@@ -412,7 +425,7 @@ impl Device {
     }
 
     fn take_frame<M: GuestMemory>(&mut self, mem: &M, bytes: &[u8]) {
-        if self.shared.tap.has_tap() {
+        if self.shared.observers.capture().has_tap() {
             self.show_received(bytes);
         }
         // One short copy lets the packet outlive the caller's buffer.

@@ -35,6 +35,7 @@ use crate::execution::host::QpHost;
 use crate::execution::resources::SLICE_DEADLINES;
 use crate::memory::GuestMemory;
 use crate::objects::qp::Qp;
+use crate::observation::event::QpEvent;
 use verbena_abi::eqe::EventType;
 use verbena_abi::syndrome::Syndrome;
 use verbena_transport::{sched, QpState};
@@ -60,17 +61,17 @@ pub(crate) const FOLLOW_COST: u32 = 16;
 impl Device {
     /// Works for a bounded time. `now` is the device clock in nanoseconds.
     pub fn run_slice<M: GuestMemory>(&mut self, mem: &M, now: u64) -> Next {
-        match self.boundary.is_taped() {
-            true => self.taped_slice(mem, now),
+        match self.is_recorded() {
+            true => self.run_recorded_slice(mem, now),
             false => self.work_for_a_slice(mem, now),
         }
     }
 
     pub(super) fn work_for_a_slice<M: GuestMemory>(&mut self, mem: &M, now: u64) -> Next {
-        self.shared.tap.show_last();
+        self.shared.observers.capture_mut().show_last();
         self.shared.clock.begin(now);
         self.rounds.begin_slice();
-        if let Some(until) = self.rests() {
+        if let Some(until) = self.stalled_until() {
             return Next {
                 deadline: Some(until),
                 ..Next::default()
@@ -92,7 +93,7 @@ impl Device {
         let moderation = self.shared.run_moderation(mem);
         busy |= self.work(mem);
         let untaken = self.shared.notify_written(mem);
-        self.shared.tap.show_last();
+        self.shared.observers.capture_mut().show_last();
         let retry = self.shared.flush_events(mem);
         let remind = self.shared.remind_drivers(mem);
         let timer = self.turns.next_deadline();
@@ -160,7 +161,8 @@ impl Device {
         let state = qp.transport.state();
         let changed = state != qp.env.shown;
         if changed {
-            self.shared.note_state(&qp);
+            let changed = QpEvent::StateChanged(&qp.transport);
+            self.shared.report_of_qp(&mut qp.env, changed);
             qp.publish(mem);
             // The word is stored and fenced before the next flush reads the receive ring: either
             // that flush sees a receive that is posted meanwhile, or the post sees this word and

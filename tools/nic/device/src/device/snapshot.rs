@@ -7,7 +7,7 @@
 //! between two calls, so a portion shows its objects at the time of its own call.
 
 use crate::device::Device;
-use crate::objects::counters::Counters;
+use crate::observation::counters::Counters;
 use crate::slots::Slots;
 use verbena_abi::ctx::{CqContext, EqContext, MemoryEntry, QpContext, SrqContext};
 use verbena_abi::stats::NUM_COUNTERS;
@@ -145,7 +145,7 @@ impl Device {
     pub(crate) fn begin_survey(&self) -> Survey {
         Survey {
             next: 0,
-            counters: self.shared.counters.clone(),
+            counters: self.shared.observers.counters().clone(),
         }
     }
 

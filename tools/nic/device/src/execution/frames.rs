@@ -2,11 +2,11 @@
 
 //! The conversion of packets to bytes, for frames and for the tap.
 
+use crate::capture::{CaptureDirection, CapturedFrame};
 use crate::execution::copy::{self, Lookups, Side};
 use crate::execution::resources::Resources;
 use crate::memory::GuestMemory;
 use crate::objects::port::Outgoing;
-use crate::tap::{Seen, Way};
 use verbena_transport::host::{CopyFault, CopyTarget};
 use verbena_transport::packet::PacketKind;
 use verbena_transport::wire::{frame, Path};
@@ -52,7 +52,16 @@ impl Resources {
     /// frames.
     #[inline]
     pub fn show_local<M: GuestMemory>(&mut self, mem: &M, out: &Outgoing, lost: bool) -> u64 {
-        self.show_crossing(mem, None, out, if lost { Way::Lost } else { Way::Local })
+        self.show_crossing(
+            mem,
+            None,
+            out,
+            if lost {
+                CaptureDirection::Lost
+            } else {
+                CaptureDirection::Local
+            },
+        )
     }
 
     /// Does the same as [`Resources::show_local`] for a packet that goes from one device of the
@@ -64,9 +73,9 @@ impl Resources {
         mem: &M,
         sender: Option<Side<'_, M>>,
         out: &Outgoing,
-        way: Way,
+        way: CaptureDirection,
     ) -> u64 {
-        if self.tap.has_tap() {
+        if self.observers.capture().has_tap() {
             self.show_frames_of(mem, sender, out, way)
         } else {
             0
@@ -79,12 +88,12 @@ impl Resources {
         mem: &M,
         sender: Option<Side<'_, M>>,
         out: &Outgoing,
-        way: Way,
+        way: CaptureDirection,
     ) -> u64 {
         let Some(path) = out.path().copied() else {
             return 0;
         };
-        let Some((tap, mut note)) = self.tap.begin() else {
+        let Some((tap, mut note)) = self.observers.capture_mut().begin() else {
             return 0;
         };
         let mut bytes = 0;
@@ -110,9 +119,9 @@ impl Resources {
             // A packet whose payload cannot be read is not delivered either.
             if is_whole {
                 bytes += frame.len() as u64;
-                tap.show(Seen {
+                tap.show(CapturedFrame {
                     time: self.clock.now(),
-                    way,
+                    direction: way,
                     src_qpn: Some(packet.src_qpn),
                     dst_qpn: Some(packet.dst_qpn),
                     frame,
@@ -121,35 +130,35 @@ impl Resources {
             }
         }
         tap.miss(left);
-        self.tap.end(tap, note);
+        self.observers.capture_mut().end(tap, note);
         bytes
     }
 
     /// Shows the tap a frame whose bytes exist already.
     #[cold]
-    pub fn show_frame(&mut self, way: Way, qpns: [Option<u32>; 2], bytes: &[u8]) {
-        let Some((tap, note)) = self.tap.begin() else {
+    pub fn show_frame(&mut self, way: CaptureDirection, qpns: [Option<u32>; 2], bytes: &[u8]) {
+        let Some((tap, note)) = self.observers.capture_mut().begin() else {
             return;
         };
         if !tap.has_room() {
             tap.miss(1);
         } else {
             let [src_qpn, dst_qpn] = qpns;
-            let seen = Seen {
+            let seen = CapturedFrame {
                 time: self.clock.now(),
-                way,
+                direction: way,
                 src_qpn,
                 dst_qpn,
                 frame: bytes.to_vec(),
                 note,
             };
             // A rule at the receiver may add a note to the frame.
-            match self.lab {
-                Some(_) => self.tap.keep_back(seen),
+            match self.faults {
+                Some(_) => self.observers.capture_mut().keep_back(seen),
                 None => tap.show(seen),
             }
         }
-        self.tap.end(tap, None);
+        self.observers.capture_mut().end(tap, None);
     }
 }
 

@@ -15,11 +15,11 @@ use crate::objects::mr;
 use crate::objects::port::Outgoing;
 use crate::objects::qp::Env;
 use crate::objects::window::{self, Bind, Bound};
+use crate::observation::event::QpEvent;
 use crate::slots::Ref;
 use verbena_abi::cmd::{self, QpType, NO_VLAN};
 use verbena_abi::cqe::{network_type, wc_flags, Cqe, Tail};
 use verbena_abi::ctx::{mr_flags, AddressVector, MrState};
-use verbena_abi::stats::Counter;
 use verbena_abi::wqe::{self, send_flags, AtomicSegment, BindSegment, FastRegSegment};
 use verbena_transport::host::{
     completes_as, AtomicOp, CopyFault, CopySource, CopyTarget, DatagramDest, DecodedRecvWqe,
@@ -138,7 +138,7 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
         out: &mut DecodedSendWqe,
         gather: &mut Gather,
     ) -> Result<(), WqeError> {
-        self.env.counters.add(Counter::Posts, 1);
+        self.shared.report_of_qp(self.env, QpEvent::SendTaken);
         let length = self.shared.wqe.fetch(self.mem, &self.env.sq, index);
         let length = length.ok_or(malformed(Syndrome::RingUnreadable))?;
         let bytes = self.shared.wqe.bytes(length);
@@ -157,12 +157,18 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
         let opcode =
             WqeOpcode::from_raw(header.opcode).ok_or(malformed(Syndrome::WqeOpcodeUnknown))?;
         out.opcode = opcode;
-        let by_rule = match &mut self.shared.lab {
+        let by_rule = match &mut self.shared.faults {
             None => None,
-            Some(lab) => lab.send(self.shared.clock.now(), self.env, header.opcode),
+            Some(faults) => faults.send(self.shared.clock.now(), self.env, header.opcode),
         };
-        self.shared
-            .note_work(self.env, index, &header, by_rule.is_some());
+        self.shared.report_of_qp(
+            self.env,
+            QpEvent::WorkBegun {
+                index,
+                wqe: &header,
+                by_rule: by_rule.is_some(),
+            },
+        );
         let bytes = self.shared.wqe.bytes(length);
         if let Some((status, cause)) = by_rule {
             return Err(WqeError::new(status, cause));
@@ -271,7 +277,7 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
         if let Some(srqn) = xrc.or(self.env.srqn()) {
             let take = self.take_from_srq(srqn, out);
             if take == RecvFetch::Taken {
-                self.env.counters.add(Counter::Recvs, 1);
+                self.shared.report_of_qp(self.env, QpEvent::ReceiveTaken);
             }
             return take;
         }
@@ -291,7 +297,7 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
             return RecvFetch::QueueError(Syndrome::RingUnreadable);
         };
         self.env.rq_ci = index.wrapping_add(1);
-        self.env.counters.add(Counter::Recvs, 1);
+        self.shared.report_of_qp(self.env, QpEvent::ReceiveTaken);
         out.pd = self.env.create.pdn.get();
         let bytes = self.shared.wqe.bytes(length);
         let good = decode_recv(bytes, index, self.env.is_privileged(), out);
@@ -481,30 +487,6 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
         let Some(cqn) = cq.map(Ref::number) else {
             return true;
         };
-        let counter = match (completion.status, recv) {
-            (WcStatus::Success, _) => None,
-            (WcStatus::WrFlushErr, false) => Some(Counter::ReqCqeFlush),
-            (WcStatus::WrFlushErr, true) => Some(Counter::RespCqeFlush),
-            (_, false) => Some(Counter::ReqCqeError),
-            (_, true) => Some(Counter::RespCqeError),
-        };
-        let status = match (completion.status, recv) {
-            (WcStatus::LocLenErr, true) => Some(Counter::RespLocalLengthError),
-            (WcStatus::RemInvReqErr, false) => Some(Counter::ReqRemoteInvalidRequest),
-            (WcStatus::RemAccessErr, false) => Some(Counter::ReqRemoteAccessErrors),
-            _ => None,
-        };
-        let gave_up = match completion.syndrome {
-            Some(Syndrome::RetryExceeded | Syndrome::SequenceRetryExceeded) => {
-                Some(Counter::ReqTransportRetriesExceeded)
-            }
-            Some(Syndrome::RnrRetryExceeded) => Some(Counter::ReqRnrRetriesExceeded),
-            _ => None,
-        };
-        for counter in [counter, status, gave_up].into_iter().flatten() {
-            self.env.counters.add(counter, 1);
-        }
-        let env = &*self.env;
         let mut flags = 0;
         let mut body = Cqe {
             wr_id: completion.wr_id.into(),
@@ -550,7 +532,17 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
         };
         let solicited = completion.solicited || completion.status != WcStatus::Success;
         let written = self.shared.write_cqe(self.mem, cqn, &body, tail, solicited);
-        self.shared.note_completion(cqn, &body, tail, recv, written);
+        self.shared.report_of_qp(
+            self.env,
+            QpEvent::Completed {
+                cqn,
+                completion,
+                cqe: &body,
+                tail,
+                recv,
+                written,
+            },
+        );
         if !written && recv && self.env.srqn().is_some() {
             self.env.lost = Some((completion.wqe_index, completion.wr_id));
         }
@@ -574,7 +566,8 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
             return;
         };
         out.local = self.shared.port.is_local(path);
-        self.shared.note_sent(&out.packet);
+        self.shared
+            .report_of_qp(self.env, QpEvent::PacketSent(&out.packet));
         self.shared.outgoing.push(out);
     }
 

@@ -12,7 +12,6 @@ mod created;
 mod events;
 mod interrupts;
 mod sent;
-mod tap_point;
 mod witnesses;
 
 use crate::config::{self, Config};
@@ -21,15 +20,16 @@ use crate::execution::wqe::Wqe;
 use crate::memory::tables::Tables;
 use crate::memory::{Area, GuestMemory};
 use crate::objects::accounts::Accounts;
-use crate::objects::counters::Counters;
 use crate::objects::cq::Written;
 use crate::objects::eq::{Eq, Event};
-use crate::objects::lab::Lab;
+use crate::objects::fault_injector::FaultInjector;
 use crate::objects::mr::Mr;
 use crate::objects::port::Port;
-use crate::objects::recorder::Recorder;
+use crate::objects::qp::Env;
 use crate::objects::srq::Srq;
 use crate::objects::uar::Uar;
+use crate::observation::event::{DeviceEvent, DropReason, FiredOn, QpEvent};
+use crate::observation::{EventContext, Observers};
 use crate::regs::Registers;
 use crate::slots::Slots;
 use clock::SliceClock;
@@ -39,13 +39,11 @@ use events::EventQueues;
 use interrupts::Interrupts;
 use sent::SentPackets;
 use std::sync::Arc;
-use tap_point::TapPoint;
 use verbena_abi::cmd::ASYNC_EQN;
 use verbena_abi::cqe::{Cqe, Tail};
 use verbena_abi::doorbell::{self, Words};
 use verbena_abi::eqe::EventType;
 use verbena_abi::regs::NUM_UARS;
-use verbena_abi::stats::Counter;
 use verbena_abi::syndrome::Syndrome;
 use verbena_faults::RuleHook;
 use verbena_transport::Pool;
@@ -81,13 +79,10 @@ pub struct Resources {
     pub(crate) kept: Accounts,
     /// The port: GID table and netdev state.
     pub(crate) port: Port,
-    /// Counters of the device itself, and the sum of the counters of destroyed queue pairs.
-    pub(crate) counters: Counters,
-    pub(crate) tap: TapPoint,
-    /// Fault laboratory, if the device has rules.
-    pub(crate) lab: Option<Box<Lab>>,
-    /// Flight recorder, if the device records.
-    pub(crate) recorder: Option<Box<Recorder>>,
+    /// Sinks of the events of the device.
+    pub(crate) observers: Observers,
+    /// Fault injector, if the device has rules.
+    pub(crate) faults: Option<Box<FaultInjector>>,
     pub(crate) interrupts: Interrupts,
     pub(crate) outgoing: SentPackets,
     /// Pool of buffers for frames and copied payloads.
@@ -106,11 +101,11 @@ impl Resources {
     /// Creates the state after power-on.
     pub fn new(config: Config, regs: Arc<Registers>) -> Self {
         let port = Port::default();
-        let recorder = (config.record > 0).then(|| Box::new(Recorder::new(config.record)));
         Self {
             #[cfg(feature = "hostile")]
             hostile: crate::hostile::Hostile::new(config.hostile),
             tables: Tables::new(config.misbehave.clone()),
+            observers: Observers::new(config.record),
             config,
             regs,
             clock: SliceClock::default(),
@@ -122,10 +117,7 @@ impl Resources {
             created: Created::default(),
             kept: Accounts::default(),
             port,
-            counters: Counters::default(),
-            tap: TapPoint::default(),
-            lab: None,
-            recorder,
+            faults: None,
             interrupts: Interrupts::default(),
             outgoing: SentPackets::default(),
             pool: Pool::default(),
@@ -153,16 +145,40 @@ impl Resources {
         &self.regs
     }
 
+    /// Reports an event of the device to the sinks.
+    #[inline(always)]
+    pub(crate) fn report(&mut self, event: DeviceEvent<'_>) {
+        let context = EventContext {
+            now: self.clock.now(),
+            port: &self.port,
+            faults: self.faults.as_deref(),
+        };
+        self.observers.on_event(&event, &context);
+    }
+
+    /// Reports an event of a queue pair to the counters of the queue pair and to the sinks.
+    #[inline(always)]
+    pub(crate) fn report_of_qp(&mut self, env: &mut Env, event: QpEvent<'_>) {
+        env.counters.on_qp_event(&event);
+        self.report(DeviceEvent::Qp(env, event));
+    }
+
+    /// Reports that a packet is dropped.
+    pub(crate) fn drop_packet(&mut self, reason: DropReason) {
+        self.report(DeviceEvent::PacketDropped(reason));
+    }
+
     /// Raises an interrupt vector, unless a rule withholds it.
     pub fn interrupt(&mut self, vector: u16) {
-        if let Some(lab) = &mut self.lab {
-            if lab.withholds(self.clock.now(), vector) {
-                self.note_fired(RuleHook::Interrupt, vector, None);
+        if let Some(faults) = &mut self.faults {
+            if faults.withholds(self.clock.now(), vector) {
+                let fired = FiredOn::other(RuleHook::Interrupt, vector, None);
+                self.report(DeviceEvent::RuleFired(fired));
                 return;
             }
         }
         self.interrupts.raise(vector);
-        self.counters.add(Counter::Interrupts, 1);
+        self.report(DeviceEvent::InterruptRaised);
     }
 
     /// Puts the device into the fatal state up to the next reset. Only the first cause is reported;
@@ -172,7 +188,11 @@ impl Resources {
             return;
         }
         self.regs.set_fatal(cause);
-        self.note_event(EventType::DeviceFatal, 0, Some(cause));
+        self.report(DeviceEvent::Async {
+            kind: EventType::DeviceFatal,
+            number: 0,
+            cause: Some(cause),
+        });
         // No area is served from now on. The programs notice that from this word.
         for (_, uar) in self.uars.iter() {
             Area::new(mem, uar.base).store_release(doorbell::ALIVE, 0);
@@ -198,7 +218,11 @@ impl Resources {
         number: u32,
         cause: Option<Syndrome>,
     ) {
-        self.note_event(kind, number, cause);
+        self.report(DeviceEvent::Async {
+            kind,
+            number,
+            cause,
+        });
         self.push_event(mem, ASYNC_EQN, kind, number, cause);
     }
 
@@ -213,10 +237,11 @@ impl Resources {
     ) -> Option<u32> {
         self.eqs.get(eqn).filter(|eq| !eq.has_failed())?;
         let mut times = 1;
-        if let Some(lab) = &mut self.lab {
-            times = lab.events(self.clock.now(), kind);
+        if let Some(faults) = &mut self.faults {
+            times = faults.events(self.clock.now(), kind);
             if times != 1 {
-                self.note_fired(RuleHook::Event, kind.to_raw().into(), None);
+                let fired = FiredOn::other(RuleHook::Event, kind.to_raw().into(), None);
+                self.report(DeviceEvent::RuleFired(fired));
             }
         }
         if times == 0 {
@@ -314,9 +339,6 @@ impl Resources {
             Some(Written::Dead) | None => {}
             Some(Written::Died(cause)) => {
                 self.publish_cq(mem, cqn);
-                if cause == Syndrome::CqOverflow {
-                    self.counters.add(Counter::CqOverflow, 1);
-                }
                 self.witnesses.add(qpn);
                 self.async_event(mem, EventType::CqErr, cqn, Some(cause));
             }

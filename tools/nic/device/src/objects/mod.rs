@@ -5,15 +5,13 @@
 //! [`Ref`](crate::slots::Ref) to each object that it needs.
 
 pub mod accounts;
-pub mod counters;
 pub mod cq;
 pub mod eq;
-pub mod lab;
+pub mod fault_injector;
 pub mod mcast;
 pub mod mr;
 pub mod port;
 pub mod qp;
-pub mod recorder;
 pub mod srq;
 pub mod uar;
 pub mod window;

@@ -5,9 +5,9 @@
 use crate::memory::ring::Ring;
 use crate::memory::tables::ContextSlot;
 use crate::memory::{Area, GuestMemory};
-use crate::objects::counters::Counters;
 use crate::objects::cq::Cq;
 use crate::objects::srq::Srq;
+use crate::observation::counters::Counters;
 use crate::slots::Ref;
 use std::rc::Rc;
 use verbena_abi::cmd::{self, QpType};

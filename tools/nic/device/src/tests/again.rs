@@ -3,7 +3,7 @@
 //! With the same rules and seed the same rules fire at the same PSNs and times in each run: with
 //! random matches on both queue pairs, and with matches that are relative to a queue pair.
 
-use super::laboratory::rule;
+use super::fault_hooks::rule;
 use super::Pair;
 use crate::mock::{Driver, SendWr};
 use crate::Config;
@@ -59,7 +59,7 @@ fn run(wire_local: bool, set: &RuleSet) -> Vec<Firing> {
             transfer(&mut p, is_first, WqeOpcode::RdmaRead);
         }
     }
-    let recorded = p.d.device.recorded(0, usize::MAX).unwrap();
+    let recorded = p.d.device.flight_recording(0, usize::MAX).unwrap();
     let entries = recorded
         .entries
         .iter()

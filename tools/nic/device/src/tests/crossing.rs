@@ -5,10 +5,10 @@
 
 use super::srq_ud::{datagram_on, datagram_wqe_by};
 use super::*;
+use crate::capture::{capture_tap, CaptureDirection};
 use crate::device::crossing::Crossing;
 use crate::memory::GuestMemory;
 use crate::mock::{gid, SendWr};
-use crate::tap::{tap, Way};
 use crate::Config;
 use std::collections::VecDeque;
 use verbena_abi::cmd::{DestroyMr, DestroyQp};
@@ -417,8 +417,8 @@ fn packets_to_other_machines_become_the_usual_frames() {
 fn the_taps_of_both_ports_see_the_packets() {
     let mut two = Two::new();
     let watches = [&mut two.a, &mut two.b].map(|end| {
-        let (to, watch) = tap(1000, 1 << 20);
-        assert!(end.d.device.set_tap(to));
+        let (to, watch) = capture_tap(1000, 1 << 20);
+        assert!(end.d.device.attach_capture(to));
         watch
     });
     let (at, _) = write(&mut two, 5000);
@@ -433,7 +433,10 @@ fn the_taps_of_both_ports_see_the_packets() {
     });
     assert_eq!((sent.len(), received.len()), (5, 5));
     for (sent, received) in sent.iter().zip(&received) {
-        assert_eq!((sent.way, received.way), (Way::Sent, Way::Received));
+        assert_eq!(
+            (sent.direction, received.direction),
+            (CaptureDirection::Sent, CaptureDirection::Received)
+        );
         assert_eq!(sent.frame, received.frame);
         assert!(frame::parse(&sent.frame).is_ok());
         let qpns = [Some(two.a.qp.qpn), Some(two.b.qp.qpn)];

@@ -4,7 +4,7 @@
 
 use super::*;
 use crate::mock::{gid, SendWr};
-use crate::objects::counters::Counters;
+use crate::observation::counters::Counters;
 use verbena_abi::cmd::*;
 use verbena_abi::stats::Counter;
 use verbena_abi::wqe::WqeOpcode;

@@ -63,7 +63,7 @@ fn each_kind_is_a_rule_with_counts() {
     assert_eq!(p.rules()[0].0, Rule::injected(InjectedFault::Device));
     // No such rule is left after a reset of the device.
     p.d.device.reset();
-    assert!(p.rules().is_empty() && p.d.device.shared.lab.is_none());
+    assert!(p.rules().is_empty() && p.d.device.shared.faults.is_none());
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn a_fault_that_is_removed_does_not_happen() {
         let mut p = Pair::new();
         p.d.must(&fault(FaultKind::Send, p.a.qpn, GeneralErr));
         remove(&mut p);
-        assert!(p.d.device.shared.lab.is_none());
+        assert!(p.d.device.shared.faults.is_none());
         p.post_write(1);
         assert_eq!(p.d.drain(&mut p.cq_a), [(1, Success)]);
     }
@@ -138,7 +138,7 @@ fn a_fault_is_in_the_recording_and_that_of_a_send_can_be_exported() {
     p.d.must(&fault(FaultKind::Send, p.a.qpn, GeneralErr));
     p.post_write(1);
     assert_eq!(p.d.drain(&mut p.cq_a), [(1, GeneralErr)]);
-    let recorded = p.d.device.recorded(0, usize::MAX).unwrap();
+    let recorded = p.d.device.flight_recording(0, usize::MAX).unwrap();
     let entries: Vec<FlightEntry> = recorded
         .entries
         .iter()

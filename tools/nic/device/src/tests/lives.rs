@@ -13,7 +13,6 @@ use verbena_abi::cqe::{Cqe, Tail};
 use verbena_abi::doorbell::{self, ArmMode, Words, AREA_SIZE};
 use verbena_abi::eqe::{EventType, EQE_SIZE, LOG_EQE_SIZE};
 use verbena_abi::regs::{self, *};
-use verbena_abi::stats::Counter;
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::WqeOpcode;
 
@@ -122,7 +121,7 @@ fn busy() -> Driver {
         transport.poll(host, now, &mut verbena_transport::sched::turn())
     });
     p.d.device.make_ready(qpn);
-    p.d.device.shared.counters.add(Counter::RpCnpIgnored, 1);
+    p.d.device.shared.interrupt(3);
     p.d.device.rounds.stand_at(5, 6);
     p.d.device.areas.go_on();
     fill_cq(&mut p.d, slow.cqn, 1);

@@ -2,7 +2,7 @@
 
 //! Rules on packets between QPs of the device: `verbena-nic --drop` and others.
 
-use super::laboratory::on_both;
+use super::fault_hooks::on_both;
 use super::Pair;
 use crate::mock::Driver;
 use crate::Config;
@@ -28,7 +28,7 @@ fn the_option_is_listed_counted_and_removed_as_a_rule() {
     assert_eq!(told[0].rule, Rule::of_loss(20));
     assert!(told[0].matched > told[0].fired && told[0].fired > 0);
     assert!(p.d.device.remove_rule(LOSS_OPTION));
-    assert!(p.d.device.shared.lab.is_none());
+    assert!(p.d.device.shared.faults.is_none());
     // A reset does not bring the rule back.
     p.d.device.reset();
     assert!(p.d.device.rules().is_empty());
@@ -54,14 +54,14 @@ fn a_rule_loses_a_packet_on_its_way_after_the_rules_of_both_queue_pairs() {
         ..Match::default()
     };
     on_both(|mut p| {
-        p.d.device.record(1 << 14, p.d.now);
+        p.d.device.begin_flight_recording(1 << 14, p.d.now);
         p.rule(third(RuleHook::Local), Action::Drop);
         p.rule_named("y", third(RuleHook::Packet), Action::Drop);
         assert_eq!(p.write().0, Success);
         let fired: Vec<u64> = p.d.device.rules().iter().map(|told| told.fired).collect();
         // The retransmission of the packet that rule y lost is lost, too.
         assert_eq!(fired, [1, 1]);
-        let recorded = p.d.device.recorded(0, usize::MAX).unwrap();
+        let recorded = p.d.device.flight_recording(0, usize::MAX).unwrap();
         let whats = recorded
             .entries
             .iter()

@@ -2,7 +2,7 @@
 
 //! Misbehaviours of the NIC as actions of rules.
 
-use super::laboratory::rule;
+use super::fault_hooks::rule;
 use super::Pair;
 use crate::mock::Driver;
 use verbena_faults::{Action, Match, RuleHook, RuleSet, VERSION};
@@ -32,7 +32,7 @@ fn a_build_without_the_feature_refuses_the_rule_and_names_the_feature() {
     for wanted in ["rule \"x\": action.misbehave", "the feature misbehave"] {
         assert!(error.contains(wanted), "{error}");
     }
-    assert!(p.d.device.rules().is_empty() && p.d.device.shared.lab.is_none());
+    assert!(p.d.device.rules().is_empty() && p.d.device.shared.faults.is_none());
 }
 
 #[cfg(feature = "misbehave")]
@@ -56,7 +56,7 @@ mod with_the_feature {
         assert_eq!(m.get(Kind::NewestVersion), 9);
         d.device.remove_rules_of(4);
         assert_eq!(m.get(Kind::NewestVersion), 0);
-        assert!(d.device.shared.lab.is_none());
+        assert!(d.device.shared.faults.is_none());
         d.device
             .add_rules(&set(at_once(), "no-interrupts"), None, d.now)
             .unwrap();

@@ -3,10 +3,10 @@
 //! The flight recorder: its entries, the explanations that are made of them, and exact rules that
 //! repeat random faults.
 
-use super::laboratory::rule;
+use super::fault_hooks::rule;
 use super::Pair;
+use crate::capture::capture_tap;
 use crate::mock::{Driver, SendWr};
-use crate::tap::tap;
 use crate::Config;
 use verbena_abi::cqe::WcStatus;
 use verbena_abi::syndrome::Syndrome;
@@ -45,7 +45,7 @@ fn writes() -> Match {
 
 /// Returns the recording of a device, and its rules by number.
 fn taken(d: &Driver) -> (FlightRecording, Vec<Option<Rule>>) {
-    let recorded = d.device.recorded(0, usize::MAX).unwrap();
+    let recorded = d.device.flight_recording(0, usize::MAX).unwrap();
     let entries = recorded
         .entries
         .iter()
@@ -88,7 +88,7 @@ impl Pair {
 #[test]
 fn a_write_is_recorded_from_its_beginning_to_its_completion() {
     let mut p = Pair::new();
-    p.d.device.record(ENTRIES, 0);
+    p.d.device.begin_flight_recording(ENTRIES, 0);
     assert_eq!(p.send_recorded(None), WcStatus::Success);
     let (a, b) = (p.a.qpn, p.b.qpn);
     let mut seen = Vec::new();
@@ -113,8 +113,8 @@ fn a_write_is_recorded_from_its_beginning_to_its_completion() {
         _ => 0,
     });
     assert!(most.max() > Some(1));
-    p.d.device.record_no_more();
-    assert!(p.d.device.recorded(0, 1).is_none());
+    p.d.device.end_flight_recording();
+    assert!(p.d.device.flight_recording(0, 1).is_none());
 }
 
 #[test]
@@ -134,8 +134,8 @@ fn creations_events_and_resets_are_recorded_and_passed_on() {
     p.d.device.reset();
     assert_eq!(kinds(&p.d).last(), Some(&EntryKind::Reset));
     let mut other = crate::Device::new(Config::default(), std::sync::Arc::default());
-    p.d.device.pass_tap(&mut other);
-    assert!(other.recorded(0, 1).is_some() && p.d.device.recorded(0, 1).is_none());
+    p.d.device.hand_over_observers(&mut other);
+    assert!(other.flight_recording(0, 1).is_some() && p.d.device.flight_recording(0, 1).is_none());
 }
 
 #[test]
@@ -380,8 +380,8 @@ fn each_firing_is_a_note_on_a_frame_of_the_capture() {
                 }));
                 let rules = set(vec![rule("x", third(direction), action)]);
                 p.d.device.add_rules(&rules, None, p.d.now).unwrap();
-                let (to, watch) = tap(4096, 1 << 24);
-                assert!(p.d.device.set_tap(to));
+                let (to, watch) = capture_tap(4096, 1 << 24);
+                assert!(p.d.device.attach_capture(to));
                 p.send_recorded(None);
                 let mut notes = Vec::new();
                 while let Some(seen) = watch.try_next() {

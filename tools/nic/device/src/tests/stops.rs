@@ -5,9 +5,9 @@
 
 use super::ends::far;
 use super::*;
+use crate::capture::capture_tap;
 use crate::device::parts::egress::MAX_FRAMES;
 use crate::mock::SendWr;
-use crate::tap::tap;
 use verbena_abi::cqe::WcStatus::{Success, WrFlushErr};
 use verbena_abi::ctx::QpState;
 use verbena_abi::wqe::WqeOpcode;
@@ -89,9 +89,9 @@ fn a_queue_pair_stops_without_a_turn_if_too_many_frames_wait() {
 fn messages_that_take_several_slices_are_delivered() {
     const BYTES: u32 = 65_536;
     let mut p = Pair::new();
-    let (to, _watch) = tap(1000, 1 << 20);
+    let (to, _watch) = capture_tap(1000, 1 << 20);
     // The frames for the tap count as payload of the slice, in addition to the delivered bytes.
-    assert!(p.d.device.set_tap(to));
+    assert!(p.d.device.attach_capture(to));
     let (at, key) = p.d.region(BYTES, 7);
     for n in 0..4 {
         p.d.post_recv(&mut p.b, n, &[(at, BYTES, key)]);

@@ -3,6 +3,7 @@
 //! Fault injection by command: each fault is a rule of the device.
 
 use super::*;
+use crate::observation::event::{DeviceEvent, FiredOn};
 use verbena_abi::cqe::WcStatus;
 use verbena_faults::{InjectedFault, Rule, RuleHook};
 
@@ -40,15 +41,22 @@ impl Device {
             FaultKind::Device => InjectedFault::Device,
         };
         let (rule, now) = (Rule::injected(what), self.shared.clock.now());
-        let lab = self.shared.lab.get_or_insert_default();
-        let (added, effect) = lab.table.inject(&rule, now);
+        let faults = self.shared.faults.get_or_insert_default();
+        let (added, effect) = faults.table.inject(&rule, now);
         if !added {
             return Err(bad(CmdStatus::NoResources, Syndrome::Injected));
         }
-        self.note_rules(&[rule], false);
+        self.shared.report(DeviceEvent::RulesAdded {
+            rules: &[rule],
+            late: false,
+        });
         if let Some(effect) = effect {
-            self.shared.note_fired(RuleHook::Time, 0, None);
-            self.open_door(mem, None, &effect);
+            self.shared.report(DeviceEvent::RuleFired(FiredOn::other(
+                RuleHook::Time,
+                0,
+                None,
+            )));
+            self.apply_effect(mem, None, &effect);
         }
         Ok(())
     }

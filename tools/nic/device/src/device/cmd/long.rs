@@ -38,7 +38,7 @@ pub(crate) enum Long {
 /// A command that was begun, with the place of its reply.
 #[derive(Debug)]
 pub(crate) struct Running {
-    pub(super) place: Place,
+    pub(super) origin: CommandOrigin,
     pub(super) long: Long,
 }
 
@@ -77,7 +77,7 @@ impl Device {
                 let (survey, request) = &mut **stats;
                 let counters = self.go_on_survey(survey);
                 counters
-                    .map(|all| misc::tell_stats(mem, request, &all))
+                    .map(|all| misc::write_stats(mem, request, &all))
                     .transpose()
             }
             Long::Resize(cqn, entries) => {
@@ -141,11 +141,11 @@ impl Device {
 
     /// Ends the SET_GID that waits for the decision of the host. Does nothing if there is none.
     pub(crate) fn end_claim<M: GuestMemory>(&mut self, mem: &M, outcome: Result<(), CmdError>) {
-        let Some(Running { place, long }) = self.commands.take_running() else {
+        let Some(Running { origin, long }) = self.commands.take_running() else {
             return;
         };
         let Long::Claim(request) = long else {
-            self.commands.run(Running { place, long });
+            self.commands.run(Running { origin, long });
             return;
         };
         let outcome = match self.shared.regs().is_fatal() {
@@ -153,7 +153,7 @@ impl Device {
             false => outcome.and_then(|()| self.set_gid(&request)),
         };
         let outcome = outcome.map(|()| reply_of(&Empty::default()));
-        self.reply(mem, place, outcome);
+        self.reply(mem, origin, outcome);
     }
 
     /// Returns the error of a command that the host refuses. Drivers of versions before 12 do not

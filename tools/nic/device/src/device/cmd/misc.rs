@@ -9,17 +9,17 @@ use crate::objects::uar::Uar;
 use verbena_abi::doorbell::{self, Words};
 
 /// Writes counters to the address in a request. Returns a reply with their number.
-pub(super) fn tell_stats<M: GuestMemory>(
+pub(super) fn write_stats<M: GuestMemory>(
     mem: &M,
     request: &QueryStats,
     counters: &[u64],
 ) -> Result<Reply, CmdError> {
-    let told = &counters[..counters.len().min(request.count.get() as usize)];
-    let bytes: Vec<u8> = told.iter().flat_map(|n| n.to_le_bytes()).collect();
+    let written = &counters[..counters.len().min(request.count.get() as usize)];
+    let bytes: Vec<u8> = written.iter().flat_map(|n| n.to_le_bytes()).collect();
     mem.write(request.addr.get(), &bytes)
         .map_err(|_| bad(CmdStatus::BadAddress, Syndrome::CmdTranslation))?;
     Ok(reply_of(&Stats {
-        count: (told.len() as u32).into(),
+        count: (written.len() as u32).into(),
         ..Default::default()
     }))
 }
@@ -58,7 +58,7 @@ impl Device {
             }
             StatsKind::Qp => {
                 let qp = self.qps.get(request.id.get()).ok_or(NO_OBJECT)?;
-                tell_stats(mem, request, &qp.counters().all()).map(Step::Done)
+                write_stats(mem, request, &qp.counters().all()).map(Step::Done)
             }
         }
     }
@@ -93,7 +93,7 @@ impl Device {
         }
         let up = request.up != 0;
         if self.shared.port.up && !up {
-            self.shared.counters.add(Counter::LinkDowned, 1);
+            self.shared.report(DeviceEvent::PortDown);
         }
         self.shared.port.up = up;
         self.shared.port.mtu = request.mtu;

@@ -20,6 +20,7 @@ use crate::device::sched::SLICE_COMMANDS;
 use crate::device::Device;
 use crate::error::{bad, CmdError, ATTRIBUTE, BUSY, IN_USE, NO_OBJECT, NUMBER, SIZE};
 use crate::memory::GuestMemory;
+use crate::observation::event::DeviceEvent;
 pub(crate) use long::{Long, Running};
 use verbena_abi::cmd::*;
 use verbena_abi::stats::Counter;
@@ -37,9 +38,9 @@ fn reply_of<T: IntoBytes + Immutable>(value: &T) -> Reply {
     reply
 }
 
-/// Place and identity of a command.
+/// Slot and identity of a command.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct CommandOrigin {
     /// DMA address of the command's slot.
     at: u64,
     token: u32,
@@ -60,8 +61,8 @@ impl Device {
     pub fn enable_cmdq<M: GuestMemory>(&mut self, mem: &M) {
         let regs = self.shared.regs();
         let ((base, slots), spoken) = (regs.cmdq(), regs.version_ok());
-        match self.boundary.is_taped() {
-            true => self.taped_enable(mem, (spoken, base, slots)),
+        match self.is_recorded() {
+            true => self.enable_cmdq_recorded(mem, (spoken, base, slots)),
             false => self.enable_cmdq_as(mem, spoken, base, slots),
         }
     }
@@ -101,7 +102,7 @@ impl Device {
                 worked = true;
                 spent += SLICE_COMMANDS;
                 match self.go_on(mem, &mut running.long).transpose() {
-                    Some(outcome) => self.reply(mem, running.place, outcome),
+                    Some(outcome) => self.reply(mem, running.origin, outcome),
                     None => self.commands.run(running),
                 }
                 continue;
@@ -135,15 +136,15 @@ impl Device {
         if !self.commands.accept(slot, token) {
             return 1;
         }
-        self.shared.counters.add(Counter::Commands, 1);
+        self.shared.report(DeviceEvent::CommandAccepted);
         let opcode = header.opcode.get();
-        let place = Place { at, token, opcode };
+        let origin = CommandOrigin { at, token, opcode };
         let opcode = Opcode::from_raw(opcode);
         let outcome = if self.shared.regs().is_fatal() {
             Err(bad(CmdStatus::Fatal, Syndrome::DeviceFatal))
-        } else if self.refuses(place.opcode) {
+        } else if self.refuses(origin.opcode) {
             Err(bad(CmdStatus::NoResources, Syndrome::CmdNumber))
-        } else if let Some(fault) = self.fault_of_command(mem, place.opcode) {
+        } else if let Some(fault) = self.fault_of_command(mem, origin.opcode) {
             Err(fault)
         } else {
             opcode
@@ -151,9 +152,9 @@ impl Device {
                 .and_then(|opcode| self.dispatch(mem, opcode, payload))
         };
         match outcome {
-            Ok(Step::Done(reply)) => self.reply(mem, place, Ok(reply)),
-            Ok(Step::Begun(long)) => self.commands.run(Running { place, long }),
-            Err(e) => self.reply(mem, place, Err(e)),
+            Ok(Step::Done(reply)) => self.reply(mem, origin, Ok(reply)),
+            Ok(Step::Begun(long)) => self.commands.run(Running { origin, long }),
+            Err(e) => self.reply(mem, origin, Err(e)),
         }
         match opcode {
             // Such a command may look up thousands of page addresses.
@@ -172,28 +173,37 @@ impl Device {
     }
 
     /// Writes the reply of a command and raises its interrupt.
-    fn reply<M: GuestMemory>(&mut self, mem: &M, place: Place, outcome: Result<Reply, CmdError>) {
+    fn reply<M: GuestMemory>(
+        &mut self,
+        mem: &M,
+        origin: CommandOrigin,
+        outcome: Result<Reply, CmdError>,
+    ) {
         #[cfg(feature = "hostile")]
         let outcome = self.shared.hostile.outcome(outcome);
-        if self.mutes(place.opcode) {
+        if self.mutes(origin.opcode) {
             return;
         }
         let (status, syndrome, reply) = match outcome {
             Ok(reply) => (CmdStatus::Ok, 0, reply),
             Err(e) => (e.status, e.syndrome.to_raw().into(), [0; PAYLOAD_SIZE]),
         };
-        self.shared.note_command(place.opcode, status, syndrome);
+        self.shared.report(DeviceEvent::CommandDone {
+            opcode: origin.opcode,
+            status,
+            syndrome,
+        });
         let answer = ReplyHeader {
             status: status.to_raw().into(),
             syndrome: syndrome.into(),
             ..Default::default()
         };
-        let to = place.at + REQUEST_SIZE as u64;
+        let to = origin.at + REQUEST_SIZE as u64;
         let token = to + std::mem::offset_of!(ReplyHeader, token) as u64;
         let written = mem
             .write(to + HEADER_SIZE as u64, &reply)
             .and_then(|()| mem.write(to, &answer.as_bytes()[..HEADER_SIZE - 4]))
-            .and_then(|()| mem.store32(token, place.token.to_le()));
+            .and_then(|()| mem.store32(token, origin.token.to_le()));
         if written.is_err() {
             self.shared.fatal(mem, Syndrome::CmdQueueUnreachable);
         }

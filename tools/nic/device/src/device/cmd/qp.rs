@@ -6,9 +6,10 @@ use super::qp_attr;
 use super::*;
 use crate::config;
 use crate::memory::ring::Ring;
-use crate::objects::counters::Counters;
 use crate::objects::qp::{Env, Qp};
 use crate::objects::uar::Owner;
+use crate::observation::counters::Counters;
+use crate::observation::event::QpEvent;
 use std::rc::Rc;
 use verbena_abi::ctx::{qp_mask, QpContext};
 use verbena_abi::eqe::EventType;
@@ -177,7 +178,7 @@ impl Device {
             },
         });
         qp.env.show_error(mem, false);
-        self.shared.note_created(&qp.env);
+        self.shared.report_of_qp(&mut qp.env, QpEvent::Created);
         qp.publish(mem);
         self.qps.put(qpn, qp);
         if let Some(uar) = self.shared.uars.get_mut(number) {
@@ -193,15 +194,19 @@ impl Device {
     ) -> Result<Quiesced, CmdError> {
         let qpn = request.id.get();
         let mut qp = self.qps.take(qpn).ok_or(NO_OBJECT)?;
-        self.shared.note_destroyed(&qp.env);
+        let counters = qp.counters();
         self.forget_qp(qpn);
-        if let Some(lab) = &mut self.shared.lab {
-            lab.table.on_qp_destroyed(qpn);
+        if let Some(faults) = &mut self.shared.faults {
+            faults.table.on_qp_destroyed(qpn);
         }
         self.addressing.forget(qpn);
         self.turns.forget(qpn);
-        let counters = qp.counters();
-        self.shared.counters.add_all(&counters);
+        self.shared.report_of_qp(
+            &mut qp.env,
+            QpEvent::Destroyed {
+                counters: &counters,
+            },
+        );
         if let Some(survey) = &mut self.survey {
             survey.lose(qpn, &counters);
         }
@@ -261,8 +266,8 @@ impl Device {
     fn forget_qp(&mut self, qpn: u32) {
         self.shared.outgoing.forget_local_to(qpn);
         self.shared.forget_events(ASYNC_EQN, qpn, &QP_EVENTS);
-        if let Some(lab) = &mut self.shared.lab {
-            lab.forget_qp(qpn);
+        if let Some(faults) = &mut self.shared.faults {
+            faults.forget_qp(qpn);
         }
     }
 

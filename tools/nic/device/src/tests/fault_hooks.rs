@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The hooks of the fault laboratory: rules affect the packets, commands and times that they match,
+//! The hooks of the fault injector: rules affect the packets, commands and times that they match,
 //! by reference and through frames.
 
 use super::Pair;
@@ -354,11 +354,11 @@ fn rules_stay_over_a_reset_and_leave_no_state_when_removed() {
     p.rule(late(), Action::DelayUs(1_000_000));
     p.d.device.reset();
     assert_eq!(p.d.device.rules().len(), 1);
-    assert!(p.d.device.remove_rule("x") && p.d.device.shared.lab.is_none());
+    assert!(p.d.device.remove_rule("x") && p.d.device.shared.faults.is_none());
     let mut p = Pair::new();
     p.rule(late(), Action::DelayUs(1000));
     p.write();
     p.d.device.clear_rules();
     p.d.pass(1_000_000_000);
-    assert!(p.d.device.shared.lab.is_none());
+    assert!(p.d.device.shared.faults.is_none());
 }

@@ -3,8 +3,8 @@
 //! Replays a full recording on the device model: makes the recorded calls, feeds the model the
 //! recorded values, and compares its actions with the recorded ones.
 
-use super::replayed::{Played, Stopped};
-use crate::device::boundary::config;
+use super::replay_memory::{ReplayError, ReplayMemory};
+use crate::device::full_recording::config;
 use crate::error::{bad, CmdError};
 use crate::{Config, Device, Next};
 use std::collections::VecDeque;
@@ -17,7 +17,7 @@ use verbena_recorder::{EntryKind, FlightEntry, ENTRY_WORDS, MAX_ENTRIES};
 
 /// Result of a replay in which the model did everything as recorded.
 #[derive(Clone, Debug, Default)]
-pub struct Replayed {
+pub struct ReplaySummary {
     /// Number of entries in the recording.
     pub entries: u64,
     /// Reason of the end of the recording. None if the recording was cut off between two pieces, as
@@ -53,12 +53,12 @@ pub struct Replayed {
     pub rules: Vec<Rule>,
 }
 
-impl Replayed {
+impl ReplaySummary {
     /// Takes the entries that the flight recorder has got since the last call, and keeps the last
     /// [`MAX_ENTRIES`].
     fn drain(&mut self, device: &Device) {
         let seen = self.first + self.recorded.len() as u64;
-        let Some(more) = device.recorded(seen, usize::MAX) else {
+        let Some(more) = device.flight_recording(seen, usize::MAX) else {
             return;
         };
         for words in &more.entries {
@@ -84,19 +84,19 @@ impl Replayed {
 }
 
 /// Outcome of a call of the model.
-enum Came<T> {
-    Back(T),
+enum CallOutcome<T> {
+    Returned(T),
     /// The model panicked in the call.
     Panicked,
 }
 
 /// Makes a call. Returns an error if the model did something else in it than was recorded.
-fn call<T>(call: impl FnOnce() -> T) -> Result<Came<T>, Stopped> {
+fn call<T>(call: impl FnOnce() -> T) -> Result<CallOutcome<T>, ReplayError> {
     match catch_unwind(AssertUnwindSafe(call)) {
-        Ok(value) => Ok(Came::Back(value)),
-        Err(cause) => match cause.downcast::<Stopped>() {
+        Ok(value) => Ok(CallOutcome::Returned(value)),
+        Err(cause) => match cause.downcast::<ReplayError>() {
             Ok(stopped) => Err(*stopped),
-            Err(_) => Ok(Came::Panicked),
+            Err(_) => Ok(CallOutcome::Panicked),
         },
     }
 }
@@ -112,9 +112,9 @@ fn outcome(status: u32, syndrome: u16) -> Option<Result<(), CmdError>> {
 }
 
 struct Player<'a> {
-    mem: Played<'a>,
+    mem: ReplayMemory<'a>,
     device: Device,
-    found: Replayed,
+    found: ReplaySummary,
 }
 
 /// Replays a recording on a new device. `rules` parses rules in JSON.
@@ -125,10 +125,11 @@ struct Player<'a> {
 pub fn replay(
     bytes: &[u8],
     rules: impl Fn(&str) -> Result<RuleSet, String>,
-) -> Result<Replayed, Stopped> {
-    let reader = FullRecordingReader::new(bytes).map_err(|bad| Stopped::Bad { entry: 0, bad })?;
-    let mem = Played::new(reader);
-    let no_begin = Stopped::Bad {
+) -> Result<ReplaySummary, ReplayError> {
+    let reader =
+        FullRecordingReader::new(bytes).map_err(|bad| ReplayError::Bad { entry: 0, bad })?;
+    let mem = ReplayMemory::new(reader);
+    let no_begin = ReplayError::Bad {
         entry: 0,
         bad: verbena_recorder::full::FullRecordingError::NoBegin,
     };
@@ -150,10 +151,10 @@ pub fn replay(
     };
     let mut player = Player {
         mem,
-        found: Replayed {
+        found: ReplaySummary {
             mac: config.mac,
             power_on,
-            ..Replayed::default()
+            ..ReplaySummary::default()
         },
         device: Device::new(config, Default::default()),
     };
@@ -175,7 +176,7 @@ impl<'a> Player<'a> {
         &mut self,
         item: &Item<'a>,
         rules: impl Fn(&str) -> Result<RuleSet, String>,
-    ) -> Result<(), Stopped> {
+    ) -> Result<(), ReplayError> {
         match *item {
             Item::Reset {} => {
                 self.found.resets += 1;
@@ -236,9 +237,9 @@ impl<'a> Player<'a> {
             Item::Sent { .. } => {
                 self.found.frames += 1;
                 let frame = self.device.next_frame();
-                let came = frame.as_ref().map(|frame| sent_item(frame));
-                let same = came == Some(*item);
-                self.same(same, item, || format!("{came:x?}"))
+                let found = frame.as_ref().map(|frame| sent_item(frame));
+                let same = found == Some(*item);
+                self.same(same, item, || format!("{found:x?}"))
             }
             _ => self.same(false, item, || String::from("the end of the call")),
         }
@@ -248,58 +249,61 @@ impl<'a> Player<'a> {
         &self,
         same: bool,
         item: &Item<'_>,
-        came: impl FnOnce() -> String,
-    ) -> Result<(), Stopped> {
+        found: impl FnOnce() -> String,
+    ) -> Result<(), ReplayError> {
         match same {
             true => Ok(()),
-            false => Err(self.mem.differs(item, came())),
+            false => Err(self.mem.differs(item, found())),
         }
     }
 
     /// Makes a call that has no recorded result.
-    fn call(&mut self, make: impl FnOnce(&mut Device, &Played<'a>)) -> Result<(), Stopped> {
+    fn call(
+        &mut self,
+        make: impl FnOnce(&mut Device, &ReplayMemory<'a>),
+    ) -> Result<(), ReplayError> {
         let (device, mem) = (&mut self.device, &self.mem);
         match call(|| make(device, mem))? {
-            Came::Back(()) => Ok(()),
-            Came::Panicked => self.panicked(),
+            CallOutcome::Returned(()) => Ok(()),
+            CallOutcome::Panicked => self.panicked(),
         }
     }
 
     /// Makes a call and compares its result with the next entry.
     fn ask<T>(
         &mut self,
-        make: impl FnOnce(&mut Device, &Played<'a>) -> T,
+        make: impl FnOnce(&mut Device, &ReplayMemory<'a>) -> T,
         answer: impl FnOnce(T) -> Item<'static>,
-    ) -> Result<(), Stopped> {
+    ) -> Result<(), ReplayError> {
         let (device, mem) = (&mut self.device, &self.mem);
-        let came = match call(|| make(device, mem))? {
-            Came::Back(value) => answer(value),
-            Came::Panicked => return self.panicked(),
+        let found = match call(|| make(device, mem))? {
+            CallOutcome::Returned(value) => answer(value),
+            CallOutcome::Panicked => return self.panicked(),
         };
-        let expected = self.next(&came)?;
-        self.same(expected == came, &expected, || format!("{came:x?}"))
+        let expected = self.next(&found)?;
+        self.same(expected == found, &expected, || format!("{found:x?}"))
     }
 
-    /// Returns the next entry, to be compared with the result that came. An error if there is none.
-    fn next(&self, came: &Item<'_>) -> Result<Item<'a>, Stopped> {
+    /// Returns the next entry, to be compared with the result of the call. An error if there is none.
+    fn next(&self, found: &Item<'_>) -> Result<Item<'a>, ReplayError> {
         let next = self.mem.next()?;
         let end = Item::End { reason: "" };
-        next.ok_or_else(|| self.mem.differs(&end, format!("{came:x?}")))
+        next.ok_or_else(|| self.mem.differs(&end, format!("{found:x?}")))
     }
 
-    fn panicked(&self) -> Result<(), Stopped> {
-        let came = Item::Panicked {};
-        let expected = self.next(&came)?;
-        let told = || String::from("a panic of the device model");
-        self.same(expected == came, &expected, told)
+    fn panicked(&self) -> Result<(), ReplayError> {
+        let found = Item::Panicked {};
+        let expected = self.next(&found)?;
+        let described = || String::from("a panic of the device model");
+        self.same(expected == found, &expected, described)
     }
 
-    fn reset(&mut self) -> Result<(), Stopped> {
+    fn reset(&mut self) -> Result<(), ReplayError> {
         let device = &mut self.device;
-        if let Came::Panicked = call(|| device.reset())? {
+        if let CallOutcome::Panicked = call(|| device.reset())? {
             let config = device.shared.config().clone();
             let mut new = Device::new(config, device.shared.regs().clone());
-            device.pass_tap(&mut new);
+            device.hand_over_observers(&mut new);
             new.reset();
             // The panic may have left the old device in a state in which even its drop would fail.
             std::mem::forget(std::mem::replace(device, new));
@@ -307,7 +311,7 @@ impl<'a> Player<'a> {
         Ok(())
     }
 
-    fn frames(&mut self, now: u64, count: u32) -> Result<(), Stopped> {
+    fn frames(&mut self, now: u64, count: u32) -> Result<(), ReplayError> {
         let mut frames = Vec::new();
         for _ in 0..count {
             match self.mem.next()? {

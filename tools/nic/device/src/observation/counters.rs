@@ -2,7 +2,11 @@
 
 //! The counters of the device and of each queue pair.
 
+use crate::observation::event::{Call, DeviceEvent, DropReason, QpEvent};
+use verbena_abi::eqe::EventType;
 use verbena_abi::stats::{Counter, NUM_COUNTERS};
+use verbena_abi::syndrome::Syndrome;
+use verbena_transport::host::{WcStatus, WorkCompletion};
 use verbena_transport::packet::PacketKind;
 use verbena_transport::Packet;
 
@@ -19,9 +23,87 @@ impl Default for Counters {
 impl Counters {
     /// Adds `count` to a counter, which wraps.
     #[inline]
-    pub fn add(&mut self, counter: Counter, count: u64) {
+    fn add(&mut self, counter: Counter, count: u64) {
         let value = &mut self.0[counter as usize];
         *value = value.wrapping_add(count);
+    }
+
+    /// Counts an event of the device in the counters of the device.
+    #[inline(always)]
+    pub(super) fn on_event(&mut self, event: &DeviceEvent<'_>) {
+        match *event {
+            DeviceEvent::Called(Call::RingArea { .. }) => self.add(Counter::Doorbells, 1),
+            DeviceEvent::Called(Call::CountDoorbells { more }) => {
+                self.add(Counter::Doorbells, more);
+            }
+            DeviceEvent::CommandAccepted => self.add(Counter::Commands, 1),
+            DeviceEvent::InterruptRaised => self.add(Counter::Interrupts, 1),
+            DeviceEvent::MulticastSent => self.add(Counter::TxMulticastPackets, 1),
+            DeviceEvent::PortDown => self.add(Counter::LinkDowned, 1),
+            DeviceEvent::PacketDropped(reason) => self.add(
+                match reason {
+                    DropReason::NoQp => Counter::RxNoQp,
+                    DropReason::Malformed => Counter::RxMalformed,
+                    DropReason::Icrc => Counter::RxIcrcEncapsulated,
+                    DropReason::OverMtu => Counter::TxOverMtu,
+                },
+                1,
+            ),
+            DeviceEvent::Async {
+                kind: EventType::CqErr,
+                cause: Some(Syndrome::CqOverflow),
+                ..
+            } => self.add(Counter::CqOverflow, 1),
+            DeviceEvent::Qp(_, QpEvent::Destroyed { counters }) => self.add_all(counters),
+            _ => {}
+        }
+    }
+
+    /// Counts an event of a queue pair in the counters of the queue pair.
+    #[inline(always)]
+    pub(crate) fn on_qp_event(&mut self, event: &QpEvent<'_>) {
+        match *event {
+            QpEvent::SendTaken => self.add(Counter::Posts, 1),
+            QpEvent::ReceiveTaken => self.add(Counter::Recvs, 1),
+            QpEvent::PacketRefused => self.add(Counter::RxNoQp, 1),
+            QpEvent::PacketReceived { packet, multicast } => {
+                if multicast {
+                    self.add(Counter::RxMulticastPackets, 1);
+                }
+                self.add_request(packet);
+            }
+            QpEvent::Completed {
+                completion, recv, ..
+            } => self.add_completion(completion, recv),
+            _ => {}
+        }
+    }
+
+    /// Counts a completion by its status and its cause.
+    fn add_completion(&mut self, completion: &WorkCompletion, recv: bool) {
+        let counter = match (completion.status, recv) {
+            (WcStatus::Success, _) => None,
+            (WcStatus::WrFlushErr, false) => Some(Counter::ReqCqeFlush),
+            (WcStatus::WrFlushErr, true) => Some(Counter::RespCqeFlush),
+            (_, false) => Some(Counter::ReqCqeError),
+            (_, true) => Some(Counter::RespCqeError),
+        };
+        let status = match (completion.status, recv) {
+            (WcStatus::LocLenErr, true) => Some(Counter::RespLocalLengthError),
+            (WcStatus::RemInvReqErr, false) => Some(Counter::ReqRemoteInvalidRequest),
+            (WcStatus::RemAccessErr, false) => Some(Counter::ReqRemoteAccessErrors),
+            _ => None,
+        };
+        let gave_up = match completion.syndrome {
+            Some(Syndrome::RetryExceeded | Syndrome::SequenceRetryExceeded) => {
+                Some(Counter::ReqTransportRetriesExceeded)
+            }
+            Some(Syndrome::RnrRetryExceeded) => Some(Counter::ReqRnrRetriesExceeded),
+            _ => None,
+        };
+        for counter in [counter, status, gave_up].into_iter().flatten() {
+            self.add(counter, 1);
+        }
     }
 
     /// Adds all counters of another set.
@@ -75,7 +157,7 @@ impl Counters {
         qp: &verbena_transport::Counters,
         congestion: &verbena_transport::CongestionCounters,
     ) -> impl Iterator<Item = (&'static str, u64)> {
-        let told = [
+        let covered = [
             "tx_packets",
             "rx_packets",
             "tx_bytes",
@@ -94,11 +176,11 @@ impl Counters {
         ];
         let all: Vec<_> = qp.each().chain(congestion.each()).collect();
         all.into_iter()
-            .filter(move |(name, _)| !told.contains(name))
+            .filter(move |(name, _)| !covered.contains(name))
     }
 
     /// Counts a request that arrived. A SEND or WRITE is counted with its last packet.
-    pub fn add_request(&mut self, packet: &Packet) {
+    fn add_request(&mut self, packet: &Packet) {
         let counter = match packet.kind {
             PacketKind::Send(_) if packet.last => Counter::RxSends,
             PacketKind::Write { .. } if packet.last => Counter::RxWriteRequests,

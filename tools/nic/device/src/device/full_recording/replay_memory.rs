@@ -13,15 +13,15 @@ use verbena_recorder::full::{
 
 /// Reason for which a replay has stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Stopped {
+pub enum ReplayError {
     /// The device did something else than was recorded.
     Different {
         /// Number of the entry that differs.
         entry: u64,
-        /// Recorded action, as text.
+        /// FlightRecordingPart action, as text.
         expected: String,
         /// Action of the device in the replay, as text.
-        came: String,
+        found: String,
     },
     /// The file is no recording, or is damaged.
     Bad {
@@ -32,16 +32,16 @@ pub enum Stopped {
     },
 }
 
-impl fmt::Display for Stopped {
+impl fmt::Display for ReplayError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Different {
                 entry,
                 expected,
-                came,
+                found,
             } => write!(
                 f,
-                "entry {entry}: the recording has {expected}, and the replay has {came}"
+                "entry {entry}: the recording has {expected}, and the replay has {found}"
             ),
             Self::Bad { entry, bad } => write!(f, "entry {entry}: {bad}"),
         }
@@ -49,7 +49,7 @@ impl fmt::Display for Stopped {
 }
 
 /// Position in the recording, and the state of its decoder.
-struct Place<'a> {
+struct ReplayPosition<'a> {
     reader: FullRecordingReader<'a>,
     ahead: Option<Item<'a>>,
     words: WordCache,
@@ -61,21 +61,21 @@ struct Place<'a> {
 }
 
 /// Guest memory that returns recorded values.
-pub(super) struct Played<'a>(RefCell<Place<'a>>);
+pub(super) struct ReplayMemory<'a>(RefCell<ReplayPosition<'a>>);
 
 /// Leaves the model from any depth, with an unwind that carries the reason.
-fn stop(why: Stopped) -> ! {
+fn stop(why: ReplayError) -> ! {
     std::panic::resume_unwind(Box::new(why))
 }
 
-impl<'a> Place<'a> {
+impl<'a> ReplayPosition<'a> {
     /// Returns the number of the entry that was taken last.
     fn entry(&self) -> u64 {
         let read = self.reader.number() - u64::from(self.ahead.is_some());
         read.saturating_sub(1)
     }
 
-    fn next(&mut self) -> Result<Option<Item<'a>>, Stopped> {
+    fn next(&mut self) -> Result<Option<Item<'a>>, ReplayError> {
         if let Some(item) = self.ahead.take() {
             return Ok(Some(item));
         }
@@ -83,21 +83,21 @@ impl<'a> Place<'a> {
         self.reader
             .next()
             .transpose()
-            .map_err(|bad| Stopped::Bad { entry, bad })
+            .map_err(|bad| ReplayError::Bad { entry, bad })
     }
 
-    fn differs(&self, expected: &dyn fmt::Debug, came: impl fmt::Display) -> Stopped {
-        Stopped::Different {
+    fn differs(&self, expected: &dyn fmt::Debug, found: impl fmt::Display) -> ReplayError {
+        ReplayError::Different {
             entry: self.entry(),
             expected: format!("{expected:x?}"),
-            came: came.to_string(),
+            found: found.to_string(),
         }
     }
 }
 
-impl<'a> Played<'a> {
+impl<'a> ReplayMemory<'a> {
     pub(super) fn new(reader: FullRecordingReader<'a>) -> Self {
-        Self(RefCell::new(Place {
+        Self(RefCell::new(ReplayPosition {
             reader,
             ahead: None,
             words: WordCache::default(),
@@ -108,7 +108,7 @@ impl<'a> Played<'a> {
     }
 
     /// Takes the next entry, outside of calls of the model. None at the end of the recording.
-    pub(super) fn next(&self) -> Result<Option<Item<'a>>, Stopped> {
+    pub(super) fn next(&self) -> Result<Option<Item<'a>>, ReplayError> {
         let mut place = self.0.borrow_mut();
         if place.left > 0 {
             let left = place.left;
@@ -123,20 +123,20 @@ impl<'a> Played<'a> {
     }
 
     /// Makes the error for an action that differs from the expected entry.
-    pub(super) fn differs(&self, expected: &Item<'_>, came: impl fmt::Display) -> Stopped {
-        self.0.borrow().differs(expected, came)
+    pub(super) fn differs(&self, expected: &Item<'_>, found: impl fmt::Display) -> ReplayError {
+        self.0.borrow().differs(expected, found)
     }
 
     /// Takes the next entry, for an access that the model makes now.
-    fn take(&self, came: impl fmt::Display) -> (Item<'a>, RefMut<'_, Place<'a>>) {
+    fn take(&self, found: impl fmt::Display) -> (Item<'a>, RefMut<'_, ReplayPosition<'a>>) {
         let mut place = self.0.borrow_mut();
         if place.left > 0 {
             let left = place.left;
-            stop(place.differs(&format_args!("{left} more loads of words"), came));
+            stop(place.differs(&format_args!("{left} more loads of words"), found));
         }
         match place.next() {
             Ok(Some(item)) => (item, place),
-            Ok(None) => stop(place.differs(&format_args!("its end"), came)),
+            Ok(None) => stop(place.differs(&format_args!("its end"), found)),
             Err(why) => stop(why),
         }
     }
@@ -149,17 +149,17 @@ fn access(done: bool) -> Access {
 /// Evaluates to the recorded result if the next entry matches the access; otherwise stops the
 /// replay.
 macro_rules! recorded {
-    ($self:ident, $came:expr, $pattern:pat if $same:expr => $value:expr) => {{
-        let came = $came;
-        let (item, place) = $self.take(&came);
+    ($self:ident, $found:expr, $pattern:pat if $same:expr => $value:expr) => {{
+        let found = $found;
+        let (item, place) = $self.take(&found);
         match item {
             $pattern if $same => $value,
-            other => stop(place.differs(&other, came)),
+            other => stop(place.differs(&other, found)),
         }
     }};
 }
 
-impl GuestMemory for Played<'_> {
+impl GuestMemory for ReplayMemory<'_> {
     fn contains(&self, addr: u64, length: u64) -> bool {
         recorded!(self, format!("a check of {length} bytes at {addr:#x}"),
             Item::Contains { addr: a, length: l, yes } if (a, l) == (addr, length) => yes)
@@ -205,7 +205,7 @@ impl GuestMemory for Played<'_> {
     }
 
     fn load32(&self, addr: u64) -> Access<u32> {
-        let came = || format!("a load of 32 bits at {addr:#x}");
+        let found = || format!("a load of 32 bits at {addr:#x}");
         let mut place = self.0.borrow_mut();
         if place.left == 0 {
             let item = match place.next() {
@@ -220,8 +220,8 @@ impl GuestMemory for Played<'_> {
                     place.words.set(addr, value);
                     return value.ok_or(Unreachable);
                 }
-                Some(other) => stop(place.differs(&other, came())),
-                None => stop(place.differs(&format_args!("its end"), came())),
+                Some(other) => stop(place.differs(&other, found())),
+                None => stop(place.differs(&format_args!("its end"), found())),
             }
         }
         place.left = place.left.saturating_sub(1);
@@ -229,7 +229,7 @@ impl GuestMemory for Played<'_> {
         let is_other = place.left == 0 && place.sum != place.wanted;
         match place.words.get(addr) {
             Some(value) if !is_other => Ok(value),
-            _ => stop(place.differs(&format_args!("loads at other addresses"), came())),
+            _ => stop(place.differs(&format_args!("loads at other addresses"), found())),
         }
     }
 

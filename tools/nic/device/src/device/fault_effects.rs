@@ -5,57 +5,65 @@
 
 use crate::device::Device;
 use crate::memory::GuestMemory;
-use verbena_abi::stats::Counter;
+use crate::observation::event::DeviceEvent;
 use verbena_abi::syndrome::Syndrome;
 use verbena_faults::{Effect, QpQueue};
 
 impl Device {
     /// True if a rule has taken the port down.
-    pub(super) fn is_cut(&self) -> bool {
-        self.shared.lab.as_ref().is_some_and(|lab| lab.is_cut())
+    pub(super) fn is_port_cut(&self) -> bool {
+        self.shared
+            .faults
+            .as_ref()
+            .is_some_and(|faults| faults.is_port_cut())
     }
 
     /// Returns the time until which a rule makes the whole device idle, if a rule does so now.
     #[inline]
-    pub(super) fn rests(&mut self) -> Option<u64> {
+    pub(super) fn stalled_until(&mut self) -> Option<u64> {
         let now = self.shared.clock.now();
-        self.shared.lab.as_mut()?.rests(now)
+        self.shared.faults.as_mut()?.stalled_until(now)
     }
 
     /// True if a rule makes a QP idle.
     #[inline]
     pub(super) fn is_stalled(&self, qpn: u32) -> bool {
-        let Some(lab) = &self.shared.lab else {
+        let Some(faults) = &self.shared.faults else {
             return false;
         };
         let qp = self.qps.get(qpn);
-        qp.is_some_and(|qp| lab.stalls(&qp.env).is_some())
+        qp.is_some_and(|qp| faults.stall_of(&qp.env).is_some())
     }
 
     /// Returns the QP that the effect of a timed rule is for.
     #[cold]
-    pub(super) fn whom(&self, effect: &Effect) -> Option<u32> {
-        let whom = match effect {
-            Effect::QpError(whom)
-            | Effect::CqOverflow(_, whom)
-            | Effect::KillSrq(whom)
-            | Effect::Stall(_, _, whom) => whom,
+    pub(super) fn qp_of_effect(&self, effect: &Effect) -> Option<u32> {
+        let target = match effect {
+            Effect::QpError(target)
+            | Effect::CqOverflow(_, target)
+            | Effect::KillSrq(target)
+            | Effect::Stall(_, _, target) => target,
             _ => return None,
         };
-        let is_it = |qpn: &u32| {
+        let is_target = |qpn: &u32| {
             let owner = self.qps.get(*qpn).map(|qp| qp.env.owner);
-            owner.is_some() && owner == whom.created
+            owner.is_some() && owner == target.created
         };
-        let by_order = || (0..self.qps.len()).find(is_it);
-        whom.qp.or_else(by_order)
+        let by_order = || (0..self.qps.len()).find(is_target);
+        target.qp.or_else(by_order)
     }
 
     /// Applies an effect. Nothing happens to a CQ or SRQ that the QP does not have.
     #[cold]
-    pub(super) fn open_door<M: GuestMemory>(&mut self, mem: &M, qpn: Option<u32>, effect: &Effect) {
+    pub(super) fn apply_effect<M: GuestMemory>(
+        &mut self,
+        mem: &M,
+        qpn: Option<u32>,
+        effect: &Effect,
+    ) {
         let now = self.shared.clock.now();
         let env = qpn.and_then(|qpn| self.qps.get(qpn)).map(|qp| &qp.env);
-        match (effect, env, &mut self.shared.lab) {
+        match (effect, env, &mut self.shared.faults) {
             (Effect::Fatal, ..) => self.fail(mem, Syndrome::Injected),
             (Effect::QpError(_), Some(env), _) => {
                 let qpn = env.qpn();
@@ -83,16 +91,18 @@ impl Device {
                 let cq = self.shared.cqs.get_mut(*number);
                 cq.into_iter().for_each(|cq| cq.faulty = true);
             }
-            (Effect::Stall(ns, rule, _), Some(env), Some(lab)) => {
-                lab.stall(now, *ns, *rule, env);
+            (Effect::Stall(ns, rule, _), Some(env), Some(faults)) => {
+                faults.stall(now, *ns, *rule, env);
             }
-            (Effect::StallDevice(ns, rule), _, Some(lab)) => lab.stall_device(now, *ns, *rule),
-            (Effect::PortDown(ns, rule), _, Some(lab)) => {
-                if lab.cut(now, *ns, *rule) && self.shared.port.up {
-                    self.shared.counters.add(Counter::LinkDowned, 1);
+            (Effect::StallDevice(ns, rule), _, Some(faults)) => {
+                faults.stall_device(now, *ns, *rule)
+            }
+            (Effect::PortDown(ns, rule), _, Some(faults)) => {
+                if faults.cut_port(now, *ns, *rule) && self.shared.port.up {
+                    self.shared.report(DeviceEvent::PortDown);
                 }
             }
-            (Effect::PortUp, _, Some(lab)) => lab.mend(),
+            (Effect::PortUp, _, Some(faults)) => faults.end_port_cut(),
             (Effect::Misbehave(kind, number, rule), ..) => self.misbehave(kind, *number, *rule),
             _ => {}
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The hooks of the fault laboratory: where rules (`verbena_faults`) are asked, and their effects.
+//! The hooks of the fault injector: where rules (`verbena_faults`) are asked, and their effects.
 //!
 //! | hook | where |
 //! | --- | --- |
@@ -16,30 +16,29 @@
 //! alters becomes a frame, and goes the way of frames from there. So rules have the same effect on
 //! packets by reference and on packets from a wire. All other packets stay as they are.
 
+use crate::capture::CaptureDirection;
 use crate::device::net::Delivered;
 use crate::device::Device;
 use crate::error::{bad, CmdError};
 use crate::execution::copy::Side;
 use crate::memory::GuestMemory;
-use crate::objects::lab::{party, passing, Held, Lab};
+use crate::objects::fault_injector::{party, passing, FaultInjector, HeldFrame};
 use crate::objects::mcast::MULTICAST_QPN;
 use crate::objects::port::Outgoing;
-use crate::tap::Way;
+use crate::observation::event::{Call, DeviceEvent, DropReason, FiredOn};
 use std::rc::Rc;
 use verbena_abi::cmd::CmdStatus;
-use verbena_abi::stats::Counter;
 use verbena_abi::syndrome::Syndrome;
 use verbena_faults::{
     alter, Action, Direction, Effect, Rule, RuleHook, RuleSet, RuleStatus, LOSS_OPTION,
 };
-use verbena_recorder::full::Item;
 use verbena_transport::host::Host;
 use verbena_transport::packet::{Aeth, AethSyndrome, NakCode, PacketKind};
 use verbena_transport::wire::{ecn, frame, Path};
 use verbena_transport::Packet;
 
 /// Most frames that one call of [`Device::release`] sends on.
-const SLICE_HELD: u32 = 64;
+const SLICE_HELD_FRAMES: u32 = 64;
 
 /// Decodes the syndrome byte of an AETH.
 fn syndrome(byte: u8) -> AethSyndrome {
@@ -77,34 +76,39 @@ impl Device {
     ///
     /// A rule is invalid, or conflicts with the rules that are there.
     pub fn add_rules(&mut self, set: &RuleSet, owner: Option<u64>, now: u64) -> Result<(), String> {
-        self.tape_rules(set, owner, now);
+        self.record_add_rules(set, owner, now);
         let created = self.shared.created.qps();
-        let lab = self.shared.lab.get_or_insert_default();
-        let added = can_misbehave(set).and_then(|()| lab.table.add(set, owner, now, created));
+        let faults = self.shared.faults.get_or_insert_default();
+        let added = can_misbehave(set).and_then(|()| faults.table.add(set, owner, now, created));
         if added.is_ok() {
-            self.note_rules(&set.rule, false);
+            self.shared.report(DeviceEvent::RulesAdded {
+                rules: &set.rule,
+                late: false,
+            });
             self.misbehave_at_once(now);
         }
-        self.tape_told(added.is_ok());
-        self.leave_lab();
+        self.record_rules_added(added.is_ok());
+        self.drop_idle_injector();
         added
     }
 
     /// Removes a rule. False if there is no rule of that name.
     pub fn remove_rule(&mut self, name: &str) -> bool {
-        self.tape_removal(name);
-        let lab = self.shared.lab.as_mut();
-        let removed = lab.is_some_and(|lab| lab.table.remove(name));
-        self.leave_lab();
+        self.shared
+            .report(DeviceEvent::Called(Call::RemoveRule { name }));
+        let faults = self.shared.faults.as_mut();
+        let removed = faults.is_some_and(|faults| faults.table.remove(name));
+        self.drop_idle_injector();
         removed
     }
 
     /// Removes all rules of an owner.
     pub fn remove_rules_of(&mut self, owner: u64) {
-        self.boundary.note(|| Item::RemoveRulesOf { owner });
-        let lab = self.shared.lab.iter_mut();
-        lab.for_each(|lab| lab.table.remove_of_owner(owner));
-        self.leave_lab();
+        self.shared
+            .report(DeviceEvent::Called(Call::RemoveRulesOf { owner }));
+        let faults = self.shared.faults.iter_mut();
+        faults.for_each(|faults| faults.table.remove_of_owner(owner));
+        self.drop_idle_injector();
     }
 
     /// Removes all rules of this device.
@@ -114,8 +118,8 @@ impl Device {
             self.remove_rule(LOSS_OPTION);
         }
         let injected = |device: &Self| {
-            let lab = device.shared.lab.as_ref()?;
-            lab.table.injected_name().map(String::from)
+            let faults = device.shared.faults.as_ref()?;
+            faults.table.injected_name().map(String::from)
         };
         while let Some(name) = injected(self) {
             self.remove_rule(&name);
@@ -125,73 +129,80 @@ impl Device {
     /// Removes all rules but those of `verbena-nic --drop` and INJECT_FAULT. In a recording from
     /// before these were rules, a removal of all rules left them as they were.
     pub(super) fn clear_added_rules(&mut self) {
-        self.boundary.note(|| Item::ClearRules {});
-        let lab = self.shared.lab.iter_mut();
-        lab.for_each(|lab| lab.table.clear_all_but(LOSS_OPTION));
-        self.leave_lab();
+        self.shared.report(DeviceEvent::Called(Call::ClearRules));
+        let faults = self.shared.faults.iter_mut();
+        faults.for_each(|faults| faults.table.clear_all_but(LOSS_OPTION));
+        self.drop_idle_injector();
     }
 
     /// Returns the rules, each with the number of times that it fired.
     pub fn rules(&self) -> Vec<RuleStatus> {
-        let lab = self.shared.lab.as_ref();
-        lab.map_or_else(Vec::new, |lab| lab.table.statuses())
+        let faults = self.shared.faults.as_ref();
+        faults.map_or_else(Vec::new, |faults| faults.table.statuses())
     }
 
-    /// Ends the effects of rules that are gone, and drops the laboratory when it is empty, so that
+    /// Ends the effects of rules that are gone, and drops the injector when it is empty, so that
     /// a device without rules pays nothing for it.
-    fn leave_lab(&mut self) {
+    fn drop_idle_injector(&mut self) {
         let now = self.shared.clock.now();
         // A device that is reset or replaced does not begin with a rule that was removed.
         if !self.has_loss() {
             self.shared.set_drop_percent(0);
         }
-        self.lab().into_iter().for_each(|lab| lab.settle(now));
+        self.faults()
+            .into_iter()
+            .for_each(|faults| faults.end_stalls_of_removed_rules(now));
         self.end_misbehaviours();
-        if self.shared.lab.as_ref().is_some_and(|lab| lab.is_idle()) {
-            self.shared.lab = None;
+        if self
+            .shared
+            .faults
+            .as_ref()
+            .is_some_and(|faults| faults.is_idle())
+        {
+            self.shared.faults = None;
         }
     }
 
-    pub(super) fn lab(&mut self) -> Option<&mut Lab> {
-        self.shared.lab.as_deref_mut()
+    pub(super) fn faults(&mut self) -> Option<&mut FaultInjector> {
+        self.shared.faults.as_deref_mut()
     }
 
     /// True if a rule may apply to packets of a QP.
     pub(super) fn is_concerned(&self, way: Direction, qpn: u32) -> bool {
-        let (Some(lab), Some(qp)) = (&self.shared.lab, self.qps.get(qpn)) else {
+        let (Some(faults), Some(qp)) = (&self.shared.faults, self.qps.get(qpn)) else {
             return false;
         };
-        lab.is_cut()
-            || lab.stalls(&qp.env).is_some()
-            || lab.table.has_packet_rules_for(way, &party(&qp.env))
+        faults.is_port_cut()
+            || faults.stall_of(&qp.env).is_some()
+            || faults.table.has_packet_rules_for(way, &party(&qp.env))
     }
 
     /// Returns the effect of the rules on a packet at a QP, if there is one.
-    fn judge(&mut self, way: Direction, qpn: u32, packet: &Packet) -> Option<Effect> {
-        let (Some(lab), Some(qp)) = (&mut self.shared.lab, self.qps.get(qpn)) else {
+    fn effect_on_packet(&mut self, way: Direction, qpn: u32, packet: &Packet) -> Option<Effect> {
+        let (Some(faults), Some(qp)) = (&mut self.shared.faults, self.qps.get(qpn)) else {
             return None;
         };
         if way == Direction::In && packet.kind.is_request() {
             let expected = qp.transport.snapshot().expected_psn;
-            if lab.ignores(qpn, packet.psn, expected) {
+            if faults.ignores(qpn, packet.psn, expected) {
                 return Some(Effect::Drop);
             }
         }
         let now = self.shared.clock.now();
         let passing = passing(&qp.env, way, packet);
-        let effect = lab.table.on_packet(now, &passing);
-        let stalled = lab.stalls(&qp.env);
-        self.shared.note_passing(&passing, effect.is_some());
-        if effect.is_some() {
-            self.shared.remark_rule(RuleHook::Packet);
-        }
+        let effect = faults.table.on_packet(now, &passing);
+        let stalled = faults.stall_of(&qp.env);
+        self.shared.report(DeviceEvent::PacketJudged {
+            passing: &passing,
+            fired: effect.is_some(),
+        });
         effect.or_else(|| Some(Effect::Delay(stalled?.saturating_sub(now))))
     }
 
     /// Delivers a sent super-packet, packet by packet if a rule concerns it.
     #[cold]
     pub(super) fn deliver_by_rules<M: GuestMemory>(&mut self, mem: &M, out: Outgoing) -> Delivered {
-        if self.is_cut() {
+        if self.is_port_cut() {
             let mut lost = Delivered::default();
             lost.count(&out);
             return lost;
@@ -200,7 +211,8 @@ impl Device {
         let by_reference = out.local && !self.shared.config().wire_local && to != MULTICAST_QPN;
         let leaves = self.is_concerned(Direction::Out, from);
         let arrives = by_reference && self.is_concerned(Direction::In, to);
-        let may_be_lost = by_reference && self.lab().is_some_and(|lab| lab.table.has_local());
+        let may_be_lost =
+            by_reference && self.faults().is_some_and(|faults| faults.table.has_local());
         if !self.shared.port.up || !(leaves || arrives || may_be_lost) {
             return self.deliver_freely(mem, out);
         }
@@ -222,7 +234,7 @@ impl Device {
             for (way, qpn, asked) in [(Direction::Out, from, leaves), (Direction::In, to, arrives)]
             {
                 if asked {
-                    next = next.and_then(|out| self.meet(mem, way, qpn, out));
+                    next = next.and_then(|out| self.apply_rules(mem, way, qpn, out));
                 }
             }
             let delivered = next.map(|out| self.deliver_freely(mem, out));
@@ -241,14 +253,14 @@ impl Device {
 
     /// Applies the rules of a QP to a packet. Returns the packet if it goes on as a packet. None if
     /// it was dropped or became a frame.
-    fn meet<M: GuestMemory>(
+    fn apply_rules<M: GuestMemory>(
         &mut self,
         mem: &M,
         way: Direction,
         qpn: u32,
         mut out: Outgoing,
     ) -> Option<Outgoing> {
-        let Some(effect) = self.judge(way, qpn, &out.packet) else {
+        let Some(effect) = self.effect_on_packet(way, qpn, &out.packet) else {
             return Some(out);
         };
         match effect {
@@ -281,17 +293,17 @@ impl Device {
                 if way == Direction::Out && out.packet.kind.is_request() {
                     self.shared.show_local(mem, &out, true);
                 }
-                self.open_door(mem, Some(qpn), &effect);
+                self.apply_effect(mem, Some(qpn), &effect);
                 Some(out)
             }
             // The effect stops all traffic of the device, this packet included.
             Effect::Fatal | Effect::PortDown(..) => {
                 self.shared.show_local(mem, &out, true);
-                self.open_door(mem, Some(qpn), &effect);
+                self.apply_effect(mem, Some(qpn), &effect);
                 None
             }
             Effect::Stall(ns, ..) | Effect::StallDevice(ns, _) => {
-                self.open_door(mem, Some(qpn), &effect);
+                self.apply_effect(mem, Some(qpn), &effect);
                 self.replace(mem, way, qpn, &out, &Effect::Delay(ns));
                 None
             }
@@ -303,7 +315,7 @@ impl Device {
     }
 
     /// Answers a request with a NAK in the name of the QP, which does not receive the request.
-    /// Returns None, as `meet` does for a packet that does not go on.
+    /// Returns None, as `apply_rules` does for a packet that does not go on.
     fn refuse<M: GuestMemory>(
         &mut self,
         mem: &M,
@@ -341,8 +353,8 @@ impl Device {
             true
         });
         let psn = request.psn;
-        if let (Some(true), Some(lab)) = (refused, self.lab()) {
-            lab.refuse(qpn, psn);
+        if let (Some(true), Some(faults)) = (refused, self.faults()) {
+            faults.refuse(qpn, psn);
         }
         None
     }
@@ -366,24 +378,24 @@ impl Device {
             return;
         };
         let (now, local) = (self.shared.clock.now(), out.local);
-        let mut held = Held::new(way, qpn, local, frame);
+        let mut held = HeldFrame::new(way, qpn, local, frame);
         if way == Direction::Out {
-            held.note = self.shared.tap.take_remark();
+            held.note = self.shared.observers.capture_mut().take_remark();
         } else if local {
             // A packet that came by reference was not shown yet.
             self.shared.show_local(mem, out, false);
         }
         match effect {
             Effect::Delay(ns) => self
-                .lab()
+                .faults()
                 .into_iter()
-                .for_each(|lab| lab.delay(now, *ns, held.clone())),
+                .for_each(|faults| faults.delay(now, *ns, held.clone())),
             Effect::Reorder(n) => {
                 // `pass` counts the packet of this frame too.
                 let behind = n.saturating_add(1);
-                self.lab()
+                self.faults()
                     .into_iter()
-                    .for_each(|lab| lab.put_behind(now, behind, held.clone()));
+                    .for_each(|faults| faults.hold_behind(now, behind, held.clone()));
             }
             Effect::Duplicate(copies) => {
                 (0..*copies).for_each(|_| self.send_on(mem, held.clone()));
@@ -403,8 +415,8 @@ impl Device {
     /// Takes note that a packet of a QP has passed, and sends on the frames that are due now.
     fn pass<M: GuestMemory>(&mut self, mem: &M, way: Direction, qpn: u32) {
         let now = self.shared.clock.now();
-        if let Some(lab) = self.lab() {
-            lab.passed(now, way, qpn);
+        if let Some(faults) = self.faults() {
+            faults.passed(now, way, qpn);
         }
         self.release(mem);
     }
@@ -413,46 +425,54 @@ impl Device {
     /// frames may be due. Only the outermost call sends those on, so that calls do not nest.
     fn release<M: GuestMemory>(&mut self, mem: &M) {
         let now = self.shared.clock.now();
-        if !self.lab().is_some_and(Lab::begin_releasing) {
+        if !self.faults().is_some_and(FaultInjector::begin_releasing) {
             return;
         }
-        for _ in 0..SLICE_HELD {
-            let Some(held) = self.lab().and_then(|lab| lab.due(now)) else {
+        for _ in 0..SLICE_HELD_FRAMES {
+            let Some(held) = self.faults().and_then(|faults| faults.due(now)) else {
                 break;
             };
             self.send_on(mem, held);
         }
-        self.lab().into_iter().for_each(Lab::end_releasing);
+        self.faults()
+            .into_iter()
+            .for_each(FaultInjector::end_releasing);
     }
 
     /// Sends a frame on from the hook at which it was made.
-    fn send_on<M: GuestMemory>(&mut self, mem: &M, held: Held) {
-        if !self.shared.port.up || self.is_cut() {
+    fn send_on<M: GuestMemory>(&mut self, mem: &M, held: HeldFrame) {
+        if !self.shared.port.up || self.is_port_cut() {
             return;
         }
         if held.way == Direction::In {
             match frame::parse_in(&held.frame, &mut self.shared.pool) {
                 Ok(frame) => self.hand_over_freely(mem, &frame.path, frame.packet),
                 Err(verbena_transport::wire::Malformed::Icrc) => {
-                    self.shared.counters.add(Counter::RxIcrcEncapsulated, 1);
+                    self.shared.drop_packet(DropReason::Icrc);
                 }
-                Err(_) => self.shared.counters.add(Counter::RxMalformed, 1),
+                Err(_) => self.shared.drop_packet(DropReason::Malformed),
             }
         } else if held.local {
-            self.shared.tap.put_remark(held.note.clone());
-            self.show_frame(Way::Local, &held);
+            self.shared
+                .observers
+                .capture_mut()
+                .put_remark(held.note.clone());
+            self.show_frame(CaptureDirection::Local, &held);
             self.parse_frame(mem, held.frame);
         } else {
             if self.egress.has_room() {
-                self.shared.tap.put_remark(held.note.clone());
-                self.show_frame(Way::Sent, &held);
+                self.shared
+                    .observers
+                    .capture_mut()
+                    .put_remark(held.note.clone());
+                self.show_frame(CaptureDirection::Sent, &held);
             }
             self.egress.push(held.frame);
         }
     }
 
-    fn show_frame(&mut self, way: Way, held: &Held) {
-        if self.shared.tap.has_tap() {
+    fn show_frame(&mut self, way: CaptureDirection, held: &HeldFrame) {
+        if self.shared.observers.capture().has_tap() {
             let to = frame::parse(&held.frame)
                 .ok()
                 .map(|frame| frame.packet.dst_qpn);
@@ -470,7 +490,7 @@ impl Device {
         packet: Packet,
     ) {
         let qpn = packet.dst_qpn;
-        if self.is_cut() {
+        if self.is_port_cut() {
             return;
         }
         if !self.is_concerned(Direction::In, qpn) {
@@ -482,9 +502,9 @@ impl Device {
             mtu: self.shared.port.mtu_bytes(),
             local: false,
         };
-        let met = self.meet(mem, Direction::In, qpn, out);
+        let met = self.apply_rules(mem, Direction::In, qpn, out);
         // The frame was shown when it arrived, so the remark about the rule is added to it.
-        self.shared.tap.remark_on_last();
+        self.shared.observers.capture_mut().remark_on_last();
         if let Some(out) = met {
             self.hand_over_freely(mem, path, out.packet);
         }
@@ -523,9 +543,9 @@ impl Device {
         opcode: u16,
     ) -> Option<CmdError> {
         let now = self.shared.clock.now();
-        let effect = self.shared.lab.as_mut()?.table.on_command(now, opcode)?;
-        self.shared.note_fired(RuleHook::Command, opcode, None);
-        self.shared.remark_rule(RuleHook::Command);
+        let effect = self.shared.faults.as_mut()?.table.on_command(now, opcode)?;
+        let fired = FiredOn::other(RuleHook::Command, opcode, None);
+        self.shared.report(DeviceEvent::RuleFired(fired));
         match effect {
             Effect::Fail(status) => Some(bad(status, Syndrome::Injected)),
             Effect::Fatal => {
@@ -533,7 +553,7 @@ impl Device {
                 Some(bad(CmdStatus::Fatal, Syndrome::DeviceFatal))
             }
             effect => {
-                self.open_door(mem, None, &effect);
+                self.apply_effect(mem, None, &effect);
                 None
             }
         }
@@ -542,7 +562,7 @@ impl Device {
     /// Applies rules and sends on frames that are due. Returns the time at which more is due.
     #[inline]
     pub(crate) fn run_rules<M: GuestMemory>(&mut self, mem: &M) -> Option<u64> {
-        self.shared.lab.as_ref()?;
+        self.shared.faults.as_ref()?;
         self.run_due(mem)
     }
 
@@ -550,21 +570,24 @@ impl Device {
     fn run_due<M: GuestMemory>(&mut self, mem: &M) -> Option<u64> {
         let now = self.shared.clock.now();
         // A panic may have ended the previous slice in the middle of a release.
-        self.lab()?.end_releasing();
-        while let Some(effect) = self.lab()?.table.take_due(now) {
-            self.shared.note_fired(RuleHook::Time, 0, None);
-            self.shared.remark_rule(RuleHook::Time);
-            let qpn = self.whom(&effect);
-            self.open_door(mem, qpn, &effect);
+        self.faults()?.end_releasing();
+        while let Some(effect) = self.faults()?.table.take_due(now) {
+            self.shared.report(DeviceEvent::RuleFired(FiredOn::other(
+                RuleHook::Time,
+                0,
+                None,
+            )));
+            let qpn = self.qp_of_effect(&effect);
+            self.apply_effect(mem, qpn, &effect);
         }
-        for qpn in self.lab()?.go_on(now) {
+        for qpn in self.faults()?.end_expired_stalls(now) {
             self.make_ready(qpn);
         }
         if !self.shared.regs().is_fatal() {
             self.release(mem);
         }
-        let next = self.lab()?.next_due();
-        self.leave_lab();
+        let next = self.faults()?.next_due();
+        self.drop_idle_injector();
         next
     }
 }

@@ -3,25 +3,27 @@
 //! A tap on the port sees every frame once, as the frame would be on a wire.
 
 use super::*;
+use crate::capture::{capture_tap, CaptureDirection, CaptureReader, CaptureTap, CapturedFrame};
 use crate::memory::GuestMemory;
 use crate::mock::{gid, SendWr};
-use crate::tap::{tap, Seen, Tap, Watch, Way};
 use crate::Config;
+use verbena_abi::doorbell::ArmMode;
 use verbena_abi::wqe::WqeOpcode;
+use verbena_faults::{Action, Match, RuleHook};
 use verbena_transport::packet::{PacketKind, Payload};
 use verbena_transport::wire::frame;
 
 const FRAMES: usize = 1000;
 const BYTES: usize = 1 << 20;
 
-fn watched(config: Config) -> (Pair, Watch) {
+fn watched(config: Config) -> (Pair, CaptureReader) {
     let mut p = Pair::on(Driver::with(config));
-    let (to, watch) = tap(FRAMES, BYTES);
-    assert!(p.d.device.set_tap(to));
+    let (to, watch) = capture_tap(FRAMES, BYTES);
+    assert!(p.d.device.attach_capture(to));
     (p, watch)
 }
 
-fn all(watch: &Watch) -> Vec<Seen> {
+fn all(watch: &CaptureReader) -> Vec<CapturedFrame> {
     std::iter::from_fn(|| watch.try_next()).collect()
 }
 
@@ -44,7 +46,7 @@ fn packets_by_reference_are_shown_as_frames() {
         });
         write(&mut p);
         let seen = all(&watch);
-        assert_eq!((seen.len(), watch.tally()), (4, (4, 0)), "{wire_local}");
+        assert_eq!((seen.len(), watch.counts()), (4, (4, 0)), "{wire_local}");
         let mut payload = vec![];
         for (n, seen) in seen.iter().enumerate() {
             // `parse` checks the ICRC.
@@ -55,7 +57,10 @@ fn packets_by_reference_are_shown_as_frames() {
                 [p.b.qpn, p.a.qpn]
             };
             assert_eq!([seen.src_qpn, seen.dst_qpn], ends.map(Some));
-            assert_eq!((seen.way, packet.dst_qpn), (Way::Local, ends[1]));
+            assert_eq!(
+                (seen.direction, packet.dst_qpn),
+                (CaptureDirection::Local, ends[1])
+            );
             assert_eq!(matches!(packet.kind, PacketKind::Ack(_)), n == 3);
             if let Payload::Bytes { bytes, .. } = packet.payload {
                 payload.extend_from_slice(&bytes);
@@ -76,7 +81,12 @@ fn randomly_lost_frames_are_shown_as_lost() {
     });
     write(&mut p);
     let seen = all(&watch);
-    assert!(seen.len() >= 3 && seen.iter().all(|seen| seen.way == Way::Lost));
+    assert!(
+        seen.len() >= 3
+            && seen
+                .iter()
+                .all(|seen| seen.direction == CaptureDirection::Lost)
+    );
 }
 
 #[test]
@@ -95,13 +105,18 @@ fn sent_and_received_frames_are_shown_once() {
     let [seen] = &all(&watch)[..] else {
         panic!("not one frame");
     };
-    assert_eq!((seen.way, &seen.frame), (Way::Sent, &*sent));
+    assert_eq!(
+        (seen.direction, &seen.frame),
+        (CaptureDirection::Sent, &*sent)
+    );
     // The tap sees received frames even if they cannot be parsed.
     p.d.device.receive_frame(&p.d.ram, &[1, 2, 3], 5);
     p.d.device.receive_frame(&p.d.ram, &sent, 5);
     let seen = all(&watch);
     assert_eq!(seen.len(), 2);
-    assert!(seen.iter().all(|seen| seen.way == Way::Received));
+    assert!(seen
+        .iter()
+        .all(|seen| seen.direction == CaptureDirection::Received));
     assert_eq!(
         (seen[0].dst_qpn, &seen[0].frame[..]),
         (None, &[1, 2, 3][..])
@@ -112,25 +127,25 @@ fn sent_and_received_frames_are_shown_once() {
 #[test]
 fn a_slow_reader_only_misses_frames() {
     let mut p = Pair::new();
-    let (to, watch) = tap(2, BYTES);
-    p.d.device.set_tap(to);
+    let (to, watch) = capture_tap(2, BYTES);
+    p.d.device.attach_capture(to);
     write(&mut p);
-    assert_eq!(watch.tally(), (4, 2));
+    assert_eq!(watch.counts(), (4, 2));
     assert!(p.d.poll(&mut p.cq_a).is_some());
     // Without room for a byte no frame is made.
     let mut p = Pair::new();
-    let (to, watch) = tap(FRAMES, 0);
-    p.d.device.set_tap(to);
+    let (to, watch) = capture_tap(FRAMES, 0);
+    p.d.device.attach_capture(to);
     write(&mut p);
-    assert_eq!((watch.tally(), all(&watch)), ((4, 4), vec![]));
+    assert_eq!((watch.counts(), all(&watch)), ((4, 4), vec![]));
     assert!(p.d.poll(&mut p.cq_a).is_some());
 }
 
 #[test]
 fn a_port_has_one_reader_over_resets_until_the_reader_is_dropped() {
-    let taken = |d: &mut Driver| -> (bool, Watch) {
-        let (to, watch): (Tap, Watch) = tap(FRAMES, BYTES);
-        (d.device.set_tap(to), watch)
+    let taken = |d: &mut Driver| -> (bool, CaptureReader) {
+        let (to, watch): (CaptureTap, CaptureReader) = capture_tap(FRAMES, BYTES);
+        (d.device.attach_capture(to), watch)
     };
     let mut d = Driver::new();
     let (first, watch) = taken(&mut d);
@@ -138,7 +153,7 @@ fn a_port_has_one_reader_over_resets_until_the_reader_is_dropped() {
     d.device.reset();
     assert!(!taken(&mut d).0);
     let mut next = crate::Device::new(Config::default(), d.device.shared.regs().clone());
-    d.device.pass_tap(&mut next);
+    d.device.hand_over_observers(&mut next);
     d.device = next;
     assert!(!taken(&mut d).0);
     drop(watch);
@@ -146,5 +161,27 @@ fn a_port_has_one_reader_over_resets_until_the_reader_is_dropped() {
     drop(watch);
     assert!(taken(&mut p.d).0, "the reader has gone");
     write(&mut p);
-    assert!(!p.d.device.shared.tap.has_tap());
+    assert!(!p.d.device.shared.observers.capture().has_tap());
+}
+
+#[test]
+fn the_next_frame_names_a_rule_that_fired_on_an_interrupt() {
+    let (mut p, watch) = watched(Config::default());
+    p.d.events(1);
+    let first = Match {
+        vector: Some(1),
+        nth: Some(1),
+        on: RuleHook::Interrupt,
+        ..Match::default()
+    };
+    p.rule(first, Action::Withhold);
+    p.d.arm(&mut p.cq_a, ArmMode::Next);
+    write(&mut p);
+    assert!(all(&watch).iter().all(|frame| frame.note.is_none()));
+    write(&mut p);
+    let notes: Vec<_> = all(&watch).into_iter().map(|frame| frame.note).collect();
+    let note = notes[0].as_deref().unwrap();
+    assert!(note.starts_with("before this frame, rule "), "{note}");
+    assert!(note.ends_with(": withhold"), "{note}");
+    assert!(notes[1..].iter().all(Option::is_none), "{notes:?}");
 }

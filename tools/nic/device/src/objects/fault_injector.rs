@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The fault laboratory of a device: its rules, and the frames that the rules keep back. A device
-//! without rules has no laboratory.
+//! The fault injector of a device: its rules, and the frames that the rules keep back. A device
+//! without rules has no injector.
 //!
 //! A rule decides which packets arrive; it never changes the state of a queue pair
-//! (`device/laboratory.rs` has the hooks).
+//! (`device/fault_hooks.rs` has the hooks).
 
 use crate::misbehave;
 use crate::objects::qp::Env;
@@ -20,11 +20,11 @@ use verbena_transport::Packet;
 /// Largest number of frames that are kept back. Further frames are lost.
 const MAX_HELD: usize = 4096;
 /// Time in nanoseconds after which a reordered frame is released if too few packets have passed.
-const PATIENCE: u64 = 10_000_000;
+const MAX_REORDER_NS: u64 = 10_000_000;
 
 /// A frame that a rule has kept back to release it later.
 #[derive(Clone, Debug)]
-pub struct Held {
+pub struct HeldFrame {
     /// Direction of the frame, as seen from the queue pair at which it was kept back.
     pub way: Direction,
     /// Number of the queue pair at which the frame was kept back.
@@ -40,7 +40,7 @@ pub struct Held {
     behind: u32,
 }
 
-impl Held {
+impl HeldFrame {
     /// Creates a held frame without a note.
     pub fn new(way: Direction, qpn: u32, local: bool, frame: Rc<Vec<u8>>) -> Self {
         Self {
@@ -54,13 +54,13 @@ impl Held {
     }
 }
 
-/// The fault laboratory: see the module.
+/// The fault injector: see the module.
 #[derive(Debug, Default)]
-pub struct Lab {
-    /// RuleTable of the rules.
+pub struct FaultInjector {
+    /// Table of the rules.
     pub table: RuleTable,
     /// Frames that are kept back, by release time and then by sequence number.
-    held: BTreeMap<(u64, u64), Held>,
+    held: BTreeMap<(u64, u64), HeldFrame>,
     /// Sequence number of the next frame that is kept back.
     next: u64,
     /// True while the device releases the frames that are due.
@@ -70,9 +70,9 @@ pub struct Lab {
     /// request.
     refused: HashMap<u32, u32>,
     /// Set while a rule has the port down.
-    cut: Option<Stall>,
+    port_cut: Option<Stall>,
     /// Set while a rule stalls the device.
-    rest: Option<Stall>,
+    device_stall: Option<Stall>,
     /// Stalled queue pairs by number, each with the `owner` value that no other queue pair has or
     /// ever had.
     stalls: HashMap<u32, (u64, Stall)>,
@@ -150,30 +150,30 @@ pub fn passing_of_none(packet: &Packet) -> PacketAtHook {
     }
 }
 
-impl Lab {
-    /// True if the laboratory has no rule, no frame and no stall left, so that it can be removed.
+impl FaultInjector {
+    /// True if the injector has no rule, no frame and no stall left, so that it can be removed.
     pub fn is_idle(&self) -> bool {
         self.table.is_empty() && self.is_quiet()
     }
 
-    /// True if the laboratory has only faults that the driver has injected.
+    /// True if the injector has only faults that the driver has injected.
     pub fn is_plain(&self) -> bool {
         self.table.added_count() == 0 && self.is_quiet()
     }
 
     /// True if no frame is kept back and nothing is stalled.
     pub fn is_quiet(&self) -> bool {
-        self.held.is_empty() && self.rest.is_none() && self.stalls.is_empty()
+        self.held.is_empty() && self.device_stall.is_none() && self.stalls.is_empty()
     }
 
-    /// Resets the laboratory with the device: resets the state of the rules, drops held frames and
+    /// Resets the injector with the device: resets the state of the rules, drops held frames and
     /// refused PSNs, and ends all stalls.
     pub fn reset(&mut self) {
         self.table.reset();
         self.held.clear();
         self.refused.clear();
-        self.cut = None;
-        self.rest = None;
+        self.port_cut = None;
+        self.device_stall = None;
         self.stalls.clear();
     }
 
@@ -199,7 +199,7 @@ impl Lab {
     }
 
     /// Keeps a frame back for `ns` nanoseconds. The frame is lost if too many are kept back.
-    pub fn delay(&mut self, now: u64, ns: u64, held: Held) {
+    pub fn delay(&mut self, now: u64, ns: u64, held: HeldFrame) {
         if self.held.len() < MAX_HELD {
             self.held.insert((now.saturating_add(ns), self.next), held);
             self.next += 1;
@@ -208,9 +208,9 @@ impl Lab {
 
     /// Keeps a frame back until `packets` other packets of its queue pair and direction have
     /// passed.
-    pub fn put_behind(&mut self, now: u64, packets: u32, held: Held) {
+    pub fn hold_behind(&mut self, now: u64, packets: u32, held: HeldFrame) {
         let behind = packets;
-        self.delay(now, PATIENCE, Held { behind, ..held });
+        self.delay(now, MAX_REORDER_NS, HeldFrame { behind, ..held });
     }
 
     /// Counts a packet that has passed. A frame that waited for this packet as the last one is due
@@ -243,17 +243,17 @@ impl Lab {
     }
 
     /// Takes the next frame that is due.
-    pub fn due(&mut self, now: u64) -> Option<Held> {
+    pub fn due(&mut self, now: u64) -> Option<HeldFrame> {
         let first = self.held.first_entry()?;
         (first.key().0 <= now).then(|| first.remove())
     }
 
-    /// Returns the time at which the laboratory has something to do next.
+    /// Returns the time at which the injector has something to do next.
     pub fn next_due(&self) -> Option<u64> {
         let held = self.held.first_key_value().map(|((at, _), _)| *at);
-        let rest = self.rest.map(|stall| stall.until);
+        let rest = self.device_stall.map(|stall| stall.until);
         let stalls = self.stalls.values().map(|(_, stall)| stall.until).min();
-        let cut = self.cut.map(|stall| stall.until);
+        let cut = self.port_cut.map(|stall| stall.until);
         let cut = cut.filter(|until| *until < u64::MAX);
         let all = [held, self.table.next_due(), rest, stalls, cut];
         all.into_iter().flatten().min()
@@ -261,19 +261,19 @@ impl Lab {
 
     /// Takes the port down by a rule, for `ns` nanoseconds or without limit. Returns true if no
     /// rule had taken the port down before.
-    pub fn cut(&mut self, now: u64, ns: Option<u64>, rule: u64) -> bool {
+    pub fn cut_port(&mut self, now: u64, ns: Option<u64>, rule: u64) -> bool {
         let until = ns.map_or(u64::MAX, |ns| now.saturating_add(ns));
-        self.cut.replace(Stall { until, rule }).is_none()
+        self.port_cut.replace(Stall { until, rule }).is_none()
     }
 
     /// Ends the time in which a rule has the port down.
-    pub fn mend(&mut self) {
-        self.cut = None;
+    pub fn end_port_cut(&mut self) {
+        self.port_cut = None;
     }
 
     /// True if a rule has taken the port down.
-    pub fn is_cut(&self) -> bool {
-        self.cut.is_some()
+    pub fn is_port_cut(&self) -> bool {
+        self.port_cut.is_some()
     }
 
     /// Stalls a queue pair for `ns` nanoseconds.
@@ -286,15 +286,15 @@ impl Lab {
     /// Stalls the whole device for `ns` nanoseconds.
     pub fn stall_device(&mut self, now: u64, ns: u64, rule: u64) {
         let until = now.saturating_add(ns);
-        self.rest = Some(Stall { until, rule });
+        self.device_stall = Some(Stall { until, rule });
     }
 
     /// Returns the time up to which a queue pair is stalled, by a stall of its own or of the
     /// device.
-    pub fn stalls(&self, env: &Env) -> Option<u64> {
+    pub fn stall_of(&self, env: &Env) -> Option<u64> {
         let own = self.stalls.get(&env.qpn());
         let own = own.filter(|(owner, _)| *owner == env.owner);
-        [own.map(|(_, stall)| *stall), self.rest]
+        [own.map(|(_, stall)| *stall), self.device_stall]
             .into_iter()
             .flatten()
             .map(|stall| stall.until)
@@ -303,15 +303,15 @@ impl Lab {
 
     /// Returns the time up to which the device is stalled; none if it works. An expired stall is
     /// removed.
-    pub fn rests(&mut self, now: u64) -> Option<u64> {
-        self.rest = self.rest.filter(|stall| now < stall.until);
-        self.rest.map(|stall| stall.until)
+    pub fn stalled_until(&mut self, now: u64) -> Option<u64> {
+        self.device_stall = self.device_stall.filter(|stall| now < stall.until);
+        self.device_stall.map(|stall| stall.until)
     }
 
     /// Ends the stalls of queue pairs and the cut of the port that have expired. Returns the queue
     /// pairs that continue.
-    pub fn go_on(&mut self, now: u64) -> Vec<u32> {
-        self.cut = self.cut.filter(|stall| stall.until > now);
+    pub fn end_expired_stalls(&mut self, now: u64) -> Vec<u32> {
+        self.port_cut = self.port_cut.filter(|stall| stall.until > now);
         let over = self.stalls.iter();
         let over = over.filter(|(_, (_, stall))| stall.until <= now);
         let mut over: Vec<u32> = over.map(|(qpn, _)| *qpn).collect();
@@ -322,11 +322,11 @@ impl Lab {
     }
 
     /// Ends the stalls and the cut of rules that were removed.
-    pub fn settle(&mut self, now: u64) {
+    pub fn end_stalls_of_removed_rules(&mut self, now: u64) {
         let table = &self.table;
-        self.cut = self.cut.filter(|stall| table.has(stall.rule));
+        self.port_cut = self.port_cut.filter(|stall| table.has(stall.rule));
         let stalls = self.stalls.values_mut().map(|(_, stall)| stall);
-        for stall in stalls.chain(&mut self.rest) {
+        for stall in stalls.chain(&mut self.device_stall) {
             if !table.has(stall.rule) {
                 stall.until = stall.until.min(now);
             }
@@ -334,7 +334,7 @@ impl Lab {
     }
 
     /// Returns the misbehaviours of rules that were removed, unless another rule has the same one.
-    pub fn forgiven(&mut self) -> Vec<misbehave::Kind> {
+    pub fn take_ended_misbehaviours(&mut self) -> Vec<misbehave::Kind> {
         let table = &self.table;
         let (stay, gone): (Vec<_>, Vec<_>) = std::mem::take(&mut self.misbehaving)
             .into_iter()

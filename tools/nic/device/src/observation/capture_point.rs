@@ -2,7 +2,10 @@
 
 //! The place where a reader sees the frames of the port, and the notes about them.
 
-use crate::tap::{Seen, Tap};
+use crate::capture::{CaptureTap, CapturedFrame};
+use crate::observation::event::{DeviceEvent, FiredOn, QpEvent};
+use crate::observation::EventContext;
+use verbena_faults::RuleHook;
 
 /// Approximate length limit of the note of a frame, in bytes: a longer note gets no further text.
 const MAX_REMARK: usize = 256;
@@ -12,15 +15,15 @@ const MAX_REMARK: usize = 256;
 /// Frames reach the tap in the order in which they were shown. A tap that nobody watches any more
 /// is dropped with the next frame.
 #[derive(Debug, Default)]
-pub struct TapPoint {
-    tap: Option<Box<Tap>>,
+pub struct CapturePoint {
+    tap: Option<Box<CaptureTap>>,
     /// The frame that the tap is shown next, kept back while a note may be added to it.
-    last: Option<Seen>,
+    last: Option<CapturedFrame>,
     /// Text for the note of the next frame.
     remark: Option<String>,
 }
 
-impl TapPoint {
+impl CapturePoint {
     /// True if there is a tap.
     #[inline]
     pub fn has_tap(&self) -> bool {
@@ -32,29 +35,40 @@ impl TapPoint {
         self.tap.as_ref().is_some_and(|tap| tap.is_watched())
     }
 
-    /// Attaches a tap, or the absence of one.
-    pub fn attach(&mut self, tap: Option<Box<Tap>>) {
-        self.tap = tap;
+    /// Attaches a tap.
+    pub fn attach(&mut self, tap: Box<CaptureTap>) {
+        self.tap = Some(tap);
     }
 
-    /// Takes the tap away.
-    pub fn detach(&mut self) -> Option<Box<Tap>> {
-        self.tap.take()
+    /// Adds a note about a rule that has just fired. The note belongs to the frame that the rule
+    /// fired on, or otherwise to the next frame.
+    #[cold]
+    pub(super) fn on_event(&mut self, event: &DeviceEvent<'_>, context: &EventContext<'_>) {
+        let on = match *event {
+            DeviceEvent::PacketJudged { fired: true, .. } => RuleHook::Packet,
+            DeviceEvent::RuleFired(FiredOn { on, .. }) => on,
+            DeviceEvent::Qp(_, QpEvent::WorkBegun { by_rule: true, .. }) => RuleHook::Send,
+            _ => return,
+        };
+        let Some((rule, _)) = context.last_fired() else {
+            return;
+        };
+        let (name, action) = (&rule.name, rule.action.name());
+        self.remark(&match on {
+            RuleHook::Packet => format!("rule {name:?}: {action}"),
+            _ => format!("before this frame, rule {name:?}: {action}"),
+        });
     }
 
     /// Adds a text about a rule to the note of the next frame that the tap is shown.
-    #[cold]
-    pub fn remark(&mut self, what: &str) {
-        if self.tap.is_none() {
-            return;
-        }
+    fn remark(&mut self, text: &str) {
         match &mut self.remark {
-            Some(text) if text.len() > MAX_REMARK => {}
-            Some(text) => {
-                text.push_str("; ");
-                text.push_str(what);
+            Some(note) if note.len() > MAX_REMARK => {}
+            Some(note) => {
+                note.push_str("; ");
+                note.push_str(text);
             }
-            None => self.remark = Some(what.into()),
+            None => self.remark = Some(text.into()),
         }
     }
 
@@ -90,21 +104,21 @@ impl TapPoint {
     }
 
     /// Begins to show the frames of a packet: returns the tap and the pending note. The caller
-    /// returns both with [`TapPoint::end`].
-    pub fn begin(&mut self) -> Option<(Box<Tap>, Option<String>)> {
+    /// returns both with [`CapturePoint::end`].
+    pub fn begin(&mut self) -> Option<(Box<CaptureTap>, Option<String>)> {
         self.show_last();
         let tap = self.tap.take()?;
         Some((tap, self.remark.take()))
     }
 
     /// Ends the showing of frames. `note` is left for the next frame.
-    pub fn end(&mut self, tap: Box<Tap>, note: Option<String>) {
+    pub fn end(&mut self, tap: Box<CaptureTap>, note: Option<String>) {
         self.put_remark(note);
         self.tap = tap.is_watched().then_some(tap);
     }
 
     /// Keeps a frame back as the last one until the next frame is shown.
-    pub fn keep_back(&mut self, seen: Seen) {
+    pub fn keep_back(&mut self, seen: CapturedFrame) {
         self.last = Some(seen);
     }
 }

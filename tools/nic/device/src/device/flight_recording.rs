@@ -3,13 +3,14 @@
 //! The flight recorder: begins and ends a recording, and returns its entries.
 
 use crate::device::Device;
-use crate::objects::recorder::Recorder;
+use crate::observation::event::DeviceEvent;
+use crate::observation::flight_recorder::FlightRecorder;
 use verbena_faults::Rule;
 use verbena_recorder::ENTRY_WORDS;
 
 /// Part of a recording of the flight recorder.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Recorded {
+pub struct FlightRecordingPart {
     /// Number of the first entry. Earlier entries were overwritten or not requested.
     pub first: u64,
     /// Entries in their packed form.
@@ -25,36 +26,32 @@ pub struct Recorded {
 impl Device {
     /// Begins to record the last `entries` entries, also over resets. An earlier recording is
     /// dropped.
-    pub fn record(&mut self, entries: usize, now: u64) {
-        self.shared.recorder = Some(Box::new(Recorder::new(entries)));
+    pub fn begin_flight_recording(&mut self, entries: usize, now: u64) {
+        let recorder = Box::new(FlightRecorder::new(entries));
+        self.shared.observers.set_recorder(Some(recorder));
         self.shared.clock.begin(self.shared.clock.now().max(now));
-        let rules: Vec<Rule> = self.rules().into_iter().map(|told| told.rule).collect();
-        self.note_rules(&rules, true);
+        let rules: Vec<Rule> = self.rules().into_iter().map(|status| status.rule).collect();
+        self.shared.report(DeviceEvent::RulesAdded {
+            rules: &rules,
+            late: true,
+        });
     }
 
     /// Ends the recording and drops its entries.
-    pub fn record_no_more(&mut self) {
-        self.shared.recorder = None;
+    pub fn end_flight_recording(&mut self) {
+        self.shared.observers.set_recorder(None);
     }
 
     /// Returns up to `most` entries, beginning with number `from`. None if the recorder is off.
-    pub fn recorded(&self, from: u64, most: usize) -> Option<Recorded> {
-        let recorder = self.shared.recorder.as_ref()?;
+    pub fn flight_recording(&self, from: u64, most: usize) -> Option<FlightRecordingPart> {
+        let recorder = self.shared.observers.recorder()?;
         let (first, entries) = recorder.ring.portion(from, most);
-        Some(Recorded {
+        Some(FlightRecordingPart {
             first,
             entries,
             total: recorder.ring.total(),
             capacity: recorder.ring.capacity(),
             rules: recorder.rules.clone(),
         })
-    }
-
-    /// Records that rules were added, or with `late` that they were there when the recording began.
-    pub(super) fn note_rules(&mut self, rules: &[Rule], late: bool) {
-        let now = self.shared.clock.now();
-        if let Some(recorder) = &mut self.shared.recorder {
-            rules.iter().for_each(|rule| recorder.add(now, rule, late));
-        }
     }
 }

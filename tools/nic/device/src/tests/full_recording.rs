@@ -3,10 +3,12 @@
 //! Full recordings: a replay without a guest repeats what the device did, and notices each change
 //! of a recording.
 
-use super::laboratory::rule;
+use super::fault_hooks::rule;
 use super::Pair;
 use crate::mock::{Driver, SendWr};
-use crate::{replay, Config, Fully, Replayed, Stopped, Wish};
+use crate::{
+    replay, Config, FullRecordingRequest, FullRecordingStatus, ReplayError, ReplaySummary,
+};
 use std::sync::{Arc, Mutex};
 use verbena_abi::cmd::{SetGid, GID_TYPE_ROCE_V2};
 use verbena_abi::cqe::WcStatus;
@@ -20,9 +22,9 @@ use verbena_recorder::full::{encode_piece, Bytes, FullRecordingReader, Item, Rec
 struct File(Arc<Mutex<Vec<u8>>>);
 
 impl File {
-    fn wish(&self) -> Wish {
+    fn wish(&self) -> FullRecordingRequest {
         let to = self.0.clone();
-        Wish {
+        FullRecordingRequest {
             number: 0,
             sink: Box::new(move |piece| {
                 to.lock().unwrap().extend(piece);
@@ -40,7 +42,7 @@ impl File {
     }
 }
 
-fn again(bytes: &[u8]) -> Result<Replayed, Stopped> {
+fn again(bytes: &[u8]) -> Result<ReplaySummary, ReplayError> {
     replay(bytes, |json| match json {
         "" => Ok(rules()),
         value => value
@@ -94,8 +96,8 @@ fn value_of(set: &RuleSet) -> Option<u64> {
 fn lived(config: Config, rules: Option<RuleSet>) -> Vec<u8> {
     let file = File::default();
     let mut d = Driver::cold(config.clone());
-    let begun = d.device.record_fully(file.wish()).unwrap();
-    assert!(matches!(begun, Fully::On(_)), "{begun:?}");
+    let begun = d.device.begin_full_recording(file.wish()).unwrap();
+    assert!(matches!(begun, FullRecordingStatus::On(_)), "{begun:?}");
     d.bring_up();
     let mut p = Pair::on(d);
     if let Some(rules) = &rules {
@@ -122,8 +124,8 @@ fn lived(config: Config, rules: Option<RuleSet>) -> Vec<u8> {
     p.d.device.engine_failed(&p.d.ram, Syndrome::EngineFailure);
     p.d.device.take_interrupts();
     p.d.device.reset();
-    p.d.device.record_fully_no_more(0, "over");
-    assert_eq!(p.d.device.fully(), Fully::Off);
+    p.d.device.end_full_recording(0, "over");
+    assert_eq!(p.d.device.full_recording_status(), FullRecordingStatus::Off);
     file.bytes()
 }
 
@@ -190,7 +192,7 @@ fn a_replay_repeats_the_hosts_decisions_about_gids() {
         asks_for_gids: true,
         ..wire_local()
     });
-    d.device.record_fully(file.wish()).unwrap();
+    d.device.begin_full_recording(file.wish()).unwrap();
     d.bring_up();
     d.denies = Some(Syndrome::GidInUse);
     let refused = d.cmd(&SetGid {
@@ -208,7 +210,7 @@ fn a_replay_repeats_the_hosts_decisions_about_gids() {
     p.d.post_send(&mut p.a, &wr);
     p.d.pass(20_000_000_000);
     assert_eq!(p.d.poll(&mut p.cq_a).unwrap().status(), WcStatus::Success);
-    p.d.device.record_fully_no_more(0, "over");
+    p.d.device.end_full_recording(0, "over");
     let bytes = file.bytes();
     let decided = |one: &Vec<u8>| matches!(item(one), Item::Decided { .. });
     assert_eq!(items(&bytes).iter().filter(|one| decided(one)).count(), 3);
@@ -300,7 +302,7 @@ fn a_changed_output_is_noticed_at_its_entry() {
         changed[n].clear();
         other.put(&mut changed[n]);
         match again(&file(&bytes, &changed)) {
-            Err(Stopped::Different { entry, .. }) => assert_eq!(entry, n as u64),
+            Err(ReplayError::Different { entry, .. }) => assert_eq!(entry, n as u64),
             found => panic!("entry {n}: {found:?}"),
         }
     }
@@ -333,7 +335,7 @@ fn a_changed_input_is_noticed_at_the_output_that_it_changes() {
         bytes: Some(Bytes(&wqe)),
     }
     .put(&mut changed[n]);
-    let Err(Stopped::Different {
+    let Err(ReplayError::Different {
         entry, expected, ..
     }) = again(&file(&bytes, &changed))
     else {
@@ -397,7 +399,10 @@ fn a_damaged_recording_is_an_error_without_a_panic() {
 fn a_recording_begins_only_in_the_state_after_power_on() {
     let refused = |config: Config, wanted: &str| {
         let mut d = Driver::cold(config);
-        let error = d.device.record_fully(File::default().wish()).unwrap_err();
+        let error = d
+            .device
+            .begin_full_recording(File::default().wish())
+            .unwrap_err();
         assert!(error.contains(wanted), "{error}");
     };
     let neighbours = Config {
@@ -408,53 +413,68 @@ fn a_recording_begins_only_in_the_state_after_power_on() {
     // If the device is running, the recording waits for a reset.
     let file = File::default();
     let mut d = Driver::new();
-    assert_eq!(d.device.record_fully(file.wish()), Ok(Fully::Waiting));
-    assert!(d.device.record_fully(file.wish()).is_err());
+    assert_eq!(
+        d.device.begin_full_recording(file.wish()),
+        Ok(FullRecordingStatus::Waiting)
+    );
+    assert!(d.device.begin_full_recording(file.wish()).is_err());
     d.device.add_rules(&rules(), None, d.now).unwrap();
     d.device.reset();
-    let Fully::Ended(reason) = d.device.fully() else {
-        panic!("{:?}", d.device.fully());
+    let FullRecordingStatus::Ended(reason) = d.device.full_recording_status() else {
+        panic!("{:?}", d.device.full_recording_status());
     };
     assert!(reason.contains("has rules already"), "{reason}");
-    assert!(d.device.record_fully(file.wish()).is_err());
+    assert!(d.device.begin_full_recording(file.wish()).is_err());
     d.device.clear_rules();
     assert!(matches!(
-        d.device.record_fully(file.wish()),
-        Ok(Fully::On(_))
+        d.device.begin_full_recording(file.wish()),
+        Ok(FullRecordingStatus::On(_))
     ));
     // A tap reads memory that a replay does not read, so a recorded device has no tap.
-    assert!(!d.device.set_tap(crate::tap::tap(1, 1).0));
-    d.device.record_fully_no_more(0, "over");
+    assert!(!d.device.attach_capture(crate::capture::capture_tap(1, 1).0));
+    d.device.end_full_recording(0, "over");
     assert_eq!(again(&file.bytes()).unwrap().entries, 2);
 }
 
 #[test]
 fn ending_a_recording_ends_no_other_one() {
     let mut d = Driver::cold(Config::default());
-    let first = Wish {
+    let first = FullRecordingRequest {
         number: 1,
         sink: Box::new(|_| Err(String::from("no room"))),
         ..File::default().wish()
     };
-    let second = || Wish {
+    let second = || FullRecordingRequest {
         number: 2,
         ..File::default().wish()
     };
-    d.device.record_fully(first).unwrap();
+    d.device.begin_full_recording(first).unwrap();
     d.device.fall_asleep(&d.ram);
-    assert_eq!(d.device.fully(), Fully::Ended("no room".into()));
-    d.device.record_fully(second()).unwrap();
-    d.device.record_fully_no_more(1, "over");
-    assert!(matches!(d.device.fully(), Fully::On(_)));
-    d.device.record_fully_no_more(2, "over");
-    assert_eq!(d.device.fully(), Fully::Off);
+    assert_eq!(
+        d.device.full_recording_status(),
+        FullRecordingStatus::Ended("no room".into())
+    );
+    d.device.begin_full_recording(second()).unwrap();
+    d.device.end_full_recording(1, "over");
+    assert!(matches!(
+        d.device.full_recording_status(),
+        FullRecordingStatus::On(_)
+    ));
+    d.device.end_full_recording(2, "over");
+    assert_eq!(d.device.full_recording_status(), FullRecordingStatus::Off);
     // The same holds for a recording that waits for a reset.
     d.bring_up();
-    assert_eq!(d.device.record_fully(second()), Ok(Fully::Waiting));
-    d.device.record_fully_no_more(1, "over");
-    assert_eq!(d.device.fully(), Fully::Waiting);
-    d.device.record_fully_no_more(2, "over");
-    assert_eq!(d.device.fully(), Fully::Off);
+    assert_eq!(
+        d.device.begin_full_recording(second()),
+        Ok(FullRecordingStatus::Waiting)
+    );
+    d.device.end_full_recording(1, "over");
+    assert_eq!(
+        d.device.full_recording_status(),
+        FullRecordingStatus::Waiting
+    );
+    d.device.end_full_recording(2, "over");
+    assert_eq!(d.device.full_recording_status(), FullRecordingStatus::Off);
 }
 
 #[test]
@@ -468,18 +488,21 @@ fn a_recording_whose_sink_fails_ends_and_the_device_goes_on() {
             _ => Ok(()),
         }
     };
-    let wish = Wish {
+    let wish = FullRecordingRequest {
         sink: Box::new(sink),
         ..File::default().wish()
     };
-    d.device.record_fully(wish).unwrap();
+    d.device.begin_full_recording(wish).unwrap();
     d.bring_up();
-    while matches!(d.device.fully(), Fully::On(_)) {
+    while matches!(d.device.full_recording_status(), FullRecordingStatus::On(_)) {
         d.device.fall_asleep(&d.ram);
         d.device.ring(0);
         d.device.run_slice(&d.ram, d.now);
     }
-    assert_eq!(d.device.fully(), Fully::Ended("no room".into()));
+    assert_eq!(
+        d.device.full_recording_status(),
+        FullRecordingStatus::Ended("no room".into())
+    );
     let mut p = Pair::on(d);
     let wr = SendWr::new(WqeOpcode::RdmaWrite, 1, &[]);
     p.d.post_send(&mut p.a, &wr);

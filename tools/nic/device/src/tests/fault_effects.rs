@@ -3,7 +3,7 @@
 //! Effects of rules that use the error paths of the device: each looks like a real error, and ends
 //! when its rule says so.
 
-use super::laboratory::{named, on_both, received};
+use super::fault_hooks::{named, on_both, received};
 use super::Pair;
 use crate::mock::SendWr;
 use verbena_abi::cmd::QueryDevice;
@@ -171,7 +171,7 @@ fn a_stalled_queue_pair_continues_after_the_stall() {
             assert_eq!(p.d.drain(&mut p.cq_a), [(1, Success)]);
             assert_eq!(p.d.bytes(from, 10_000), p.d.bytes(to, 10_000));
             p.d.device.clear_rules();
-            assert!(p.d.device.shared.lab.is_none());
+            assert!(p.d.device.shared.faults.is_none());
         });
     }
 }

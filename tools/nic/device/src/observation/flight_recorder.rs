@@ -12,7 +12,7 @@ const MAX_RULES: usize = 4096;
 
 /// The flight recorder: see the module.
 #[derive(Clone, Debug)]
-pub struct Recorder {
+pub struct FlightRecorder {
     /// Ring of the recorded entries.
     pub ring: EntryRing,
     /// Rules that entries refer to, indexed by number. Removed rules stay here.
@@ -21,7 +21,7 @@ pub struct Recorder {
     numbers: HashMap<String, u16>,
 }
 
-impl Recorder {
+impl FlightRecorder {
     /// Creates a recorder with a ring of `entries` entries.
     pub fn new(entries: usize) -> Self {
         Self {
@@ -31,13 +31,8 @@ impl Recorder {
         }
     }
 
-    /// Records a reset of the device.
-    pub fn reset(&mut self, now: u64) {
-        self.ring.push(now, EntryKind::Reset);
-    }
-
     /// Records that a rule was added, or with `late` that the rule existed before the recorder.
-    pub fn add(&mut self, now: u64, rule: &Rule, late: bool) {
+    pub(super) fn add(&mut self, now: u64, rule: &Rule, late: bool) {
         let known = self.rules.iter().position(|known| known == rule);
         let number = match known {
             Some(number) => number,
@@ -58,7 +53,7 @@ impl Recorder {
 
     /// Returns the number of the rule that has this name, or had it last; `NO_RULE` if there is
     /// none.
-    pub fn number(&self, name: &str) -> u16 {
+    pub(super) fn number(&self, name: &str) -> u16 {
         self.numbers.get(name).copied().unwrap_or(NO_RULE)
     }
 }

@@ -2,37 +2,37 @@
 
 //! A guest memory that records each access.
 
-use super::Full;
 use crate::memory::{Access, GuestMemory};
+use crate::observation::full_recording::ActiveRecording;
 use std::cell::{RefCell, RefMut};
 use verbena_recorder::full::{crc32, Bytes, FullRecordingWriter, Item};
 
 /// Guest memory with the recording of its accesses.
-pub(super) struct Taped<'a, M> {
+pub(super) struct RecordingMemory<'a, M> {
     mem: &'a M,
-    full: &'a RefCell<Full>,
+    full: &'a RefCell<ActiveRecording>,
 }
 
-impl<'a, M> Taped<'a, M> {
-    pub(super) fn new(mem: &'a M, full: &'a RefCell<Full>) -> Self {
+impl<'a, M> RecordingMemory<'a, M> {
+    pub(super) fn new(mem: &'a M, full: &'a RefCell<ActiveRecording>) -> Self {
         Self { mem, full }
     }
 
-    fn tape(&self) -> RefMut<'_, FullRecordingWriter> {
-        RefMut::map(self.full.borrow_mut(), |full| &mut full.tape)
+    fn writer(&self) -> RefMut<'_, FullRecordingWriter> {
+        RefMut::map(self.full.borrow_mut(), ActiveRecording::writer)
     }
 }
 
-impl<M: GuestMemory> GuestMemory for Taped<'_, M> {
+impl<M: GuestMemory> GuestMemory for RecordingMemory<'_, M> {
     fn contains(&self, addr: u64, length: u64) -> bool {
         let yes = self.mem.contains(addr, length);
-        self.tape().put(&Item::Contains { addr, length, yes });
+        self.writer().put(&Item::Contains { addr, length, yes });
         yes
     }
 
     fn read(&self, addr: u64, to: &mut [u8]) -> Access {
         let done = self.mem.read(addr, to);
-        self.tape().put(&Item::Read {
+        self.writer().put(&Item::Read {
             addr,
             length: to.len() as u32,
             bytes: done.is_ok().then_some(Bytes(to)),
@@ -42,7 +42,7 @@ impl<M: GuestMemory> GuestMemory for Taped<'_, M> {
 
     fn write(&self, addr: u64, from: &[u8]) -> Access {
         let done = self.mem.write(addr, from);
-        self.tape().put(&Item::Write {
+        self.writer().put(&Item::Write {
             addr,
             bytes: Bytes(from),
             done: done.is_ok(),
@@ -55,7 +55,7 @@ impl<M: GuestMemory> GuestMemory for Taped<'_, M> {
         let mut bytes = vec![0; length];
         let was = of.mem.read(from, &mut bytes).map(|()| crc32(&bytes));
         let done = self.mem.copy_from(to, of.mem, from, length);
-        self.tape().put(&Item::Copy {
+        self.writer().put(&Item::Copy {
             to,
             from,
             length: length as u64,
@@ -66,19 +66,19 @@ impl<M: GuestMemory> GuestMemory for Taped<'_, M> {
 
     fn load32(&self, addr: u64) -> Access<u32> {
         let value = self.mem.load32(addr);
-        self.tape().load32(addr, value.ok());
+        self.writer().load32(addr, value.ok());
         value
     }
 
     fn store32(&self, addr: u64, value: u32) -> Access {
         let done = self.mem.store32(addr, value);
-        self.tape().store32(addr, value, done.is_ok());
+        self.writer().store32(addr, value, done.is_ok());
         done
     }
 
     fn load64(&self, addr: u64) -> Access<u64> {
         let value = self.mem.load64(addr);
-        self.tape().put(&Item::Load64 {
+        self.writer().put(&Item::Load64 {
             addr,
             value: value.ok(),
         });
@@ -87,7 +87,7 @@ impl<M: GuestMemory> GuestMemory for Taped<'_, M> {
 
     fn store64(&self, addr: u64, value: u64) -> Access {
         let done = self.mem.store64(addr, value);
-        self.tape().put(&Item::Store64 {
+        self.writer().put(&Item::Store64 {
             addr,
             value,
             done: done.is_ok(),
@@ -97,7 +97,7 @@ impl<M: GuestMemory> GuestMemory for Taped<'_, M> {
 
     fn compare_swap64(&self, addr: u64, compare: u64, swap: u64) -> Access<u64> {
         let old = self.mem.compare_swap64(addr, compare, swap);
-        self.tape().put(&Item::Swap64 {
+        self.writer().put(&Item::Swap64 {
             addr,
             compare,
             swap,
@@ -108,7 +108,7 @@ impl<M: GuestMemory> GuestMemory for Taped<'_, M> {
 
     fn fetch_add64(&self, addr: u64, add: u64) -> Access<u64> {
         let old = self.mem.fetch_add64(addr, add);
-        self.tape().put(&Item::Add64 {
+        self.writer().put(&Item::Add64 {
             addr,
             add,
             old: old.ok(),
@@ -119,12 +119,12 @@ impl<M: GuestMemory> GuestMemory for Taped<'_, M> {
     fn read_payload(&self, addr: u64, to: &mut [u8], place: usize) -> Access {
         let done = self.mem.read_payload(addr, to, place);
         let bytes = done.is_ok().then_some(&*to);
-        self.tape().read_payload(addr, to.len(), place, bytes);
+        self.writer().read_payload(addr, to.len(), place, bytes);
         done
     }
 
     fn begin_payload(&self, bytes: &[u8]) {
-        self.tape().put(&Item::Payload {
+        self.writer().put(&Item::Payload {
             length: bytes.len() as u32,
             sum: crc32(bytes),
         });
@@ -132,7 +132,7 @@ impl<M: GuestMemory> GuestMemory for Taped<'_, M> {
 
     fn write_payload(&self, addr: u64, from: &[u8]) -> Access {
         let done = self.mem.write_payload(addr, from);
-        self.tape().put(&Item::WritePayload {
+        self.writer().put(&Item::WritePayload {
             addr,
             length: from.len() as u32,
             done: done.is_ok(),
