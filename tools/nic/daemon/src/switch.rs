@@ -48,7 +48,8 @@ use std::collections::{HashMap, HashSet};
 use verbena_abi::syndrome::Syndrome;
 use verbena_device::objects::mcast;
 use verbena_device::{Addresses, Gid as Entry};
-use verbena_transport::wire::{frame, Path};
+use verbena_transport::frame;
+use verbena_transport::wire::Path;
 
 type Mac = [u8; 6];
 type Gid = [u8; 16];

@@ -9,7 +9,9 @@
 
 mod sges;
 
-use crate::packet::{Feth, Packet};
+pub use crate::headers::AtomicOp;
+use crate::headers::Feth;
+use crate::packet::Packet;
 use crate::pool::Pool;
 use alloc::boxed::Box;
 use core::cell::Cell;
@@ -349,23 +351,6 @@ pub enum CopyFault {
     Source(Syndrome),
     /// The target could not be written.
     Target(Syndrome),
-}
-
-/// An atomic operation on 8 aligned bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AtomicOp {
-    /// Stores `swap` if the value equals `compare`.
-    CompareSwap {
-        /// Expected value of the memory.
-        compare: u64,
-        /// New value of the memory.
-        swap: u64,
-    },
-    /// Adds `add` to the value.
-    FetchAdd {
-        /// Addend of the operation.
-        add: u64,
-    },
 }
 
 /// Returns the opcode that the completion of a send WQE has.

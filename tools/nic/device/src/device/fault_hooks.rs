@@ -30,9 +30,10 @@ use std::rc::Rc;
 use verbena_abi::cmd::CmdStatus;
 use verbena_abi::syndrome::Syndrome;
 use verbena_faults::{alter, Action, Direction, Effect, On, Rule, RuleSet, Told, LOSS_OPTION};
+use verbena_transport::frame;
 use verbena_transport::host::Host;
 use verbena_transport::packet::{Aeth, AethSyndrome, NakCode, PacketKind};
-use verbena_transport::wire::{ecn, frame, Path};
+use verbena_transport::wire::{ecn, Path};
 use verbena_transport::Packet;
 
 /// Most frames that one call of [`Device::release`] sends on.
