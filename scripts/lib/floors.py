@@ -5,7 +5,16 @@ import re
 # The layers of each crate, from the lowest up. A part may use the parts of its own layer and of the layers before it.
 FLOORS = {
     "tools/nic/device/src/": ("config regs error slots misbehave capture", "memory", "objects hostile observation", "execution", "device"),
-    "tools/nic/transport/src/": ("counters headers prefetch psn reassembly_quota", "wire", "host packet pool", "frame", "qp", "sched"),
+    "tools/nic/transport/src/": (
+        "counters headers prefetch psn reassembly_quota sges",
+        "copy wire",
+        "gather",
+        "packet",
+        "pool",
+        "frame host",
+        "qp",
+        "sched",
+    ),
     "tools/nic/daemon/src/": (
         "guest_ram outlet pci places policy sharing shares waker",
         "inbox refusals switch uplink vfio_user",

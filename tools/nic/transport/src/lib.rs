@@ -30,6 +30,7 @@
 //! | file | contents |
 //! | --- | --- |
 //! | `host.rs` | the interface of a queue pair to the NIC: [`Host`] and the types of its calls |
+//! | `gather.rs`, `sges.rs`, `copy.rs` | the locations of data, and the ends of a copy |
 //! | `headers.rs` | the transport headers as values |
 //! | `packet.rs` | [`Packet`], payloads by reference, super-packets |
 //! | `reassembly_quota.rs` | [`ReassemblyQuota`]: limit of the bytes of packets that are kept out of order |
@@ -69,8 +70,10 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod copy;
 pub mod counters;
 pub mod frame;
+pub mod gather;
 pub mod headers;
 pub mod host;
 pub mod packet;
@@ -80,10 +83,12 @@ pub mod psn;
 pub mod qp;
 pub mod reassembly_quota;
 pub mod sched;
+pub mod sges;
 pub mod wire;
 
 pub use counters::{CongestionCounters, Counters};
-pub use host::{Gather, Host};
+pub use gather::Gather;
+pub use host::Host;
 pub use packet::{Packet, Payload};
 pub use pool::Pool;
 pub use qp::{Attr, Budget, Qp, QpConfig, QpSnapshot, QpState, QpType};

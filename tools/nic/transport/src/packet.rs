@@ -8,15 +8,17 @@
 
 mod join;
 
+use crate::copy::{self, CopySource};
+use crate::gather::Gather;
 pub use crate::headers::{
     Aeth, AethSyndrome, Feth, NakCode, PacketKind, Reth, SendTail, Transport,
 };
-use crate::host::{self, CopySource, Gather, Syndrome};
 use crate::psn;
 use crate::wire::{self, Path};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::Cell;
+use verbena_abi::syndrome::Syndrome;
 
 /// Headers that only datagrams carry.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -169,7 +171,7 @@ impl Payload {
                 bytes,
                 offset,
                 length,
-            } => CopySource::Bytes(host::part(bytes, *offset, *length)),
+            } => CopySource::Bytes(copy::part(bytes, *offset, *length)),
         }
     }
 

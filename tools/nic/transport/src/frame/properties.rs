@@ -3,8 +3,8 @@
 //! Properties of every frame, tested with random values.
 
 use super::*;
+use crate::copy::CopySource;
 use crate::frame;
-use crate::host::CopySource;
 use crate::packet::SendTail;
 use crate::wire::opcode::ExtensionHeader;
 use crate::wire::properties::{aeths, atomic_eths, bths, config, deths, feths, reths, QPN};
