@@ -5,7 +5,16 @@ import re
 # The layers of each crate, from the lowest up. A part may use the parts of its own layer and of the layers before it.
 FLOORS = {
     "tools/nic/device/src/": ("config regs error slots misbehave capture", "memory", "objects hostile observation", "execution", "device"),
-    "tools/nic/transport/src/": ("counters prefetch psn reassembly_quota", "host packet pool wire", "qp", "sched"),
+    "tools/nic/transport/src/": (
+        "counters headers prefetch psn reassembly_quota sges",
+        "copy wire",
+        "gather",
+        "packet",
+        "pool",
+        "frame host",
+        "qp",
+        "sched",
+    ),
     "tools/nic/daemon/src/": (
         "bound_sockets guest_ram netdev_queue pci peer_process policy sender_budgets waker",
         "inbox refusals switch uplink vfio_user",
@@ -27,9 +36,16 @@ FLOORS = {
         "device_life",
         "pci",
     ),
+    # A layer with layers of its own.
+    "rust/verbena/verbs/": ("ah counters key pages pd wq xrcd", "mw", "mr srq ucontext", "cq", "qp", "device port"),
 }
-# Files that may use all layers: the root of a crate, and files that only its tests use.
-EXEMPT = re.compile(r"^(lib|main)\.rs$|(^|/)(mock|tests?|\w+_tests)(/|\.rs$)")
+# Types that all layers of a folder may use. The objects of the verbs and their device cannot do without each other: each object has a
+# reference to `VerbsDevice`, which has tables of the objects, and the traits of the crate `rdma` have the driver's type `Verbena` as
+# parameter, which in turn names the driver's type of each object.
+SHARED = {"rust/verbena/verbs/": {"Verbena", "VerbsDevice"}}
+# Files that may use all layers: the root of a crate or of a layer, and files that only tests use.
+EXEMPT = re.compile(r"^(lib|main|mod)\.rs$|(^|/)(mock|tests?|\w+_tests)(/|\.rs$)")
+USE = re.compile(r"\buse\s+([^;]*);")
 WORD = re.compile(r"\s*(::|[{},*]|\w+)")
 
 
@@ -70,14 +86,23 @@ def roots(text):
     return found
 
 
-def used(text, depth, names):
-    """Yields the line and the name of each part that a file names. `depth` is the number of modules from the root to the file."""
-    for m in re.finditer(r"(?<![\w:])(?:crate|((?:super::)*super))::(?=[\w{])", text):
-        if m[1] and m[1].count("super") != depth:
-            continue
-        line = text.count("\n", 0, m.start()) + 1
-        for path in leaves(text, m.end()):
-            yield line, names.get(path[0], path[0])
+def paths(text):
+    """Yields the line of each path that begins with `crate` or `super`, and its names: those of the use trees, then all others."""
+    for m in USE.finditer(text):
+        yield from ((text.count("\n", 0, m.start()) + 1, path) for path in leaves(text, m.start(1)))
+    text = USE.sub(lambda m: "\n" * m[0].count("\n"), text)
+    for m in re.finditer(r"(?<![\w:])(?:crate|super)::(?=[\w{])", text):
+        yield from ((text.count("\n", 0, m.start()) + 1, path) for path in leaves(text, m.start()))
+
+
+def used(text, home, depth):
+    """Yields the line and the names of each path to a part, from the part on. `home` is the folder of the parts, as modules from the root
+    of the crate. `depth` is the number of modules from that folder to the file."""
+    for line, path in paths(text):
+        supers = next((n for n, name in enumerate(path) if name != "super"), len(path))
+        above = ["crate"] + home if supers == 0 else ["super"] * depth
+        if path[:len(above)] == above and supers in (0, depth) and len(path) > len(above):
+            yield line, path[len(above):]
 
 
 def climbs(top, path, text, names):
@@ -88,6 +113,8 @@ def climbs(top, path, text, names):
     if part not in floor:
         yield f"{top}{path}: {part} is in none of the layers of FLOORS ({'; '.join(FLOORS[top])})"
         return
-    for line, name in used(text, len(modules), names):
-        if floor.get(name, -1) > floor[part]:
-            yield f"{top}{path}:{line}: {part} uses {name}, which is in a higher layer"
+    home = next((top[len(crate):].strip("/").split("/") for crate in FLOORS if top.startswith(crate) and crate != top), [])
+    for line, (name, *_) in used(text, home, len(modules)):
+        used_part = names.get(name, name)
+        if floor.get(used_part, -1) > floor[part] and name not in SHARED.get(top, ()):
+            yield f"{top}{path}:{line}: {part} uses {used_part}, which is in a higher layer"

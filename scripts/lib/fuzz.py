@@ -54,9 +54,9 @@ def source_hash(target):
             used += files("tools/nic/recorder/src/**/*.rs")
     else:
         module = "headers.rs" if target in HEADERS else "frames.rs"
-        used = files("tools/nic/transport/src/wire/**/*.rs", ours + "mod.rs", ours + module)
+        used = files("tools/nic/transport/src/wire/**/*.rs", "tools/nic/transport/src/headers.rs", ours + "mod.rs", ours + module)
         if target not in HEADERS:
-            used += files(*(f"tools/nic/transport/src/{f}.rs" for f in ("packet", "pool", "psn")))
+            used += files(*(f"tools/nic/transport/src/{f}.rs" for f in ("copy", "frame", "gather", "packet", "pool", "psn", "sges")))
     digest = hashlib.sha256()
     for f in sorted(used):
         with open(f, "rb") as text:

@@ -27,8 +27,8 @@ use self::{
     }, //
 };
 use super::{
-    qp::QueueSide,
     srq,
+    wq::QueueSide,
     Verbena,
     VerbsDevice, //
 };

@@ -7,6 +7,7 @@ pub(crate) mod ah;
 mod counters;
 pub(crate) mod cq;
 pub(crate) mod device;
+mod key;
 pub(crate) mod mr;
 pub(crate) mod mw;
 pub(crate) mod pages;

@@ -3,6 +3,7 @@
 //! Memory regions.
 
 use super::{
+    key::MemoryKey,
     mw::WindowCounter,
     pages::{
         DoubleBuffer,
@@ -15,7 +16,6 @@ use crate::{
     abi::{
         cmd::{
             CreateMr,
-            DestroyMr,
             ModifyMr, //
             FEATURE_FAST_REG,
             FEATURE_GAPS,
@@ -43,8 +43,7 @@ use crate::{
 };
 use base::{
     dma::Payer,
-    errno::eopnotsupp,
-    share::Part, //
+    errno::eopnotsupp, //
 };
 use kernel::{
     new_mutex,
@@ -88,47 +87,6 @@ pub(crate) const MAX_FAST_REG: u32 = 512;
 pub(crate) fn has_gaps(hw: &Hw) -> bool {
     let most = hw.caps().map_or(0, |caps| caps.max_gaps.get());
     hw.has(FEATURE_FAST_REG) && hw.has(FEATURE_GAPS) && most >= MAX_FAST_REG
-}
-
-/// A memory key, which is freed when it is dropped.
-pub(crate) struct MemoryKey {
-    hw: Arc<Hw>,
-    pub(crate) key: u32,
-    _part: Part,
-}
-
-impl MemoryKey {
-    pub(crate) fn new(hw: &Arc<Hw>, payer: Payer) -> Result<Self> {
-        let (key, part) = hw.info()?.ids.keys.alloc(payer)?;
-        Ok(Self {
-            hw: hw.clone(),
-            key,
-            _part: part,
-        })
-    }
-
-    /// Returns the command that destroys the region or window that has this key.
-    ///
-    /// Work requests may have changed the key's tag. The function records the present tag.
-    /// Otherwise the next key with this index could be one that a peer still uses.
-    pub(crate) fn destroy_command(&self) -> DestroyMr {
-        let entry = self.hw.tables.read_quickly::<MemoryEntry>(self.key >> 8);
-        if let (Ok(entry), Ok(info)) = (entry, self.hw.info()) {
-            info.ids.keys.note_tag(self.key, entry.key.get());
-        }
-        DestroyMr {
-            id: Le32::new(self.key),
-            ..Default::default()
-        }
-    }
-}
-
-impl Drop for MemoryKey {
-    fn drop(&mut self) {
-        if let Ok(info) = self.hw.info() {
-            info.ids.keys.free(self.key);
-        }
-    }
 }
 
 /// Memory region of a process, as the device knows it.

@@ -4,7 +4,7 @@
 //! part in binding them, which is a matter between the process and the device.
 
 use super::{
-    mr::MemoryKey,
+    key::MemoryKey,
     Verbena, //
 };
 use crate::{

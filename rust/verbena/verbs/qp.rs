@@ -12,6 +12,7 @@ use super::{
     cq,
     wq::{
         PostedRequest,
+        QueueSide,
         WorkQueue, //
     },
     Verbena,
@@ -87,15 +88,6 @@ use rdma::{
     }, //
 };
 use zerocopy::IntoBytes;
-
-/// A side of a queue pair: send or receive.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum QueueSide {
-    /// The send queue.
-    Send,
-    /// The receive queue.
-    Recv,
-}
 
 /// QPN of the general services interface (GSI).
 const GSI_QPN: u32 = cmd::QpType::Gsi as u32;

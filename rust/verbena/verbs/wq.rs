@@ -26,6 +26,15 @@ use rdma::{
     }, //
 };
 
+/// A side of a queue pair: send or receive.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum QueueSide {
+    /// The send queue.
+    Send,
+    /// The receive queue.
+    Recv,
+}
+
 /// A work request that was posted.
 #[derive(Clone, Copy)]
 pub(crate) struct PostedRequest {

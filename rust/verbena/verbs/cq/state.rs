@@ -8,7 +8,7 @@ use crate::{
         Arm,
         ArmMode, //
     },
-    verbs::qp::QueueSide, //
+    verbs::wq::QueueSide, //
 };
 use base::{
     sync::IrqLock,

@@ -13,7 +13,8 @@ use verbena_device::{Addresses, Crossing, Gid};
 use verbena_lab_transport::fuzz::FuzzInput;
 use verbena_nic::policy::{OtherMacs, Policy};
 use verbena_nic::switch::{PortSet, Switch, SwitchPort};
-use verbena_transport::wire::{frame, Path};
+use verbena_transport::frame;
+use verbena_transport::wire::Path;
 
 /// Ports from which strangers send frames.
 const STRANGERS: [SwitchPort; 4] = [

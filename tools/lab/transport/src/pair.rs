@@ -8,12 +8,13 @@ use super::mock_adapter::{MockAdapter, PairSide, RecvPost, SendPost};
 use super::tap::{FrameFate, FrameTap, TappedFrame, WorkRequestInfo};
 use std::rc::Rc;
 use verbena_abi::ctx::access;
+use verbena_transport::frame;
 use verbena_transport::host::{
     CopyFault, CopyTarget, EventType, Sge, Syndrome, WcStatus, WorkCompletion, WqeOpcode,
 };
 use verbena_transport::packet::Packet;
 use verbena_transport::psn;
-use verbena_transport::wire::{frame, ipv4_to_gid, Path};
+use verbena_transport::wire::{ipv4_to_gid, Path};
 use verbena_transport::{Attr, Budget, Host, Qp, QpConfig, QpState, QpType, ReassemblyQuota};
 
 /// The configuration of a pair.

@@ -12,7 +12,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use verbena_abi::syndrome::Syndrome;
 use verbena_device::{Addresses, Gid as Entry};
-use verbena_transport::wire::{frame, Path};
+use verbena_transport::frame;
+use verbena_transport::wire::Path;
 
 /// A VM with its connections to the network.
 struct VmPort {

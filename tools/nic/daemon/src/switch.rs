@@ -48,7 +48,8 @@ use std::collections::{HashMap, HashSet};
 use verbena_abi::syndrome::Syndrome;
 use verbena_device::objects::mcast;
 use verbena_device::{Addresses, Gid as Entry};
-use verbena_transport::wire::{frame, Path};
+use verbena_transport::frame;
+use verbena_transport::wire::Path;
 
 /// Time that an address is remembered without being heard, in nanoseconds (IEEE 802.1Q 8.8.3).
 pub const AGE_NS: u64 = 300_000_000_000;

@@ -344,7 +344,7 @@ mod tests {
     use crate::entry::FlightEntry;
     use crate::flight_recording::FlightRecording;
     use verbena_abi::ctx::QpState;
-    use verbena_transport::wire::{self, reth};
+    use verbena_transport::wire::reth;
 
     fn of(kinds: Vec<EntryKind>) -> Vec<SyntheticFrame> {
         let entries = (0..).zip(kinds);
@@ -383,7 +383,7 @@ mod tests {
         let decoded = |frame: &SyntheticFrame| {
             let rest = &frame.bytes[ethernet::LEN + ipv4::LEN + udp::LEN..];
             let view = bth::View::new(rest).unwrap();
-            assert!(wire::frame::parse(&frame.bytes).is_ok());
+            assert!(verbena_transport::frame::parse(&frame.bytes).is_ok());
             (
                 view.opcode(),
                 view.psn(),

@@ -8,8 +8,9 @@ use std::hint::black_box;
 use std::rc::Rc;
 use verbena_lab_transport::pair::path;
 use verbena_lab_transport::PairSide;
+use verbena_transport::frame;
 use verbena_transport::packet::{PacketKind, Reth, Transport};
-use verbena_transport::wire::{frame, icrc};
+use verbena_transport::wire::icrc;
 use verbena_transport::{Packet, Payload, Pool};
 
 fn write(size: usize) -> Packet {

@@ -7,13 +7,14 @@
 //! *that* queue pair, so its methods name no queue pair. A WQE is decoded into a snapshot once, so
 //! that no guest memory is read twice.
 
-mod sges;
-
-use crate::packet::{Feth, Packet};
+pub use crate::copy::{CopyFault, CopySource, CopyTarget};
+pub use crate::gather::Gather;
+pub use crate::headers::AtomicOp;
+use crate::headers::Feth;
+use crate::packet::Packet;
 use crate::pool::Pool;
+pub use crate::sges::{LazyVec, Sge, SgeList};
 use alloc::boxed::Box;
-use core::cell::Cell;
-pub use sges::{LazyVec, Sge, SgeList};
 pub use verbena_abi::cqe::{WcOpcode, WcStatus};
 use verbena_abi::ctx::access;
 pub use verbena_abi::eqe::EventType;
@@ -92,64 +93,6 @@ pub struct DatagramDest {
     /// Q_Key of the work request; if its top bit is set, the queue pair's own Q_Key is sent
     /// (IBTA 10.2.5).
     pub qkey: u32,
-}
-
-/// Locations of the data of one work request. Packets in flight to local peers share the gather,
-/// and the data is read when such a packet arrives. When the work request is completed, flushed or
-/// dropped, `alive` becomes false: a packet that still refers to the gather counts as lost, so no
-/// buffer is touched after its completion.
-#[derive(Debug, Default)]
-pub struct Gather {
-    /// Protection domain that the SGEs are checked against.
-    pub pd: u32,
-    /// SGEs of the data; empty if the data is inline.
-    pub sges: SgeList,
-    /// Inline data of the WQE.
-    pub inline: LazyVec<u8>,
-    /// True if the QP may use the reserved DMA key.
-    pub privileged: bool,
-    /// Number of bytes of the message. The transport computes it when it starts the WQE.
-    pub(crate) length: u32,
-    pub(crate) alive: Cell<bool>,
-    /// Cause that a copy reported because the sender's memory could not be read.
-    pub(crate) fault: Cell<Option<Syndrome>>,
-}
-
-impl Gather {
-    /// Empties the gather for reuse, and keeps the capacity of its lists.
-    pub(crate) fn recycle(&mut self) {
-        self.sges.clear();
-        self.inline.clear();
-        self.length = 0;
-        self.alive.set(false);
-        self.fault.set(None);
-    }
-
-    /// True if the work request still owns its buffers.
-    pub fn is_alive(&self) -> bool {
-        self.alive.get()
-    }
-
-    /// Returns bytes `offset..offset + length` of the message as a source for [`Host::copy`].
-    pub fn source(&self, offset: u32, length: u32) -> CopySource<'_> {
-        if self.inline.is_empty() {
-            CopySource::Gather {
-                pd: self.pd,
-                privileged: self.privileged,
-                sges: &self.sges,
-                offset,
-                length,
-            }
-        } else {
-            CopySource::Bytes(part(&self.inline, offset, length))
-        }
-    }
-}
-
-/// Returns bytes `offset..offset + length`, or fewer if `bytes` ends before.
-pub(crate) fn part(bytes: &[u8], offset: u32, length: u32) -> &[u8] {
-    let rest = bytes.get(offset as usize..).unwrap_or(&[]);
-    rest.get(..length as usize).unwrap_or(rest)
 }
 
 /// A shared receive queue for extended connections (A14) that a request names.
@@ -277,95 +220,6 @@ impl KeyAccess {
             KeyAccess::RemoteFlush(feth) => feth.permission(),
         }
     }
-}
-
-/// Source of a copy.
-#[derive(Clone, Copy, Debug)]
-pub enum CopySource<'a> {
-    /// Bytes of a frame or a WQE.
-    Bytes(&'a [u8]),
-    /// A part of the bytes that SGEs describe (access: [`KeyAccess::LocalRead`]).
-    Gather {
-        /// Protection domain of the SGEs.
-        pd: u32,
-        /// True if the reserved DMA key is allowed.
-        privileged: bool,
-        /// All SGEs of the message.
-        sges: &'a [Sge],
-        /// First byte, counted over all SGEs.
-        offset: u32,
-        /// Number of bytes to copy.
-        length: u32,
-    },
-    /// A part of the memory region that a READ requested (access: [`KeyAccess::RemoteRead`]).
-    Region {
-        /// Protection domain of the responder.
-        pd: u32,
-        /// User of the key, as in [`KeyUse::owner`].
-        owner: u64,
-        /// R_Key of the READ request.
-        key: u32,
-        /// First address of the part.
-        addr: u64,
-        /// Number of bytes to copy.
-        length: u32,
-    },
-}
-
-/// Target of a copy.
-#[derive(Debug)]
-pub enum CopyTarget<'a> {
-    /// A buffer of the engine, of exactly the size of the source.
-    Buffer(&'a mut [u8]),
-    /// A part of the bytes that SGEs describe, of the size of the source (access:
-    /// [`KeyAccess::LocalWrite`]).
-    Scatter {
-        /// Protection domain of the SGEs.
-        pd: u32,
-        /// True if the reserved DMA key is allowed.
-        privileged: bool,
-        /// All SGEs of the message.
-        sges: &'a [Sge],
-        /// First byte, counted over all SGEs.
-        offset: u32,
-    },
-    /// A part of the memory region that a WRITE names (access: [`KeyAccess::RemoteWrite`]).
-    Region {
-        /// Protection domain of the responder.
-        pd: u32,
-        /// User of the key, as in [`KeyUse::owner`].
-        owner: u64,
-        /// R_Key of the WRITE.
-        key: u32,
-        /// First address of the part.
-        addr: u64,
-    },
-}
-
-/// Failed side of a copy, and the cause. Bytes before the failure may have been copied.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CopyFault {
-    /// The source could not be read.
-    Source(Syndrome),
-    /// The target could not be written.
-    Target(Syndrome),
-}
-
-/// An atomic operation on 8 aligned bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AtomicOp {
-    /// Stores `swap` if the value equals `compare`.
-    CompareSwap {
-        /// Expected value of the memory.
-        compare: u64,
-        /// New value of the memory.
-        swap: u64,
-    },
-    /// Adds `add` to the value.
-    FetchAdd {
-        /// Addend of the operation.
-        add: u64,
-    },
 }
 
 /// Returns the opcode that the completion of a send WQE has.

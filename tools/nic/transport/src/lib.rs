@@ -15,7 +15,7 @@
 //!    list of the locations of the data), checks its keys, assigns its range of PSNs and passes
 //!    packets to the host. To a peer in the same engine, up to 256 KiB of a message travel as one
 //!    *super-packet* without a copy of its bytes: the packet refers to the gather. For a wire,
-//!    [`Packet::split`] and [`wire::frame`] make ordinary frames.
+//!    [`Packet::split`] and [`frame`] make ordinary frames.
 //! 3. The NIC delivers the packet to the peer with [`Qp::handle_packet`]. `qp/responder/` checks
 //!    sequence, operation, key and bounds, and has the host copy the data once, from the sender's
 //!    memory to the receiver's.
@@ -30,6 +30,8 @@
 //! | file | contents |
 //! | --- | --- |
 //! | `host.rs` | the interface of a queue pair to the NIC: [`Host`] and the types of its calls |
+//! | `gather.rs`, `sges.rs`, `copy.rs` | the locations of data, and the ends of a copy |
+//! | `headers.rs` | the transport headers as values |
 //! | `packet.rs` | [`Packet`], payloads by reference, super-packets |
 //! | `reassembly_quota.rs` | [`ReassemblyQuota`]: limit of the bytes of packets that are kept out of order |
 //! | `pool.rs` | [`Pool`]: buffers for copied payloads, which are used again |
@@ -38,7 +40,8 @@
 //! | `qp/responder.rs`, `qp/responder/` | requests in, responses and completions out |
 //! | `qp/uc.rs`, `qp/ud.rs` | unreliable connections, datagrams |
 //! | `sched/` | turns and deadlines of queue pairs: [`sched::ReadyQueue`], [`sched::TimerWheel`] |
-//! | `wire/` | the headers to the bit, ICRC, whole frames |
+//! | `wire/` | the headers to the bit, ICRC |
+//! | `frame.rs` | whole frames to and from packets |
 //!
 //! The unit tests of a part are beside it. `tests/rules/` tests the rules of queue pairs from
 //! outside, on the virtual clock and the bad links of the laboratory (`tools/lab/transport`), whose
@@ -67,7 +70,11 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod copy;
 pub mod counters;
+pub mod frame;
+pub mod gather;
+pub mod headers;
 pub mod host;
 pub mod packet;
 pub mod pool;
@@ -76,10 +83,12 @@ pub mod psn;
 pub mod qp;
 pub mod reassembly_quota;
 pub mod sched;
+pub mod sges;
 pub mod wire;
 
 pub use counters::{CongestionCounters, Counters};
-pub use host::{Gather, Host};
+pub use gather::Gather;
+pub use host::Host;
 pub use packet::{Packet, Payload};
 pub use pool::Pool;
 pub use qp::{Attr, Budget, Qp, QpConfig, QpSnapshot, QpState, QpType};

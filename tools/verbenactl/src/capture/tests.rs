@@ -10,7 +10,7 @@ use verbena_abi::wqe::WqeOpcode;
 use verbena_device::capture::capture_tap;
 use verbena_device::memory::GuestMemory;
 use verbena_device::mock::{Driver, SendWr};
-use verbena_transport::wire::frame;
+use verbena_transport::frame;
 
 const GUEST: &str = "52:54:00:12:34:56";
 

@@ -10,11 +10,11 @@
 use super::pair::{path, PairSetup};
 use super::{PairSide, Rng};
 use std::rc::Rc;
+use verbena_transport::frame;
 use verbena_transport::host::*;
 use verbena_transport::packet::Packet;
 use verbena_transport::prefetch;
 use verbena_transport::sched::{self, ReadyQueue, TimerWheel};
-use verbena_transport::wire::frame;
 use verbena_transport::{Attr, Qp, QpConfig, QpState};
 
 mod load;

@@ -7,9 +7,9 @@
 use super::FuzzInput;
 use std::convert::Infallible;
 use std::rc::Rc;
+use verbena_transport::frame::{self, Frame};
 use verbena_transport::packet::{Packet, Payload};
 use verbena_transport::pool::Pool;
-use verbena_transport::wire::frame::{self, Frame};
 use verbena_transport::wire::{icrc, Malformed};
 
 /// Length in bytes of the longest frame that is repaired: MTU 4096 and every header.

@@ -11,9 +11,10 @@ use crate::Rng;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::rc::Rc;
+use verbena_transport::frame;
 use verbena_transport::host::CopyFault;
 use verbena_transport::packet::{Packet, Payload};
-use verbena_transport::wire::{ecn, frame, Path};
+use verbena_transport::wire::{ecn, Path};
 use verbena_transport::{Host, QpType};
 
 /// A packet on its way.

@@ -5,8 +5,8 @@
 use super::event_queue::PacketArrival;
 use super::SimNetwork;
 use crate::Rng;
+use verbena_transport::frame;
 use verbena_transport::packet::{Aeth, AethSyndrome, NakCode, PacketKind, Reth, SendTail};
-use verbena_transport::wire::frame;
 
 const NAKS: [NakCode; 5] = [
     NakCode::Sequence,

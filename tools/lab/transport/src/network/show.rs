@@ -6,9 +6,9 @@
 use super::qp_model::nearest_psn;
 use super::SimNetwork;
 use crate::tap::{FrameFate, TappedFrame, WorkRequestInfo};
+use verbena_transport::frame;
 use verbena_transport::packet::Packet;
 use verbena_transport::psn::PSN_MASK;
-use verbena_transport::wire::frame;
 
 impl SimNetwork {
     /// Shows a packet of an end. A packet without a frame, because it travels by reference or is

@@ -6,7 +6,7 @@ use super::{LinkMode, Scenario, SimNetwork};
 use crate::tap::{FrameTap, TappedFrame};
 use std::cell::RefCell;
 use std::rc::Rc;
-use verbena_transport::wire::frame;
+use verbena_transport::frame;
 
 #[test]
 fn seeds_of_every_scenario_keep_all_rules() {

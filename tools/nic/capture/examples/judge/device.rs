@@ -10,7 +10,7 @@ use verbena_abi::wqe::WqeOpcode;
 use verbena_capture::Capture;
 use verbena_device::capture::capture_tap;
 use verbena_device::mock::{Driver, SendWr};
-use verbena_transport::wire::frame;
+use verbena_transport::frame;
 
 /// Lengths of messages: each number of padding bytes, no bytes, one packet, and several packets.
 const LENGTHS: [u32; 8] = [0, 1, 2, 3, 4, 1024, 1025, 4000];

@@ -3,11 +3,12 @@
 //! Packets as lines of JSON: flat objects that have only the fields of the packet.
 
 use std::fmt::Write;
+use verbena_transport::frame;
 use verbena_transport::host::CopySource;
 use verbena_transport::packet::{
     Aeth, AethSyndrome, NakCode, Packet, PacketKind, SendTail, Transport,
 };
-use verbena_transport::wire::{atomic_eth, frame, Path};
+use verbena_transport::wire::{atomic_eth, Path};
 
 /// A line that is not complete.
 struct JsonLine(String);

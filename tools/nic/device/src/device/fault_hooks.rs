@@ -32,9 +32,10 @@ use verbena_abi::syndrome::Syndrome;
 use verbena_faults::{
     alter, Action, Direction, Effect, Rule, RuleHook, RuleSet, RuleStatus, LOSS_OPTION,
 };
+use verbena_transport::frame;
 use verbena_transport::host::Host;
 use verbena_transport::packet::{Aeth, AethSyndrome, NakCode, PacketKind};
-use verbena_transport::wire::{ecn, frame, Path};
+use verbena_transport::wire::{ecn, Path};
 use verbena_transport::Packet;
 
 /// Most frames that one call of [`Device::release`] sends on.

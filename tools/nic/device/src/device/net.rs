@@ -12,8 +12,9 @@ use crate::objects::port::Outgoing;
 use crate::observation::event::{DeviceEvent, DropReason, QpEvent};
 use std::rc::Rc;
 use verbena_abi::syndrome::Syndrome;
+use verbena_transport::frame;
 use verbena_transport::host::CopyFault;
-use verbena_transport::wire::{frame, Malformed, Path};
+use verbena_transport::wire::{Malformed, Path};
 use verbena_transport::Packet;
 
 /// Most packets that one call hands to a QP.

@@ -7,9 +7,10 @@ use crate::execution::copy::{self, Lookups, Side};
 use crate::execution::resources::Resources;
 use crate::memory::GuestMemory;
 use crate::objects::port::Outgoing;
+use verbena_transport::frame;
 use verbena_transport::host::{CopyFault, CopyTarget};
 use verbena_transport::packet::PacketKind;
-use verbena_transport::wire::{frame, Path};
+use verbena_transport::wire::Path;
 use verbena_transport::Packet;
 
 impl Resources {

@@ -131,6 +131,66 @@ impl<M: GuestMemory> QpHost<'_, M> {
     }
 }
 
+/// Checks that a queue pair may execute the operation of a send WQE.
+#[inline]
+fn check_opcode(env: &Env, opcode: WqeOpcode, entry: &[u8]) -> Result<(), WqeError> {
+    let allowed = match opcode {
+        WqeOpcode::Send | WqeOpcode::SendImm => true,
+        WqeOpcode::RdmaWrite
+        | WqeOpcode::RdmaWriteImm
+        | WqeOpcode::SendInv
+        | WqeOpcode::LocalInv
+        | WqeOpcode::FastReg
+        | WqeOpcode::BindMw => !env.is_datagram(),
+        WqeOpcode::RdmaRead
+        | WqeOpcode::CompareSwap
+        | WqeOpcode::FetchAdd
+        | WqeOpcode::AtomicWrite
+        | WqeOpcode::Flush => matches!(env.qp_type, QpType::Rc | QpType::XrcIni),
+    };
+    if !allowed {
+        return Err(malformed(Syndrome::WqeOpcodeTransport));
+    }
+    if opcode == WqeOpcode::FastReg {
+        // The bytes after the entry belong to the next entry of the ring.
+        if entry.len() < wqe::FAST_REG_OFFSET + size_of::<FastRegSegment>() {
+            return Err(malformed(Syndrome::WqeSgeCount));
+        }
+        if !env.is_privileged() {
+            return Err(malformed(Syndrome::Privilege));
+        }
+    }
+    Ok(())
+}
+
+/// Returns the inline data of a send WQE. `data` is the part of the WQE from its data on.
+#[inline]
+fn inline_data<'a>(
+    env: &Env,
+    opcode: WqeOpcode,
+    header: &wqe::SendWqe,
+    data: Option<&'a [u8]>,
+) -> Result<&'a [u8], WqeError> {
+    let count = header.inline_length.get() as usize;
+    let most = env.create.max_inline.get() as usize;
+    let most = match opcode {
+        WqeOpcode::AtomicWrite => most.max(wqe::ATOMIC_WRITE_SIZE),
+        _ => most,
+    };
+    let carries_data = matches!(
+        opcode,
+        WqeOpcode::Send
+            | WqeOpcode::SendImm
+            | WqeOpcode::SendInv
+            | WqeOpcode::RdmaWrite
+            | WqeOpcode::RdmaWriteImm
+            | WqeOpcode::AtomicWrite
+    );
+    data.and_then(|data| data.get(..count))
+        .filter(|_| carries_data && count <= most && header.num_sge == 0)
+        .ok_or(malformed(Syndrome::WqeInline))
+}
+
 impl<M: GuestMemory> Host for QpHost<'_, M> {
     fn fetch_send(
         &mut self,
@@ -176,35 +236,7 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
         if header.flags & !send_flags::ALL != 0 {
             return Err(malformed(Syndrome::WqeFlags));
         }
-        let datagram = self.env.is_datagram();
-        let allowed = match opcode {
-            WqeOpcode::Send | WqeOpcode::SendImm => true,
-            WqeOpcode::RdmaWrite
-            | WqeOpcode::RdmaWriteImm
-            | WqeOpcode::SendInv
-            | WqeOpcode::LocalInv
-            | WqeOpcode::FastReg
-            | WqeOpcode::BindMw => !datagram,
-            WqeOpcode::RdmaRead
-            | WqeOpcode::CompareSwap
-            | WqeOpcode::FetchAdd
-            | WqeOpcode::AtomicWrite
-            | WqeOpcode::Flush => {
-                matches!(self.env.qp_type, QpType::Rc | QpType::XrcIni)
-            }
-        };
-        if !allowed {
-            return Err(malformed(Syndrome::WqeOpcodeTransport));
-        }
-        if opcode == WqeOpcode::FastReg
-            && bytes.len() < wqe::FAST_REG_OFFSET + size_of::<FastRegSegment>()
-        {
-            // The bytes after the entry belong to the next entry of the ring.
-            return Err(malformed(Syndrome::WqeSgeCount));
-        }
-        if opcode == WqeOpcode::FastReg && !self.env.is_privileged() {
-            return Err(malformed(Syndrome::Privilege));
-        }
+        check_opcode(self.env, opcode, bytes)?;
         // The key of a LOCAL_INV is checked when the request is executed.
         if matches!(
             opcode,
@@ -223,6 +255,7 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
             out.compare_add = operands.compare_add.get();
             out.swap = operands.swap.get();
         }
+        let datagram = self.env.is_datagram();
         if datagram {
             let av: AddressVector =
                 read_at(bytes, wqe::DATA_OFFSET).ok_or(malformed(Syndrome::WqeSgeCount))?;
@@ -230,27 +263,8 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
         }
         let data = wqe::data_offset(datagram, atomic);
         if header.flags & send_flags::INLINE != 0 {
-            let count = header.inline_length.get() as usize;
-            let most = self.env.create.max_inline.get() as usize;
-            let most = match opcode {
-                WqeOpcode::AtomicWrite => most.max(wqe::ATOMIC_WRITE_SIZE),
-                _ => most,
-            };
-            let fits = matches!(
-                opcode,
-                WqeOpcode::Send
-                    | WqeOpcode::SendImm
-                    | WqeOpcode::SendInv
-                    | WqeOpcode::RdmaWrite
-                    | WqeOpcode::RdmaWriteImm
-                    | WqeOpcode::AtomicWrite
-            ) && count <= most
-                && header.num_sge == 0;
-            let inline = bytes.get(data..).and_then(|b| b.get(..count));
-            match inline {
-                Some(inline) if fits => gather.inline.extend_from_slice(inline),
-                _ => return Err(malformed(Syndrome::WqeInline)),
-            }
+            let inline = inline_data(self.env, opcode, &header, bytes.get(data..))?;
+            gather.inline.extend_from_slice(inline);
             return Ok(());
         }
         let count = header.num_sge;

@@ -10,8 +10,8 @@ use crate::Config;
 use verbena_abi::doorbell::ArmMode;
 use verbena_abi::wqe::WqeOpcode;
 use verbena_faults::{Action, Match, RuleHook};
+use verbena_transport::frame;
 use verbena_transport::packet::{PacketKind, Payload};
-use verbena_transport::wire::frame;
 
 const FRAMES: usize = 1000;
 const BYTES: usize = 1 << 20;

@@ -14,7 +14,8 @@ use verbena_abi::ctx::AddressVector;
 use verbena_abi::regs;
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::WqeOpcode;
-use verbena_transport::wire::{frame, Path};
+use verbena_transport::frame;
+use verbena_transport::wire::Path;
 
 /// MAC address of another net device of the guest.
 const OTHER: [u8; 6] = [2, 0, 0, 0, 0, 0x51];

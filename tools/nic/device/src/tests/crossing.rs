@@ -18,7 +18,7 @@ use verbena_abi::cqe::WcStatus::{
 use verbena_abi::ctx::{AddressVector, QpState};
 use verbena_abi::stats::Counter;
 use verbena_abi::wqe::{self, WqeOpcode};
-use verbena_transport::wire::frame;
+use verbena_transport::frame;
 
 /// A device with a queue pair.
 struct End {

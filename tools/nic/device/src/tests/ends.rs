@@ -8,7 +8,7 @@ use crate::Config;
 use verbena_abi::cmd::*;
 use verbena_abi::ctx::QpState;
 use verbena_abi::wqe::WqeOpcode;
-use verbena_transport::wire::frame;
+use verbena_transport::frame;
 
 /// Returns a queue pair in RTS whose peer is queue pair `to` of another machine.
 pub(super) fn far(d: &mut Driver, cq: &CqHandle, to: u32) -> QpHandle {

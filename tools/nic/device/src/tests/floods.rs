@@ -7,7 +7,8 @@ use super::port::{emitted, far, frames};
 use crate::mock::{SendWr, MAC};
 use verbena_abi::cqe::WcStatus;
 use verbena_abi::wqe::WqeOpcode;
-use verbena_transport::wire::{frame, Path};
+use verbena_transport::frame;
+use verbena_transport::wire::Path;
 
 #[test]
 fn answers_to_a_flood_of_duplicates_take_no_turns_from_others() {

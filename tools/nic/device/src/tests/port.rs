@@ -11,8 +11,9 @@ use verbena_abi::ctx::{qp_mask as m, AddressVector, QpAttr, QpState};
 use verbena_abi::stats::Counter;
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::WqeOpcode;
+use verbena_transport::frame;
 use verbena_transport::packet::{Aeth, AethSyndrome, NakCode, Packet, PacketKind, Payload};
-use verbena_transport::wire::{frame, Path};
+use verbena_transport::wire::Path;
 
 /// Returns a queue pair in RTS whose peer is on another machine, with this traffic class.
 pub(super) fn far(traffic_class: u8) -> (Driver, QpHandle, CqHandle) {

@@ -11,7 +11,8 @@ use verbena_abi::cqe::WcStatus;
 use verbena_abi::ctx::{qp_mask as m, AddressVector, QpAttr, QpState};
 use verbena_abi::stats::Counter;
 use verbena_abi::wqe::WqeOpcode;
-use verbena_transport::wire::{frame, Path};
+use verbena_transport::frame;
+use verbena_transport::wire::Path;
 
 fn set(d: &mut Driver, index: u16, valid: u8, address: [u8; 16]) {
     d.must(&SetGid {

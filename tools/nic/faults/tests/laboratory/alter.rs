@@ -3,8 +3,9 @@
 //! Tests of altered frames, as the transport parses them.
 
 use verbena_faults::{alter, Corruption, HeaderField, IcrcState};
+use verbena_transport::frame;
 use verbena_transport::packet::{PacketKind, Reth, Transport};
-use verbena_transport::wire::{frame, Malformed, Path};
+use verbena_transport::wire::{Malformed, Path};
 use verbena_transport::{Packet, Payload};
 
 fn write(is_ipv4: bool, vlan: Option<u16>) -> Vec<u8> {

@@ -107,7 +107,7 @@ fn extend(length: &mut u32, more: u32, follows: bool) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::Gather;
+    use crate::gather::Gather;
     use crate::packet::{Aeth, AethSyndrome, ReadLease, Reth, Transport};
     use alloc::format;
     use alloc::vec::Vec;

@@ -3,8 +3,8 @@
 //! ACK extended transport header (IBTA 9.3, syndromes 9.7.5).
 
 use super::{field, field24, put, put24, split, Malformed};
-pub use crate::packet::Aeth as Repr;
-use crate::packet::{AethSyndrome, NakCode};
+pub use crate::headers::Aeth as Repr;
+use crate::headers::{AethSyndrome, NakCode};
 
 /// Number of bytes of the header.
 pub const LEN: usize = 4;

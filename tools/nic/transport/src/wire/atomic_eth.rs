@@ -4,7 +4,7 @@
 //! the last field.
 
 use super::{field, put, split, Malformed};
-use crate::host::AtomicOp;
+use crate::headers::AtomicOp;
 
 /// Number of bytes of the header.
 pub const LEN: usize = 28;

@@ -4,8 +4,7 @@
 
 use super::opcode::{ExtensionHeader, OpcodeRow, Operation};
 use super::{aeth, atomic_ack_eth, atomic_eth, deth, feth, ieth, imm_dt, reth, xrceth, Malformed};
-use crate::host::AtomicOp;
-use crate::packet::{Packet, PacketKind, SendTail, Transport};
+use crate::headers::{AtomicOp, PacketKind, SendTail};
 use alloc::vec::Vec;
 
 /// Maximum number of bytes of these headers together: XRCETH and AtomicETH.
@@ -94,18 +93,10 @@ impl Repr {
         }
     }
 
-    /// Returns the headers of a packet.
-    pub fn of(packet: &Packet) -> Self {
-        let mut all = Self {
-            deth: packet.datagram.as_ref().map(|datagram| deth::Repr {
-                qkey: datagram.qkey,
-                src_qpn: packet.src_qpn,
-            }),
-            xrceth: (packet.transport == Transport::Xrc)
-                .then_some(xrceth::Repr { srqn: packet.srqn }),
-            ..Self::default()
-        };
-        match packet.kind {
+    /// Returns the headers of an operation. Those of the service (DETH, XRCETH) are missing.
+    pub fn of(kind: &PacketKind) -> Self {
+        let mut all = Self::default();
+        match *kind {
             PacketKind::Send(SendTail::None) | PacketKind::Cnp | PacketKind::Unknown(_) => {}
             PacketKind::Send(SendTail::Imm(data)) => all.imm_dt = Some(imm_dt::Repr { data }),
             PacketKind::Send(SendTail::Invalidate(rkey)) => all.ieth = Some(ieth::Repr { rkey }),

@@ -4,7 +4,7 @@
 //! bits 5:4.
 
 use super::{field, put, split, Malformed};
-pub use crate::packet::Feth as Repr;
+pub use crate::headers::Feth as Repr;
 
 /// Number of bytes of the header.
 pub const LEN: usize = 4;

@@ -18,7 +18,6 @@
 //! | `xrceth.rs`, `feth.rs` | extended headers of annexes A14 and A19 |
 //! | `opcode.rs` | the headers of each opcode; `extensions.rs` reads and writes them together |
 //! | `icrc.rs` | the checksum over all bytes that routers do not change |
-//! | `frame.rs` | whole frames to and from [`Packet`](crate::Packet) |
 
 pub mod aeth;
 pub mod atomic_ack_eth;
@@ -28,7 +27,6 @@ pub mod deth;
 pub mod ethernet;
 pub mod extensions;
 pub mod feth;
-pub mod frame;
 pub mod icrc;
 pub mod ieth;
 pub mod imm_dt;
@@ -36,7 +34,7 @@ pub mod ipv4;
 pub mod ipv6;
 pub mod opcode;
 #[cfg(test)]
-mod properties;
+pub(crate) mod properties;
 pub mod reth;
 pub mod udp;
 pub mod vlan;

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
 //! The table of opcodes: the position of the packet in its message and the headers after the BTH,
-//! for each opcode (IBTA 9.2, tables of opcodes; 9.3). Both directions of [`frame`](super::frame)
+//! for each opcode (IBTA 9.2, tables of opcodes; 9.3). Both directions of [`frame`](crate::frame)
 //! use the table, and no other code contains the order of the headers.
 
-use crate::host::AtomicOp;
-use crate::packet::{Packet, PacketKind, SendTail, Transport};
+use crate::headers::{AtomicOp, PacketKind, SendTail, Transport};
 
 /// Operations: the lower five bits of an opcode.
 #[allow(missing_docs)]
@@ -152,7 +151,7 @@ pub struct OpcodeRow {
 pub struct Service {
     /// Name of the service.
     pub name: &'static str,
-    /// Transport service in a [`Packet`]; `None` if it is not supported yet.
+    /// Transport service in a [`Packet`](crate::Packet); `None` if it is not supported yet.
     pub transport: Option<Transport>,
     /// Headers before those of the operation.
     headers: &'static [ExtensionHeader],
@@ -312,20 +311,20 @@ pub fn is_refused(opcode: u8) -> bool {
     matches!(opcode & !OPERATION, service::RC | service::XRC) && !is_served(opcode)
 }
 
-/// Returns the opcode of a single packet.
-pub fn of(packet: &Packet) -> u8 {
-    if packet.kind == PacketKind::Cnp {
+/// Returns the opcode of a single packet. `place` says whether the packet begins its message, and
+/// whether it ends the message.
+pub fn of(transport: Transport, kind: &PacketKind, place: (bool, bool)) -> u8 {
+    if *kind == PacketKind::Cnp {
         return CNP;
     }
-    let service = match packet.transport {
+    let service = match transport {
         Transport::Rc => service::RC,
         Transport::Uc => service::UC,
         Transport::Ud => service::UD,
         Transport::Xrc => service::XRC,
     };
-    let place = (packet.first, packet.last);
     service
-        | match packet.kind {
+        | match *kind {
             PacketKind::Send(tail) => match (place, tail) {
                 (FIRST, _) => op::SEND_FIRST,
                 (MIDDLE, _) => op::SEND_MIDDLE,

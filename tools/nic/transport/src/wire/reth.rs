@@ -3,7 +3,7 @@
 //! RDMA extended transport header (IBTA 9.3).
 
 use super::{field, put, split, Malformed};
-pub use crate::packet::Reth as Repr;
+pub use crate::headers::Reth as Repr;
 
 /// Number of bytes of the header.
 pub const LEN: usize = 16;

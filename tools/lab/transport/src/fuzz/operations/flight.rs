@@ -4,9 +4,9 @@
 
 use super::{path, FlightMode, FuzzRun};
 use crate::fuzz::FuzzInput;
+use verbena_transport::frame;
 use verbena_transport::host::{CopyFault, CopyTarget, Syndrome};
 use verbena_transport::packet::Packet;
-use verbena_transport::wire::frame;
 use verbena_transport::{psn, Host, QpType};
 
 /// Highest number of packets on their way; beyond it the oldest are lost.

@@ -65,6 +65,65 @@ fn sides(qp_type: QpType, request: &CreateQp) -> Result<(bool, bool), CmdError> 
     Ok(sides)
 }
 
+/// Type and queues of a QP that a valid request describes.
+struct QpShape {
+    qp_type: QpType,
+    /// True if the QP has a send ring.
+    has_sq: bool,
+    /// True if the QP has a receive ring.
+    has_rq: bool,
+    /// CQ of the sends.
+    send_cqn: Option<u32>,
+    /// CQ of the receives.
+    recv_cqn: Option<u32>,
+    /// SRQ of the receives.
+    srqn: Option<u32>,
+}
+
+/// Checks the fields of a request that can be checked without the objects that the request names.
+fn shape(request: &CreateQp) -> Result<QpShape, CmdError> {
+    let unsupported = bad(CmdStatus::Unsupported, Syndrome::CmdAttribute);
+    let qp_type = QpType::from_raw(request.qp_type).ok_or(unsupported)?;
+    let qpn = request.qpn.get();
+    let (port, is_numbered) = match qp_type {
+        QpType::Gsi => (
+            1..=config::NUM_PORTS,
+            qpn == u32::from(QpType::Gsi.to_raw()),
+        ),
+        _ => (0..=0, qpn >= FIRST_QPN),
+    };
+    if !is_numbered || !port.contains(&request.port) {
+        return Err(NUMBER);
+    }
+    if request.create_flags.get() != 0 {
+        return Err(unsupported);
+    }
+    if request.flags & !(QP_PRIVILEGED | QP_SIGNAL_ALL | QP_HAS_SRQ) != 0 {
+        return Err(ATTRIBUTE);
+    }
+    let (has_sq, receives) = sides(qp_type, request)?;
+    let has_srq = request.flags & QP_HAS_SRQ != 0;
+    let has_rq = receives && !has_srq;
+    if has_sq {
+        check_ring(request.log_sq_size, request.log_sq_stride, LOG_SQ_STRIDE)?;
+    }
+    if has_rq {
+        check_ring(request.log_rq_size, request.log_rq_stride, LOG_RQ_STRIDE)?;
+    }
+    let most_sges = u32::from(request.max_send_sge.max(request.max_recv_sge));
+    if most_sges > wqe::MAX_SGE || u32::from(request.max_inline.get()) > wqe::MAX_INLINE {
+        return Err(SIZE);
+    }
+    Ok(QpShape {
+        qp_type,
+        has_sq,
+        has_rq,
+        send_cqn: has_sq.then_some(request.send_cqn.get()),
+        recv_cqn: receives.then_some(request.recv_cqn.get()),
+        srqn: has_srq.then_some(request.srqn.get()),
+    })
+}
+
 impl Device {
     pub(super) fn create_qp<M: GuestMemory>(
         &mut self,
@@ -72,48 +131,15 @@ impl Device {
         request: &CreateQp,
     ) -> Result<(), CmdError> {
         let qpn = request.qpn.get();
-        let qp_type = QpType::from_raw(request.qp_type)
-            .ok_or(bad(CmdStatus::Unsupported, Syndrome::CmdAttribute))?;
-        let port = match qp_type {
-            QpType::Gsi => 1..=config::NUM_PORTS,
-            _ => 0..=0,
-        };
-        let numbered = match qp_type {
-            QpType::Gsi => qpn == u32::from(QpType::Gsi.to_raw()),
-            _ => qpn >= FIRST_QPN,
-        };
-        if !self.qps.in_range(qpn) || !numbered || !port.contains(&request.port) {
+        if !self.qps.in_range(qpn) {
             return Err(NUMBER);
         }
-        if request.create_flags.get() != 0 {
-            return Err(bad(CmdStatus::Unsupported, Syndrome::CmdAttribute));
-        }
+        let shape = shape(request)?;
         if self.qps.get(qpn).is_some() {
             return Err(IN_USE);
         }
-        let flags = request.flags;
-        if flags & !(QP_PRIVILEGED | QP_SIGNAL_ALL | QP_HAS_SRQ) != 0 {
-            return Err(ATTRIBUTE);
-        }
-        let (sends, receives) = sides(qp_type, request)?;
-        let has_srq = flags & QP_HAS_SRQ != 0;
-        let has_rq = receives && !has_srq;
-        if sends {
-            check_ring(request.log_sq_size, request.log_sq_stride, LOG_SQ_STRIDE)?;
-        }
-        if has_rq {
-            check_ring(request.log_rq_size, request.log_rq_stride, LOG_RQ_STRIDE)?;
-        }
-        let most_sges = u32::from(request.max_send_sge.max(request.max_recv_sge));
-        if most_sges > wqe::MAX_SGE || u32::from(request.max_inline.get()) > wqe::MAX_INLINE {
-            return Err(SIZE);
-        }
-        let send = sends.then_some(request.send_cqn.get());
-        let recv = receives.then_some(request.recv_cqn.get());
-        self.check_queues(send.into_iter().chain(recv))?;
-        if has_srq {
-            self.check_srq(request.srqn.get())?;
-        }
+        self.check_queues(shape.send_cqn.into_iter().chain(shape.recv_cqn))?;
+        shape.srqn.map_or(Ok(()), |srqn| self.check_srq(srqn))?;
         let (number, slot) = (request.uar.get(), request.slot.get());
         let uar = self.shared.uars.get(number).ok_or(NO_OBJECT)?;
         if !uar.qp_slot_free(slot) {
@@ -121,45 +147,27 @@ impl Device {
         }
         let area = uar.base;
         let context_slot = self.shared.tables.slot(mem, Table::Qpc, qpn)?;
-        let sq = if sends {
+        let sq = if shape.has_sq {
             Ring::new(mem, &request.sq, request.log_sq_size, request.log_sq_stride)?
         } else {
             Ring::none()
         };
-        let rq = if !has_rq {
-            None
-        } else {
+        let rq = if shape.has_rq {
             let (size, stride) = (request.log_rq_size, request.log_rq_stride);
             Some(Ring::new(mem, &request.rq, size, stride)?)
-        };
-        // The number is used up even if the creation fails, so no other QP ever gets it.
-        let owner = self.shared.created.next_qp();
-        let config = verbena_transport::QpConfig {
-            has_srq: has_srq || qp_type == QpType::XrcTgt,
-            owner,
-            max_msg_size: config::MAX_MSG,
-            credits: self.shared.config().credits,
-            congestion_control: self.shared.config().congestion_control,
-            wire_super_packets: config::WIRE_SUPER_PACKETS,
-            reassembly_quota: Some(self.shared.kept.whole()),
-            ..verbena_transport::QpConfig::new(qpn, qp_type, request.pdn.get())
-        };
-        // All checks have passed, so nothing fails from here on.
-        let srq = if has_srq {
-            self.shared.srqs.hold(request.srqn.get())
         } else {
             None
         };
-        let mut hold = |cqn: Option<u32>| self.shared.cqs.hold(cqn?);
-        let (send_cq, recv_cq) = (hold(send), hold(recv));
+        // All checks have passed, so nothing fails from here on.
+        let owner = self.shared.created.next_qp();
+        let transport = self.new_transport(request, &shape, owner);
         let mut qp = Box::new(Qp {
-            transport: verbena_transport::Qp::new(config),
             env: Env {
                 create: *request,
-                send_cq,
-                recv_cq,
-                srq,
-                qp_type,
+                send_cq: shape.send_cqn.and_then(|cqn| self.shared.cqs.hold(cqn)),
+                recv_cq: shape.recv_cqn.and_then(|cqn| self.shared.cqs.hold(cqn)),
+                srq: shape.srqn.and_then(|srqn| self.shared.srqs.hold(srqn)),
+                qp_type: shape.qp_type,
                 area,
                 sq,
                 rq,
@@ -176,6 +184,7 @@ impl Device {
                 owner,
                 context_slot,
             },
+            transport,
         });
         qp.env.show_error(mem, false);
         self.shared.report_of_qp(&mut qp.env, QpEvent::Created);
@@ -185,6 +194,27 @@ impl Device {
             uar.set_qp_slot(slot, Some(Owner::Qp(qpn)));
         }
         Ok(())
+    }
+
+    /// Creates the state machine of a QP. No other QP has or ever had the same `owner`.
+    fn new_transport(
+        &self,
+        request: &CreateQp,
+        shape: &QpShape,
+        owner: u64,
+    ) -> verbena_transport::Qp {
+        let config = self.shared.config();
+        let (qpn, pdn) = (request.qpn.get(), request.pdn.get());
+        verbena_transport::Qp::new(verbena_transport::QpConfig {
+            has_srq: shape.srqn.is_some() || shape.qp_type == QpType::XrcTgt,
+            owner,
+            max_msg_size: config::MAX_MSG,
+            credits: config.credits,
+            congestion_control: config.congestion_control,
+            wire_super_packets: config::WIRE_SUPER_PACKETS,
+            reassembly_quota: Some(self.shared.kept.whole()),
+            ..verbena_transport::QpConfig::new(qpn, shape.qp_type, pdn)
+        })
     }
 
     pub(super) fn destroy_qp<M: GuestMemory>(

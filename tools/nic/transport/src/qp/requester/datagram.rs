@@ -7,7 +7,7 @@ use crate::host::{CopyFault, CopyTarget, Host, Syndrome, WcStatus, WqeOpcode};
 use crate::packet::{DatagramHeaders, PacketKind, Payload, SendTail};
 use crate::psn;
 use crate::qp::Core;
-use crate::wire;
+use crate::{frame, wire};
 use alloc::rc::Rc;
 
 impl Requester {
@@ -58,7 +58,7 @@ impl Requester {
             },
             grh: wire::stored_grh(
                 &dest.path,
-                wire::frame::datagram_udp_length(length, matches!(tail, SendTail::Imm(_))),
+                frame::datagram_udp_length(length, matches!(tail, SendTail::Imm(_))),
             ),
         };
         packet.datagram = Some(match host.pool() {

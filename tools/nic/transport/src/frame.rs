@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Whole frames: [`parse`] and [`emit`], with the headers that the table of [`opcode`]s gives.
+//! Whole frames to and from packets: [`parse`] and [`emit`], with the headers that the table of
+//! [`opcode`]s gives.
 
-use super::{bth, deth, ethernet, extensions, icrc, imm_dt, ipv4, ipv6, opcode, udp, vlan};
-use super::{put, split, Malformed, Path};
 use crate::packet::{DatagramHeaders, Packet, PacketKind, Payload, Transport};
 use crate::pool::Pool;
+use crate::wire::{
+    bth, deth, ethernet, extensions, icrc, imm_dt, ipv4, ipv6, opcode, put, split, udp, vlan,
+    xrceth, Malformed, Path,
+};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 
@@ -241,6 +244,18 @@ fn refused(bth: bth::Repr, rest: &[u8]) -> Result<Packet, Malformed> {
     Ok(packet(bth, transport, kind))
 }
 
+/// Returns the headers of a packet between its BTH and its payload.
+fn headers_of(packet: &Packet) -> extensions::Repr {
+    extensions::Repr {
+        deth: packet.datagram.as_ref().map(|datagram| deth::Repr {
+            qkey: datagram.qkey,
+            src_qpn: packet.src_qpn,
+        }),
+        xrceth: (packet.transport == Transport::Xrc).then_some(xrceth::Repr { srqn: packet.srqn }),
+        ..extensions::Repr::of(&packet.kind)
+    }
+}
+
 /// Appends the frame of a single packet to `out`. `fill` writes the payload, of
 /// `packet.payload.len()` bytes, to its place. If `fill` fails, `out` is left unchanged.
 pub fn emit<E>(
@@ -260,7 +275,7 @@ pub fn emit<E>(
     out.resize(bth_at.saturating_add(bth::LEN), 0);
     let opcode = packet.opcode();
     if let Some((service, row)) = opcode::lookup(opcode) {
-        let headers = extensions::Repr::of(packet);
+        let headers = headers_of(packet);
         headers.emit(service.headers_of(row), out);
         headers.emit(row.headers, out);
     } else if packet.kind == PacketKind::Cnp {
@@ -341,5 +356,7 @@ pub fn datagram_udp_length(payload: u32, has_imm: bool) -> u32 {
     padded.saturating_add(headers as u32)
 }
 
+#[cfg(test)]
+mod properties;
 #[cfg(test)]
 mod tests;

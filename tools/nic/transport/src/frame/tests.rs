@@ -3,8 +3,7 @@
 //! Tests of whole frames: emitted and parsed, truncated, altered, and random.
 
 use super::*;
-use crate::host::AtomicOp;
-use crate::packet::{Aeth, AethSyndrome, NakCode, PacketKind, Reth, SendTail, Transport};
+use crate::headers::{Aeth, AethSyndrome, AtomicOp, NakCode, Reth, SendTail};
 use crate::wire::ipv4_to_gid;
 use std::vec;
 use verbena_lab_transport::Rng;
