@@ -16,6 +16,7 @@ FLOORS = {
         "departures front netdev",
         "attend control engine",
     ),
+    "tools/nic/fabric/src/": ("mad", "counters topology", "port", "forwarding traps", "node", "agent", "fabric"),
     "rust/verbena/": (
         "bars ids ratelimit served_areas",
         "health",

@@ -1,14 +1,73 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! An InfiniBand subnet without I/O. So far it has the management datagrams (MADs) to the bit, and
-//! reads topologies.
+//! An InfiniBand subnet without I/O: channel adapters, switches and links, with the management agents
+//! that a subnet manager configures.
+//!
+//! The crate has no socket, no thread and no clock. The caller passes the time to each call, and
+//! knows the guests: the crate only knows which adapters have a guest behind them. The subnet manager
+//! is a program in a guest, for example opensm.
+//!
+//! # One request of the subnet manager
+//!
+//! 1. The subnet manager sends a subnet management packet (SMP) by QP0 of its adapter, and the caller
+//!    passes the datagram to [`Fabric::send`].
+//! 2. `fabric/datagrams.rs` moves the SMP from port to port: `agent/smi.rs` says where an SMP of a
+//!    directed route goes next, the linear forwarding table where a LID-routed SMP goes.
+//! 3. At its destination, the subnet management agent (`agent/sma.rs`) checks the M_Key, and reads or
+//!    writes an attribute. A Set may change a link (`fabric/links.rs`). The response goes back the same way.
+//! 4. The caller takes the response from [`Fabric::next_output`], and delivers it to the guest. If an
+//!    adapter of a guest was configured, the caller also takes the events for its driver there.
+//!
+//! # Source files
+//!
+//! | file | contents |
+//! | --- | --- |
+//! | `mad.rs`, `mad/` | management datagrams (MADs) and their attributes, to the bit |
+//! | `topology.rs`, `topology/` | the topology file: which nodes there are, and which ports are linked |
+//! | `counters.rs` | the counters of a port |
+//! | `port.rs`, `port/set.rs` | the state of a port, and the rules of Set(PortInfo) |
+//! | `forwarding.rs` | the forwarding tables of a switch |
+//! | `traps.rs` | traps that wait for their TrapRepress |
+//! | `node.rs` | adapters and switches |
+//! | `agent.rs`, `agent/` | the agents of a node: SMA, PMA, M_Key, directed routes |
+//! | `fabric.rs`, `fabric/` | the whole subnet: the ways of datagrams and data, links, events |
+//!
+//! # Bounds
+//!
+//! No input makes the crate loop or grow without limit. A packet passes at most
+//! [`fabric::HOPS`] links, a multicast packet makes at most [`fabric::COPIES`] copies, and an agent
+//! makes at most one datagram of a request. A port has at most one trap of each kind pending.
 
 #![forbid(unsafe_code)]
+// No input, be it a datagram, a topology file or a time, may make the crate panic.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::unreachable,
+        clippy::todo,
+        clippy::indexing_slicing,
+        clippy::string_slice
+    )
+)]
 
+pub mod agent;
+pub mod counters;
+pub mod fabric;
+pub mod forwarding;
 pub mod mad;
+pub mod node;
+pub mod port;
 pub mod topology;
+pub mod traps;
 
+pub use fabric::{Arrival, Datagram, Fabric, Output, PortEvent, ProcessMad, RouteHeader};
 pub use topology::Topology;
+
+/// Time since a moment that the caller chooses and never changes.
+pub type Time = std::time::Duration;
 
 /// A port of the subnet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
