@@ -29,6 +29,8 @@ const VL0_TO_VL7: u8 = 4;
 const TIMEOUT_1_S: u8 = 18;
 /// The code of 0.27 s.
 const RESPONSE_TIME: u8 = 16;
+/// Weight of each VL in the arbitration table after power-on, in units of 64 bytes.
+const ARBITRATION_WEIGHT: u8 = 4;
 /// SLtoVL after power-on: SL n has VL n modulo 8.
 const SL_TO_VL: [u8; 8] = [0x01, 0x23, 0x45, 0x67, 0x01, 0x23, 0x45, 0x67];
 
@@ -78,7 +80,7 @@ impl Port {
             info: power_on_info(kind),
             p_keys,
             sl_to_vl: vec![SL_TO_VL; ingress_ports],
-            vl_arbitration: [[0; SMP_DATA_LEN]; 4],
+            vl_arbitration: power_on_arbitration(),
             counters: Counters::default(),
             peer: None,
             has_cable: true,
@@ -144,11 +146,23 @@ fn number_of_vls(code: u8) -> u8 {
     }
 }
 
+/// Makes the VL arbitration table after power-on: in the block of low priority (1), each VL has the
+/// same weight; the block of high priority (3) is not used.
+fn power_on_arbitration() -> [[u8; SMP_DATA_LEN]; 4] {
+    let mut low = [0; SMP_DATA_LEN];
+    for (vl, entry) in (0..8).zip(low.chunks_exact_mut(2)) {
+        entry.copy_from_slice(&[vl, ARBITRATION_WEIGHT]);
+    }
+    let unused = [0; SMP_DATA_LEN];
+    [low, unused, unused, unused]
+}
+
 /// Makes PortInfo after power-on.
 fn power_on_info(kind: PortKind) -> PortInfo {
     let mut info = PortInfo::default();
     if kind != PortKind::SwitchExternal {
         let mut mask = capability::IS_TRAP_SUPPORTED
+            | capability::IS_SL_MAPPING_SUPPORTED
             | capability::IS_SYSTEM_IMAGE_GUID_SUPPORTED
             | capability::IS_CAPABILITY_MASK_NOTICE_SUPPORTED
             | capability::IS_OTHER_LOCAL_CHANGES_NOTICE_SUPPORTED;

@@ -103,6 +103,8 @@ pub mod capability {
     pub const IS_SM: u32 = 1 << 1;
     /// The port sends traps.
     pub const IS_TRAP_SUPPORTED: u32 = 1 << 3;
+    /// The port has a map from SL to VL.
+    pub const IS_SL_MAPPING_SUPPORTED: u32 = 1 << 6;
     /// The port has a SystemImageGUID.
     pub const IS_SYSTEM_IMAGE_GUID_SUPPORTED: u32 = 1 << 11;
     /// Communication management.

@@ -52,7 +52,7 @@ fn port_info_of_an_adapter_after_power_on_to_the_byte() {
         .data();
     let mut expected = [0; SMP_DATA_LEN];
     expected[8..10].copy_from_slice(&[0xfe, 0x80]);
-    expected[20..24].copy_from_slice(&[0x06, 0x41, 0x08, 0x08]);
+    expected[20..24].copy_from_slice(&[0x06, 0x41, 0x08, 0x48]);
     // Local port 1, widths 1x and 4x, 4x active, SDR to QDR, INIT, LinkUp, Polling.
     expected[28..34].copy_from_slice(&[1, 3, 3, 2, 0x72, 0x52]);
     // QDR, MTU 4096, VL0 to VL7, arbitration of 8 entries.
