@@ -38,6 +38,16 @@
 //! [`fabric::HOPS`] links, a multicast packet makes at most [`fabric::COPIES`] copies, and an agent
 //! makes at most one datagram of a request. A port has at most one trap of each kind pending.
 
+//!
+//! # What the subnet does not have
+//!
+//! * Routers, enhanced port 0 of switches, and alias GUIDs.
+//! * Links other than 4x QDR with an MTU of 4096 bytes and eight data VLs. A subnet manager may lower these.
+//! * Default ports for multicast packets without members: such packets are discarded.
+//! * The transition of a port from Armed to Active by the first data packet (IBTA 7.2.7): the subnet
+//!   manager sends the Set.
+//! * PortSamplesControl of performance management, and traps other than 128, 144 and 256.
+
 #![forbid(unsafe_code)]
 // No input, be it a datagram, a topology file or a time, may make the crate panic.
 #![cfg_attr(

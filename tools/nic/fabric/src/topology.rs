@@ -93,4 +93,67 @@ impl Topology {
             .filter(move |(_, node)| is_adapter(node))
             .map(|(index, _)| index)
     }
+
+    /// Returns the adapters for a number of guests: the first ones of the file.
+    pub fn first_adapters(&self, count: usize) -> Result<Vec<usize>, String> {
+        let places: Vec<usize> = self.adapters().take(count).collect();
+        if places.len() < count {
+            let has = places.len();
+            return Err(format!(
+                "the topology has {has} adapters, and {count} guests need one each: add adapters to the file"
+            ));
+        }
+        Ok(places)
+    }
+
+    /// Returns the adapters for guests by their names or descriptions.
+    pub fn named_adapters(&self, names: &[&str]) -> Result<Vec<usize>, String> {
+        let mut places = Vec::new();
+        for name in names {
+            let place = self.find(name).ok_or_else(|| {
+                format!("the topology has no node {name}: name a node of the file")
+            })?;
+            if !self.adapters().any(|adapter| adapter == place) {
+                return Err(format!("{name} is a switch: a guest needs an adapter"));
+            }
+            if places.contains(&place) {
+                return Err(format!(
+                    "{name} is named twice: each guest needs an adapter of its own"
+                ));
+            }
+            places.push(place);
+        }
+        Ok(places)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn guests_have_adapters_of_their_own() {
+        let text = "Switch 1 \"s\"\nCa 1 \"a\" # \"first\"\nCa 1 \"b\"\n";
+        let topology = Topology::parse(text).unwrap();
+        assert_eq!(topology.first_adapters(2), Ok(vec![1, 2]));
+        assert_eq!(topology.named_adapters(&["b", "first"]), Ok(vec![2, 1]));
+        let error = topology.first_adapters(3).unwrap_err();
+        assert!(
+            error.starts_with("the topology has 2 adapters, and 3 guests"),
+            "{error}"
+        );
+        for (names, expected) in [
+            (
+                &["x"][..],
+                "the topology has no node x: name a node of the file",
+            ),
+            (&["s"], "s is a switch: a guest needs an adapter"),
+            (
+                &["a", "first"],
+                "first is named twice: each guest needs an adapter of its own",
+            ),
+        ] {
+            assert_eq!(topology.named_adapters(names), Err(expected.into()));
+        }
+    }
 }
