@@ -19,7 +19,7 @@ impl Fabric {
                 port.peer = Some(peer);
             }
         }
-        self.train(one, None, Time::ZERO);
+        self.train(one, Time::ZERO);
     }
 
     /// Pulls or plugs the cable of a port.
@@ -31,7 +31,7 @@ impl Fabric {
             return;
         }
         end.has_cable = has_cable;
-        self.train(port, None, now);
+        self.train(port, now);
         self.poll(now);
     }
 
@@ -49,13 +49,13 @@ impl Fabric {
                 .info
                 .set(PortInfo::PORT_PHYSICAL_STATE, physical_state::DISABLED),
         }
-        self.train(id, Some(id), now);
+        self.train(id, now);
     }
 
-    /// Trains the link of a port: both ends are in INIT afterwards, or Down if there is no link. A
-    /// switch reports a change of its port, unless the subnet manager asked for it at that very port
-    /// (`asked`; IBTA 14.2.5.4, PortStateChange).
-    fn train(&mut self, id: PortId, asked: Option<PortId>, now: Time) {
+    /// Trains the link of a port: both ends are in INIT afterwards, or Down if there is no link. Also
+    /// after a Set of Down, the way back to INIT is a change that the link made, and that a switch
+    /// reports (IBTA 14.2.5.4, PortStateChange).
+    fn train(&mut self, id: PortId, now: Time) {
         let peer = self.port(id).and_then(|port| port.peer);
         let ends: Vec<PortId> = [Some(id), peer].into_iter().flatten().collect();
         let has_link = peer.is_some()
@@ -78,16 +78,16 @@ impl Fabric {
             if before == after && after == port_state::DOWN {
                 continue;
             }
-            self.report_state(end, before, asked == Some(end), now);
+            self.report_state(end, before, now);
         }
     }
 
     /// Reports a changed state of a port to the subnet manager, and to the driver of an adapter.
-    fn report_state(&mut self, id: PortId, before: u8, was_asked: bool, now: Time) {
+    fn report_state(&mut self, id: PortId, before: u8, now: Time) {
         let Some(node) = self.nodes.get_mut(id.node) else {
             return;
         };
-        if let Some(tables) = node.tables.as_mut().filter(|_| !was_asked) {
+        if let Some(tables) = node.tables.as_mut() {
             tables.info.set(SwitchInfo::PORT_STATE_CHANGE, true);
             sma::raise_trap(node, 0, Trap::LinkState, now, |_| {});
         }
