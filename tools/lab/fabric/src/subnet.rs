@@ -139,6 +139,10 @@ impl Subnet {
             own_lid
         };
         if mad.is_directed_route() && destination_lid == PERMISSIVE_LID {
+            // The first hop leaves by the port of the program, or not at all.
+            if !mad.get(Mad::RESPONSE) && mad.initial_path(1) != PORT {
+                return Vec::new();
+            }
             begin_route(&mut mad);
         }
         let datagram = match mad.is_smp() {
@@ -243,4 +247,78 @@ fn begin_route(mad: &mut Mad) {
     };
     mad.set(Mad::DIRECTION, mad.get(Mad::RESPONSE));
     mad.set(Mad::HOP_POINTER, pointer);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use verbena_fabric::mad::attribute_id;
+
+    const TWO: &str = "Switch 2 \"s\"\n[1] \"a\"[1]\n[2] \"b\"[1]\n\n\
+                       Ca 1 \"a\"\n[1] \"s\"[1]\n\nCa 1 \"b\"\n[1] \"s\"[2]\n";
+
+    /// A subnet with a program at each of two adapters.
+    fn two_programs() -> Subnet {
+        let mut subnet = Subnet::new(Topology::parse(TWO).unwrap(), 3);
+        assert_eq!(
+            (subnet.attach(0, ""), subnet.attach(1, "b")),
+            (Some(1), Some(2))
+        );
+        assert_eq!(
+            (subnet.free_place(), subnet.attach(2, "s")),
+            (Some(2), None)
+        );
+        subnet
+    }
+
+    /// Program 0 sends a Get by a directed route.
+    fn get(subnet: &mut Subnet, path: &[u8], attribute: u16) -> Vec<Delivery> {
+        let mut mad = Mad::smp(class::SUBNET_DIRECTED_ROUTE, method::GET, attribute, 0);
+        mad.set_initial_path(path);
+        subnet.send(0, PERMISSIVE_LID, 0, mad, Duration::ZERO)
+    }
+
+    #[test]
+    fn a_program_asks_its_own_adapter_and_others() {
+        let mut subnet = two_programs();
+        for path in [&[][..], &[1], &[1, 2]] {
+            let deliveries = get(&mut subnet, path, attribute_id::NODE_INFO);
+            let [Delivery {
+                program: 0,
+                datagram,
+            }] = &deliveries[..]
+            else {
+                panic!("{deliveries:?}")
+            };
+            assert!(datagram.mad.get(Mad::RESPONSE) && datagram.mad.get(Mad::HOP_POINTER) <= 1);
+        }
+        assert_eq!(get(&mut subnet, &[2], attribute_id::NODE_INFO).len(), 0);
+    }
+
+    #[test]
+    fn requests_reach_the_manager_and_responses_the_requester() {
+        let mut subnet = two_programs();
+        subnet.set_is_sm(1, true, Duration::ZERO);
+        let deliveries = get(&mut subnet, &[1, 2], attribute_id::SM_INFO);
+        let [Delivery {
+            program: 1,
+            datagram,
+        }] = &deliveries[..]
+        else {
+            panic!("{deliveries:?}")
+        };
+        let mut response = *datagram.mad;
+        response.make_response(0);
+        let deliveries = subnet.send(1, PERMISSIVE_LID, 0, response, Duration::ZERO);
+        assert!(
+            matches!(deliveries[..], [Delivery { program: 0, .. }]),
+            "{deliveries:?}"
+        );
+        subnet.detach(1, Duration::ZERO);
+        let deliveries = get(&mut subnet, &[1, 2], attribute_id::SM_INFO);
+        assert!(
+            matches!(deliveries[..], [Delivery { program: 0, .. }]),
+            "{deliveries:?}"
+        );
+    }
 }
