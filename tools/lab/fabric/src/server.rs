@@ -21,7 +21,7 @@ pub const PROGRAMS: usize = 10;
 const LONGEST_WAIT: Duration = Duration::from_millis(100);
 /// ETIMEDOUT: the status of a request without a response.
 const TIMED_OUT: u32 = 110;
-/// How long a program may take to answer another program.
+/// The longest time in which a program has to answer another program.
 const RESPONSE_TIME: Duration = Duration::from_secs(2);
 
 /// A request to another program. The kernel would report its timeout.
@@ -260,7 +260,7 @@ impl Server {
         self.report_timeouts();
     }
 
-    /// Tells programs which of their requests have no response.
+    /// Reports requests without a response to their programs.
     fn report_timeouts(&mut self) {
         let now = self.now();
         let (over, waiting) = std::mem::take(&mut self.waiting)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The subnet with programs at its adapters. A program is what a guest would be: this file does for it
-//! what the kernel's MAD layer does, which is to begin and to end directed routes, to have the device
-//! process MADs, and to find the program for which a MAD is.
+//! The subnet with programs at its adapters. A program takes the place of a guest. This file replaces
+//! the kernel's MAD layer: it begins and ends directed routes, passes MADs to the agents of the
+//! adapter, and finds the program that a MAD is for.
 
 use std::time::Duration;
 use verbena_fabric::agent::smi;
@@ -238,7 +238,7 @@ impl Subnet {
     }
 }
 
-/// Moves the hop pointer of an SMP that leaves its first node (IBTA 14.2.2.1, 14.2.2.3).
+/// Moves the hop pointer of an SMP that leaves its first node (IBTA 14.2.2).
 fn begin_route(mad: &mut Mad) {
     let pointer = if mad.get(Mad::RESPONSE) {
         mad.get(Mad::HOP_COUNT)

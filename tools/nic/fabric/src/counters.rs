@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
 //! The counters of a port: PortCounters, which stop at their largest value, and
-//! PortCountersExtended (IBTA 16.1.3.5, 16.1.3.6).
+//! PortCountersExtended (IBTA 16.1.3.5, 16.1.4).
 
 use crate::mad::field::Field;
 use crate::mad::performance::{PortCounters, PortCountersExtended};
@@ -46,7 +46,7 @@ const EXTENDED: [Field<PortCountersExtended, u64>; 8] = [
 pub enum PortError {
     /// The link went down.
     LinkDowned,
-    /// The forwarding tables or the map from SL to VL have no way for the packet.
+    /// The forwarding tables or the map from SL to VL have no port for the packet.
     SwitchRelay,
     /// The packet could not leave by its port.
     XmitDiscard,
@@ -57,7 +57,7 @@ pub enum PortError {
 }
 
 /// The counters of a port.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     basic: PortCounters,
     extended: PortCountersExtended,

@@ -22,7 +22,7 @@ pub use forward::{Arrival, RouteHeader};
 pub use process_mad::ProcessMad;
 use std::collections::VecDeque;
 
-/// The most links that a packet passes, like the life time of a packet in switches (IBTA 18.2.5.4).
+/// The most links that a packet passes, like the life time of a packet in switches (IBTA 18.2.5).
 pub const HOPS: u32 = 64;
 /// The most copies of a multicast packet that switches make.
 pub const COPIES: usize = 4096;
@@ -64,7 +64,7 @@ impl Datagram {
         }
     }
 
-    /// Whether the datagram is subnet management, which only QP0 sends and receives.
+    /// Returns true if the datagram is subnet management, which only QP0 sends and receives.
     fn is_smp(&self) -> bool {
         self.destination_qp == 0
     }
@@ -88,12 +88,12 @@ impl Datagram {
     }
 }
 
-/// What the subnet hands to the caller.
+/// An output of the subnet for the caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// A datagram for QP0 or QP1 of the guest behind this port.
+    /// A datagram for QP0 or QP1 of the guest at this port.
     Datagram(PortId, Datagram),
-    /// An event for the driver of the guest behind this port.
+    /// An event for the driver of the guest at this port.
     Event(PortId, PortEvent),
 }
 
@@ -132,7 +132,7 @@ impl Fabric {
         &self.nodes
     }
 
-    /// Says whether a guest is behind an adapter. Agents answer for an adapter without a guest, also
+    /// Says whether an adapter has a guest. Agents answer for an adapter without a guest, also
     /// to performance management.
     pub fn set_guest(&mut self, node: usize, has_guest: bool) {
         if let Some(node) = self.nodes.get_mut(node) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The forwarding tables of a switch (IBTA 18.2.4.3, 14.2.5.11, 14.2.5.12).
+//! The forwarding tables of a switch (IBTA 18.2.4, 14.2.5.10, 14.2.5.12).
 
 use crate::mad::attribute::SwitchInfo;
 use crate::mad::{is_multicast, is_unicast, Fields, FIRST_MULTICAST_LID, SMP_DATA_LEN};
@@ -20,7 +20,7 @@ const PORTS_PER_POSITION: usize = 16;
 const NO_PORT: u8 = 255;
 
 /// The forwarding tables of a switch, and its SwitchInfo.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ForwardingTables {
     pub(crate) info: SwitchInfo,
     /// Egress port of each unicast LID.
@@ -61,7 +61,7 @@ impl ForwardingTables {
         (port != NO_PORT).then_some(port)
     }
 
-    /// Whether packets for a multicast LID leave by a port.
+    /// Returns true if packets for a multicast LID leave by a port.
     pub fn multicast(&self, lid: u16, port: u8) -> bool {
         if !is_multicast(lid) || lid - FIRST_MULTICAST_LID >= MULTICAST_ENTRIES {
             return false;

@@ -4,17 +4,17 @@
 //! that a subnet manager configures.
 //!
 //! The crate has no socket, no thread and no clock. The caller passes the time to each call, and
-//! knows the guests: the crate only knows which adapters have a guest behind them. The subnet manager
+//! knows the guests: the crate only knows which adapters have a guest. The subnet manager
 //! is a program in a guest, for example opensm.
 //!
 //! # One request of the subnet manager
 //!
 //! 1. The subnet manager sends a subnet management packet (SMP) by QP0 of its adapter, and the caller
 //!    passes the datagram to [`Fabric::send`].
-//! 2. `fabric/datagrams.rs` moves the SMP from port to port: `agent/smi.rs` says where an SMP of a
-//!    directed route goes next, the linear forwarding table where a LID-routed SMP goes.
+//! 2. `fabric/datagrams.rs` moves the SMP from port to port: `agent/smi.rs` has the rules of
+//!    directed routes; a LID-routed SMP follows the linear forwarding tables.
 //! 3. At its destination, the subnet management agent (`agent/sma.rs`) checks the M_Key, and reads or
-//!    writes an attribute. A Set may change a link (`fabric/links.rs`). The response goes back the same way.
+//!    writes an attribute. A Set may change a link (`fabric/links.rs`). The response returns by the same route.
 //! 4. The caller takes the response from [`Fabric::next_output`], and delivers it to the guest. If an
 //!    adapter of a guest was configured, the caller also takes the events for its driver there.
 //!
@@ -30,16 +30,15 @@
 //! | `traps.rs` | traps that wait for their TrapRepress |
 //! | `node.rs` | adapters and switches |
 //! | `agent.rs`, `agent/` | the agents of a node: SMA, PMA, M_Key, directed routes |
-//! | `fabric.rs`, `fabric/` | the whole subnet: the ways of datagrams and data, links, events |
+//! | `fabric.rs`, `fabric/` | the whole subnet: forwarding of datagrams and data, links, events |
 //!
 //! # Bounds
 //!
 //! No input makes the crate loop or grow without limit. A packet passes at most
 //! [`fabric::HOPS`] links, a multicast packet makes at most [`fabric::COPIES`] copies, and an agent
 //! makes at most one datagram of a request. A port has at most one trap of each kind pending.
-
 //!
-//! # What the subnet does not have
+//! # Parts that are missing
 //!
 //! * Routers, enhanced port 0 of switches, and alias GUIDs.
 //! * Links other than 4x QDR with an MTU of 4096 bytes and eight data VLs. A subnet manager may lower these.

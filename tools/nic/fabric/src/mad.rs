@@ -94,7 +94,7 @@ pub mod status {
     pub const INVALID_VALUE: u16 = 0x1c;
 }
 
-/// Attributes of subnet management (IBTA 14.2.5) and of performance management (IBTA 16.1.3).
+/// Attributes of subnet management (IBTA 14.2.5) and of performance management (IBTA 16.1).
 pub mod attribute_id {
     pub const CLASS_PORT_INFO: u16 = 0x01;
     pub const NOTICE: u16 = 0x02;
@@ -130,13 +130,13 @@ impl Mad {
         mad
     }
 
-    /// Whether the MAD is of one of the classes of subnet management, which use QP0 and VL15.
+    /// Returns true if the MAD is of one of the classes of subnet management, which use QP0 and VL15.
     pub fn is_smp(&self) -> bool {
         let class = self.get(Self::CLASS);
         class == class::SUBNET_LID_ROUTED || class == class::SUBNET_DIRECTED_ROUTE
     }
 
-    /// Whether the MAD is an SMP of a directed route.
+    /// Returns true if the MAD is an SMP of a directed route.
     pub fn is_directed_route(&self) -> bool {
         self.get(Self::CLASS) == class::SUBNET_DIRECTED_ROUTE
     }
@@ -186,7 +186,7 @@ impl Mad {
         self.set(Self::HOP_COUNT, ports.len() as u8);
     }
 
-    /// Returns an entry of ReturnPath: the port by which hop `hop` leaves its node on the way back.
+    /// Returns an entry of ReturnPath: the port by which hop `hop` leaves its node in the other direction.
     pub fn return_path(&self, hop: u8) -> u8 {
         self.path_entry(RETURN_PATH_AT, hop)
     }
@@ -210,17 +210,17 @@ impl Mad {
     }
 }
 
-/// Whether a LID is a multicast LID (IBTA 4.1.3).
+/// Returns true if a LID is a multicast LID (IBTA 4.1.3).
 pub fn is_multicast(lid: u16) -> bool {
     (FIRST_MULTICAST_LID..PERMISSIVE_LID).contains(&lid)
 }
 
-/// Whether a LID is a unicast LID (IBTA 4.1.3).
+/// Returns true if a LID is a unicast LID (IBTA 4.1.3).
 pub fn is_unicast(lid: u16) -> bool {
     lid != 0 && lid < FIRST_MULTICAST_LID
 }
 
-/// Whether a packet with one P_Key may reach a table entry with the other: the keys are of one
+/// Returns true if a packet with one P_Key may reach a table entry with the other: the keys are of one
 /// partition, and at least one of both is a full member (IBTA 10.9.3).
 pub fn p_keys_match(packet: u16, entry: u16) -> bool {
     packet & 0x7fff != 0 && packet & 0x7fff == entry & 0x7fff && (packet | entry) & 0x8000 != 0

@@ -13,7 +13,7 @@ use crate::traps::TrapQueue;
 const REVISION: u32 = 0xa0;
 
 /// A channel adapter or a switch.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
     pub(crate) identity: Identity,
     pub(crate) description: [u8; SMP_DATA_LEN],
@@ -23,9 +23,9 @@ pub struct Node {
     pub(crate) tables: Option<ForwardingTables>,
     /// Traps of each managed port that the subnet manager has not repressed. A switch has one.
     pub(crate) traps: Vec<TrapQueue>,
-    /// Whether a guest is behind the adapter.
+    /// True if the adapter has a guest.
     pub(crate) has_guest: bool,
-    /// Whether the guest may send SMPs other than responses.
+    /// True if the guest may send SMPs other than responses.
     pub(crate) guest_may_manage: bool,
 }
 
@@ -77,7 +77,7 @@ impl Node {
         }
     }
 
-    /// Whether the node is a switch.
+    /// Returns true if the node is a switch.
     pub fn is_switch(&self) -> bool {
         self.tables.is_some()
     }

@@ -46,7 +46,7 @@ pub enum PortKind {
 }
 
 /// A port.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
     pub(crate) kind: PortKind,
     pub(crate) guid: u64,
@@ -60,9 +60,9 @@ pub struct Port {
     pub(crate) counters: Counters,
     /// The other end of the cable.
     pub(crate) peer: Option<PortId>,
-    /// Whether the cable conducts.
+    /// True while the cable is plugged.
     pub(crate) has_cable: bool,
-    /// When the M_Key lease ends (IBTA 14.2.4.2), while it runs.
+    /// When the M_Key lease ends (IBTA 14.2.4), while it runs.
     pub(crate) lease_end: Option<Time>,
 }
 
@@ -93,7 +93,7 @@ impl Port {
         self.info.get(PortInfo::PORT_STATE)
     }
 
-    /// Whether the port has a LID, an M_Key and traps of its own.
+    /// Returns true if the port has a LID, an M_Key and traps of its own.
     pub(crate) fn is_managed(&self) -> bool {
         self.kind != PortKind::SwitchExternal
     }
@@ -103,18 +103,18 @@ impl Port {
         self.info.get(PortInfo::LID)
     }
 
-    /// Whether a LID is one of the 2^LMC LIDs of the port (IBTA 4.1.3).
+    /// Returns true if a LID is one of the 2^LMC LIDs of the port (IBTA 4.1.3).
     pub fn has_lid(&self, lid: u16) -> bool {
         let base = self.lid();
         base != 0 && lid >= base && lid - base < 1 << self.info.get(PortInfo::LMC)
     }
 
-    /// Whether the subnet manager allows the port to have a link.
+    /// Returns true if the subnet manager allows the port to have a link.
     pub(crate) fn is_enabled(&self) -> bool {
         self.info.get(PortInfo::PORT_PHYSICAL_STATE) != physical_state::DISABLED
     }
 
-    /// Whether SMPs pass.
+    /// Returns true if SMPs pass the port.
     pub(crate) fn passes_smps(&self) -> bool {
         self.state() >= port_state::INIT
     }

@@ -56,7 +56,7 @@ pub struct Topology {
 pub struct TopologyError {
     /// The line, counted from 1.
     pub line: usize,
-    /// What is wrong, and which rule it breaks.
+    /// The wrong value, and the rule that it breaks.
     pub cause: String,
 }
 

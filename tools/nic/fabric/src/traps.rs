@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
 //! The traps of a managed port: each is sent again until the subnet manager represses the trap
-//! (IBTA 13.4.9, 14.3.11).
+//! (IBTA 13.4.9).
 
 use crate::mad::attribute::PortInfo;
 use crate::mad::notice::{Notice, Trap};
@@ -15,7 +15,7 @@ const SHORTEST_PERIOD: Duration = Duration::from_millis(100);
 const LONGEST_TIMEOUT: u8 = 28;
 
 /// A trap that waits for its TrapRepress.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Pending {
     trap: Trap,
     notice: Notice,
@@ -25,7 +25,7 @@ struct Pending {
 }
 
 /// The traps of a port, at most one of each kind: a newer event replaces the older one.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TrapQueue {
     pending: Vec<Pending>,
     last_transaction: u32,
@@ -52,7 +52,7 @@ impl TrapQueue {
     }
 
     /// Removes the trap with a transaction. Returns whether there was one. Only the low 32 bits
-    /// count, because the user-MAD interface of Linux replaces the high bits of what a program sends.
+    /// count, because the user-MAD interface of Linux replaces the high bits.
     pub(crate) fn repress(&mut self, transaction: u64) -> bool {
         let before = self.pending.len();
         self.pending

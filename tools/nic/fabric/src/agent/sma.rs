@@ -11,7 +11,7 @@ use crate::node::Node;
 use crate::port::{LinkRequest, PortKind, P_KEYS_PER_PORT};
 use crate::Time;
 
-/// Who sent an SMP to the agent.
+/// The sender of an SMP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// A node of the subnet. The M_Key is checked.
@@ -20,7 +20,7 @@ pub enum Origin {
     Driver,
 }
 
-/// What a Set has changed beyond the attribute.
+/// Effects of a Set beyond the attribute.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Effects {
     /// A port whose link has to change.
@@ -29,18 +29,18 @@ pub struct Effects {
     pub reregister: bool,
 }
 
-/// What the agent does with an SMP.
+/// The result of an SMP at the agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The agent answers.
     Answer(Box<Mad>, Effects),
     /// The SMP is for the agent, and has no answer.
     Consumed,
-    /// The SMP is not for the agent, but for a subnet manager or a client behind the port.
+    /// The SMP is not for the agent, but for a subnet manager or a client of the guest.
     NotForAgent,
 }
 
-/// The place of a request: its port of arrival, and what its M_Key allows.
+/// The place of a request: its port of arrival, and the rights of its M_Key.
 #[derive(Clone, Copy)]
 struct Access {
     ingress: u8,

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The subnet management interface (SMI): where an SMP of a directed route goes next, and how its hop
-//! pointer moves (IBTA 14.2.2).
+//! The subnet management interface (SMI): the next place of an SMP of a directed route, and its hop
+//! pointer there (IBTA 14.2.2).
 
 use crate::mad::{Fields, Mad, PATH_LEN, PERMISSIVE_LID};
 
-/// Where an SMP goes next.
+/// The next place of an SMP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// To the subnet management agent of this node.
     Agent,
-    /// To the subnet manager behind this node.
+    /// To the subnet manager of this node.
     Manager,
     /// Out of this port.
     Port(u8),
@@ -20,8 +20,8 @@ pub enum Step {
     Discard,
 }
 
-/// Moves the hop pointer of an SMP that arrived by port `ingress` of a node, and says where the SMP
-/// goes next.
+/// Moves the hop pointer of an SMP that arrived by port `ingress` of a node, and returns the next place
+/// of the SMP.
 pub fn arrive(mad: &mut Mad, is_switch: bool, ingress: u8) -> Step {
     if usize::from(mad.get(Mad::HOP_COUNT)) >= PATH_LEN {
         Step::Discard
@@ -32,7 +32,7 @@ pub fn arrive(mad: &mut Mad, is_switch: bool, ingress: u8) -> Step {
     }
 }
 
-/// A request on its way from the subnet manager (IBTA 14.2.2.2, C14-9).
+/// A request of the subnet manager (IBTA 14.2.2, C14-9).
 fn request_step(mad: &mut Mad, is_switch: bool, ingress: u8) -> Step {
     let (pointer, count) = (mad.get(Mad::HOP_POINTER), mad.get(Mad::HOP_COUNT));
     // The directed part begins here, after a LID-routed part.
@@ -69,7 +69,7 @@ fn request_step(mad: &mut Mad, is_switch: bool, ingress: u8) -> Step {
     }
 }
 
-/// A response on its way to the subnet manager (IBTA 14.2.2.4, C14-13).
+/// A response to the subnet manager (IBTA 14.2.2, C14-13).
 fn return_step(mad: &mut Mad, is_switch: bool) -> Step {
     let (pointer, count) = (mad.get(Mad::HOP_POINTER), mad.get(Mad::HOP_COUNT));
     if count > 0 && pointer == count + 1 {
@@ -96,7 +96,7 @@ fn return_step(mad: &mut Mad, is_switch: bool) -> Step {
     }
 }
 
-/// Says where the response of this node's agent leaves the node. The request came by port `ingress`
+/// Returns the place to which this node sends the response of its agent. The request came by port `ingress`
 /// from `source_lid`.
 pub fn answer(mad: &mut Mad, ingress: u8, source_lid: u16) -> Step {
     // The last part of the request's route was LID-routed, and so is the first of the response's.

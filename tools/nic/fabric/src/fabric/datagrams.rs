@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The way of management datagrams, and their agents.
+//! Forwarding of management datagrams, and their delivery to agents and guests.
 
 use super::forward::{RouteHeader, MANAGEMENT_VL};
 use super::{Datagram, Fabric, Output, PortEvent, DATAGRAM_LEN, HOPS};
@@ -12,7 +12,7 @@ use crate::mad::attribute::{capability, PortInfo};
 use crate::mad::{attribute_id, class, method, p_keys_match, Fields, Mad, PERMISSIVE_LID};
 use crate::{PortId, Time};
 
-/// The Q_Key of QP1 (IBTA 3.5.3, 10.2.4.1).
+/// The Q_Key of QP1.
 const GSI_Q_KEY: u32 = 0x8001_0000;
 
 /// A datagram that arrived at a port.
@@ -72,7 +72,7 @@ impl Fabric {
         due.into_iter().map(datagram).collect()
     }
 
-    /// Whether an adapter sends a datagram of its guest.
+    /// Returns true if an adapter sends a datagram of its guest.
     fn may_send(&mut self, from: PortId, datagram: &Datagram) -> bool {
         let Some(node) = self.nodes.get(from.node).filter(|node| !node.is_switch()) else {
             return false;
@@ -186,7 +186,7 @@ impl Fabric {
         }
     }
 
-    /// Whether an SMP is for the subnet manager in the guest of an adapter, and not for the adapter.
+    /// Returns true if an SMP is for the subnet manager in the guest of an adapter, and not for the adapter.
     fn is_for_manager(&self, at: PortId, mad: &Mad) -> bool {
         let has_sm = self
             .port(at)
@@ -195,7 +195,7 @@ impl Fabric {
         has_sm && is_request && mad.get(Mad::ATTRIBUTE_ID) == attribute_id::SM_INFO
     }
 
-    /// Has the subnet management agent handle an SMP, and does what a Set asks beyond the attribute.
+    /// Passes an SMP to the subnet management agent, and applies the effects of a Set.
     pub(super) fn ask_sma(&mut self, at: PortId, mad: &Mad, origin: Origin, now: Time) -> Outcome {
         let before = self.watch(at);
         let Some(node) = self.nodes.get_mut(at.node) else {
@@ -366,7 +366,7 @@ impl Fabric {
         Some((port?, MANAGEMENT_VL))
     }
 
-    /// Has a datagram arrive at a port of the node where the datagram is.
+    /// Queues a datagram for a port of the node where the datagram is.
     fn requeue(&mut self, arrived: InFlight) {
         if arrived.hops < HOPS {
             self.in_flight.push_back(InFlight {
@@ -391,7 +391,7 @@ impl Fabric {
     }
 }
 
-/// Returns the fields of a datagram that decide on its way.
+/// Returns the fields of a datagram that forwarding depends on.
 fn header(datagram: &Datagram) -> RouteHeader {
     let grh = if datagram.grh.is_some() { 40 } else { 0 };
     RouteHeader {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Events for the driver of an adapter: what the subnet manager has changed at its port (IBTA 11.6.3.1).
+//! Events for the driver of an adapter: changes that the subnet manager makes at its port
+//! (IBTA 11.6.3).
 
 use super::{Fabric, Output};
 use crate::mad::attribute::{port_state, PortInfo};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The way of data packets: which adapters they reach, by their DLID, SL and P_Key (IBTA 18.2.4). The
+//! Forwarding of data packets: the adapters that they reach, by their DLID, SL and P_Key (IBTA 18.2.4). The
 //! caller has the packet itself.
 
 use super::{Fabric, COPIES, HOPS};
@@ -12,7 +12,7 @@ use crate::port::{Port, PortKind};
 use crate::PortId;
 use std::collections::VecDeque;
 
-/// The fields of a packet that decide on its way.
+/// The fields of a packet that forwarding depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RouteHeader {
     pub destination_lid: u16,
@@ -34,7 +34,7 @@ pub struct Arrival {
 pub(super) const MANAGEMENT_VL: u8 = 15;
 
 impl Fabric {
-    /// Adds the places that a data packet reaches which an adapter sends by its port `from`. A unicast
+    /// Forwards a data packet of an adapter's port `from`, and adds the ports where it arrives. A unicast
     /// packet to a LID of that port arrives at the port itself; multicast packets to other queue
     /// pairs of the same adapter are the caller's task.
     pub fn forward(&mut self, from: PortId, header: &RouteHeader, arrivals: &mut Vec<Arrival>) {
@@ -173,7 +173,7 @@ impl Fabric {
         Some((port, vl))
     }
 
-    /// Whether the partitions of the ingress port let a packet pass (IBTA 10.9.3, 14.2.5.6). Packets
+    /// Returns true if the partitions of the ingress port let a packet pass (IBTA 10.9.3, 14.2.5.6). Packets
     /// of the switch's own management port always pass.
     fn enters(&mut self, ingress: PortId, header: &RouteHeader) -> bool {
         let field = PortInfo::PARTITION_ENFORCEMENT_INBOUND;
@@ -235,7 +235,7 @@ impl Fabric {
     }
 }
 
-/// Whether a port of a switch lets a P_Key pass in the direction of `field`.
+/// Returns true if a port of a switch lets a P_Key pass in the direction of `field`.
 fn lets_pass(port: &Port, field: Field<PortInfo, bool>, p_key: u16) -> bool {
     port.kind != PortKind::SwitchExternal
         || !port.info.get(field)

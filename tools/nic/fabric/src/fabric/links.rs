@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Links: what changes at both ends if a cable, a state or a physical state changes (IBTA 7.2.7).
+//! Links: the changes at both ends if a cable, a state or a physical state changes (IBTA 7.2.7).
 
 use super::{Fabric, PortEvent};
 use crate::agent::sma;
@@ -35,7 +35,7 @@ impl Fabric {
         self.poll(now);
     }
 
-    /// Does what a Set(PortInfo) asks of the link of a port.
+    /// Makes the change of a link that a Set(PortInfo) requests.
     pub(super) fn request_link(&mut self, id: PortId, request: LinkRequest, now: Time) {
         let Some(port) = self.port_mut(id) else {
             return;
@@ -52,9 +52,9 @@ impl Fabric {
         self.train(id, now);
     }
 
-    /// Trains the link of a port: both ends are in INIT afterwards, or Down if there is no link. Also
-    /// after a Set of Down, the way back to INIT is a change that the link made, and that a switch
-    /// reports (IBTA 14.2.5.4, PortStateChange).
+    /// Trains the link of a port: both ends are in INIT afterwards, or Down if there is no link. A
+    /// switch reports the change. After a Set of Down too, because the link returns to INIT without a
+    /// Set (IBTA 14.2.5.4, PortStateChange).
     fn train(&mut self, id: PortId, now: Time) {
         let peer = self.port(id).and_then(|port| port.peer);
         let ends: Vec<PortId> = [Some(id), peer].into_iter().flatten().collect();

@@ -9,7 +9,7 @@ use crate::agent::sma::{Origin, Outcome};
 use crate::mad::{attribute_id, class, method, Fields, Mad};
 use crate::{PortId, Time};
 
-/// What the device does with a MAD of its driver.
+/// The result of a MAD of the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProcessMad {
     /// The MAD is not for the device. The kernel hands it to its clients.

@@ -3,9 +3,9 @@
 //! Tests of whole subnets: a small subnet manager configures three switches in a triangle, with a
 //! guest at two of six adapters.
 
+mod forwarding;
 mod hostile;
 mod management;
-mod ways;
 
 use super::*;
 use crate::mad::attribute::{port_state, SwitchInfo};

@@ -99,7 +99,7 @@ block! {
 
 /// Bits of PortInfo:CapabilityMask (IBTA 14.2.5.6).
 pub mod capability {
-    /// A subnet manager runs behind the port.
+    /// The port belongs to a subnet manager.
     pub const IS_SM: u32 = 1 << 1;
     /// The port sends traps.
     pub const IS_TRAP_SUPPORTED: u32 = 1 << 3;

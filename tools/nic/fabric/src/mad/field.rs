@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
 //! Bit fields of management datagrams: a field is a constant with an offset and a width in bits,
-//! counted from the most significant bit of the first byte (IBTA 1.5.1, the order of the wire).
+//! counted from the most significant bit of the first byte (the order of the wire).
 
 use std::marker::PhantomData;
 

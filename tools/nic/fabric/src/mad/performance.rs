@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The attributes of performance management (IBTA 16.1.3), which begin at byte 64 of the MAD.
+//! The attributes of performance management (IBTA 16.1.3, 16.1.4), which begin at byte 64 of the MAD.
 
 use super::field::block;
 use super::MAD_LEN;
@@ -52,7 +52,7 @@ block! {
 }
 
 block! {
-    /// PortCountersExtended (IBTA 16.1.3.6).
+    /// PortCountersExtended (IBTA 16.1.4).
     PortCountersExtended[PERFORMANCE_DATA_LEN] {
         PORT_SELECT: u8 = 1, 0, 8;
         COUNTER_SELECT: u16 = 2, 0, 16;

@@ -6,7 +6,7 @@ use super::{number_of_vls, Port, PortKind};
 use crate::mad::attribute::{physical_state, port_state, PortInfo};
 use crate::mad::{Fields, FIRST_MULTICAST_LID};
 
-/// What a Set asks of the link. The fabric does it, because both ends of the link change.
+/// A change of the link that a Set requests. The subnet makes it, because both ends change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkRequest {
     /// PortState Down: the link trains again.
@@ -20,7 +20,7 @@ pub enum LinkRequest {
 /// The result of a Set that was accepted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stored {
-    /// What the Set asks of the link.
+    /// The requested change of the link.
     pub link: Option<LinkRequest>,
     /// The clients of the port have to register with the subnet administration again.
     pub reregister: bool,
@@ -72,7 +72,7 @@ impl Port {
             && self.accepts_states(new)
     }
 
-    /// Whether the port may change to the requested states (IBTA 14.2.5.6, 7.2.7).
+    /// Returns true if the port may change to the requested states (IBTA 14.2.5.6, 7.2.7).
     fn accepts_states(&self, new: &PortInfo) -> bool {
         let physical = new.get(PortInfo::PORT_PHYSICAL_STATE);
         let state = match new.get(PortInfo::PORT_STATE) {
@@ -155,7 +155,7 @@ impl Port {
     }
 }
 
-/// Returns what a valid Set asks of the link. A physical state has precedence over PortState Down. A
+/// Returns the change of the link that a valid Set requests. A physical state has precedence over PortState Down. A
 /// port that sleeps wakes up at once, because its peer polls.
 fn link_request(new: &PortInfo) -> Option<LinkRequest> {
     match new.get(PortInfo::PORT_PHYSICAL_STATE) {

@@ -32,7 +32,7 @@ struct End {
     peer_port: u8,
 }
 
-/// What the lines so far have said.
+/// The contents of the lines so far.
 struct Reader {
     topology: Topology,
     ends: Vec<End>,

@@ -8,7 +8,7 @@ use crate::mad::notice::Notice;
 use crate::mad::performance::PortCounters;
 use std::time::Duration;
 
-/// A port of a switch with an adapter behind it.
+/// The port of switch S2 to adapter H4.
 const TO_H4: PortId = PortId { node: S2, port: 2 };
 
 /// Sets the state of a port by the directed route to its node.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The ways of datagrams by LID and of data.
+//! Forwarding of datagrams by LID, and of data.
 
 use super::*;
 use crate::counters::Counters;
@@ -20,7 +20,7 @@ impl Lab {
     }
 
     /// Changes an entry of the linear forwarding table of a switch.
-    fn set_way(&mut self, switch: usize, lid: u16, port: u8) {
+    fn set_route(&mut self, switch: usize, lid: u16, port: u8) {
         self.fabric.nodes[switch]
             .tables
             .as_mut()
@@ -191,7 +191,7 @@ fn forwarding_tables_with_a_loop_discard() {
     let mut lab = Lab::active();
     let lid = H4 as u16 + 1;
     for (switch, port) in [(S1, 4), (S3, 4), (S2, 4)] {
-        lab.set_way(switch, lid, port);
+        lab.set_route(switch, lid, port);
     }
     assert_eq!(lab.forward(lid, 0, 0xffff), []);
     assert_eq!(
@@ -210,7 +210,7 @@ fn forwarding_tables_with_a_loop_discard() {
     // Back by the port of arrival, a port that does not exist, and no port.
     for port in [1, 77, 255] {
         let before = lab.relay_errors(S1, 1);
-        lab.set_way(S1, lid, port);
+        lab.set_route(S1, lid, port);
         assert_eq!(lab.forward(lid, 0, 0xffff), []);
         assert_eq!(lab.relay_errors(S1, 1), before + 1);
     }
