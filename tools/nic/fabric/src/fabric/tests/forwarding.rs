@@ -256,6 +256,20 @@ fn service_levels_and_states_decide() {
 }
 
 #[test]
+fn a_port_receives_data_from_armed_on() {
+    let mut lab = Lab::active();
+    for (state, expected) in [(port_state::INIT, vec![]), (port_state::ARMED, vec![H4])] {
+        let info = &mut lab.fabric.nodes[H4].port_mut(1).unwrap().info;
+        info.set(PortInfo::PORT_STATE, state);
+        assert_eq!(
+            lab.forward(H4 as u16 + 1, 0, 0xffff),
+            expected,
+            "state {state}"
+        );
+    }
+}
+
+#[test]
 fn packets_larger_than_the_mtu_are_discarded() {
     let mut lab = Lab::active();
     let info = lab

@@ -3,7 +3,7 @@
 //! Agents, links, traps and events.
 
 use super::*;
-use crate::mad::attribute::{capability, physical_state};
+use crate::mad::attribute::{capability, physical_state, NodeInfo};
 use crate::mad::notice::Notice;
 use crate::mad::performance::PortCounters;
 use std::time::Duration;
@@ -318,6 +318,18 @@ fn a_program_that_becomes_a_manager_changes_the_capability_mask() {
 }
 
 #[test]
+fn a_port_without_a_lid_sends_no_traps() {
+    let mut lab = Lab::new();
+    lab.fabric.set_cable(TO_H4, false, lab.now);
+    assert!(lab.fabric.set_is_sm(GUEST_1, true, lab.now));
+    let info = &mut lab.fabric.nodes[S1].port_mut(0).unwrap().info;
+    info.set(PortInfo::MASTER_SM_LID, 4);
+    lab.fabric
+        .set_cable(PortId { node: S1, port: 2 }, false, lab.now);
+    assert_eq!(lab.fabric.next_deadline(), None);
+}
+
+#[test]
 fn a_changed_description_is_reported() {
     let mut lab = Lab::active();
     lab.fabric
@@ -423,4 +435,88 @@ fn the_driver_needs_no_m_key() {
         panic!("no reply")
     };
     assert_eq!(reply.get(Mad::STATUS), status::INVALID_VALUE);
+}
+
+#[test]
+fn the_answer_to_a_set_has_the_stored_values() {
+    let mut lab = Lab::active();
+    let info = lab
+        .port_info(H4, 1)
+        .with(PortInfo::PORT_STATE, 0)
+        .with(PortInfo::PORT_PHYSICAL_STATE, 0);
+    let new = info
+        .with(PortInfo::LINK_WIDTH_ENABLED, 255)
+        .with(PortInfo::LINK_SPEED_EXT_ENABLED, 31)
+        .with(PortInfo::SUBNET_TIMEOUT, 5)
+        .with(PortInfo::CLIENT_REREGISTER, true);
+    let path = path_to(H4);
+    let answer = lab.set(&path, attribute_id::PORT_INFO, 0x8000_0001, new.0);
+    let expected = lab.get(&path, attribute_id::PORT_INFO, 1).data();
+    assert_eq!(answer.data(), expected);
+    assert_eq!(PortInfo(expected).get(PortInfo::LINK_WIDTH_ENABLED), 3);
+    assert_eq!(PortInfo(expected).get(PortInfo::SUBNET_TIMEOUT), 5);
+    let refused = lab.set(
+        &path,
+        attribute_id::PORT_INFO,
+        1,
+        new.with(PortInfo::LID, 0xffff).0,
+    );
+    assert_eq!(refused.get(Mad::STATUS), status::INVALID_VALUE | 0x8000);
+    assert_eq!(refused.data(), expected);
+}
+
+#[test]
+fn an_lmc_changes_the_lids() {
+    let mut lab = Lab::active();
+    let info = lab
+        .port_info(H4, 1)
+        .with(PortInfo::PORT_STATE, 0)
+        .with(PortInfo::PORT_PHYSICAL_STATE, 0);
+    // The LID of H4 is 7. With an LMC of 1, a base LID is even.
+    for (lid, lmc, expected) in [(8, 0, true), (8, 1, true), (8, 1, false)] {
+        let new = info.with(PortInfo::LID, lid).with(PortInfo::LMC, lmc);
+        lab.set(&path_to(H4), attribute_id::PORT_INFO, 1, new.0);
+        let events = lab.events();
+        assert_eq!(
+            events.contains(&(GUEST_4, PortEvent::LidChange)),
+            expected,
+            "{events:?}"
+        );
+    }
+}
+
+#[test]
+fn the_ports_of_an_adapter_are_configured_one_by_one() {
+    let text = "Ca 2 \"a\"\n[1] \"b\"[1]\n\nCa 2 \"b\"\n[1] \"a\"[1]\n";
+    let mut fabric = Fabric::new(&Topology::parse(text).unwrap());
+    let port = PortId { node: 1, port: 1 };
+    let mut valid = fabric.port_info(PortId { node: 1, port: 2 }).unwrap();
+    valid.set(PortInfo::PORT_STATE, 0);
+    valid.set(PortInfo::PORT_PHYSICAL_STATE, 0);
+    let mut ask = |method, attribute, modifier| {
+        let mut mad = Mad::smp(class::SUBNET_LID_ROUTED, method, attribute, modifier);
+        mad.set_data(&valid.0);
+        match fabric.process_mad(port, &mad, false, Time::ZERO) {
+            ProcessMad::Reply(reply) => *reply,
+            other => panic!("{other:?}"),
+        }
+    };
+    let set = ask(method::SET, attribute_id::PORT_INFO, 2);
+    assert_eq!(set.get(Mad::STATUS), status::INVALID_VALUE);
+    let set = ask(method::SET, attribute_id::PORT_INFO, 1);
+    assert_eq!(set.get(Mad::STATUS), status::OK);
+    let state = |mad: Mad| PortInfo(mad.data()).get(PortInfo::PORT_STATE);
+    assert_eq!(
+        state(ask(method::GET, attribute_id::PORT_INFO, 0)),
+        port_state::INIT
+    );
+    assert_eq!(
+        state(ask(method::GET, attribute_id::PORT_INFO, 2)),
+        port_state::DOWN
+    );
+    let node = NodeInfo(ask(method::GET, attribute_id::NODE_INFO, 0).data());
+    let guids = (node.get(NodeInfo::NODE_GUID), node.get(NodeInfo::PORT_GUID));
+    assert_eq!(guids, (0x10_0003, 0x10_0004));
+    let table = ask(method::GET, attribute_id::GUID_INFO, 0);
+    assert_eq!(table.data()[..8], 0x10_0004u64.to_be_bytes());
 }
