@@ -53,8 +53,8 @@ impl Fabric {
     }
 
     /// Trains the link of a port: both ends are in INIT afterwards, or Down if there is no link. A
-    /// switch reports the change. After a Set of Down too, because the link returns to INIT without a
-    /// Set (IBTA 14.2.5.4, PortStateChange).
+    /// switch reports the change, also after a Set of Down: the link returns to INIT without a Set
+    /// (IBTA 14.2.5.4, PortStateChange).
     fn train(&mut self, id: PortId, now: Time) {
         let peer = self.port(id).and_then(|port| port.peer);
         let ends: Vec<PortId> = [Some(id), peer].into_iter().flatten().collect();
