@@ -9,6 +9,7 @@
 #   $cache/guest-HASH/          guest disk, kernel, module tree            (scripts/rootfs guest)
 #   $cache/users-HASH/          a root to build external suites in     (scripts/rootfs users)
 #   $cache/browser-HASH/        a root with a browser                      (scripts/rootfs browser)
+#   $cache/fabric-HASH/         a root with opensm, infiniband-diags and ibsim (scripts/rootfs fabric)
 #   $cache/suites-HASH/         external suites                        (scripts/lib/users-suites)
 #   $cache/cargo/               Cargo's registry
 #
@@ -264,7 +265,7 @@ apt_transport() {
 used() { touch "$1/.used" 2>/dev/null || true; }
 forget_unused() {
 	local d
-	for d in "$cache"/{toolchain,linux,guest,users,browser,suites}-*/; do
+	for d in "$cache"/{toolchain,linux,guest,users,browser,fabric,suites}-*/; do
 		[ -e "$d/.used" ] || continue
 		[ -z "$(find "$d/.used" -mtime +14)" ] || rm -rf --one-file-system "$d"
 	done

@@ -25,6 +25,7 @@ FLOORS = {
         "netdev pci_function uplink_queues",
         "control engine vm_server",
     ),
+    "tools/nic/fabric/src/": ("mad", "counters topology", "port", "forwarding traps", "node", "agent", "fabric"),
     "rust/verbena/": (
         "bars ids ratelimit served_areas",
         "health",
