@@ -44,6 +44,7 @@ pub fn paths() -> Vec<(&'static str, [Path; 2])> {
             traffic_class: 0xb9,
             hop_limit: 63,
             sl: vlan.map_or(0, |_| 5),
+            local_route: None,
         };
         [path((a, 1), (b, 2)), path((b, 2), (a, 1))]
     };
