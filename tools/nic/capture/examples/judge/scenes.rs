@@ -249,6 +249,7 @@ impl ScenePairs<'_> {
                     path: self.paths[0],
                     qpn: QPN_B,
                     qkey: QKEY,
+                    pkey: None,
                 }));
                 if imm {
                     post = post.imm([9, 8, 7, length as u8]);

@@ -142,6 +142,9 @@ pub struct Path {
     pub local_route: Option<LocalRoute>,
 }
 
+/// A path is copied with each frame and each datagram.
+const _: () = assert!(size_of::<Path>() <= 64);
+
 impl Default for Path {
     fn default() -> Self {
         Self {
@@ -166,13 +169,13 @@ impl Path {
         self.traffic_class & ecn::MASK == ecn::CE
     }
 
-    /// RoCE: returns the same path for frames that routers may mark, before they have to drop
-    /// frames.
-    pub fn with_ect(self) -> Self {
-        Self {
-            traffic_class: self.traffic_class & !ecn::MASK | ecn::ECT0,
-            ..self
+    /// Returns the same path for frames that routers may mark, before they have to drop frames. On
+    /// an InfiniBand link, the traffic class has no such bits.
+    pub fn with_ect(mut self) -> Self {
+        if self.local_route.is_none() {
+            self.traffic_class = self.traffic_class & !ecn::MASK | ecn::ECT0;
         }
+        self
     }
 
     /// True if packets on the path have a GRH, or an IP header in its place.
