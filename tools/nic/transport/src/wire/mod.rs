@@ -206,20 +206,34 @@ pub fn ipv4_to_gid(addr: [u8; 4]) -> [u8; 16] {
 /// Returns the bytes that a receiver stores before a datagram of `udp_length` bytes on this path:
 /// the IPv6 header, or 20 zero bytes and the IPv4 header (IBTA A17.4). On an InfiniBand link these
 /// are the GRH; without a GRH their values are undefined, and zeros are stored.
+#[inline]
 pub fn stored_grh(path: &Path, udp_length: u32) -> [u8; 40] {
+    match path.local_route {
+        None => roce_grh(path, udp_length),
+        Some(route) => infiniband_grh(path, route, udp_length),
+    }
+}
+
+fn roce_grh(path: &Path, udp_length: u32) -> [u8; 40] {
     let mut grh = [0; 40];
     let length = udp_length.min(0xffff - 20) as u16;
-    if let Some(route) = path.local_route {
-        if route.has_grh {
-            let length = length.saturating_sub(udp::LEN as u16);
-            grh::Repr::from_path(path, length).emit(&mut grh);
-        }
-    } else if path.is_ipv4() {
+    if path.is_ipv4() {
         if let Some(place) = grh.get_mut(ipv6::LEN - ipv4::LEN..) {
             ipv4::Repr::from_path(path, length).emit(place);
         }
     } else {
         ipv6::Repr::from_path(path, length).emit(&mut grh);
+    }
+    grh
+}
+
+/// Returns the stored GRH on an InfiniBand link, where no UDP header precedes the BTH.
+#[inline(never)]
+fn infiniband_grh(path: &Path, route: LocalRoute, udp_length: u32) -> [u8; 40] {
+    let mut grh = [0; 40];
+    if route.has_grh {
+        let length = udp_length.saturating_sub(udp::LEN as u32).min(0xffff) as u16;
+        grh::Repr::from_path(path, length).emit(&mut grh);
     }
     grh
 }
