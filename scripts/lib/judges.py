@@ -9,6 +9,7 @@ import re
 import struct
 import subprocess
 import sys
+import zlib
 
 logging.getLogger("scapy.runtime").setLevel(logging.ERROR)
 from scapy.contrib.roce import AETH, BTH  # noqa: E402
@@ -19,7 +20,10 @@ from scapy.packet import Raw  # noqa: E402
 from scapy.utils import RawPcapNgReader  # noqa: E402
 
 DIR, JUDGE = sys.argv[1:3]
-PATHS = ("ipv4", "ipv4-vlan", "ipv6", "ipv6-vlan")
+ROCE_PATHS = ("ipv4", "ipv4-vlan", "ipv6", "ipv6-vlan")
+# scapy has no InfiniBand.
+INFINIBAND_PATHS = ("ib-local", "ib-global")
+PATHS = ROCE_PATHS + INFINIBAND_PATHS
 SERVICES = {"RC": "Reliable Connection (RC)", "UC": "Unreliable Connection (UC)", "UD": "Unreliable Datagram (UD)",
             "XRC": "Extended Reliable Connection (XRC)"}
 # RoCEv2 has no UDP checksum over IPv6 either (A17.3.2.4).
@@ -131,11 +135,14 @@ FIELDS = {
     "dmac": [("eth.dst", plain_hex)],
     "vlan": [("vlan.id", number)],
     "priority": [("vlan.priority", number)],
-    "sgid": [("ip.src", mapped), ("ipv6.src", gid)],
-    "dgid": [("ip.dst", mapped), ("ipv6.dst", gid)],
-    "tclass": [("ip.dsfield", number), ("ipv6.tclass", number)],
-    "hops": [("ip.ttl", number), ("ipv6.hlim", number)],
-    "flow": [("ipv6.flow", number)],
+    "slid": [("infiniband.lrh.slid", number)],
+    "dlid": [("infiniband.lrh.dlid", number)],
+    "sl": [("infiniband.lrh.sl", number)],
+    "sgid": [("ip.src", mapped), ("ipv6.src", gid), ("infiniband.grh.sgid", gid)],
+    "dgid": [("ip.dst", mapped), ("ipv6.dst", gid), ("infiniband.grh.dgid", gid)],
+    "tclass": [("ip.dsfield", number), ("ipv6.tclass", number), ("infiniband.grh.tclass", number)],
+    "hops": [("ip.ttl", number), ("ipv6.hlim", number), ("infiniband.grh.hoplmt", number)],
+    "flow": [("ipv6.flow", number), ("infiniband.grh.flowlabel", number)],
     "sport": [("udp.srcport", number)],
     "opcode": [("infiniband.bth.opcode", number)],
     "se": [("infiniband.bth.se", flag)],
@@ -165,18 +172,23 @@ FIELDS = {
 BEFORE = list(FIELDS)[:list(FIELDS).index("qkey")]
 
 
-def fields(path):
-    """tshark reads from each field the value that the engine wrote."""
+def read_fields(path, defaults):
+    """Returns the values that tshark reads from the fields of each packet. A field that tshark does not show has its default, if any."""
     columns = [(ours, theirs, read) for ours, places in FIELDS.items() for theirs, read in places]
     arguments = [word for _, theirs, _ in columns for word in ("-e", theirs)]
     text = tshark("-r", capture(path), "-T", "fields", "-E", "occurrence=f", *arguments)
     rows = [line.split("\t") for line in text.splitlines()]
+    return [defaults | {ours: read(value) for (ours, _, read), value in zip(columns, row) if value != ""} for row in rows]
+
+
+def fields(path):
+    """tshark reads from each field the value that the engine wrote."""
+    defaults = {"length": 0} if path in INFINIBAND_PATHS else {"vlan": 0, "priority": 0, "flow": 0, "length": 0}
+    rows = read_fields(path, defaults)
     meant = lines(path)
     if len(rows) != len(meant):
         yield f"tshark shows {len(rows)} of {len(meant)} packets"
-    for index, (row, expected) in enumerate(zip(rows, meant), 1):
-        got = {"vlan": 0, "priority": 0, "flow": 0, "length": 0}
-        got |= {ours: read(value) for (ours, _, read), value in zip(columns, row) if value != ""}
+    for index, (got, expected) in enumerate(zip(rows, meant), 1):
         # tshark includes the padding in the length. The sending queue pair is not on the wire.
         expected["length"] += expected["pad"]
         del expected["from"]
@@ -243,6 +255,64 @@ def icrcs(path):
             yield f"packet {index}: scapy computes the same ICRC although a bit is flipped"
     if total != len(lines(path)):
         yield f"the capture has {total} of {len(lines(path))} packets"
+
+
+# --- the checksums of InfiniBand, computed here bit by bit from the specification, because neither tshark nor scapy checks them ---
+
+def vcrc(data):
+    crc = 0xffff
+    for bit in (byte >> n & 1 for byte in data for n in range(8)):
+        crc = crc << 1 & 0xffff ^ (0x100b if crc >> 15 ^ bit else 0)
+    return int(f"{crc ^ 0xffff:016b}"[::-1], 2).to_bytes(2, "little")
+
+
+def infiniband_icrc(data):
+    ones = bytearray(data)
+    has_grh = data[1] & 3 == 3
+    if has_grh:
+        ones[:8] = b"\xff" * 8
+        ones[8] |= 0x0f
+        ones[9:12] = b"\xff" * 3
+        ones[15] = 0xff
+    else:
+        ones[0] |= 0xf0
+    ones[(48 if has_grh else 8) + 4] = 0xff
+    return zlib.crc32(ones).to_bytes(4, "little")
+
+
+def checksums(path):
+    """Each InfiniBand packet has the packet length, the ICRC and the VCRC of the specification."""
+    total = 0
+    for index, (record, _) in enumerate(RawPcapNgReader(capture(path)), 1):
+        total += 1
+        # The header of the ERF record has 16 bytes.
+        data = record[16:]
+        if 4 * (int.from_bytes(data[4:6], "big") & 0x7ff) != len(data) - 2:
+            yield f"packet {index}: {data[4:6].hex()} is the packet length of {len(data)} bytes with the VCRC"
+        if infiniband_icrc(data[:-6]) != data[-6:-2]:
+            yield f"packet {index}: {data[-6:-2].hex()} is the ICRC, not {infiniband_icrc(data[:-6]).hex()}"
+        if vcrc(data[:-2]) != data[-2:]:
+            yield f"packet {index}: {data[-2:].hex()} is the VCRC, not {vcrc(data[:-2]).hex()}"
+    if total != len(lines(path)):
+        yield f"the capture has {total} of {len(lines(path))} packets"
+
+
+def mads():
+    """tshark names each management datagram, reads its addresses, and finds no malformed packet."""
+    names = tshark("-r", capture("mads"), "-T", "fields", "-e", "_ws.col.info").splitlines()
+    meant = lines("mads")
+    if len(names) != len(meant):
+        yield f"tshark shows {len(names)} of {len(meant)} datagrams"
+    for index, (name, got, expected) in enumerate(zip(names, read_fields("mads", {}), meant), 1):
+        if not name.endswith(expected.pop("name")):
+            yield f"datagram {index}: {name}"
+        yield from differences(expected, {key: got.get(key) for key in expected}, f"datagram {index}")
+    virtual_lanes = tshark("-r", capture("mads"), "-T", "fields", "-e", "infiniband.lrh.vl").splitlines()
+    if [number(lane) for lane in virtual_lanes] != [15 if row["dqpn"] == 0 else 0 for row in meant]:
+        yield f"virtual lanes {virtual_lanes}"
+    for line in tshark("-V", "-r", capture("mads")).splitlines():
+        if re.search(r"malformed|expert info", line, re.I):
+            yield line.strip()
 
 
 # --- the engine's parser on scapy's frames ---
@@ -378,11 +448,14 @@ def refusals():
 
 
 def main():
-    tests = [("opcodes tshark knows", table_is_tsharks), ("refusals by the parser", refusals)]
+    tests = [("opcodes tshark knows", table_is_tsharks), ("refusals by the parser", refusals), ("tshark names MADs", mads)]
+    by_tshark = [("tshark names opcodes", names), ("tshark sees fields", fields), ("tshark shows comments", comments)]
+    by_scapy = [("scapy computes ICRCs", icrcs), ("parser reads scapy's frames", frames)]
     for path in PATHS:
-        for name, test in (("tshark names opcodes", names), ("tshark sees fields", fields), ("tshark shows comments", comments),
-                           ("scapy computes ICRCs", icrcs), ("parser reads scapy's frames", frames)):
+        others = [("checksums are right", checksums)] if path in INFINIBAND_PATHS else by_scapy
+        for name, test in by_tshark + others:
             tests.append((f"{path}: {name}", lambda test=test, path=path: test(path)))
+    tests.append(("MADs: checksums are right", lambda: checksums("mads")))
     # Packets inside a device, which were never on a wire. A tap on the device makes frames of them.
     for name, test in (("tshark names opcodes", names), ("scapy computes ICRCs", icrcs)):
         tests.append((f"inside a device: {name}", lambda test=test: test("device")))

@@ -410,5 +410,6 @@ pub fn datagram(qpn: u32, qkey: u32) -> Option<Box<DatagramDest>> {
         path: super::pair::path(PairSide::A),
         qpn,
         qkey,
+        pkey: None,
     }))
 }

@@ -400,7 +400,11 @@ impl QpPair {
                 let packet = match carried {
                     LinkItem::Packet(packet) => packet,
                     LinkItem::Frame(bytes) => {
-                        frame::parse(&bytes).expect("own frames are valid").packet
+                        let parse = match self.setup.paths[side as usize].local_route {
+                            Some(_) => frame::parse_infiniband,
+                            None => frame::parse,
+                        };
+                        parse(&bytes).expect("own frames are valid").packet
                     }
                 };
                 self.deliver(side, packet);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
 //! Captures in pcapng: the frames of a link, for Wireshark, with a comment on each packet that
-//! names the QP that sent it and the work request.
+//! names the QP that sent it and the work request. The link is Ethernet, or InfiniBand, whose
+//! packets are ERF records (`erf.rs`).
 //!
 //! [`Capture`] takes frames with their times and comments from any source, such as
 //! `verbenactl capture`. With the feature `simulation` it is also a `Tap`: a simulation passes each
@@ -34,6 +35,7 @@
 
 #[cfg(feature = "simulation")]
 pub mod comment;
+mod erf;
 
 #[cfg(feature = "simulation")]
 use comment::PacketCommenter;
@@ -66,9 +68,20 @@ pub enum InterfaceDirection {
     Outbound = 2,
 }
 
-/// A capture in progress: one section, one Ethernet interface.
+/// Link of a captured interface.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CaptureLink {
+    /// Frames begin with an Ethernet header.
+    #[default]
+    Ethernet,
+    /// Frames are InfiniBand packets from the LRH to the VCRC.
+    InfiniBand,
+}
+
+/// A capture in progress: one section, one interface.
 pub struct Capture<W: Write> {
     writer: PcapNgWriter<W>,
+    link: CaptureLink,
     #[cfg(feature = "simulation")]
     commenter: PacketCommenter,
     /// First write error of the tap, which has no caller to return it to.
@@ -83,12 +96,20 @@ impl Capture<BufWriter<File>> {
 }
 
 impl<W: Write> Capture<W> {
-    /// Creates a capture of an interface with this name.
+    /// Creates a capture of an Ethernet interface with this name.
     pub fn new(to: W, interface: &str) -> io::Result<Self> {
+        Self::of_link(to, interface, CaptureLink::Ethernet)
+    }
+
+    /// Creates a capture of an interface with this name on a link.
+    pub fn of_link(to: W, interface: &str, link: CaptureLink) -> io::Result<Self> {
         let mut writer = PcapNgWriter::new(to).map_err(io_error)?;
         writer
             .write_pcapng_block(InterfaceDescriptionBlock {
-                linktype: DataLink::ETHERNET,
+                linktype: match link {
+                    CaptureLink::Ethernet => DataLink::ETHERNET,
+                    CaptureLink::InfiniBand => DataLink::ERF,
+                },
                 snaplen: 0,
                 options: vec![
                     InterfaceDescriptionOption::IfName(Cow::Borrowed(interface)),
@@ -98,6 +119,7 @@ impl<W: Write> Capture<W> {
             .map_err(io_error)?;
         Ok(Self {
             writer,
+            link,
             #[cfg(feature = "simulation")]
             commenter: PacketCommenter::default(),
             failure: None,
@@ -120,12 +142,16 @@ impl<W: Write> Capture<W> {
         let comment = comment.map(|text| EnhancedPacketOption::Comment(Cow::Borrowed(text)));
         let flags = direction.map(|direction| EnhancedPacketOption::Flags(direction as u32));
         let options = comment.into_iter().chain(flags).collect();
+        let data = match self.link {
+            CaptureLink::Ethernet => Cow::Borrowed(frame),
+            CaptureLink::InfiniBand => Cow::Owned(erf::record(time_ns, frame)),
+        };
         self.writer
             .write_pcapng_block(EnhancedPacketBlock {
                 interface_id: 0,
                 timestamp: Duration::from_nanos(time_ns),
-                original_len: u32::try_from(frame.len()).unwrap_or(u32::MAX),
-                data: Cow::Borrowed(frame),
+                original_len: u32::try_from(data.len()).unwrap_or(u32::MAX),
+                data,
                 options,
             })
             .map_err(io_error)?;

@@ -50,6 +50,21 @@ fn frames_times_and_comments_are_read_back() {
 }
 
 #[test]
+fn infiniband_packets_are_records_of_an_erf_interface() {
+    let link = CaptureLink::InfiniBand;
+    let mut capture = Capture::of_link(Vec::new(), "test", link).unwrap();
+    capture.write(5, &[7; 30], Some("one")).unwrap();
+    let bytes = capture.finish().unwrap();
+    let packets = read(&bytes);
+    assert_eq!(packets, [(5, erf::record(5, &[7; 30]), Some("one".into()))]);
+    let mut reader = PcapNgReader::new(&bytes[..]).unwrap();
+    let Some(Ok(Block::InterfaceDescription(interface))) = reader.next_block() else {
+        panic!("no interface");
+    };
+    assert_eq!(u32::from(interface.linktype), 197);
+}
+
+#[test]
 fn directions_and_statistics_are_read_back() {
     let mut capture = Capture::new(Vec::new(), "test").unwrap();
     let late = 0x1234_5678_9abc_def0;

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
 //! Whole frames to and from packets: [`parse`] and [`emit`], with the headers that the table of
-//! [`opcode`]s gives.
+//! [`opcode`]s gives. [`emit`] makes an InfiniBand packet if the path is that of an InfiniBand link;
+//! [`parse_infiniband`] reads one. The link tells a receiver which of the parsers to call.
+
+mod infiniband;
 
 use crate::packet::{DatagramHeaders, Packet, PacketKind, Payload, Transport};
 use crate::pool::Pool;
@@ -11,11 +14,12 @@ use crate::wire::{
 };
 use alloc::rc::Rc;
 use alloc::vec::Vec;
+pub use infiniband::{parse_infiniband, parse_infiniband_in, peek_infiniband};
 
 /// Longest accepted payload of a packet in bytes: the largest path MTU.
 pub const MAX_PAYLOAD: usize = 4096;
 
-/// A frame that is a RoCEv2 packet.
+/// A frame that is a RoCEv2 packet, or an InfiniBand packet.
 #[derive(Clone, Debug)]
 pub struct Frame {
     /// Path of the frame from the sender's point of view.
@@ -87,28 +91,13 @@ fn layers(bytes: &[u8]) -> Result<LowerLayers<'_>, Malformed> {
 
 /// Parses a frame. The packet owns a copy of the payload.
 pub fn parse(bytes: &[u8]) -> Result<Frame, Malformed> {
-    let parts = parse_parts(bytes)?;
-    let mut frame = parts.frame;
-    frame.packet.datagram = parts.datagram.map(Rc::new);
-    frame.packet.payload = Payload::from_bytes(parts.payload);
-    Ok(frame)
+    Ok(parse_parts(bytes)?.copied())
 }
 
 /// Parses a frame that fills a buffer. The payload of the packet refers to that buffer, so no bytes
 /// are copied, and nothing is allocated if the pool has free headers of a datagram.
 pub fn parse_in(buffer: &Rc<Vec<u8>>, pool: &mut Pool) -> Result<Frame, Malformed> {
-    let parts = parse_parts(buffer)?;
-    let mut frame = parts.frame;
-    frame.packet.datagram = parts.datagram.map(|datagram| pool.datagram(datagram));
-    if !parts.payload.is_empty() {
-        let offset = (parts.payload.as_ptr() as usize).wrapping_sub(buffer.as_ptr() as usize);
-        frame.packet.payload = Payload::Bytes {
-            bytes: Rc::clone(buffer),
-            offset: offset as u32,
-            length: parts.payload.len() as u32,
-        };
-    }
-    Ok(frame)
+    Ok(parse_parts(buffer)?.within(buffer, pool))
 }
 
 /// A frame whose packet has neither its payload nor the headers of a datagram yet.
@@ -116,6 +105,33 @@ struct ParsedFrame<'a> {
     frame: Frame,
     datagram: Option<DatagramHeaders>,
     payload: &'a [u8],
+}
+
+impl ParsedFrame<'_> {
+    /// Returns the frame with a copy of its payload.
+    #[inline]
+    fn copied(self) -> Frame {
+        let mut frame = self.frame;
+        frame.packet.datagram = self.datagram.map(Rc::new);
+        frame.packet.payload = Payload::from_bytes(self.payload);
+        frame
+    }
+
+    /// Returns the frame, whose payload refers to the buffer from which it was parsed.
+    #[inline]
+    fn within(self, buffer: &Rc<Vec<u8>>, pool: &mut Pool) -> Frame {
+        let mut frame = self.frame;
+        frame.packet.datagram = self.datagram.map(|datagram| pool.datagram(datagram));
+        if !self.payload.is_empty() {
+            let offset = (self.payload.as_ptr() as usize).wrapping_sub(buffer.as_ptr() as usize);
+            frame.packet.payload = Payload::Bytes {
+                bytes: Rc::clone(buffer),
+                offset: offset as u32,
+                length: self.payload.len() as u32,
+            };
+        }
+        frame
+    }
 }
 
 fn parse_parts(bytes: &[u8]) -> Result<ParsedFrame<'_>, Malformed> {
@@ -256,23 +272,15 @@ fn headers_of(packet: &Packet) -> extensions::Repr {
     }
 }
 
-/// Appends the frame of a single packet to `out`. `fill` writes the payload, of
-/// `packet.payload.len()` bytes, to its place. If `fill` fails, `out` is left unchanged.
-pub fn emit<E>(
-    path: &Path,
+/// Appends what follows the BTH up to the ICRC: extended headers, payload and padding. Returns the
+/// BTH. If `fill` fails, `out` ends at `start` again.
+#[inline]
+fn append_transport<E>(
     packet: &Packet,
     out: &mut Vec<u8>,
+    start: usize,
     fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
-) -> Result<(), E> {
-    let start = out.len();
-    let is_ipv4 = path.is_ipv4();
-    let vlan_len = if path.vlan.is_some() { vlan::LEN } else { 0 };
-    let vlan_at = start.saturating_add(ethernet::LEN);
-    let ip_at = vlan_at.saturating_add(vlan_len);
-    let udp_at = ip_at.saturating_add(if is_ipv4 { ipv4::LEN } else { ipv6::LEN });
-    let bth_at = udp_at.saturating_add(udp::LEN);
-    // The headers with a fixed place are written last, when the length of the frame is known.
-    out.resize(bth_at.saturating_add(bth::LEN), 0);
+) -> Result<bth::Repr, E> {
     let opcode = packet.opcode();
     if let Some((service, row)) = opcode::lookup(opcode) {
         let headers = headers_of(packet);
@@ -290,7 +298,7 @@ pub fn emit<E>(
         out.truncate(start);
         return Err(error);
     }
-    let bth = bth::Repr {
+    Ok(bth::Repr {
         opcode,
         solicited: packet.solicited,
         pad: pad as u8,
@@ -298,7 +306,31 @@ pub fn emit<E>(
         dest_qpn: packet.dst_qpn,
         ack_req: packet.ack_req,
         psn: packet.psn,
-    };
+    })
+}
+
+/// Appends the frame of a single packet to `out`. `fill` writes the payload, of
+/// `packet.payload.len()` bytes, to its place. If `fill` fails, `out` is left unchanged. On an
+/// InfiniBand link the frame is the packet from its LRH to its VCRC.
+pub fn emit<E>(
+    path: &Path,
+    packet: &Packet,
+    out: &mut Vec<u8>,
+    fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
+) -> Result<(), E> {
+    if let Some(route) = path.local_route {
+        return infiniband::emit(path, route, packet, out, fill);
+    }
+    let start = out.len();
+    let is_ipv4 = path.is_ipv4();
+    let vlan_len = if path.vlan.is_some() { vlan::LEN } else { 0 };
+    let vlan_at = start.saturating_add(ethernet::LEN);
+    let ip_at = vlan_at.saturating_add(vlan_len);
+    let udp_at = ip_at.saturating_add(if is_ipv4 { ipv4::LEN } else { ipv6::LEN });
+    let bth_at = udp_at.saturating_add(udp::LEN);
+    // The headers with a fixed place are written last, when the length of the frame is known.
+    out.resize(bth_at.saturating_add(bth::LEN), 0);
+    let bth = append_transport(packet, out, start, fill)?;
     let transport_len = out.len().saturating_sub(bth_at);
     let udp_payload = transport_len.saturating_add(icrc::LEN).min(0xffff) as u16;
     let udp = udp::Repr {

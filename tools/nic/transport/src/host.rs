@@ -93,6 +93,9 @@ pub struct DatagramDest {
     /// Q_Key of the work request; if its top bit is set, the queue pair's own Q_Key is sent
     /// (IBTA 10.2.5).
     pub qkey: u32,
+    /// P_Key of the work request, for QP1 of an InfiniBand port, or `None` for that of the queue
+    /// pair.
+    pub pkey: Option<u16>,
 }
 
 /// A shared receive queue for extended connections (A14) that a request names.
@@ -279,8 +282,12 @@ impl WorkCompletion {
 pub struct DatagramSource {
     /// QPN of the sender.
     pub qpn: u32,
-    /// Path of the datagram from the sender's point of view.
+    /// Path of the datagram from the sender's point of view. If it has no GRH
+    /// ([`Path::has_grh`](crate::wire::Path::has_grh)), the 40 bytes before the payload are
+    /// undefined.
     pub path: crate::wire::Path,
+    /// P_Key of the datagram.
+    pub pkey: u16,
 }
 
 /// The surroundings of one queue pair.

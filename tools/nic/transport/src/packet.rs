@@ -28,6 +28,7 @@ pub struct DatagramHeaders {
     /// Q_Key of the DETH.
     pub qkey: u32,
     /// GRH as the receiver stores it; for IPv4, 20 bytes without meaning and then the IPv4 header.
+    /// The bytes have no meaning if the path has no GRH ([`Path::has_grh`]).
     pub grh: [u8; 40],
 }
 

@@ -280,6 +280,7 @@ impl Host for EngineHost<'_> {
                 path: path(PairSide::A),
                 qpn: self.end ^ 1,
                 qkey: QKEY,
+                pkey: None,
             });
         }
         Ok(())

@@ -263,6 +263,7 @@ impl SimNetwork {
                     path,
                     qpn: far.qpn,
                     qkey,
+                    pkey: None,
                 }));
             }
             WqeOpcode::CompareSwap | WqeOpcode::FetchAdd => {

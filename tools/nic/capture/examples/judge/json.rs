@@ -8,7 +8,7 @@ use verbena_transport::host::CopySource;
 use verbena_transport::packet::{
     Aeth, AethSyndrome, NakCode, Packet, PacketKind, SendTail, Transport,
 };
-use verbena_transport::wire::{atomic_eth, Path};
+use verbena_transport::wire::{atomic_eth, LocalRoute, Path};
 
 /// A line that is not complete.
 struct JsonLine(String);
@@ -56,6 +56,9 @@ impl JsonLine {
     }
 
     fn path(self, path: &Path) -> Self {
+        if let Some(route) = path.local_route {
+            return self.infiniband_path(path, route);
+        }
         self.hex("smac", &path.smac)
             .hex("dmac", &path.dmac)
             .number("vlan", path.vlan.unwrap_or(0))
@@ -66,6 +69,21 @@ impl JsonLine {
             .number("hops", path.hop_limit)
             .number("flow", path.flow_label)
             .number("sport", path.udp_sport)
+    }
+
+    fn infiniband_path(self, path: &Path, route: LocalRoute) -> Self {
+        let line = self
+            .number("slid", route.slid)
+            .number("dlid", route.dlid)
+            .number("sl", path.sl);
+        if !route.has_grh {
+            return line;
+        }
+        line.hex("sgid", &path.sgid)
+            .hex("dgid", &path.dgid)
+            .number("tclass", path.traffic_class)
+            .number("hops", path.hop_limit)
+            .number("flow", path.flow_label)
     }
 
     fn packet(self, packet: &Packet) -> Self {
@@ -173,6 +191,15 @@ pub fn frame(bytes: &[u8]) -> String {
         }
         Err(error) => JsonLine::new().text("error", &format!("{error:?}")).end(),
     }
+}
+
+/// Returns the line of a MAD with the name that tshark gives it.
+pub fn mad(path: &Path, qpn: u32, name: &str) -> String {
+    JsonLine::new()
+        .infiniband_path(path, path.local_route.expect("an InfiniBand path"))
+        .number("dqpn", qpn)
+        .text("name", name)
+        .end()
 }
 
 /// Returns the line of an opcode.

@@ -5,13 +5,15 @@
 //! `judge generate DIR` makes queue pairs send packets with every opcode and syndrome over each
 //! kind of path. For each path it writes `DIR/PATH.pcapng`, and `DIR/PATH.jsonl` with a line for
 //! each packet that the engine meant to send. `DIR/opcodes.jsonl` has the table of opcodes.
-//! `DIR/device.pcapng` and `DIR/device.jsonl` have the packets inside a device.
+//! `DIR/device.pcapng` and `DIR/device.jsonl` have the packets inside a device, and `DIR/mads.pcapng`
+//! and `DIR/mads.jsonl` the management datagrams of an InfiniBand link.
 //!
 //! `judge parse` reads frames in hexadecimal, one a line, and prints the result of the parser for
 //! each.
 
 mod device;
 mod json;
+mod mads;
 mod scenes;
 
 use std::cell::RefCell;
@@ -20,7 +22,7 @@ use std::io::{self, BufRead, BufWriter, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use std::rc::Rc;
-use verbena_capture::Capture;
+use verbena_capture::{Capture, CaptureLink};
 use verbena_lab_transport::tap::{FrameTap, TappedFrame};
 use verbena_transport::wire::opcode;
 
@@ -87,7 +89,7 @@ fn generate(dir: &Path) -> io::Result<()> {
     table.flush()?;
     for (name, paths) in scenes::paths() {
         let expected_capture = Rc::new(RefCell::new(ExpectedCapture {
-            capture: Capture::create(dir.join(format!("{name}.pcapng")))?,
+            capture: create_capture(dir, name, &paths[0])?,
             expected: BufWriter::new(File::create(dir.join(format!("{name}.jsonl")))?),
             paths,
             now: 0,
@@ -109,7 +111,22 @@ fn generate(dir: &Path) -> io::Result<()> {
         expected_capture.capture.finish()?;
         expected_capture.expected.flush()?;
     }
+    mads::generate(dir)?;
     device::generate(dir)
+}
+
+/// Creates `DIR/NAME.pcapng` for the frames of a path.
+fn create_capture(
+    dir: &Path,
+    name: &str,
+    path: &verbena_transport::wire::Path,
+) -> io::Result<Capture<BufWriter<File>>> {
+    let file = File::create(dir.join(format!("{name}.pcapng")))?;
+    let link = match path.local_route {
+        Some(_) => CaptureLink::InfiniBand,
+        None => CaptureLink::Ethernet,
+    };
+    Capture::of_link(BufWriter::new(file), "verbena", link)
 }
 
 fn parse() -> io::Result<()> {

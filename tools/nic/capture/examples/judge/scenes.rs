@@ -9,7 +9,7 @@ use std::rc::Rc;
 use verbena_lab_transport::{ArenaBuffer, LinkMode, PairSetup, PairSide, QpPair, SendPost};
 use verbena_transport::host::{DatagramDest, Sge, WcStatus, WqeOpcode, XrcSrq};
 use verbena_transport::packet::{Feth, PacketKind};
-use verbena_transport::wire::{ipv4_to_gid, Path};
+use verbena_transport::wire::{ipv4_to_gid, LocalRoute, Path};
 use verbena_transport::{Attr, QpType};
 use PairSide::{A, B};
 
@@ -26,6 +26,46 @@ const SRQN: u32 = 0x65_4321;
 
 /// Returns each kind of path with its name: the paths of both ends.
 pub fn paths() -> Vec<(&'static str, [Path; 2])> {
+    let mut paths = roce_paths();
+    paths.extend([false, true].map(|has_grh| {
+        let name = if has_grh { "ib-global" } else { "ib-local" };
+        (name, infiniband_paths(has_grh))
+    }));
+    paths
+}
+
+/// Returns the paths of both ends on an InfiniBand link.
+pub fn infiniband_paths(has_grh: bool) -> [Path; 2] {
+    let gid = |n| {
+        let mut gid = [0; 16];
+        (gid[0], gid[1], gid[8], gid[15]) = (0xfe, 0x80, 0xaa, n);
+        gid
+    };
+    [(1, 2), (2, 1)].map(|(from, to)| {
+        let path = Path {
+            sl: 9,
+            local_route: Some(LocalRoute {
+                slid: 0x1230 + u16::from(from),
+                dlid: 0x1230 + u16::from(to),
+                has_grh,
+            }),
+            ..Path::default()
+        };
+        match has_grh {
+            false => path,
+            true => Path {
+                sgid: gid(from),
+                dgid: gid(to),
+                flow_label: 0xa_bcde,
+                traffic_class: 0xb9,
+                hop_limit: 63,
+                ..path
+            },
+        }
+    })
+}
+
+fn roce_paths() -> Vec<(&'static str, [Path; 2])> {
     let ipv4 = [1, 2].map(|n| ipv4_to_gid([10, 0, 0, n]));
     let ipv6 = [1, 2].map(|n| {
         let mut gid = [0; 16];
@@ -44,6 +84,7 @@ pub fn paths() -> Vec<(&'static str, [Path; 2])> {
             traffic_class: 0xb9,
             hop_limit: 63,
             sl: vlan.map_or(0, |_| 5),
+            local_route: None,
         };
         [path((a, 1), (b, 2)), path((b, 2), (a, 1))]
     };
@@ -208,6 +249,7 @@ impl ScenePairs<'_> {
                     path: self.paths[0],
                     qpn: QPN_B,
                     qkey: QKEY,
+                    pkey: None,
                 }));
                 if imm {
                     post = post.imm([9, 8, 7, length as u8]);

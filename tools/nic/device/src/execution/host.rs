@@ -59,6 +59,7 @@ impl<M: GuestMemory> QpHost<'_, M> {
             path,
             qpn: av.dest_qpn.get() & 0xff_ffff,
             qkey: av.qkey.get(),
+            pkey: None,
         })
     }
 

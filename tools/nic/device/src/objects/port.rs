@@ -183,6 +183,7 @@ impl Port {
             // The SL is transmitted as the priority of the VLAN tag. Without a tag the receiver's
             // `wc.sl` is 0, which also holds for packets inside the device.
             sl: if own.vlan.is_some() { av.sl } else { 0 },
+            local_route: None,
         })
     }
 }

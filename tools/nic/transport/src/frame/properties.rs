@@ -84,6 +84,7 @@ fn paths() -> impl Strategy<Value = Path> {
                 traffic_class: class,
                 hop_limit: hops,
                 sl: if vlan.is_some() { sl } else { 0 },
+                local_route: None,
             };
             if path.is_ipv4() {
                 path.flow_label = 0;
@@ -94,7 +95,7 @@ fn paths() -> impl Strategy<Value = Path> {
 }
 
 /// A packet with any supported opcode.
-fn packets() -> impl Strategy<Value = Packet> {
+pub(super) fn packets() -> impl Strategy<Value = Packet> {
     let served: Vec<u8> = (0..=0xff)
         .filter(|opcode| opcode::is_served(*opcode))
         .collect();
@@ -134,14 +135,14 @@ fn packets() -> impl Strategy<Value = Packet> {
     })
 }
 
-fn payload_of(packet: &Packet) -> &[u8] {
+pub(super) fn payload_of(packet: &Packet) -> &[u8] {
     match packet.payload.source() {
         CopySource::Bytes(bytes) => bytes,
         source => panic!("{source:?}"),
     }
 }
 
-fn emitted(path: &Path, packet: &Packet) -> Vec<u8> {
+pub(super) fn emitted(path: &Path, packet: &Packet) -> Vec<u8> {
     let mut out = vec![];
     let fill = |place: &mut [u8]| -> Result<(), ()> {
         place.copy_from_slice(payload_of(packet));

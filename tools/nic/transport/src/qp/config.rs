@@ -11,7 +11,8 @@ use alloc::rc::Rc;
 pub struct QpConfig {
     /// Queue pair number (QPN).
     pub qpn: u32,
-    /// Transport service of the queue pair.
+    /// Transport service of the queue pair. QP0 of an InfiniBand port, the subnet management
+    /// interface, has the type of QP1 and the QPN 0.
     pub qp_type: QpType,
     /// Protection domain of the queue pair.
     pub pd: u32,

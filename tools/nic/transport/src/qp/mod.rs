@@ -20,12 +20,14 @@
 //! it sends requests and receives responses. The responder (`responder.rs` and `responder/`) is the
 //! receive queue: it receives requests and sends responses. `uc.rs` is the responder of unreliable
 //! connections, `ud.rs` both sides of datagrams. `cnp.rs` answers packets that routers marked.
-//! `config.rs`, `state.rs` and the codes of `timers.rs` and `credits.rs` belong to both sides.
+//! `config.rs`, `state.rs`, `partition.rs` and the codes of `timers.rs` and `credits.rs` belong to
+//! both sides.
 
 pub mod cnp;
 mod config;
 pub mod credits;
 mod outgoing;
+mod partition;
 mod pending_completion;
 mod reassembly_buffer;
 mod requester;
@@ -45,6 +47,7 @@ use alloc::rc::Rc;
 use cnp::CnpGenerator;
 pub use config::QpConfig;
 use core::mem;
+pub use partition::pkey_matches;
 use requester::Requester;
 use responder::Responder;
 pub use state::QpState;
@@ -448,7 +451,7 @@ impl Qp {
             core.counters.dropped_transport += 1;
             return;
         }
-        if !pkey_matches(packet.pkey, core.attr.pkey) {
+        if !core.accepts_pkey(&packet) {
             core.counters.dropped_pkey += 1;
             return;
         }
@@ -592,9 +595,4 @@ impl Qp {
         let receives = self.resp.flush(&mut self.core, host, budget);
         sends || receives
     }
-}
-
-/// True if the lower 15 bits are equal and at least one side is a full member (IBTA 10.9.3).
-fn pkey_matches(a: u16, b: u16) -> bool {
-    a & 0x7fff == b & 0x7fff && (a | b) & 0x8000 != 0
 }

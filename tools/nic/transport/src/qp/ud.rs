@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Unreliable datagrams, for the GSI and for UD queue pairs. A send completes when its datagram has
+//! Unreliable datagrams, for QP0, the GSI and UD queue pairs. A send completes when its datagram has
 //! left. A receiver never answers, and drops and counts the datagrams that it cannot take.
 
+use super::partition::SMI_QPN;
 use super::requester::Requester;
 use super::responder::{Responder, UnreliableDrop};
 use super::{Budget, Core, QpState, QpType};
@@ -64,7 +65,8 @@ pub(crate) fn receive<H: Host>(
     } else {
         core.attr.qkey
     };
-    if datagram.qkey != qkey {
+    // QP0 checks no Q_Key (IBTA 9.6.1.4.1).
+    if datagram.qkey != qkey && core.config.qpn != SMI_QPN {
         core.counters.dropped_qkey += 1;
         return None;
     }
@@ -116,6 +118,7 @@ pub(crate) fn receive<H: Host>(
         source: Some(DatagramSource {
             qpn: packet.src_qpn,
             path: datagram.path,
+            pkey: packet.pkey,
         }),
         ..owed.success()
     };

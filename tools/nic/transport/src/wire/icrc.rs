@@ -2,9 +2,11 @@
 
 //! Invariant CRC (IBTA A17.3): CRC-32 over 8 bytes of ones (where InfiniBand has its LRH), IP, UDP,
 //! BTH and all bytes after the BTH, with ones in place of the fields that may change on the way.
-//! The CRC is stored least significant byte first.
+//! The CRC is stored least significant byte first. The ICRC of an InfiniBand packet (IBTA 7.8.1)
+//! covers the LRH as well, and a GRH in place of IP and UDP.
 
-use super::{bth, ipv4, ipv6, put, udp};
+use super::lrh::NextHeader;
+use super::{bth, grh, ipv4, ipv6, lrh, put, udp};
 use crc32fast::Hasher;
 
 /// Number of bytes of the ICRC.
@@ -35,9 +37,34 @@ pub fn compute(packet: &[u8]) -> [u8; LEN] {
     hasher.finalize().to_le_bytes()
 }
 
+/// Computes the ICRC of an InfiniBand packet from its LRH on, without the ICRC itself. Without a
+/// GRH, the ICRC covers the LRH except for the VL. With a GRH, a router writes another LRH, so all
+/// bits of the LRH count as ones (IBTA 7.8.1).
+pub fn compute_infiniband(next_header: NextHeader, packet: &[u8]) -> [u8; LEN] {
+    let mut head = [0xff; lrh::LEN + grh::LEN + bth::LEN];
+    let from = |at| packet.get(at..).unwrap_or(&[]);
+    let bth_at = match next_header {
+        NextHeader::Bth => {
+            put(&mut head, 0, &lrh::masked(packet));
+            lrh::LEN
+        }
+        NextHeader::Grh => {
+            put(&mut head, lrh::LEN, &ipv6::masked(from(lrh::LEN)));
+            lrh::LEN + grh::LEN
+        }
+    };
+    let end = bth_at + bth::LEN;
+    put(&mut head, bth_at, &bth::masked(from(bth_at)));
+    let mut hasher = Hasher::new();
+    hasher.update(head.get(..end).unwrap_or(&[]));
+    hasher.update(from(end));
+    hasher.finalize().to_le_bytes()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::{samples, vcrc};
 
     /// A CNP captured from a ConnectX-4 Lx, from the IP header on; the last four bytes are its
     /// ICRC. The frame is a public test vector of Scapy's RoCE layer.
@@ -52,6 +79,21 @@ mod tests {
     fn icrc_of_a_frame_from_hardware() {
         let (packet, icrc) = CONNECTX4_CNP.split_at(56);
         assert_eq!(compute(packet), icrc);
+    }
+
+    /// `vcrc` is the number of bytes of the VCRC after the ICRC, if the packet has it.
+    fn check_infiniband(packet: &[u8], next_header: NextHeader, vcrc: usize) {
+        let (packet, _) = packet.split_at(packet.len() - vcrc);
+        let (covered, icrc) = packet.split_last_chunk().unwrap();
+        assert_eq!(compute_infiniband(next_header, covered), *icrc);
+    }
+
+    #[test]
+    fn icrc_of_infiniband_packets_from_elsewhere() {
+        check_infiniband(&samples::LOCAL_WRITE, NextHeader::Bth, 0);
+        check_infiniband(&samples::LOCAL_ACKNOWLEDGE, NextHeader::Bth, vcrc::LEN);
+        check_infiniband(&samples::directed_route_smp(), NextHeader::Bth, vcrc::LEN);
+        check_infiniband(&samples::GLOBAL_DATAGRAM, NextHeader::Grh, vcrc::LEN);
     }
 
     #[test]

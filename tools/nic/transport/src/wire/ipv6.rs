@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! IPv6 header without extension headers. A GRH has the same bits.
+//! IPv6 header without extension headers. A GRH (`grh.rs`) has the same bits.
 
 use super::ipv4::PROTOCOL_UDP;
 use super::{field, gid_to_ipv4, put, split, Malformed, Path};
@@ -145,22 +145,32 @@ impl Repr {
         if view.next_header() != PROTOCOL_UDP {
             return Err(Malformed::Protocol);
         }
-        Ok(Self {
+        Ok(Self::of(view))
+    }
+
+    /// Returns the fields of the header, whose version and next header the caller has checked.
+    pub(super) fn of(view: View<'_>) -> Self {
+        Self {
             traffic_class: view.traffic_class(),
             flow_label: view.flow_label(),
             hop_limit: view.hop_limit(),
             source: view.source(),
             destination: view.destination(),
             payload_len: view.payload.len() as u16,
-        })
+        }
     }
 
     /// Writes the header to the start of `bytes`.
     pub fn emit(&self, bytes: &mut [u8]) {
+        self.emit_before(PROTOCOL_UDP, bytes);
+    }
+
+    /// Writes the header to the start of `bytes`, with the number of the header that follows.
+    pub(super) fn emit_before(&self, next_header: u8, bytes: &mut [u8]) {
         let word = 6 << 28 | u32::from(self.traffic_class) << 20 | self.flow_label & FLOW_LABEL;
         put(bytes, at::VERSION_CLASS_FLOW, &word.to_be_bytes());
         put(bytes, at::PAYLOAD_LENGTH, &self.payload_len.to_be_bytes());
-        put(bytes, at::NEXT_HEADER, &[PROTOCOL_UDP, self.hop_limit]);
+        put(bytes, at::NEXT_HEADER, &[next_header, self.hop_limit]);
         put(bytes, at::SOURCE, &self.source);
         put(bytes, at::DESTINATION, &self.destination);
     }

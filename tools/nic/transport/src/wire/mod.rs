@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
 //! RoCEv2 frames to the bit: Ethernet, IPv4 or IPv6, UDP, BTH and its extension headers, payload,
-//! ICRC.
+//! ICRC. InfiniBand packets to the bit: LRH, GRH if there is one, BTH and its extension headers,
+//! payload, ICRC, VCRC.
 //!
 //! Each header has a file of the same form, which is that of smoltcp: the length `LEN`, the offsets
 //! of the fields (module `at`), a `View` of bytes whose length was checked, with an accessor for
@@ -18,6 +19,13 @@
 //! | `xrceth.rs`, `feth.rs` | extended headers of annexes A14 and A19 |
 //! | `opcode.rs` | the headers of each opcode; `extensions.rs` reads and writes them together |
 //! | `icrc.rs` | the checksum over all bytes that routers do not change |
+//! | `lrh.rs`, `grh.rs` | InfiniBand: local and global route header |
+//! | `vcrc.rs` | InfiniBand: the checksum over all bytes |
+//!
+//! A [`Path`] has the addresses of either link. Those of an InfiniBand link are an optional field
+//! beside the fields of Ethernet, rather than one case of an enumeration: most fields of a path (GIDs,
+//! flow label, traffic class, hop limit, service level) belong to both links, and the switch and
+//! the device, which know Ethernet only, read the others as plain fields.
 
 pub mod aeth;
 pub mod atomic_ack_eth;
@@ -27,16 +35,21 @@ pub mod deth;
 pub mod ethernet;
 pub mod extensions;
 pub mod feth;
+pub mod grh;
 pub mod icrc;
 pub mod ieth;
 pub mod imm_dt;
 pub mod ipv4;
 pub mod ipv6;
+pub mod lrh;
 pub mod opcode;
 #[cfg(test)]
 pub(crate) mod properties;
 pub mod reth;
+#[cfg(test)]
+pub(crate) mod samples;
 pub mod udp;
+pub mod vcrc;
 pub mod vlan;
 pub mod xrceth;
 
@@ -50,7 +63,7 @@ pub mod ecn {
     pub const CE: u8 = 3;
 }
 
-/// Reason for which a frame cannot be passed to a queue pair as a RoCEv2 packet.
+/// Reason for which a frame cannot be passed to a queue pair as a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
     /// The frame ends before its headers are complete.
@@ -75,6 +88,30 @@ pub enum Malformed {
     Syndrome,
     /// The invariant CRC is wrong.
     Icrc,
+    /// InfiniBand: the LRH has an unknown version.
+    LinkVersion,
+    /// InfiniBand: the packet is raw, so it has no BTH.
+    Raw,
+    /// InfiniBand: the GRH has another version or next header.
+    Grh,
+    /// InfiniBand: a packet to a multicast group has no GRH.
+    NoGrh,
+    /// InfiniBand: the virtual lane is not that of the destination. VL 15 and QP0 belong together.
+    VirtualLane,
+    /// InfiniBand: the variant CRC is wrong.
+    Vcrc,
+}
+
+/// Addresses of a packet on an InfiniBand link, from its LRH.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LocalRoute {
+    /// LID of the source.
+    pub slid: u16,
+    /// LID of the destination, or of a multicast group.
+    pub dlid: u16,
+    /// True if the packet has a GRH. Without a GRH, its GIDs, flow label, traffic class and hop
+    /// limit are not sent.
+    pub has_grh: bool,
 }
 
 /// All fields of a frame outside of the BTH. Source and destination are those of the *sender*.
@@ -98,9 +135,15 @@ pub struct Path {
     pub traffic_class: u8,
     /// Hop limit of IPv6, or TTL of IPv4.
     pub hop_limit: u8,
-    /// Service level, which is the priority of a VLAN tag.
+    /// Service level: the priority of a VLAN tag, 3 bits, or 4 bits of an LRH.
     pub sl: u8,
+    /// Addresses on an InfiniBand link; `None` for RoCE. On an InfiniBand link, the MAC addresses,
+    /// the VLAN id and the UDP source port have no meaning.
+    pub local_route: Option<LocalRoute>,
 }
+
+/// A path is copied with each frame and each datagram.
+const _: () = assert!(size_of::<Path>() <= 64);
 
 impl Default for Path {
     fn default() -> Self {
@@ -115,25 +158,32 @@ impl Default for Path {
             traffic_class: 0,
             hop_limit: 64,
             sl: 0,
+            local_route: None,
         }
     }
 }
 
 impl Path {
-    /// True if a router has marked the frame "congestion experienced" (RFC 3168).
+    /// RoCE: true if a router has marked the frame "congestion experienced" (RFC 3168).
     pub fn is_marked(&self) -> bool {
         self.traffic_class & ecn::MASK == ecn::CE
     }
 
-    /// Returns the same path for frames that routers may mark, before they have to drop frames.
-    pub fn with_ect(self) -> Self {
-        Self {
-            traffic_class: self.traffic_class & !ecn::MASK | ecn::ECT0,
-            ..self
+    /// Returns the same path for frames that routers may mark, before they have to drop frames. On
+    /// an InfiniBand link, the traffic class has no such bits.
+    pub fn with_ect(mut self) -> Self {
+        if self.local_route.is_none() {
+            self.traffic_class = self.traffic_class & !ecn::MASK | ecn::ECT0;
         }
+        self
     }
 
-    /// True if the frames of the path are IPv4.
+    /// True if packets on the path have a GRH, or an IP header in its place.
+    pub fn has_grh(&self) -> bool {
+        self.local_route.is_none_or(|route| route.has_grh)
+    }
+
+    /// RoCE: true if the frames of the path are IPv4.
     pub fn is_ipv4(&self) -> bool {
         gid_to_ipv4(&self.sgid).is_some() && gid_to_ipv4(&self.dgid).is_some()
     }
@@ -154,8 +204,17 @@ pub fn ipv4_to_gid(addr: [u8; 4]) -> [u8; 16] {
 }
 
 /// Returns the bytes that a receiver stores before a datagram of `udp_length` bytes on this path:
-/// the IPv6 header, or 20 zero bytes and the IPv4 header (IBTA A17.4).
+/// the IPv6 header, or 20 zero bytes and the IPv4 header (IBTA A17.4). On an InfiniBand link these
+/// are the GRH; without a GRH their values are undefined, and zeros are stored.
+#[inline]
 pub fn stored_grh(path: &Path, udp_length: u32) -> [u8; 40] {
+    match path.local_route {
+        None => roce_grh(path, udp_length),
+        Some(route) => infiniband_grh(path, route, udp_length),
+    }
+}
+
+fn roce_grh(path: &Path, udp_length: u32) -> [u8; 40] {
     let mut grh = [0; 40];
     let length = udp_length.min(0xffff - 20) as u16;
     if path.is_ipv4() {
@@ -164,6 +223,17 @@ pub fn stored_grh(path: &Path, udp_length: u32) -> [u8; 40] {
         }
     } else {
         ipv6::Repr::from_path(path, length).emit(&mut grh);
+    }
+    grh
+}
+
+/// Returns the stored GRH on an InfiniBand link, where no UDP header precedes the BTH.
+#[inline(never)]
+fn infiniband_grh(path: &Path, route: LocalRoute, udp_length: u32) -> [u8; 40] {
+    let mut grh = [0; 40];
+    if route.has_grh {
+        let length = udp_length.saturating_sub(udp::LEN as u32).min(0xffff) as u16;
+        grh::Repr::from_path(path, length).emit(&mut grh);
     }
     grh
 }

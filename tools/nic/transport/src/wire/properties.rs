@@ -46,6 +46,21 @@ prop_compose! {
         ipv6::Repr { traffic_class, flow_label, hop_limit, source, destination, payload_len }
     }
 }
+fn grhs() -> impl Strategy<Value = grh::Repr> {
+    ipv6s().prop_map(grh::Repr)
+}
+prop_compose! {
+    fn lrhs()(
+        vl in 0u8..16,
+        sl in 0u8..16,
+        next_header in prop_oneof![Just(lrh::NextHeader::Bth), Just(lrh::NextHeader::Grh)],
+        dlid: u16,
+        packet_length in 2u16..17,
+        slid: u16,
+    ) -> lrh::Repr {
+        lrh::Repr { vl, sl, next_header, dlid, packet_length, slid }
+    }
+}
 prop_compose! {
     fn udps()(source: u16, destination: u16, payload_len in 0u16..64) -> udp::Repr {
         udp::Repr { source, destination, payload_len }
@@ -127,6 +142,8 @@ round_trips! {
     vlan_round_trip: vlan from vlans();
     ipv4_round_trip: ipv4 from ipv4s();
     ipv6_round_trip: ipv6 from ipv6s();
+    lrh_round_trip: lrh from lrhs();
+    grh_round_trip: grh from grhs();
     udp_round_trip: udp from udps();
     bth_round_trip: bth from bths();
     deth_round_trip: deth from deths();

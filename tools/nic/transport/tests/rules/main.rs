@@ -13,6 +13,7 @@ mod duplicates;
 mod errors;
 mod flow;
 mod forged;
+mod infiniband;
 mod ordering;
 mod parts;
 mod placement;

@@ -124,6 +124,7 @@ impl FuzzRun {
                     2 => 1 << 31,
                     _ => input.u32(),
                 },
+                pkey: None,
             });
         }
         // Mostly, the two queues at the peer are used in turn; a few numbers have no queue.

@@ -65,6 +65,7 @@ impl Requester {
             Some(pool) => pool.datagram(datagram),
             None => Rc::new(datagram),
         });
+        packet.pkey = dest.pkey.unwrap_or(packet.pkey);
         // The work request completes when the packet leaves, so the packet must not need its
         // buffers.
         let payload = Payload::Gather {
