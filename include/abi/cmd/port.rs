@@ -86,8 +86,8 @@ layout! {
 command!(SetPort, SetPort, Empty);
 
 layout! {
-    /// Requests the attributes of a port. RoCE ports do not have the command, because their net
-    /// device has these attributes.
+    /// Requests the attributes of a port. Only InfiniBand ports have the command. The net device of
+    /// a RoCE port has these attributes.
     pub struct QueryPort: 8 {
         0 => port: u8,
         1 => reserved: [u8; 7],
@@ -147,6 +147,38 @@ layout! {
     }
 }
 command!(QueryPkey, QueryPkey, Pkey);
+
+layout! {
+    /// Requests an entry of a port's GID table. Only InfiniBand ports have the command. The subnet
+    /// manager sets the prefix of their GIDs.
+    pub struct QueryGid: 8 {
+        0 => port: u8,
+        1 => reserved0: u8,
+        2 => index: Le16,
+        4 => reserved1: Le32,
+    }
+}
+layout! {
+    /// An entry of a port's GID table.
+    pub struct GidEntry: 16 {
+        /// GID in network order; the last 8 bytes are 0 if the entry is not valid.
+        0 => gid: [u8; 16],
+    }
+}
+command!(QueryGid, QueryGid, GidEntry);
+
+/// Size of the description of a node in bytes (IBTA 14.2.5.2).
+pub const NODE_DESCRIPTION_SIZE: usize = 64;
+
+layout! {
+    /// Sets the description of the node, which the agents of an InfiniBand port report. Only
+    /// InfiniBand ports have the command.
+    pub struct SetNodeDescription: 64 {
+        /// UTF-8, with zeros after the text.
+        0 => description: [u8; 64],
+    }
+}
+command!(SetNodeDescription, SetNodeDescription, Empty);
 
 layout! {
     /// Changes the attributes of a port, as `ib_modify_port` does with a `struct ib_port_modify`.
@@ -230,8 +262,8 @@ command!(DetachMcast, DetachMcast, Empty);
 
 layouts! {
     structs: [
-        QueryStats, Stats, SetGid, SetPort, QueryPort, PortAttr, QueryPkey, Pkey, ModifyPort, ProcessMad, MadResult, AttachMcast,
-        DetachMcast,
+        QueryStats, Stats, SetGid, SetPort, QueryPort, PortAttr, QueryPkey, Pkey, QueryGid, GidEntry, SetNodeDescription, ModifyPort,
+        ProcessMad, MadResult, AttachMcast, DetachMcast,
     ],
     codes: [StatsKind]
 }

@@ -211,6 +211,14 @@ impl Listener for VerbsDevice {
             }
             // These events concern no object.
             EventType::Completion | EventType::DeviceFatal => return,
+            // An Ethernet port has no such events.
+            EventType::PortActive
+            | EventType::PortErr
+            | EventType::LidChange
+            | EventType::PkeyChange
+            | EventType::SmChange
+            | EventType::ClientReregister
+            | EventType::GidChange => return,
             EventType::QpFatal => QpEvent::Fatal,
             EventType::QpReqErr => QpEvent::ReqErr,
             EventType::QpAccessErr => QpEvent::AccessErr,
