@@ -66,9 +66,13 @@ use kernel::{
         Monotonic, //
     },
 };
-use rdma::device::{
-    Registration,
-    Settings, //
+use rdma::{
+    device::{
+        Registration,
+        Settings, //
+    },
+    enums::LinkLayer,
+    infiniband::NODE_DESCRIPTION_SIZE, //
 };
 
 /// One life of the device, and its registration.
@@ -155,7 +159,9 @@ impl Recovery {
         let settings = Settings {
             netns: saved.netns,
             node_guid: caps.node_guid,
+            node_description: [0; NODE_DESCRIPTION_SIZE],
             num_comp_vectors: u32::try_from(vdev.events.comp_eqs().len())?,
+            link_layer: LinkLayer::Ethernet,
             ports: &[Some(port.netdev())],
             local_dma_lkey: caps.local_dma_lkey.get(),
         };

@@ -87,6 +87,7 @@ use rdma::{
         StatDesc,
         Values, //
     },
+    Unsupported, //
 };
 
 /// Driver's data of an RDMA device.
@@ -146,6 +147,7 @@ impl Operations for Verbena {
     type Mr = MrData;
     type Mw = MwData;
     type Xrcd = XrcdData;
+    type Infiniband = Unsupported;
 
     fn query_device(dev: &Device<Self>, attr: &mut DeviceAttr) -> Result {
         let hw = &dev.vdev;
