@@ -200,7 +200,8 @@ pub const MAD_SIZE: usize = 256;
 
 layout! {
     /// Passes a management datagram, and the addresses with which it arrived, to the agents of the
-    /// device. The command works as soon as the command queue is enabled.
+    /// device. The command works as soon as the command queue is enabled. The addresses of a
+    /// datagram that the kernel itself has made are 0, and its flags leave out all checks.
     pub struct ProcessMad: 64 {
         0 => port: u8,
         /// `enum ib_mad_flags`.
@@ -215,7 +216,9 @@ layout! {
         15 => reserved0: u8,
         /// DMA address of the datagram, which has [`MAD_SIZE`] bytes.
         16 => in_addr: Le64,
-        /// DMA address at which the device writes the response, which has as many bytes.
+        /// DMA address at which the device writes the response, which has as many bytes, before it
+        /// replies. The response is complete: a response to a directed route SMP has the bit D of
+        /// its status set (IBTA 14.2.1.2).
         24 => out_addr: Le64,
         /// DMA address of the datagram's GRH, which has 40 bytes.
         32 => grh_addr: Le64,

@@ -352,7 +352,9 @@ impl QueuePair<Verbena> for QpData {
     fn modify(qp: &Qp<Verbena>, attr: &QpAttr, mask: QpAttrMask) -> Result {
         // Programs see a new MTU of the net device at once. If the command fails, the device is
         // dead, which `move_to` reports.
-        let _ = qp.device().port.report_state();
+        if let Some(port) = qp.device().ethernet() {
+            let _ = port.report_state();
+        }
         let quiesced = {
             let _moving = qp.state_lock.lock();
             Self::move_to(qp, attr, mask)?
