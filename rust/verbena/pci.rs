@@ -6,8 +6,8 @@
 //! down: the files of debugfs, the monitor of the net device, the registration (which waits for
 //! users, disassociates processes and destroys all objects), the life itself. The device stays
 //! alive until its users are gone, and is silenced only then. [`Recovery`] replaces a dead life by
-//! a new one. Without its net device there is no life, and the driver waits until the net device is
-//! there.
+//! a new one. A device with an Ethernet port has no life without its net device, and the driver
+//! waits until the net device is there. A device with an InfiniBand port has no net device.
 
 use crate::{
     abi::{
