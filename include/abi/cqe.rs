@@ -154,10 +154,11 @@ layout! {
         32 => timestamp: Le64,
         /// SRQN, for receives from an SRQ; else 0, which no SRQ has.
         40 => srqn: Le32,
+        /// Special queue pairs: index of the datagram's P_Key.
         44 => pkey_index: Le16,
-        /// UD: MAC address of the sender.
+        /// UD on Ethernet: MAC address of the sender.
         46 => smac: [u8; 6],
-        /// UD: VLAN id, or [`super::cmd::NO_VLAN`].
+        /// UD on Ethernet: VLAN id, or [`super::cmd::NO_VLAN`].
         52 => vlan: Le16,
         54 => sl: u8,
         /// UD: [`network_type`].
@@ -176,6 +177,8 @@ layout! {
 
 /// [`Cqe::network_type`], with the numbers of `enum rdma_network_type`.
 pub mod network_type {
+    /// InfiniBand.
+    pub const INFINIBAND: u8 = 0;
     /// RoCE v2 over IPv4.
     pub const IPV4: u8 = 2;
     /// RoCE v2 over IPv6.

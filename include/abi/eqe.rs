@@ -40,6 +40,20 @@ codes! {
         SrqErr = 10,
         /// The device has failed, until it is reset (number 0).
         DeviceFatal = 11,
+        /// An InfiniBand port went to the state ACTIVE (number 0).
+        PortActive = 12,
+        /// An InfiniBand port left the state ACTIVE (number 0).
+        PortErr = 13,
+        /// The LID or the LMC of an InfiniBand port has changed (number 0).
+        LidChange = 14,
+        /// The P_Key table of an InfiniBand port has changed (number 0).
+        PkeyChange = 15,
+        /// The LID or the SL of the subnet manager has changed (number 0).
+        SmChange = 16,
+        /// The subnet manager asks its clients to register again (number 0).
+        ClientReregister = 17,
+        /// The GID table of an InfiniBand port has changed (number 0).
+        GidChange = 18,
     }
 }
 
@@ -59,6 +73,13 @@ impl EventType {
             Self::SrqLimitReached => "IBV_EVENT_SRQ_LIMIT_REACHED",
             Self::SrqErr => "IBV_EVENT_SRQ_ERR",
             Self::DeviceFatal => "IBV_EVENT_DEVICE_FATAL",
+            Self::PortActive => "IBV_EVENT_PORT_ACTIVE",
+            Self::PortErr => "IBV_EVENT_PORT_ERR",
+            Self::LidChange => "IBV_EVENT_LID_CHANGE",
+            Self::PkeyChange => "IBV_EVENT_PKEY_CHANGE",
+            Self::SmChange => "IBV_EVENT_SM_CHANGE",
+            Self::ClientReregister => "IBV_EVENT_CLIENT_REREGISTER",
+            Self::GidChange => "IBV_EVENT_GID_CHANGE",
         }
     }
 }

@@ -41,7 +41,7 @@ pub mod wqe;
 pub use le::{Le16, Le32, Le64};
 
 /// Version of this contract. It changes with each change of `Documentation/layout.txt`.
-pub const ABI_VERSION: u16 = 12;
+pub const ABI_VERSION: u16 = 13;
 
 /// Oldest version that programs with this source still support.
 pub const ABI_VERSION_MIN: u16 = 9;

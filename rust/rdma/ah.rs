@@ -48,11 +48,22 @@ pub struct GlobalRoute {
     pub traffic_class: u8,
 }
 
+/// Local route of an address vector, which only InfiniBand has.
+#[derive(Clone, Copy, Default)]
+pub struct LocalRoute {
+    /// LID of the destination.
+    pub dlid: u16,
+    /// Low bits of the source LID, for a port that has several.
+    pub src_path_bits: u8,
+}
+
 /// An address vector: the path to a destination.
 #[derive(Clone, Copy, Default)]
 pub struct AhAttr {
     /// Global route, which RoCE always has.
     pub grh: Option<GlobalRoute>,
+    /// Local route, which InfiniBand always has, and RoCE never.
+    pub local: Option<LocalRoute>,
     /// Entry of the source in the GID table, if the core resolved it.
     pub sgid: Option<Gid>,
     /// Service level of the path.
@@ -75,6 +86,10 @@ impl AhAttr {
         let mut dmac = [0; 6];
         // SAFETY: `raw` is valid, and the function writes six bytes to `dmac`.
         unsafe { bindings::rdma_helper_ah_dmac(raw, dmac.as_mut_ptr()) };
+        let mut local = LocalRoute::default();
+        // SAFETY: `raw` is valid, and the function writes to the two integers.
+        let has_lid =
+            unsafe { bindings::rdma_helper_ah_lid(raw, &mut local.dlid, &mut local.src_path_bits) };
         // CAST: The value is a flag of eight bits.
         let has_grh = raw.ah_flags & bindings::ib_ah_flags_IB_AH_GRH as u8 != 0;
         let grh = has_grh.then(|| GlobalRoute {
@@ -91,6 +106,7 @@ impl AhAttr {
             .then(|| unsafe { Gid::from_raw(raw.grh.sgid_attr) });
         Self {
             grh,
+            local: has_lid.then_some(local),
             sgid,
             sl: raw.sl,
             static_rate: raw.static_rate,
@@ -119,6 +135,17 @@ impl AhAttr {
                 self.dmac.as_ptr(),
             )
         };
+        if let Some(local) = self.local {
+            // SAFETY: `raw` is valid.
+            unsafe {
+                bindings::rdma_helper_ah_set_lid(
+                    raw,
+                    local.dlid,
+                    local.src_path_bits,
+                    self.grh.is_some(),
+                )
+            };
+        }
         raw.static_rate = self.static_rate;
     }
 }

@@ -11,6 +11,7 @@ use crate::{
         AtomicCap,
         Mtu,
         PhysState,
+        PortCaps,
         PortSpeed,
         PortState,
         PortWidth, //
@@ -241,6 +242,36 @@ impl PortAttr {
         set_phys_mtu: phys_mtu, u32;
         /// Sets the code of the number of virtual lanes.
         set_max_vl_num: max_vl_num, u8;
+        /// Sets the second capability mask (`enum ib_port_capability_mask2_bits`).
+        set_port_cap_flags2: port_cap_flags2, u16;
+        /// Sets the reply of the subnet manager to the requested type of initialization.
+        set_init_type_reply: init_type_reply, u8;
+    }
+
+    /// Sets the LID of the port (InfiniBand). The number of path bits `lmc` has 3 bits.
+    pub fn set_lid(&mut self, lid: u16, lmc: u8) -> &mut Self {
+        self.0.lid = lid.into();
+        self.0.lmc = lmc & 0x7;
+        self
+    }
+
+    /// Sets the LID of the subnet manager (InfiniBand), and its service level, which has 4 bits.
+    pub fn set_sm(&mut self, lid: u16, sl: u8) -> &mut Self {
+        self.0.sm_lid = lid.into();
+        self.0.sm_sl = sl & 0xf;
+        self
+    }
+
+    /// Sets the code of the time that a packet needs through the subnet, which has 5 bits.
+    pub fn set_subnet_timeout(&mut self, timeout: u8) -> &mut Self {
+        self.0.subnet_timeout = timeout & 0x1f;
+        self
+    }
+
+    /// Sets the capability mask (`enum ib_port_capability_mask_bits`).
+    pub fn set_port_caps(&mut self, caps: PortCaps) -> &mut Self {
+        self.0.port_cap_flags = caps.as_raw();
+        self
     }
 
     /// Sets the number of entries of the GID table.
@@ -308,6 +339,23 @@ impl PortImmutable {
             | bindings::RDMA_CORE_CAP_IB_CM
             | bindings::RDMA_CORE_CAP_AF_IB
             | bindings::RDMA_CORE_CAP_ETH_AH;
+        self.0.gid_tbl_len = i32::from(gid_tbl_len);
+        self.0.pkey_tbl_len = i32::from(pkey_tbl_len);
+        self.0.max_mad_size = bindings::IB_MGMT_MAD_SIZE;
+        self
+    }
+
+    /// Describes a complete InfiniBand port: management datagrams (so QP0, QP1 and
+    /// [`InfinibandPort`](crate::infiniband::InfinibandPort) must work), connection manager and
+    /// subnet administration. The lengths must be those that `query_port` returns, because the core
+    /// fills tables of these lengths with as many entries as `query_port` announces.
+    pub fn set_infiniband(&mut self, gid_tbl_len: u16, pkey_tbl_len: u16) -> &mut Self {
+        self.0.core_cap_flags = bindings::RDMA_CORE_CAP_PROT_IB
+            | bindings::RDMA_CORE_CAP_IB_MAD
+            | bindings::RDMA_CORE_CAP_IB_SMI
+            | bindings::RDMA_CORE_CAP_IB_CM
+            | bindings::RDMA_CORE_CAP_IB_SA
+            | bindings::RDMA_CORE_CAP_AF_IB;
         self.0.gid_tbl_len = i32::from(gid_tbl_len);
         self.0.pkey_tbl_len = i32::from(pkey_tbl_len);
         self.0.max_mad_size = bindings::IB_MGMT_MAD_SIZE;

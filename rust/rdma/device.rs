@@ -21,8 +21,15 @@ use crate::{
     },
     bindings,
     cq::CompletionQueue,
-    enums::LinkLayer,
+    enums::{
+        LinkLayer,
+        PortEvent, //
+    },
     gid::Gid,
+    infiniband::{
+        InfinibandPort,
+        NODE_DESCRIPTION_SIZE, //
+    },
     mad::{
         Cleared,
         PortCounters, //
@@ -102,6 +109,8 @@ pub trait Operations: Sized + Send + Sync + 'static {
     type Mw: MemoryWindow<Self>;
     /// Data of XRC domains.
     type Xrcd: XrcDomain<Self>;
+    /// Operations of ports whose link layer is InfiniBand.
+    type Infiniband: InfinibandPort<Self>;
 
     /// Fills in the attributes of the device.
     fn query_device(dev: &Device<Self>, attr: &mut DeviceAttr) -> Result;
@@ -268,6 +277,11 @@ pub struct Settings<'a> {
     pub node_guid: [u8; 8],
     /// Number of completion vectors.
     pub num_comp_vectors: u32,
+    /// Link layer of all ports, which [`Operations::link_layer`] returns, too. With InfiniBand the
+    /// device has the ops of [`Operations::Infiniband`].
+    pub link_layer: LinkLayer,
+    /// Description of the node that the core shows: UTF-8, with zeroes after the text.
+    pub node_description: [u8; NODE_DESCRIPTION_SIZE],
     /// Net device of each port, if the port has one. The first is that of port 1.
     pub ports: &'a [Option<&'a Netdev>],
     /// Network namespace in which the device is created. Without it, or if it no longer exists,
@@ -304,7 +318,8 @@ fn is_harmless(name: &CStr) -> bool {
 
 impl<D: Operations> Registration<D> {
     /// Allocates a device, initializes its data and registers it as `name`: a complete name, or a
-    /// pattern like `mlx5_%d` for the first free name. The PCI device must be bound.
+    /// pattern like `mlx5_%d` for the first free name. The PCI device must be bound. Returns
+    /// `EINVAL` for a device with InfiniBand ports if the driver has no operations for them.
     pub fn new(
         module: &'static ThisModule,
         binding: &Binding,
@@ -312,7 +327,8 @@ impl<D: Operations> Registration<D> {
         settings: &Settings<'_>,
         data: impl PinInit<D, Error>,
     ) -> Result<Self> {
-        if !is_harmless(name) {
+        let is_infiniband = settings.link_layer == LinkLayer::Infiniband;
+        if !is_harmless(name) || is_infiniband && !D::Infiniband::SUPPORTED {
             return Err(EINVAL);
         }
         let ports = u32::try_from(settings.ports.len())?;
@@ -351,6 +367,9 @@ impl<D: Operations> Registration<D> {
         ops.device_group = &raw const bindings::rdma_helper_device_group;
         // Every verb of this crate checks its request and fills its response: see `udata`.
         ops.set_uverbs_robust_udata(1);
+        if is_infiniband {
+            Adapter::<D>::fill_infiniband_ops(&mut ops);
+        }
         let parent = binding.dev();
         // SAFETY: The core has allocated and initialized the `ib_device`. It is not registered, so
         // no other code uses it while this reference exists.
@@ -361,6 +380,7 @@ impl<D: Operations> Registration<D> {
         raw.num_comp_vectors = settings.num_comp_vectors.try_into().unwrap_or(1);
         raw.local_dma_lkey = settings.local_dma_lkey;
         raw.node_guid = u64::from_ne_bytes(settings.node_guid);
+        raw.node_desc = settings.node_description.map(|byte| byte as c_char);
         // SAFETY: `ibdev` is not registered, so no other code uses it. `binding` keeps the parent
         // valid, and the core takes its own reference when the device is registered.
         unsafe { bindings::rdma_helper_ib_device_set_parent(ibdev, parent) };
@@ -428,6 +448,16 @@ unsafe impl Send for DeviceRef {}
 unsafe impl Sync for DeviceRef {}
 
 impl DeviceRef {
+    /// Informs consumers of an event of an InfiniBand port. Does nothing if the device is not
+    /// registered, or no longer is. The core handles the event later, in a work item. Any context.
+    pub fn report_port_event(&self, event: PortEvent, port_num: u32) {
+        // SAFETY: By the type invariant the memory of the device is valid, and the function keeps
+        // the device registered while it uses it.
+        unsafe {
+            bindings::rdma_helper_report_port_event(self.dev.as_ptr(), event.as_raw(), port_num)
+        };
+    }
+
     /// Informs consumers if the port of a net device has become active or inactive. Does nothing if
     /// the device is no longer registered. May sleep.
     pub fn report_port_state(&self, netdev: &Netdev) {

@@ -98,6 +98,19 @@ macro_rules! verbs_flags {
     };
 }
 
+mod port;
+
+pub use self::port::{
+    LinkLayer,
+    MadFlags,
+    PhysState,
+    PortCaps,
+    PortEvent,
+    PortSpeed,
+    PortState,
+    PortWidth, //
+};
+
 verbs_enum! {
     /// Status of a completion (IBTA 11.6.2).
     WcStatus {
@@ -448,68 +461,6 @@ verbs_enum! {
         Err = ib_event_type_IB_EVENT_SRQ_ERR,
         /// The armed limit was reached.
         LimitReached = ib_event_type_IB_EVENT_SRQ_LIMIT_REACHED,
-    }
-}
-
-verbs_enum! {
-    /// Link layer that carries the packets of a port.
-    LinkLayer {
-        /// InfiniBand.
-        Infiniband = rdma_link_layer_IB_LINK_LAYER_INFINIBAND,
-        /// Ethernet, which carries RoCE.
-        Ethernet = rdma_link_layer_IB_LINK_LAYER_ETHERNET,
-    }
-}
-
-verbs_enum! {
-    /// Logical state of a port.
-    PortState {
-        /// The state is not known.
-        Nop = ib_port_state_IB_PORT_NOP,
-        /// Down.
-        Down = ib_port_state_IB_PORT_DOWN,
-        /// Initializing.
-        Init = ib_port_state_IB_PORT_INIT,
-        /// Armed.
-        Armed = ib_port_state_IB_PORT_ARMED,
-        /// Active.
-        Active = ib_port_state_IB_PORT_ACTIVE,
-    }
-}
-
-verbs_enum! {
-    /// Physical state of a port.
-    PhysState {
-        /// Disabled.
-        Disabled = ib_port_phys_state_IB_PORT_PHYS_STATE_DISABLED,
-        /// Polling.
-        Polling = ib_port_phys_state_IB_PORT_PHYS_STATE_POLLING,
-        /// Link up.
-        LinkUp = ib_port_phys_state_IB_PORT_PHYS_STATE_LINK_UP,
-    }
-}
-
-verbs_enum! {
-    /// Number of lanes of a port.
-    PortWidth {
-        /// One lane.
-        X1 = ib_port_width_IB_WIDTH_1X,
-        /// Four lanes.
-        X4 = ib_port_width_IB_WIDTH_4X,
-    }
-}
-
-verbs_enum! {
-    /// Data rate of one lane.
-    PortSpeed {
-        /// 2.5 Gb/s.
-        Sdr = ib_port_speed_IB_SPEED_SDR,
-        /// 10 Gb/s.
-        Qdr = ib_port_speed_IB_SPEED_QDR,
-        /// 25 Gb/s.
-        Edr = ib_port_speed_IB_SPEED_EDR,
-        /// 50 Gb/s.
-        Hdr = ib_port_speed_IB_SPEED_HDR,
     }
 }
 

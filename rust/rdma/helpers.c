@@ -46,6 +46,35 @@ void rdma_helper_report_port_state(struct ib_device *device, struct net_device *
 	ib_device_put(device);
 }
 
+/* Tells consumers of an event of a port, if @device is registered still. */
+void rdma_helper_report_port_event(struct ib_device *device, enum ib_event_type type, u32 port_num)
+{
+	struct ib_event event = {
+		.device = device,
+		.element.port_num = port_num,
+		.event = type,
+	};
+
+	/* The core waits for this reference before it flushes the works of events and frees @device. */
+	if (!ib_device_try_get(device))
+		return;
+	ib_dispatch_event(&event);
+	ib_device_put(device);
+}
+
+/*
+ * Sets the description of the node that the core shows. As with other drivers, readers take no
+ * lock; the mutex is for concurrent writers.
+ */
+void rdma_helper_set_node_desc(struct ib_device *device, const u8 *description)
+{
+	static DEFINE_MUTEX(lock);
+
+	mutex_lock(&lock);
+	memcpy(device->node_desc, description, sizeof(device->node_desc));
+	mutex_unlock(&lock);
+}
+
 /*
  * The cookie of the network namespace that @device is in, 0 of one that is being taken down. The
  * core changes the namespace under a lock of its own, and does not hold it: only namespaces of the
@@ -122,6 +151,27 @@ void rdma_helper_ah_set(struct rdma_ah_attr *attr, const union ib_gid *dgid, u32
 	attr->grh.traffic_class = traffic_class;
 	attr->grh.sgid_attr = NULL;
 	ether_addr_copy(attr->roce.dmac, dmac);
+}
+
+/* Stores the local route of @attr and returns true, if @attr is of InfiniBand. */
+bool rdma_helper_ah_lid(const struct rdma_ah_attr *attr, u16 *dlid, u8 *src_path_bits)
+{
+	if (attr->type != RDMA_AH_ATTR_TYPE_IB)
+		return false;
+	*dlid = attr->ib.dlid;
+	*src_path_bits = attr->ib.src_path_bits;
+	return true;
+}
+
+/* Makes @attr, which rdma_helper_ah_set() has filled, an address vector of InfiniBand. */
+void rdma_helper_ah_set_lid(struct rdma_ah_attr *attr, u16 dlid, u8 src_path_bits, bool has_grh)
+{
+	attr->type = RDMA_AH_ATTR_TYPE_IB;
+	memset(&attr->roce, 0, sizeof(attr->roce));
+	attr->ib.dlid = dlid;
+	attr->ib.src_path_bits = src_path_bits;
+	if (!has_grh)
+		rdma_ah_set_ah_flags(attr, 0);
 }
 
 /* User mappings. */

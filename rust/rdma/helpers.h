@@ -20,6 +20,8 @@ void rdma_helper_ib_device_set_parent(struct ib_device *device, struct device *p
 void rdma_helper_ib_device_get(struct ib_device *device);
 void rdma_helper_ib_device_release(struct ib_device *device);
 void rdma_helper_report_port_state(struct ib_device *device, struct net_device *ndev);
+void rdma_helper_report_port_event(struct ib_device *device, enum ib_event_type type, u32 port_num);
+void rdma_helper_set_node_desc(struct ib_device *device, const u8 *description);
 struct ib_ucontext *rdma_helper_udata_context(struct ib_udata *udata);
 struct ib_udata *rdma_helper_attrs_udata(struct uverbs_attr_bundle *attrs);
 void rdma_helper_ucontext_put_task(struct ib_ucontext *context);
@@ -29,6 +31,8 @@ void rdma_helper_ah_dmac(const struct rdma_ah_attr *attr, u8 *dmac);
 void rdma_helper_ah_set(struct rdma_ah_attr *attr, const union ib_gid *dgid, u32 flow_label,
 		    u8 sgid_index, u8 hop_limit, u8 traffic_class, u8 sl, u32 port_num,
 		    const u8 *dmac);
+bool rdma_helper_ah_lid(const struct rdma_ah_attr *attr, u16 *dlid, u8 *src_path_bits);
+void rdma_helper_ah_set_lid(struct rdma_ah_attr *attr, u16 dlid, u8 src_path_bits, bool has_grh);
 
 extern const struct attribute_group rdma_helper_device_group;
 

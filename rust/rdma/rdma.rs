@@ -124,6 +124,7 @@ pub mod device;
 pub mod enums;
 mod field;
 pub mod gid;
+pub mod infiniband;
 pub mod mad;
 pub mod mmap;
 pub mod mr;

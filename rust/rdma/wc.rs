@@ -47,6 +47,10 @@ pub struct Wc<'a, D: Operations> {
     pub pkey_index: u16,
     /// Service level of the packet.
     pub sl: u8,
+    /// LID of the sender (UD on InfiniBand).
+    pub slid: u16,
+    /// Low bits of the LID to which the packet was sent (UD on InfiniBand).
+    pub dlid_path_bits: u8,
     /// Port that received the packet, for the GSI.
     pub port_num: u32,
     /// MAC address of the sender (UD).
@@ -84,6 +88,8 @@ impl<'a, D: Operations> Wc<'a, D> {
             flags: WcFlags::empty(),
             pkey_index: 0,
             sl: 0,
+            slid: 0,
+            dlid_path_bits: 0,
             port_num: 0,
             smac: None,
             vlan_id: None,
@@ -153,6 +159,8 @@ impl<D: Operations> WcSink<'_, D> {
             src_qp: wc.src_qp,
             pkey_index: wc.pkey_index,
             sl: wc.sl,
+            slid: wc.slid.into(),
+            dlid_path_bits: wc.dlid_path_bits,
             port_num: wc.port_num,
             ..Default::default()
         };

@@ -11,6 +11,7 @@ use crate::{
         cmd::{
             Command,
             DeviceCaps,
+            LinkLayer,
             QueryDevice, //
             FIRST_QPN,
         },
@@ -74,6 +75,9 @@ const POLL_MS: u32 = 2;
 
 /// Vector of commands and asynchronous events. The vectors of completions follow it.
 const ASYNC_VECTOR: u32 = 0;
+
+/// First version in which a device announces the link layer of its ports.
+const LINK_LAYER_VERSION: u16 = 13;
 
 /// The hardware, for one life. See the [module](self).
 #[pin_data]
@@ -248,6 +252,15 @@ impl Hw {
             );
             return Err(ENODEV);
         }
+        if self.abi_version >= LINK_LAYER_VERSION && LinkLayer::from_raw(caps.link_layer).is_none()
+        {
+            dev_err!(
+                self.pdev,
+                "the device announces link layer {}, and the driver supports only Ethernet (0) and InfiniBand (1)\n",
+                caps.link_layer
+            );
+            return Err(ENODEV);
+        }
         Ok(())
     }
 
@@ -259,6 +272,15 @@ impl Hw {
     /// Returns the capabilities of the device.
     pub(crate) fn caps(&self) -> Result<&DeviceCaps> {
         Ok(&self.info()?.caps)
+    }
+
+    /// True if the link layer of the ports is InfiniBand, which a device of an older version does
+    /// not offer.
+    pub(crate) fn is_infiniband(&self) -> bool {
+        self.abi_version >= LINK_LAYER_VERSION
+            && self
+                .caps()
+                .is_ok_and(|caps| caps.link_layer == LinkLayer::InfiniBand.to_raw())
     }
 
     /// True if the device supports all of `features`.

@@ -6,8 +6,8 @@
 //! down: the files of debugfs, the monitor of the net device, the registration (which waits for
 //! users, disassociates processes and destroys all objects), the life itself. The device stays
 //! alive until its users are gone, and is silenced only then. [`Recovery`] replaces a dead life by
-//! a new one. Without its net device there is no life, and the driver waits until the net device is
-//! there.
+//! a new one. A device with an Ethernet port has no life without its net device, and the driver
+//! waits until the net device is there. A device with an InfiniBand port has no net device.
 
 use crate::{
     abi::{
@@ -24,7 +24,12 @@ use crate::{
         NetdevWaiter,
         PortStateWork, //
     },
-    verbs::Verbena, //
+    verbs::{
+        infiniband::InfinibandPort,
+        port::Port,
+        Verbena,
+        VerbsDevice, //
+    }, //
 };
 use base::{
     bind::{
@@ -66,19 +71,37 @@ use kernel::{
         Monotonic, //
     },
 };
-use rdma::device::{
-    Registration,
-    Settings, //
+use rdma::{
+    device::{
+        Registration,
+        Settings, //
+    },
+    infiniband::NODE_DESCRIPTION_SIZE, //
 };
 
 /// One life of the device, and its registration.
 struct RunningDevice {
     _files: DebugFiles,
-    _notifier: Notifier<NetdevMonitor>,
-    monitor: Arc<NetdevMonitor>,
+    /// Monitor of the net device of an Ethernet port.
+    monitor: Option<RunningMonitor>,
     registration: Registration<Verbena>,
     life: DeviceLife,
     since: Instant<Monotonic>,
+}
+
+/// The monitor of the net device, and the notifier that calls it.
+struct RunningMonitor {
+    _notifier: Notifier<NetdevMonitor>,
+    monitor: Arc<NetdevMonitor>,
+}
+
+impl RunningDevice {
+    /// True if the RDMA device has to go because its net device is being unregistered.
+    fn is_netdev_unregistered(&self) -> bool {
+        self.monitor
+            .as_ref()
+            .is_some_and(|running| running.monitor.is_unregistered())
+    }
 }
 
 /// State of the RDMA device: none, registered, or waiting for the net device.
@@ -94,6 +117,8 @@ enum RdmaState {
 struct SavedSettings {
     name: Option<CString>,
     netns: Option<NetnsId>,
+    /// Description of the node, of a device with InfiniBand ports.
+    node_description: Option<[u8; NODE_DESCRIPTION_SIZE]>,
 }
 
 /// The only page size with which processes can map the parts of doorbell areas, which have this
@@ -135,9 +160,18 @@ impl Recovery {
     fn start(&self) -> Result<RdmaState> {
         let work = self.work.lock().clone().ok_or(ENODEV)?;
         let life = DeviceLife::begin(&self.resources, work.clone())?;
+        if life.vdev.is_infiniband() {
+            self.start_infiniband(life)
+        } else {
+            self.start_ethernet(life, work)
+        }
+    }
+
+    /// Registers the RDMA device of a device with Ethernet ports, or begins to wait for the net
+    /// device.
+    fn start_ethernet(&self, life: DeviceLife, work: Arc<Work<Recovery>>) -> Result<RdmaState> {
         let vdev = &life.vdev;
-        let caps = vdev.caps()?;
-        let [a, b, c, d, e, f, _, _] = caps.mac;
+        let [a, b, c, d, e, f, _, _] = vdev.caps()?.mac;
         let mac = [a, b, c, d, e, f];
         let Some(netdev) = Netdev::by_mac(&mac) else {
             dev_info!(
@@ -151,27 +185,12 @@ impl Recovery {
         };
         let port = Arc::pin_init(NetdevPort::new(vdev.hw.clone(), netdev), GFP_KERNEL)?;
         port.report_state()?;
-        let mut saved = self.saved.lock();
-        let settings = Settings {
-            netns: saved.netns,
-            node_guid: caps.node_guid,
-            num_comp_vectors: u32::try_from(vdev.events.comp_eqs().len())?,
-            ports: &[Some(port.netdev())],
-            local_dma_lkey: caps.local_dma_lkey.get(),
-        };
-        let registration = Registration::new(
-            base::this_module!(crate),
-            &self.resources.dma,
-            saved.name.as_ref().map_or(c"verbena%d", |name| name),
-            &settings,
-            Verbena::new(vdev.clone(), port.clone()),
-        );
-        if registration.as_ref().is_err_and(|e| *e == ENFILE) {
-            // Another device has this name by now, so the next try takes a free name.
-            saved.name = None;
-        }
-        drop(saved);
-        let registration = registration?;
+        let registration = self.register(
+            vdev,
+            Some(port.netdev()),
+            [0; NODE_DESCRIPTION_SIZE],
+            Port::Ethernet(port.clone()),
+        )?;
         let report = PortStateWork {
             port: port.clone(),
             device: registration.device_ref(),
@@ -180,9 +199,66 @@ impl Recovery {
         let monitor = Arc::new(NetdevMonitor::new(report, work), GFP_KERNEL)?;
         let notifier = Notifier::new(port.netdev(), monitor.clone())?;
         monitor.catch_up(port.netdev());
-        Ok(RdmaState::Running(RunningDevice {
-            _files: DebugFiles::new(&self.resources, vdev)?,
+        let monitor = RunningMonitor {
             _notifier: notifier,
+            monitor,
+        };
+        self.run(life, registration, Some(monitor))
+    }
+
+    /// Registers the RDMA device of a device with InfiniBand ports, which have no net device.
+    fn start_infiniband(&self, life: DeviceLife) -> Result<RdmaState> {
+        let vdev = &life.vdev;
+        let description = self.saved.lock().node_description;
+        let port = InfinibandPort::new(vdev, description)?;
+        let description = port.description();
+        let registration = self.register(vdev, None, description, Port::Infiniband(port))?;
+        vdev.port_events.start(registration.device_ref());
+        self.run(life, registration, None)
+    }
+
+    /// Registers the RDMA device with the settings of the one that died.
+    fn register(
+        &self,
+        vdev: &Arc<VerbsDevice>,
+        netdev: Option<&Netdev>,
+        node_description: [u8; NODE_DESCRIPTION_SIZE],
+        port: Port,
+    ) -> Result<Registration<Verbena>> {
+        let caps = vdev.caps()?;
+        let mut saved = self.saved.lock();
+        let settings = Settings {
+            netns: saved.netns,
+            node_guid: caps.node_guid,
+            node_description,
+            num_comp_vectors: u32::try_from(vdev.events.comp_eqs().len())?,
+            link_layer: port.link_layer(),
+            ports: &[netdev],
+            local_dma_lkey: caps.local_dma_lkey.get(),
+        };
+        let registration = Registration::new(
+            base::this_module!(crate),
+            &self.resources.dma,
+            saved.name.as_ref().map_or(c"verbena%d", |name| name),
+            &settings,
+            Verbena::new(vdev.clone(), port),
+        );
+        if registration.as_ref().is_err_and(|e| *e == ENFILE) {
+            // Another device has this name by now, so the next try takes a free name.
+            saved.name = None;
+        }
+        registration
+    }
+
+    /// Returns the state with a registered RDMA device.
+    fn run(
+        &self,
+        life: DeviceLife,
+        registration: Registration<Verbena>,
+        monitor: Option<RunningMonitor>,
+    ) -> Result<RdmaState> {
+        Ok(RdmaState::Running(RunningDevice {
+            _files: DebugFiles::new(&self.resources, &life.vdev)?,
             monitor,
             registration,
             life,
@@ -196,7 +272,7 @@ impl Recovery {
         let mut state = self.state.lock();
         let mut is_short_life = false;
         if let RdmaState::Running(old) = &*state {
-            let unregistered = old.monitor.is_unregistered();
+            let unregistered = old.is_netdev_unregistered();
             if !old.life.vdev.health.is_dead() && !unregistered {
                 return None;
             }
@@ -208,6 +284,9 @@ impl Recovery {
             let device = old.registration.device();
             let mut saved = self.saved.lock();
             saved.netns = Some(device.netns());
+            if let Ok(port) = device.infiniband() {
+                saved.node_description = Some(port.description());
+            }
             // At registration a name with `%` would be a pattern.
             let name = device.name().ok();
             if let Some(name) = name.filter(|name| !name.to_bytes().contains(&b'%')) {

@@ -38,7 +38,7 @@ FLOORS = {
         "pci",
     ),
     # A layer with layers of its own.
-    "rust/verbena/verbs/": ("ah counters key pages pd wq xrcd", "mw", "mr srq ucontext", "cq", "qp", "device port"),
+    "rust/verbena/verbs/": ("ah counters infiniband key pages pd port_events wq xrcd", "mw", "mr srq ucontext", "cq", "qp", "device port"),
 }
 # Types that all layers of a folder may use. The objects of the verbs and their device cannot do without each other: each object has a
 # reference to `VerbsDevice`, which has tables of the objects, and the traits of the crate `rdma` have the driver's type `Verbena` as

@@ -68,15 +68,28 @@ layout! {
         136 => max_mcast_grp: Le32,
         /// Number of ports, which are numbered from 1.
         140 => num_ports: u8,
-        141 => reserved0: [u8; 3],
+        /// [`LinkLayer`] of the ports; 0 before version 13, for Ethernet.
+        141 => link_layer: u8,
+        142 => reserved0: Le16,
         /// Members of a multicast group.
         144 => max_mcast_qp_attach: Le32,
         /// Elements of a region with gaps ([`super::super::ctx::Element`]).
         148 => max_gaps: Le32,
-        152 => reserved1: Le64,
+        /// InfiniBand only: GUID of port 1, in network order.
+        152 => port_guid: [u8; 8],
     }
 }
 command!(QueryDevice, QueryDevice, DeviceCaps);
+
+codes! {
+    /// Link layers of a port.
+    pub enum LinkLayer: u8 {
+        /// Ethernet: the port sends RoCE v2 packets, and a net device of the guest configures it.
+        Ethernet = 0,
+        /// InfiniBand: a subnet manager configures the port by management datagrams.
+        InfiniBand = 1,
+    }
+}
 
 /// [`DeviceCaps::features`]: reliable connections (RC).
 pub const FEATURE_RC: u64 = 1 << 0;
@@ -149,5 +162,5 @@ command!(SetTableChunk, SetTableChunk, Empty);
 
 layouts! {
     structs: [QueryDevice, DeviceCaps, SetTableChunk],
-    codes: [Table]
+    codes: [Table, LinkLayer]
 }

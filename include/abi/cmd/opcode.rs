@@ -25,6 +25,10 @@ codes! {
         ProcessMad = 0x09,
         /// Injects a fault.
         InjectFault = 0x0a,
+        /// Reads an entry of a port's GID table.
+        QueryGid = 0x0b,
+        /// Sets the description of the node.
+        SetNodeDescription = 0x0c,
         /// Creates a doorbell area.
         CreateUar = 0x10,
         /// Destroys an unused doorbell area.

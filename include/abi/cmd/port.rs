@@ -86,8 +86,8 @@ layout! {
 command!(SetPort, SetPort, Empty);
 
 layout! {
-    /// Requests the attributes of a port. RoCE ports do not have the command, because their net
-    /// device has these attributes.
+    /// Requests the attributes of a port. Only InfiniBand ports have the command. The net device of
+    /// a RoCE port has these attributes.
     pub struct QueryPort: 8 {
         0 => port: u8,
         1 => reserved: [u8; 7],
@@ -149,6 +149,38 @@ layout! {
 command!(QueryPkey, QueryPkey, Pkey);
 
 layout! {
+    /// Requests an entry of a port's GID table. Only InfiniBand ports have the command. The subnet
+    /// manager sets the prefix of their GIDs.
+    pub struct QueryGid: 8 {
+        0 => port: u8,
+        1 => reserved0: u8,
+        2 => index: Le16,
+        4 => reserved1: Le32,
+    }
+}
+layout! {
+    /// An entry of a port's GID table.
+    pub struct GidEntry: 16 {
+        /// GID in network order; the last 8 bytes are 0 if the entry is not valid.
+        0 => gid: [u8; 16],
+    }
+}
+command!(QueryGid, QueryGid, GidEntry);
+
+/// Size of the description of a node in bytes (IBTA 14.2.5.2).
+pub const NODE_DESCRIPTION_SIZE: usize = 64;
+
+layout! {
+    /// Sets the description of the node, which the agents of an InfiniBand port report. Only
+    /// InfiniBand ports have the command.
+    pub struct SetNodeDescription: 64 {
+        /// UTF-8, with zeros after the text.
+        0 => description: [u8; 64],
+    }
+}
+command!(SetNodeDescription, SetNodeDescription, Empty);
+
+layout! {
     /// Changes the attributes of a port, as `ib_modify_port` does with a `struct ib_port_modify`.
     pub struct ModifyPort: 24 {
         0 => port: u8,
@@ -168,7 +200,8 @@ pub const MAD_SIZE: usize = 256;
 
 layout! {
     /// Passes a management datagram, and the addresses with which it arrived, to the agents of the
-    /// device. The command works as soon as the command queue is enabled.
+    /// device. The command works as soon as the command queue is enabled. The addresses of a
+    /// datagram that the kernel itself has made are 0, and its flags leave out all checks.
     pub struct ProcessMad: 64 {
         0 => port: u8,
         /// `enum ib_mad_flags`.
@@ -183,7 +216,9 @@ layout! {
         15 => reserved0: u8,
         /// DMA address of the datagram, which has [`MAD_SIZE`] bytes.
         16 => in_addr: Le64,
-        /// DMA address at which the device writes the response, which has as many bytes.
+        /// DMA address at which the device writes the response, which has as many bytes, before it
+        /// replies. The response is complete: a response to a directed route SMP has the bit D of
+        /// its status set (IBTA 14.2.1.2).
         24 => out_addr: Le64,
         /// DMA address of the datagram's GRH, which has 40 bytes.
         32 => grh_addr: Le64,
@@ -230,8 +265,8 @@ command!(DetachMcast, DetachMcast, Empty);
 
 layouts! {
     structs: [
-        QueryStats, Stats, SetGid, SetPort, QueryPort, PortAttr, QueryPkey, Pkey, ModifyPort, ProcessMad, MadResult, AttachMcast,
-        DetachMcast,
+        QueryStats, Stats, SetGid, SetPort, QueryPort, PortAttr, QueryPkey, Pkey, QueryGid, GidEntry, SetNodeDescription, ModifyPort,
+        ProcessMad, MadResult, AttachMcast, DetachMcast,
     ],
     codes: [StatsKind]
 }

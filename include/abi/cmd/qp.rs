@@ -8,6 +8,8 @@ use super::{Command, Empty, Le16, Le32, Le64, Opcode, Quiesced, PAYLOAD_SIZE};
 codes! {
     /// Types of queue pairs, with the numbers of `enum ib_qp_type`.
     pub enum QpType: u8 {
+        /// Subnet management interface (QPN 0), of InfiniBand ports only.
+        Smi = 0,
         /// General services interface (QPN 1).
         Gsi = 1,
         /// Reliable connection.

@@ -62,7 +62,15 @@ pub(crate) enum AffiliatedObject {
 impl AffiliatedObject {
     fn of(event: EventType, number: u32) -> Option<Self> {
         match event {
-            EventType::Completion | EventType::DeviceFatal => None,
+            EventType::Completion
+            | EventType::DeviceFatal
+            | EventType::PortActive
+            | EventType::PortErr
+            | EventType::LidChange
+            | EventType::PkeyChange
+            | EventType::SmChange
+            | EventType::ClientReregister
+            | EventType::GidChange => None,
             EventType::CqErr => Some(Self::Cq(number)),
             EventType::SrqLimitReached | EventType::SrqErr => Some(Self::Srq(number)),
             EventType::QpFatal

@@ -365,21 +365,32 @@ impl CqData {
                 wc.ex = WcEx::Invalidate(u32::from_le_bytes(cqe.imm));
             }
             if side == QueueSide::Recv && qp.is_datagram() {
-                wc.src_qp = cqe.src_qp.get();
-                wc.pkey_index = cqe.pkey_index.get();
-                wc.sl = cqe.sl;
-                wc.smac = Some(cqe.smac);
-                wc.network_type = NetworkType::from_raw(cqe.network_type.into());
+                fill_source(&mut wc, cqe, self.vdev.is_infiniband());
                 if tail.wc_flags & wc_flags::GRH != 0 {
                     wc.flags |= WcFlags::GRH;
-                }
-                if cqe.vlan.get() < 4096 {
-                    wc.vlan_id = Some(cqe.vlan.get());
                 }
             }
         }
         // There is room, because the caller has checked it.
         wcs.push(&wc);
+    }
+}
+
+/// Fills in the addresses of the sender of a datagram.
+fn fill_source(wc: &mut Wc<'_, Verbena>, cqe: &Cqe, is_infiniband: bool) {
+    wc.src_qp = cqe.src_qp.get();
+    wc.pkey_index = cqe.pkey_index.get();
+    wc.sl = cqe.sl;
+    if is_infiniband {
+        wc.slid = cqe.slid.get();
+        wc.dlid_path_bits = cqe.dlid_path_bits;
+        wc.network_type = Some(NetworkType::Ib);
+        return;
+    }
+    wc.smac = Some(cqe.smac);
+    wc.network_type = NetworkType::from_raw(cqe.network_type.into());
+    if cqe.vlan.get() < 4096 {
+        wc.vlan_id = Some(cqe.vlan.get());
     }
 }
 

@@ -3,6 +3,7 @@
 //! The device in one life, with its objects, on which the verbs operate.
 
 use super::{
+    port_events::PortEvents,
     qp::QpData,
     Verbena, //
 };
@@ -58,6 +59,9 @@ pub(crate) struct VerbsDevice {
     pub(crate) events: Arc<EventQueues>,
     #[pin]
     pub(super) failed_cqs: FailedCqs,
+    /// Events of an InfiniBand port.
+    #[pin]
+    pub(crate) port_events: PortEvents,
 }
 
 /// CQs of kernel users that have lost a completion.
@@ -122,6 +126,7 @@ impl VerbsDevice {
                 areas <- DoorbellAreas::new(),
                 events: EventQueues::new()?,
                 failed_cqs <- FailedCqs::new(),
+                port_events <- PortEvents::new(),
             }? Error),
             GFP_KERNEL,
         )
@@ -160,6 +165,16 @@ impl VerbsDevice {
         self.cqs
             .for_each(|cq| any |= cq.has_unpolled_completions(cq));
         any
+    }
+
+    /// Handles an event of the port. The net device of an Ethernet port has such events, and not the
+    /// device.
+    fn port_event(&self, event: EventType) {
+        if self.is_infiniband() {
+            self.port_events.report(event);
+        } else {
+            self.complain("an unknown asynchronous event");
+        }
     }
 
     /// Calls the handlers of all CQs that have requests to flush, and then of all queue pairs whose
@@ -211,6 +226,13 @@ impl Listener for VerbsDevice {
             }
             // These events concern no object.
             EventType::Completion | EventType::DeviceFatal => return,
+            EventType::PortActive
+            | EventType::PortErr
+            | EventType::LidChange
+            | EventType::PkeyChange
+            | EventType::SmChange
+            | EventType::ClientReregister
+            | EventType::GidChange => return self.port_event(event),
             EventType::QpFatal => QpEvent::Fatal,
             EventType::QpReqErr => QpEvent::ReqErr,
             EventType::QpAccessErr => QpEvent::AccessErr,

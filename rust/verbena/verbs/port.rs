@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The RDMA device and its one port, which is a full RoCEv2 port.
+//! The RDMA device and its one port, which is a full RoCEv2 port, or a port of InfiniBand
+//! ([`infiniband`](super::infiniband)).
 
 use super::{
     ah::AhData,
@@ -9,6 +10,10 @@ use super::{
         QpCounters, //
     },
     cq::CqData,
+    infiniband::{
+        InfinibandOps,
+        InfinibandPort, //
+    },
     mr::{
         has_gaps,
         MrData,
@@ -47,6 +52,7 @@ use crate::{
     hw::Hw,
     netdev::NetdevPort, //
 };
+use base::errno::eopnotsupp;
 use core::num::NonZeroU32;
 use kernel::{
     prelude::*,
@@ -89,30 +95,70 @@ use rdma::{
     },
 };
 
+/// The port, by its link layer.
+pub(crate) enum Port {
+    Ethernet(Arc<NetdevPort>),
+    Infiniband(Arc<InfinibandPort>),
+}
+
+impl Port {
+    /// Returns the link layer that carries the packets of the port.
+    pub(crate) fn link_layer(&self) -> LinkLayer {
+        match self {
+            Self::Ethernet(_) => LinkLayer::Ethernet,
+            Self::Infiniband(_) => LinkLayer::Infiniband,
+        }
+    }
+}
+
 /// Driver's data of an RDMA device.
 #[pin_data]
 pub(crate) struct Verbena {
     pub(crate) vdev: Arc<VerbsDevice>,
-    pub(crate) port: Arc<NetdevPort>,
+    port: Port,
     #[pin]
     counters: QpCounters,
 }
 
 impl Verbena {
-    pub(crate) fn new(vdev: Arc<VerbsDevice>, port: Arc<NetdevPort>) -> impl PinInit<Self, Error> {
+    pub(crate) fn new(vdev: Arc<VerbsDevice>, port: Port) -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
             vdev,
             port,
             counters <- QpCounters::new(),
         }? Error)
     }
+
+    /// Returns the port if its link layer is Ethernet.
+    pub(super) fn ethernet(&self) -> Option<&NetdevPort> {
+        match &self.port {
+            Port::Ethernet(port) => Some(port),
+            Port::Infiniband(_) => None,
+        }
+    }
+
+    /// Returns the port if its link layer is InfiniBand, and otherwise `EOPNOTSUPP`.
+    pub(crate) fn infiniband(&self) -> Result<&InfinibandPort> {
+        match &self.port {
+            Port::Infiniband(port) => Ok(port),
+            Port::Ethernet(_) => Err(eopnotsupp()),
+        }
+    }
+
+    /// Returns the lengths of the GID table and of the P_Key table.
+    fn table_lengths(&self) -> Result<(u16, u16)> {
+        match &self.port {
+            Port::Ethernet(_) => Ok((gid_table_len(&self.vdev)?, PKEYS)),
+            Port::Infiniband(port) => Ok(port.table_lengths()),
+        }
+    }
 }
 
-/// Number of P_Keys of the port, of which there is only the default one.
+/// Number of P_Keys of a RoCE port, of which there is only the default one.
 const PKEYS: u16 = 1;
 const DEFAULT_PKEY: u16 = 0xffff;
 
-/// Returns the size of the GID table. An address names its entry in 8 bits
+/// Returns the size of the GID table of a RoCE port. An address names its entry in 8 bits
 /// (`ib_global_route.sgid_index`).
 fn gid_table_len(hw: &Hw) -> Result<u16> {
     // CAST: The number is at most 256.
@@ -131,6 +177,30 @@ fn log_refused_gid(hw: &Hw, gid: &Gid, mac: [u8; 6], syndrome: u32) {
     );
 }
 
+/// Fills in the attributes of a RoCE port, which are those of its net device.
+fn query_ethernet_port(vdev: &VerbsDevice, port: &NetdevPort, attr: &mut PortAttr) -> Result {
+    let info = port.info();
+    let up = info.is_up() && !vdev.health.is_dead();
+    let (state, phys) = if up {
+        (PortState::Active, PhysState::LinkUp)
+    } else {
+        (PortState::Down, PhysState::Disabled)
+    };
+    attr.set_state(state)
+        .set_phys_state(phys)
+        .set_max_mtu(Mtu::Mtu4096)
+        .set_active_mtu(Mtu::from_netdev(info.mtu))
+        .set_phys_mtu(info.mtu)
+        .set_gid_tbl_len(gid_table_len(vdev)?)
+        .set_pkey_tbl_len(PKEYS)
+        .set_max_msg_sz(vdev.caps()?.max_msg_size.get())
+        .set_max_vl_num(1)
+        .set_ip_gids(true)
+        .set_cm_supported()
+        .set_link(PortWidth::X4, PortSpeed::Edr);
+    Ok(())
+}
+
 #[vtable]
 impl Operations for Verbena {
     const ABI_VERSION: u32 = UVERBS_ABI_VERSION;
@@ -146,6 +216,7 @@ impl Operations for Verbena {
     type Mr = MrData;
     type Mw = MwData;
     type Xrcd = XrcdData;
+    type Infiniband = InfinibandOps;
 
     fn query_device(dev: &Device<Self>, attr: &mut DeviceAttr) -> Result {
         let hw = &dev.vdev;
@@ -206,7 +277,7 @@ impl Operations for Verbena {
             .set_vendor_id(0x1af4)
             .set_vendor_part_id(0x10f5)
             .set_hw_ver(hw.pdev.revision_id().into())
-            .set_max_pkeys(PKEYS)
+            .set_max_pkeys(dev.table_lengths()?.1)
             .set_local_ca_ack_delay(15)
             // The core expects the frequency of the device clock in kHz.
             .set_timestamp_mask(u64::MAX)
@@ -232,53 +303,44 @@ impl Operations for Verbena {
     }
 
     fn query_port(dev: &Device<Self>, _port: u32, attr: &mut PortAttr) -> Result {
-        let info = dev.port.info();
-        let up = info.is_up() && !dev.vdev.health.is_dead();
-        let (state, phys) = if up {
-            (PortState::Active, PhysState::LinkUp)
-        } else {
-            (PortState::Down, PhysState::Disabled)
-        };
-        attr.set_state(state)
-            .set_phys_state(phys)
-            .set_max_mtu(Mtu::Mtu4096)
-            .set_active_mtu(Mtu::from_netdev(info.mtu))
-            .set_phys_mtu(info.mtu)
-            .set_gid_tbl_len(gid_table_len(&dev.vdev)?)
-            .set_pkey_tbl_len(PKEYS)
-            .set_max_msg_sz(dev.vdev.caps()?.max_msg_size.get())
-            .set_max_vl_num(1)
-            .set_ip_gids(true)
-            .set_cm_supported()
-            .set_link(PortWidth::X4, PortSpeed::Edr);
-        Ok(())
+        match &dev.port {
+            Port::Ethernet(port) => query_ethernet_port(&dev.vdev, port, attr),
+            Port::Infiniband(port) => port.query(&dev.vdev, attr),
+        }
     }
 
     fn port_event(dev: &Device<Self>) -> bool {
         // The device has to know an active port before consumers do, or packets that they send are
         // lost. If the port is down, packets are lost in any case, so consumers are informed at
         // once.
-        let is_down = !dev.port.info().is_up();
+        let Some(port) = dev.ethernet() else {
+            return false;
+        };
+        let is_down = !port.info().is_up();
         if !is_down {
-            dev.port.request_event();
+            port.request_event();
         }
         is_down
     }
 
-    fn link_layer(_dev: &Device<Self>, _port: u32) -> LinkLayer {
-        LinkLayer::Ethernet
+    fn link_layer(dev: &Device<Self>, _port: u32) -> LinkLayer {
+        dev.port.link_layer()
     }
 
     fn port_immutable(dev: &Device<Self>, _port: u32, imm: &mut PortImmutable) -> Result {
-        imm.set_roce_v2(gid_table_len(&dev.vdev)?, PKEYS);
+        let (gids, pkeys) = dev.table_lengths()?;
+        match &dev.port {
+            Port::Ethernet(_) => imm.set_roce_v2(gids, pkeys),
+            Port::Infiniband(_) => imm.set_infiniband(gids, pkeys),
+        };
         Ok(())
     }
 
-    fn query_pkey(_dev: &Device<Self>, _port: u32, index: u16) -> Result<u16> {
-        if index < PKEYS {
-            Ok(DEFAULT_PKEY)
-        } else {
-            Err(EINVAL)
+    fn query_pkey(dev: &Device<Self>, _port: u32, index: u16) -> Result<u16> {
+        match &dev.port {
+            Port::Infiniband(port) => port.query_pkey(&dev.vdev, index),
+            Port::Ethernet(_) if index < PKEYS => Ok(DEFAULT_PKEY),
+            Port::Ethernet(_) => Err(EINVAL),
         }
     }
 
@@ -286,7 +348,8 @@ impl Operations for Verbena {
         if gid.gid_type != GidType::RoceUdpEncap {
             return Err(EINVAL);
         }
-        let mac = gid.mac.unwrap_or(dev.port.info().mac);
+        let port = dev.ethernet().ok_or(EINVAL)?;
+        let mac = gid.mac.unwrap_or(port.info().mac);
         let set = dev.vdev.cmdq.exec(&SetGid {
             index: Le16::new(gid.index),
             valid: 1,

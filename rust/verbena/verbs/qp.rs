@@ -89,7 +89,8 @@ use rdma::{
 };
 use zerocopy::IntoBytes;
 
-/// QPN of the general services interface (GSI).
+/// QPNs of the subnet management interface (SMI) and the general services interface (GSI).
+const SMI_QPN: u32 = cmd::QpType::Smi as u32;
 const GSI_QPN: u32 = cmd::QpType::Gsi as u32;
 
 /// A QPN, which is freed when it is dropped.
@@ -113,6 +114,7 @@ impl Qpn {
             _ => (payer, None),
         };
         let (qpn, part) = match qp_type {
+            QpType::Smi => (SMI_QPN, None),
             QpType::Gsi => (GSI_QPN, None),
             _ => {
                 let (qpn, part) = ids.qpns.alloc(payer)?;
@@ -130,7 +132,7 @@ impl Qpn {
 
 impl Drop for Qpn {
     fn drop(&mut self) {
-        if self.qpn != GSI_QPN {
+        if !matches!(self.qpn, SMI_QPN | GSI_QPN) {
             if let Ok(info) = self.vdev.info() {
                 info.ids.qpns.free(self.qpn);
             }
@@ -159,6 +161,8 @@ pub(crate) struct QpData {
     cap: QpCap,
     sig_type: SigType,
     datagram: bool,
+    /// True if each send names the index of its P_Key, as those of the GSI on InfiniBand do.
+    sends_pkey_index: bool,
     /// Held while the queue pair moves from state to state. It is not held while the driver waits
     /// for events, whose handlers may move the queue pair, too.
     #[pin]
@@ -348,7 +352,9 @@ impl QueuePair<Verbena> for QpData {
     fn modify(qp: &Qp<Verbena>, attr: &QpAttr, mask: QpAttrMask) -> Result {
         // Programs see a new MTU of the net device at once. If the command fails, the device is
         // dead, which `move_to` reports.
-        let _ = qp.device().port.report_state();
+        if let Some(port) = qp.device().ethernet() {
+            let _ = port.report_state();
+        }
         let quiesced = {
             let _moving = qp.state_lock.lock();
             Self::move_to(qp, attr, mask)?
@@ -395,15 +401,15 @@ impl QueuePair<Verbena> for QpData {
         qp.post_recvs(wrs)
     }
 
-    fn attach_mcast(qp: &Qp<Verbena>, group: &[u8; 16], _lid: u16) -> Result {
+    fn attach_mcast(qp: &Qp<Verbena>, group: &[u8; 16], lid: u16) -> Result {
         if !qp.vdev.has(cmd::FEATURE_MCAST) {
             return Err(eopnotsupp());
         }
-        qp.join(group)
+        qp.join(group, lid)
     }
 
-    fn detach_mcast(qp: &Qp<Verbena>, group: &[u8; 16], _lid: u16) -> Result {
-        qp.leave(group)
+    fn detach_mcast(qp: &Qp<Verbena>, group: &[u8; 16], lid: u16) -> Result {
+        qp.leave(group, lid)
     }
 
     fn fill_res(qp: &Qp<Verbena>, entry: &mut ResEntry<'_>) -> Result {

@@ -19,7 +19,7 @@ pub struct WorkCompletion {
     /// QPN of the sender, then the syndrome.
     source_error: u64,
     pub timestamp: u64,
-    /// P_Key index, then the service level.
+    /// P_Key index, LID of the sender (2 bytes each), service level, path bits (1 byte each).
     path: u64,
     /// SRQN of a receive from an SRQ; 0 for other receives.
     pub srqn: u32,
@@ -34,6 +34,8 @@ const SOURCE_ERROR: usize = offset_of!(Cqe, src_qp);
 /// next constant is the same for the service level.
 const PKEY_INDEX: (usize, usize) = in_word(offset_of!(Cqe, pkey_index));
 const SL: (usize, usize) = in_word(offset_of!(Cqe, sl));
+/// Offset of the four bytes with the LID of the sender, then the path bits, before the tail.
+const LIDS: usize = offset_of!(Cqe, slid);
 
 const fn in_word(offset: usize) -> (usize, usize) {
     (offset / 8 * 8, offset % 8 * 8)
@@ -41,6 +43,7 @@ const fn in_word(offset: usize) -> (usize, usize) {
 
 const _: () = {
     assert!(offset_of!(Cqe, srqn) == PKEY_INDEX.0);
+    assert!(offset_of!(Cqe, dlid_path_bits) == LIDS + 2 && TAIL_OFFSET == LIDS + 4);
     assert!(offset_of!(Cqe, byte_len) == INDEX_LENGTH + 4);
     assert!(offset_of!(Cqe, qpn) == IMM_QPN + 4);
     assert!(offset_of!(Cqe, vendor_err) == SOURCE_ERROR + 4);
@@ -57,13 +60,15 @@ impl WorkCompletion {
         let srqn_pkey = entry.get::<{ PKEY_INDEX.0 }>();
         let pkey_index = srqn_pkey >> PKEY_INDEX.1 & 0xffff;
         let sl = entry.get::<{ SL.0 }>() >> SL.1 & 0xff;
+        let lids = u64::from(entry.get32_acquire::<LIDS>());
+        let (slid, path_bits) = (lids & 0xffff, lids >> 16 & 0xff);
         let read = Self {
             wr_id: entry.get::<{ offset_of!(Cqe, wr_id) }>(),
             index_length: entry.get::<INDEX_LENGTH>(),
             imm_qpn,
             source_error: entry.get::<SOURCE_ERROR>(),
             timestamp: entry.get::<{ offset_of!(Cqe, timestamp) }>(),
-            path: pkey_index | sl << 32,
+            path: pkey_index | slid << 16 | sl << 32 | path_bits << 40,
             srqn: srqn_pkey as u32,
             tail,
         };
@@ -87,8 +92,8 @@ impl WorkCompletion {
     }
 
     /// Returns `struct ibv_wc`, which has six words: `wr_id`; status, opcode; syndrome, length;
-    /// immediate data, QPN; QPN of the sender, flags; P_Key index, and the service level among
-    /// fields that RoCE does not use.
+    /// immediate data, QPN; QPN of the sender, flags; P_Key index, LID of the sender, service level,
+    /// path bits.
     #[inline(always)]
     pub fn wc_words(&self) -> [u64; 6] {
         let tail = u64::from(self.tail);
@@ -151,7 +156,17 @@ impl WorkCompletion {
         (self.source_error >> 32) as u32
     }
 
+    /// Returns the LID of the sender, which only InfiniBand has.
+    pub fn slid(&self) -> u16 {
+        (self.path >> 16) as u16
+    }
+
     pub fn sl(&self) -> u8 {
         (self.path >> 32) as u8
+    }
+
+    /// Returns the low bits of the LID to which the packet was sent, which only InfiniBand has.
+    pub fn dlid_path_bits(&self) -> u8 {
+        (self.path >> 40) as u8
     }
 }

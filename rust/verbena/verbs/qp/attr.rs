@@ -126,7 +126,7 @@ impl QpData {
             ..Default::default()
         };
         if mask.contains(QpAttrMask::AV) {
-            request.av = ah::to_device(&attr.ah())?;
+            request.av = ah::to_device(&attr.ah(), vdev.is_infiniband())?;
         }
         if moves {
             qp.was_modified.store(true, Release);
@@ -207,7 +207,7 @@ impl QpData {
         attr.set_retry_cnt(from.retry_cnt);
         attr.set_rnr_retry(from.rnr_retry);
         if !qp.datagram {
-            attr.set_ah(&ah::from_device(&context.av));
+            attr.set_ah(&ah::from_device(&context.av, vdev.is_infiniband()));
         }
         init.set_cap(&qp.cap);
         init.set_sig_type(qp.sig_type);

@@ -94,6 +94,8 @@ fn device_type(
     caller: &Caller<'_, Verbena>,
 ) -> Result<cmd::QpType> {
     Ok(match qp_type {
+        // Only InfiniBand has subnet management.
+        QpType::Smi if caller.is_kernel() && vdev.is_infiniband() => cmd::QpType::Smi,
         QpType::Gsi if caller.is_kernel() => cmd::QpType::Gsi,
         QpType::Rc => cmd::QpType::Rc,
         QpType::Uc if vdev.has(cmd::FEATURE_UC) => cmd::QpType::Uc,
@@ -241,7 +243,8 @@ impl QpData {
         if attr.create_flags() != 0 {
             return Err(eopnotsupp());
         }
-        let datagram = matches!(qp_type, QpType::Gsi | QpType::Ud);
+        let special = matches!(qp_type, QpType::Smi | QpType::Gsi);
+        let datagram = special || qp_type == QpType::Ud;
         // An XRC target has no queues, and an XRC initiator has no receive queue.
         let has_sends = device_type != cmd::QpType::XrcTgt;
         let has_recvs = !matches!(qp_type, QpType::XrcIni | QpType::XrcTgt);
@@ -290,7 +293,7 @@ impl QpData {
             slot: Le16::new(slot.index()),
             qp_type: device_type.to_raw(),
             flags,
-            port: u8::from(device_type == cmd::QpType::Gsi),
+            port: u8::from(special),
             log_sq_size: sizes.log_sq_size,
             log_sq_stride: sizes.log_sq_stride,
             log_rq_size: sizes.log_rq_size,
@@ -302,6 +305,7 @@ impl QpData {
             ..Default::default()
         };
         let sig_type = attr.sig_type();
+        let sends_pkey_index = qp_type == QpType::Gsi && vdev.is_infiniband();
         let send = WorkQueue::new(caller.is_kernel(), sizes.log_sq_size)?;
         let recv = WorkQueue::new(caller.is_kernel() && rq.is_some(), sizes.log_rq_size)?;
         Ok(try_pin_init!(Self {
@@ -315,6 +319,7 @@ impl QpData {
             cap,
             sig_type,
             datagram,
+            sends_pkey_index,
             state_lock <- new_mutex!(()),
             state: Atomic::new(QpState::Reset.as_raw()),
             was_modified: Atomic::new(false),

@@ -24,6 +24,7 @@ use crate::{
             Sge,
             WqeOpcode, //
         },
+        Le16,
         Le32,
         Le64, //
     },
@@ -140,7 +141,10 @@ impl QpData {
             chunk.write(at + wqe::FAST_REG_OFFSET, segment)?;
         }
         if self.datagram {
-            self.write_address(chunk, at, wr)?;
+            let pkey_index = self.write_address(chunk, at, wr)?;
+            if self.sends_pkey_index {
+                header.pkey_index = Le16::new(pkey_index);
+            }
         }
         if operands.has_data {
             let data_offset = wqe::data_offset(self.datagram, operands.atomic.is_some());
@@ -150,9 +154,10 @@ impl QpData {
         Ok(completes_as(operands.opcode))
     }
 
-    /// Writes the address vector of a datagram into the WQE at `at`.
+    /// Writes the address vector of a datagram into the WQE at `at`. Returns the index of the P_Key
+    /// that the request names.
     #[inline(always)]
-    fn write_address(&self, chunk: &Chunk, at: usize, wr: &SendWr<'_, Verbena>) -> Result {
+    fn write_address(&self, chunk: &Chunk, at: usize, wr: &SendWr<'_, Verbena>) -> Result<u16> {
         let to = wr.datagram().ok_or(EINVAL)?;
         let mut av = to.ah.av;
         av.dest_qpn = Le32::new(to.remote_qpn);
@@ -162,7 +167,8 @@ impl QpData {
         } else {
             to.remote_qkey
         });
-        chunk.write(at + wqe::DATA_OFFSET, &av)
+        chunk.write(at + wqe::DATA_OFFSET, &av)?;
+        Ok(to.pkey_index)
     }
 
     /// Writes the inline data or the scatter/gather list of the WQE at `offset` of the ring, which is

@@ -21,7 +21,8 @@ const _: () = {
     assert!(offset_of!(ibv_wc, vendor_err) == 16 && offset_of!(ibv_wc, byte_len) == 20);
     assert!(offset_of!(ibv_wc, __bindgen_anon_1) == 24 && offset_of!(ibv_wc, qp_num) == 28);
     assert!(offset_of!(ibv_wc, src_qp) == 32 && offset_of!(ibv_wc, wc_flags) == 36);
-    assert!(offset_of!(ibv_wc, pkey_index) == 40 && offset_of!(ibv_wc, sl) == 44);
+    assert!(offset_of!(ibv_wc, pkey_index) == 40 && offset_of!(ibv_wc, slid) == 42);
+    assert!(offset_of!(ibv_wc, sl) == 44 && offset_of!(ibv_wc, dlid_path_bits) == 45);
 };
 
 pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc) -> c_int {

@@ -11,6 +11,7 @@
 //! | [`lock`] | the lock of a queue |
 //! | [`wr`] | work requests as C passes them |
 //! | [`object`] | objects that C holds by pointer |
+//! | [`address`] | address vectors |
 //! | [`options`] | checks of the options that programs request |
 //! | `device` | registration with libibverbs, opening a device, the table of operations |
 //! | `verbs`, `domains`, `queues`, `srqs`, `windows`, `xrc` | verbs that create, change, destroy |
@@ -25,6 +26,7 @@ compile_error!(
      generate those of this target first (scripts/provider-bindings)"
 );
 
+pub mod address;
 pub mod lock;
 pub mod memory;
 #[cfg(test)]

@@ -154,9 +154,9 @@ readers! {
     read_imm_data -> __be32: |one| one.imm();
     read_qp_num -> u32: |one| one.qpn();
     read_src_qp -> u32: |one| one.src_qp();
-    read_slid -> u32: |_| 0;
+    read_slid -> u32: |one| one.slid().into();
     read_sl -> u8: |one| one.sl();
-    read_dlid_path_bits -> u8: |_| 0;
+    read_dlid_path_bits -> u8: |one| one.dlid_path_bits();
     read_completion_ts -> u64: |one| one.timestamp;
 }
 

@@ -9,6 +9,7 @@
 // The head of this file states the preconditions for all functions.
 #![allow(clippy::missing_safety_doc)]
 
+use super::address::address_vector;
 use super::device::{check, ContextData, DriverMessage};
 use super::domains::Pd;
 use super::object::{or_null, Ah, ObjectDraft, VerbsObject};
@@ -18,9 +19,8 @@ use crate::use_count::UseGuard;
 use core::ffi::{c_char, c_int, c_void};
 use core::mem::{size_of, size_of_val};
 use std::sync::{Mutex, PoisonError};
-use verbena_abi::ctx::{AddressVector, AV_GRH};
+use verbena_abi::regs;
 use verbena_abi::uverbs::CreateAhResp;
-use verbena_abi::{regs, Le16, Le32};
 
 /// Provider's part of a memory region: only the domain that the region is in, which can be changed.
 struct Mr(Mutex<Option<UseGuard>>);
@@ -251,12 +251,6 @@ pub unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *
 ///
 /// The conditions are those of `create_ah`.
 unsafe fn new_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> Result<*mut ibv_ah, Errno> {
-    // SAFETY: see the head of this file.
-    let values = unsafe { &*attr };
-    if values.is_global == 0 {
-        // RoCE has only global addresses.
-        return Err(Errno::INVAL);
-    }
     let mut response = DriverMessage::<ib_uverbs_create_ah_resp, CreateAhResp>::zeroed();
     let mut ah = ObjectDraft::<ibv_ah, Ah>::new();
     // SAFETY: see the head of this file.
@@ -271,22 +265,8 @@ unsafe fn new_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> Result<*mut ibv_ah,
     })?;
     // SAFETY: see the head of this file.
     let domain = unsafe { Pd::of(pd) };
-    let grh = &values.grh;
-    let vector = AddressVector {
-        // SAFETY: every member of the union has the same sixteen bytes.
-        dgid: unsafe { grh.dgid.raw },
-        dmac: response.driver.dmac,
-        sgid_index: Le16::new(grh.sgid_index.into()),
-        flow_label: Le32::new(grh.flow_label & 0xf_ffff),
-        hop_limit: grh.hop_limit,
-        traffic_class: grh.traffic_class,
-        sl: values.sl,
-        port_num: values.port_num,
-        static_rate: values.static_rate,
-        path_bits: AV_GRH,
-        pdn: response.driver.pdn,
-        ..AddressVector::default()
-    };
+    // SAFETY: see the head of this file.
+    let vector = address_vector(unsafe { &*attr }, &response.driver);
     Ok(ah.finish(Ah::new(vector, domain.begin_use())))
 }
 

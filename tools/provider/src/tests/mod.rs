@@ -125,21 +125,26 @@ impl Fixture {
 
     /// Writes a CQE that names an SRQ, as the device does.
     fn complete_of(&mut self, qpn: u32, srqn: u32, opcode: WcOpcode, wqe_index: u32, wr_id: u64) {
-        let tail = Tail {
-            status: WcStatus::Success.to_raw(),
-            opcode: opcode.to_raw(),
-            wc_flags: 0,
-        };
-        let place = self.cq_producer.wrapping_sub(self.cq_base);
         let cqe = Cqe {
             wr_id: Le64::new(wr_id),
             wqe_index: Le32::new(wqe_index),
             byte_len: Le32::new(77),
             qpn: Le32::new(qpn),
             srqn: Le32::new(srqn),
-            tail: Le32::new(tail.pack(place, self.log_size)),
             ..Cqe::default()
         };
+        self.write_cqe(opcode, 0, cqe);
+    }
+
+    /// Writes this CQE with a tail, as the device does.
+    fn write_cqe(&mut self, opcode: WcOpcode, wc_flags: u8, mut cqe: Cqe) {
+        let tail = Tail {
+            status: WcStatus::Success.to_raw(),
+            opcode: opcode.to_raw(),
+            wc_flags,
+        };
+        let place = self.cq_producer.wrapping_sub(self.cq_base);
+        cqe.tail = Le32::new(tail.pack(place, self.log_size));
         let at = self.at(place);
         // The device writes the tail last.
         self.cq_memory.write(at, &cqe.as_bytes()[..TAIL_OFFSET]);

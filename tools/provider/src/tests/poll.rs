@@ -8,9 +8,10 @@ use crate::cq::LOG_STRIDE;
 use crate::errno::Errno;
 use crate::ffi::memory::MappedRing;
 use crate::ffi::mock;
-use verbena_abi::cqe::WcOpcode;
+use verbena_abi::cqe::{wc_flags, Cqe, WcOpcode};
 use verbena_abi::ctx::QpState;
 use verbena_abi::doorbell::{self, Arm, ArmMode, Words};
+use verbena_abi::{Le16, Le32};
 
 #[test]
 fn polls_follow_the_phase_for_many_passes() {
@@ -36,6 +37,36 @@ fn polls_follow_the_phase_for_many_passes() {
         assert_eq!(f.consumer(), expected);
     }
     let _ = qp;
+}
+
+/// A program answers a datagram with these values.
+#[test]
+fn a_completion_has_the_addresses_of_the_sender_on_infiniband() {
+    let mut f = Fixture::new();
+    let qp = f.rts(9);
+    receive(&qp, &[1]).unwrap();
+    let cqe = Cqe {
+        qpn: Le32::new(9),
+        src_qp: Le32::new(0x1_2345),
+        pkey_index: Le16::new(2),
+        slid: Le16::new(0xbeef),
+        dlid_path_bits: 0x55,
+        port: 0xff,
+        sl: 7,
+        ..Cqe::default()
+    };
+    f.write_cqe(WcOpcode::Recv, wc_flags::GRH, cqe);
+    let [one] = f.poll(1)[..] else {
+        panic!("one completion");
+    };
+    assert_eq!((one.src_qp(), one.wc_flags()), (0x1_2345, 1));
+    assert_eq!(
+        (one.slid(), one.dlid_path_bits(), one.sl()),
+        (0xbeef, 0x55, 7)
+    );
+    let [.., addresses, path] = one.wc_words();
+    assert_eq!(addresses, 1 << 32 | 0x1_2345);
+    assert_eq!(path, 0x5507_beef_0002);
 }
 
 /// The CQ is resized to larger and smaller rings, with the consumer at any place and any number of

@@ -180,6 +180,9 @@ fn event_subject(event: EventType, number: u32) -> (u32, String) {
         Completion | CqErr => (0, format!(" of CQ {number}")),
         SrqLimitReached | SrqErr => (0, format!(" of SRQ {number}")),
         DeviceFatal => (0, String::from(" of the device")),
+        PortActive | PortErr | LidChange | PkeyChange | SmChange | ClientReregister | GidChange => {
+            (0, String::from(" of the port"))
+        }
     }
 }
 

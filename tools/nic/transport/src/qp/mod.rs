@@ -189,7 +189,7 @@ impl Core {
         match self.config.qp_type {
             QpType::Rc => Transport::Rc,
             QpType::Uc => Transport::Uc,
-            QpType::Ud | QpType::Gsi => Transport::Ud,
+            QpType::Ud | QpType::Gsi | QpType::Smi => Transport::Ud,
             QpType::XrcIni | QpType::XrcTgt => Transport::Xrc,
         }
     }

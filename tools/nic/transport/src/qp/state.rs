@@ -17,7 +17,7 @@ pub fn is_allowed(qp_type: QpType, from: QpState, to: QpState) -> bool {
         (Reset, _) => false,
         (_, Err) => true,
         (Init, Init | Rtr) | (Rtr, Rts) | (Rts, Rts | Sqd) | (Sqd, Rts | Sqd) => true,
-        (Sqe, Rts) => matches!(qp_type, QpType::Uc | QpType::Ud | QpType::Gsi),
+        (Sqe, Rts) => matches!(qp_type, QpType::Uc | QpType::Ud | QpType::Gsi | QpType::Smi),
         _ => false,
     }
 }

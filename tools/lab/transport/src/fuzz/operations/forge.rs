@@ -25,7 +25,7 @@ impl FuzzRun {
             _ if flags & 0xc0 == 0xc0 => code,
             QpType::Rc => code & 0x1f,
             QpType::Uc => code & 0x1f | 0x20,
-            QpType::Ud | QpType::Gsi => code & 0x1f | 0x60,
+            QpType::Ud | QpType::Gsi | QpType::Smi => code & 0x1f | 0x60,
             QpType::XrcIni | QpType::XrcTgt => code & 0x1f | 0xa0,
         };
         // For a packet that is refused because of its opcode, no other field counts.

@@ -270,9 +270,11 @@ impl Device {
             Opcode::InjectFault => run(payload, |r| self.inject_fault(mem, r)),
             Opcode::AttachMcast => run(payload, |r| self.attach_mcast(r)),
             Opcode::DetachMcast => run(payload, |r| self.detach_mcast(r)),
-            // No feature of this device announces these commands.
+            // An Ethernet port has no such commands, and no feature announces the others.
             Opcode::QueryPort
             | Opcode::QueryPkey
+            | Opcode::QueryGid
+            | Opcode::SetNodeDescription
             | Opcode::ModifyPort
             | Opcode::ProcessMad
             | Opcode::ResumePageFault

@@ -85,6 +85,10 @@ fn shape(request: &CreateQp) -> Result<QpShape, CmdError> {
     let unsupported = bad(CmdStatus::Unsupported, Syndrome::CmdAttribute);
     let qp_type = QpType::from_raw(request.qp_type).ok_or(unsupported)?;
     let qpn = request.qpn.get();
+    if qp_type == QpType::Smi {
+        // An Ethernet port has no subnet manager.
+        return Err(unsupported);
+    }
     let (port, is_numbered) = match qp_type {
         QpType::Gsi => (
             1..=config::NUM_PORTS,

@@ -20,18 +20,19 @@ const TRANSITION: CmdError = bad(CmdStatus::Invalid, Syndrome::CmdTransition);
 /// no such transition.
 fn masks(qp_type: QpType, from: QpState, to: QpState) -> Option<(u32, u32)> {
     use QpState::*;
-    let connected = !matches!(qp_type, QpType::Ud | QpType::Gsi);
+    let special = matches!(qp_type, QpType::Gsi | QpType::Smi);
+    let connected = !special && qp_type != QpType::Ud;
     // The two sides of a reliable connection. Each end of an XRC connection has only one of them.
     let requester = matches!(qp_type, QpType::Rc | QpType::XrcIni);
     let responder = matches!(qp_type, QpType::Rc | QpType::XrcTgt);
     let reliable = requester || responder;
-    // Attributes that identify the service. The GSI QP is bound to its port from its creation.
+    // Attributes that identify the service. A special QP is bound to its port from its creation.
     let (key, init) = match qp_type {
         QpType::Rc | QpType::Uc | QpType::XrcIni | QpType::XrcTgt => {
             (m::ACCESS_FLAGS, m::PKEY_INDEX | m::PORT | m::ACCESS_FLAGS)
         }
         QpType::Ud => (m::QKEY, m::PKEY_INDEX | m::PORT | m::QKEY),
-        QpType::Gsi => (m::QKEY, m::PKEY_INDEX | m::QKEY),
+        QpType::Gsi | QpType::Smi => (m::QKEY, m::PKEY_INDEX | m::QKEY),
     };
     let running = if connected {
         m::CUR_STATE | m::ACCESS_FLAGS | m::ALT_PATH | m::PATH_MIG_STATE
@@ -45,7 +46,7 @@ fn masks(qp_type: QpType, from: QpState, to: QpState) -> Option<(u32, u32)> {
     let reads = only(responder, m::MAX_DEST_RD_ATOMIC);
     Some(match (from, to) {
         (_, Reset | Err) => (0, 0),
-        (Reset, Init) => (init, if qp_type == QpType::Gsi { m::PORT } else { 0 }),
+        (Reset, Init) => (init, if special { m::PORT } else { 0 }),
         (Init, Init) => (0, m::PKEY_INDEX | m::PORT | key),
         (Init, Rtr) if connected => (
             m::AV | m::PATH_MTU | m::DEST_QPN | m::RQ_PSN | reads | rnr,
