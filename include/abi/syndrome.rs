@@ -42,6 +42,8 @@ codes! {
         AddressHandleGid = 0x020a,
         /// The operation needs a response, and max_rd_atomic of the queue pair is 0.
         NoReadResources = 0x020b,
+        /// The P_Key index of a work request of the GSI names no valid P_Key.
+        PkeyIndex = 0x020c,
         /// A local key is unknown, free or has another tag.
         LkeyUnknown = 0x0401,
         /// A local key belongs to another PD.
@@ -173,6 +175,8 @@ codes! {
         /// The MAC address of a GID belongs to another guest, or another station has sent with it
         /// recently.
         GidMacInUse = 0x4014,
+        /// The host does not let this guest be a subnet manager.
+        SmiNotAllowed = 0x4015,
         /// The memory of the command queue cannot be reached, or the number of slots or the base
         /// address is invalid.
         CmdQueueUnreachable = 0x4101,

@@ -17,7 +17,7 @@ FLOORS = {
     ),
     "tools/nic/daemon/src/": (
         "bound_sockets guest_ram netdev_queue pci peer_process policy sender_budgets waker",
-        "inbox refusals switch uplink vfio_user",
+        "inbox refusals subnet switch uplink vfio_user",
         "args impairments",
         "process_state",
         "vm_state",

@@ -3,12 +3,15 @@
 //! The command line.
 
 use crate::policy::{mac_text, GidRule, MacRule, OtherMacs, Policy};
+use crate::subnet::{self, Subnet};
 use crate::switch::MAX_VMS;
 use crate::uplink::UplinkKind;
 use clap::Parser;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
+use verbena_abi::cmd::LinkLayer;
 use verbena_device::misbehave::Misbehaviour;
+use verbena_fabric::Topology;
 
 /// Parses a whole number within bounds.
 fn parse_whole<T: TryFrom<u64>>(text: &str, bounds: RangeInclusive<u64>) -> Result<T, String> {
@@ -75,6 +78,21 @@ pub struct NicArgs {
     #[arg(long, value_name = "GID[,...]|any", value_parser = GidRule::of_gids)]
     pub gid: Vec<GidRule>,
 
+    /// Link layer of the guests' ports: ethernet (RoCE v2), or ib for InfiniBand, whose switches and
+    /// adapters this process emulates. A guest has to run a subnet manager, for example opensm
+    #[arg(long, value_name = "LAYER", value_parser = parse_link_layer, default_value = "ethernet")]
+    pub link_layer: LinkLayer,
+
+    /// Topology of the InfiniBand subnet, in the format that ibnetdiscover prints; the guests have
+    /// its first adapters. Without it, the guests' adapters are at one switch
+    #[arg(long, value_name = "FILE")]
+    pub topology: Option<PathBuf>,
+
+    /// Guests that must not manage the InfiniBand subnet, by their numbers from 1, separated by
+    /// commas, or `all`: their ports refuse IsSM, and drop SMPs other than responses
+    #[arg(long, value_name = "N[,N...]|all", value_parser = parse_guests)]
+    pub no_smi: Option<GuestSet>,
+
     /// Level of the log: error, warn, info, debug or trace
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     pub log_level: log::LevelFilter,
@@ -132,6 +150,43 @@ pub struct NicArgs {
     #[cfg(feature = "misbehave")]
     #[arg(long, value_name = "KIND=NUMBER", value_parser = verbena_device::misbehave::parse)]
     pub misbehave: Vec<(verbena_device::misbehave::Kind, u32)>,
+}
+
+/// A set of guests, by their numbers from 1.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GuestSet {
+    /// All guests.
+    All,
+    /// The guests with these numbers.
+    These(Vec<usize>),
+}
+
+impl GuestSet {
+    fn has(&self, guest: usize) -> bool {
+        match self {
+            Self::All => true,
+            Self::These(guests) => guests.contains(&guest),
+        }
+    }
+}
+
+fn parse_guests(text: &str) -> Result<GuestSet, String> {
+    if text == "all" {
+        return Ok(GuestSet::All);
+    }
+    let numbers = text.split(',').map(|n| n.parse::<usize>());
+    let numbers: Result<Vec<_>, _> = numbers.collect();
+    numbers.map(GuestSet::These).map_err(|_| {
+        format!("{text:?} is neither `all` nor a list of numbers of guests, for example 2,3")
+    })
+}
+
+fn parse_link_layer(text: &str) -> Result<LinkLayer, String> {
+    match text {
+        "ethernet" => Ok(LinkLayer::Ethernet),
+        "ib" | "infiniband" => Ok(LinkLayer::InfiniBand),
+        _ => Err(format!("{text:?} is neither `ethernet` nor `ib`")),
+    }
 }
 
 impl NicArgs {
@@ -208,6 +263,7 @@ impl NicArgs {
                 mac_text(mac)
             ));
         }
+        self.check_link(count)?;
         let vms = rules.into_iter().zip(&macs).enumerate();
         let vms = vms.map(|(n, (rule, mac))| {
             let policy = Policy::new(rule.others, self.ip.get(n), self.gid.get(n));
@@ -223,18 +279,85 @@ impl NicArgs {
         vms.collect()
     }
 
+    fn check_link(&self, count: usize) -> Result<(), String> {
+        if self.link_layer == LinkLayer::InfiniBand {
+            let unused = [
+                ("--ip", self.ip.is_empty()),
+                ("--gid", self.gid.is_empty()),
+                ("--record-full", self.record_full.is_empty()),
+            ];
+            if let Some((name, _)) = unused.into_iter().find(|(_, is_unused)| !is_unused) {
+                return Err(format!(
+                    "{name} is for Ethernet ports: leave it out with --link-layer ib"
+                ));
+            }
+        } else if self.topology.is_some() || self.no_smi.is_some() {
+            return Err(String::from(
+                "--topology and --no-smi are for InfiniBand ports: add --link-layer ib",
+            ));
+        }
+        match &self.no_smi {
+            Some(GuestSet::These(guests)) if guests.iter().any(|n| !(1..=count).contains(n)) => {
+                Err(format!(
+                    "--no-smi names a guest beyond {count}, the number of guests (--socket)"
+                ))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the InfiniBand subnet of the guests; none for Ethernet ports.
+    ///
+    /// # Errors
+    ///
+    /// The topology file cannot be read, has a mistake, or has too few adapters.
+    pub fn subnet(&self, macs: &[[u8; 6]]) -> Result<Option<Subnet>, String> {
+        if self.link_layer == LinkLayer::Ethernet {
+            return Ok(None);
+        }
+        let (name, text) = match &self.topology {
+            Some(path) => {
+                let text = std::fs::read_to_string(path)
+                    .map_err(|e| format!("--topology {}: {e}", path.display()))?;
+                (path.display().to_string(), text)
+            }
+            None => {
+                let guid =
+                    |mac: &[u8; 6]| u64::from_be_bytes(verbena_device::config::node_guid(*mac));
+                let guids: Vec<u64> = macs.iter().map(guid).collect();
+                (String::from("(default)"), subnet::default_topology(&guids))
+            }
+        };
+        let named = |e: String| format!("--topology {name}: {e}");
+        let topology = Topology::parse(&text).map_err(|e| named(e.to_string()))?;
+        let mut subnet = Subnet::new(&topology, macs.len()).map_err(named)?;
+        for vm in 0..macs.len() {
+            if self.no_smi.as_ref().is_some_and(|set| set.has(vm + 1)) {
+                subnet.forbid_management(vm as u8);
+            }
+        }
+        Ok(Some(subnet))
+    }
+
     fn has_neighbours(&self) -> bool {
-        self.socket.len() > 1 && !self.wire_local && self.drop == 0
+        self.link_layer == LinkLayer::Ethernet
+            && self.socket.len() > 1
+            && !self.wire_local
+            && self.drop == 0
     }
 
     fn device_config(&self, mac: [u8; 6]) -> verbena_device::Config {
         verbena_device::Config {
             mac,
+            link_layer: self.link_layer,
+            guid: None,
             wire_local: self.wire_local || self.drop != 0,
             neighbours: self.has_neighbours(),
             drop_percent: self.drop,
             credits: !self.no_credits,
-            congestion_control: !self.no_congestion_control,
+            // The congestion notifications of the transport are those of RoCE v2.
+            congestion_control: !self.no_congestion_control
+                && self.link_layer == LinkLayer::Ethernet,
             asymmetric_routes: self.asymmetric_routes,
             // The engine asks the network about each GID (`engine/vm.rs`).
             asks_for_gids: true,

@@ -17,11 +17,12 @@ use std::collections::hash_map::RandomState;
 use std::collections::VecDeque;
 use std::hash::BuildHasher;
 use std::sync::mpsc;
+use verbena_abi::eqe::EventType;
 use verbena_abi::stats::NUM_COUNTERS;
 use verbena_device::capture::CaptureTap;
 use verbena_device::{
-    Action, Cursor, FlightRecordingPart, FullRecordingRequest, FullRecordingStatus, PortFigures,
-    Portion, QpFigures,
+    Action, Cursor, FlightRecordingPart, FullRecordingRequest, FullRecordingStatus, InfiniBandPort,
+    PortFigures, Portion, QpFigures,
 };
 use verbena_faults::{RuleSet, RuleStatus};
 
@@ -208,12 +209,22 @@ impl RequestInbox {
     }
 }
 
-/// The three inboxes of one VM.
+/// A change of an InfiniBand port by the subnet manager.
+pub struct PortChange {
+    /// Configuration of the port after the change.
+    pub port: InfiniBandPort,
+    /// Events for the driver, in order, each at most once.
+    pub events: Vec<EventType>,
+}
+
+/// The inboxes of one VM.
 #[derive(Default)]
 pub(crate) struct Inboxes {
     pub(crate) actions: ActionInbox,
     pub(crate) frames: FrameInbox,
     pub(crate) requests: RequestInbox,
+    /// The last change of the InfiniBand port, with the events of earlier changes.
+    pub(crate) port_change: Option<PortChange>,
 }
 
 impl Inboxes {
@@ -222,6 +233,16 @@ impl Inboxes {
         self.actions.actions.is_empty()
             && self.frames.queue.is_empty()
             && self.requests.0.is_empty()
+            && self.port_change.is_none()
+    }
+
+    /// Adds a change of the InfiniBand port to those that the engine has yet to take.
+    pub(crate) fn push_port_change(&mut self, change: PortChange) {
+        let mut events = self.port_change.take().map_or(vec![], |old| old.events);
+        events.retain(|event| !change.events.contains(event));
+        events.extend(change.events);
+        let port = change.port;
+        self.port_change = Some(PortChange { port, events });
     }
 
     /// Adds the action of a register write. A reset also voids the frames that came before it.

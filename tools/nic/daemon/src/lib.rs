@@ -51,6 +51,7 @@ pub mod policy;
 pub mod process_state;
 pub mod refusals;
 mod sender_budgets;
+pub mod subnet;
 pub mod switch;
 pub mod uplink;
 pub mod uplink_queues;

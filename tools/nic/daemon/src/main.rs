@@ -118,8 +118,11 @@ fn run(
             wires.len()
         )));
     }
+    let macs: Vec<_> = vms.iter().map(|(config, _)| config.mac).collect();
+    let subnet = args.subnet(&macs).map_err(io::Error::other)?;
     let process = Arc::new(ProcessState::new()?);
-    let vms = vms.into_iter().map(|(config, policy)| {
+    let vms = (0..).zip(vms).map(|(n, (mut config, policy))| {
+        config.guid = subnet.as_ref().and_then(|subnet| subnet.node_guid(n));
         let shared = VmState::with_process(&process, config.misbehave.clone());
         let shared = Arc::new(shared);
         let station = (shared.clone(), config.mac, policy);
@@ -135,7 +138,8 @@ fn run(
     for ((shared, _), path) in vms.iter().zip(&args.record_full) {
         full_recordings.add(full_recording::into_file(path, shared)?);
     }
-    let network = Arc::new(Network::with_policies(&process, stations, wires));
+    let network = Network::with_policies(&process, stations, wires).with_subnet(subnet);
+    let network = Arc::new(network);
     for (listener, (shared, _)) in for_control.into_iter().zip(&vms) {
         let shared = shared.clone();
         spawn("control", move || control::serve(&listener, &shared))?;

@@ -15,8 +15,8 @@
 //! moment, all DMA has ended.
 
 use crate::guest_ram::GuestRam;
-use crate::inbox::Inboxes;
 pub use crate::inbox::{EngineRequest, FullRecordingChange, RecorderChange, RuleChange};
+use crate::inbox::{Inboxes, PortChange};
 use crate::process_state::ProcessState;
 use crate::refusals::Refusals;
 use std::io;
@@ -43,6 +43,8 @@ pub struct EngineMail {
     pub frames: Vec<Vec<u8>>,
     /// A query from the control socket.
     pub request: Option<EngineRequest>,
+    /// A change of the InfiniBand port.
+    pub port_change: Option<PortChange>,
 }
 
 /// Counts of one VM that the device model cannot keep.
@@ -272,6 +274,11 @@ impl VmState {
         }
     }
 
+    /// Posts a change of the InfiniBand port for the engine.
+    pub fn post_port_change(&self, change: PortChange) {
+        self.post(|inboxes| inboxes.push_port_change(change));
+    }
+
     /// Counts a frame or packet that came faster than the engine took them.
     pub fn count_dropped(&self) {
         self.counts.inbox_dropped.fetch_add(1, Ordering::Relaxed);
@@ -304,6 +311,7 @@ impl VmState {
             actions: inboxes.actions.take(),
             frames: inboxes.frames.take(frames),
             request: with_request.then(|| inboxes.requests.take()).flatten(),
+            port_change: inboxes.port_change.take(),
         };
         self.has_mail.store(!inboxes.is_empty(), Ordering::SeqCst);
         mail

@@ -4,14 +4,18 @@
 //! the device reports to the driver.
 
 use crate::misbehave::Misbehaviour;
-use verbena_abi::cmd::{self, DeviceCaps};
+use verbena_abi::cmd::{self, DeviceCaps, LinkLayer};
 use verbena_abi::wqe;
 
 /// Options that the NIC gives the device at the start.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// MAC address of the port.
+    /// MAC address of the port. The GUIDs are made of it unless `guid` is set.
     pub mac: [u8; 6],
+    /// Link layer of the port.
+    pub link_layer: LinkLayer,
+    /// GUID of the node, in network order. The GUID of an InfiniBand port is the next number.
+    pub guid: Option<[u8; 8]>,
     /// True if every packet between local queue pairs is converted to a frame and back.
     pub wire_local: bool,
     /// True if the process has other devices: packets to destinations outside this device are
@@ -47,6 +51,8 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             mac: [0x52, 0x54, 0x00, 0x12, 0x34, 0x56],
+            link_layer: LinkLayer::Ethernet,
+            guid: None,
             wire_local: false,
             neighbours: false,
             drop_percent: 0,
@@ -126,9 +132,12 @@ pub fn node_guid(mac: [u8; 6]) -> [u8; 8] {
 pub fn caps(config: &Config) -> DeviceCaps {
     let mut mac = [0; 8];
     mac[..6].copy_from_slice(&config.mac);
+    let guid = config.guid.unwrap_or(node_guid(config.mac));
+    let is_infiniband = config.link_layer == LinkLayer::InfiniBand;
+    let port_guid = u64::from_be_bytes(guid).wrapping_add(1).to_be_bytes();
     DeviceCaps {
         mac,
-        node_guid: node_guid(config.mac),
+        node_guid: guid,
         fw_ver: (1u64 << 16).into(),
         max_mr_size: MAX_MR_SIZE.into(),
         page_size_cap: ((1u64 << 31) - (1 << 12)).into(),
@@ -156,7 +165,7 @@ pub fn caps(config: &Config) -> DeviceCaps {
         max_pd: (64 << 10).into(),
         max_eq: MAX_EQ.into(),
         max_uar: verbena_abi::regs::NUM_UARS.into(),
-        max_gid: MAX_GID.into(),
+        max_gid: if is_infiniband { 1 } else { MAX_GID }.into(),
         max_qp_wr: MAX_WR.into(),
         max_srq_wr: MAX_WR.into(),
         max_cqe: MAX_CQE.into(),
@@ -174,6 +183,8 @@ pub fn caps(config: &Config) -> DeviceCaps {
         max_mcast_grp: MAX_MCAST_GRP.into(),
         max_mcast_qp_attach: MAX_MCAST_QP_ATTACH.into(),
         num_ports: NUM_PORTS,
+        link_layer: config.link_layer.to_raw(),
+        port_guid: if is_infiniband { port_guid } else { [0; 8] },
         max_gaps: MAX_GAPS.into(),
         ..Default::default()
     }

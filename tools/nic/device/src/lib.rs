@@ -80,6 +80,7 @@ pub mod slots;
 mod tests;
 
 pub use config::Config;
+pub use device::cmd::infiniband::{AgentReply, AgentRequest, MadBytes};
 pub use device::crossing::Crossing;
 pub use device::figures::{PortFigures, QpFigures};
 pub use device::flight_recording::FlightRecordingPart;
@@ -87,6 +88,7 @@ pub use device::full_recording::{replay, ReplayError, ReplaySummary};
 pub use device::snapshot::{Cursor, Portion, Snapshot};
 pub use device::{Addresses, Device, Next};
 pub use execution::copy::Side;
+pub use objects::infiniband::InfiniBandPort;
 pub use objects::port::Gid;
 pub use observation::full_recording::{FullRecordingRequest, FullRecordingStatus};
 pub use regs::{Action, Registers};

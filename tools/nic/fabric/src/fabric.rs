@@ -209,6 +209,11 @@ impl Fabric {
         self.nodes.get(port.node)?.port_info(port.port, port.port)
     }
 
+    /// Returns the P_Key table of a port.
+    pub fn p_keys(&self, port: PortId) -> Option<&[u16]> {
+        Some(&self.port(port)?.p_keys)
+    }
+
     /// Returns the next datagram or event. The caller takes all of them after each call.
     pub fn next_output(&mut self) -> Option<Output> {
         self.outputs.pop_front()

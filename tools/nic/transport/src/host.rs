@@ -90,12 +90,12 @@ pub struct DatagramDest {
     pub path: crate::wire::Path,
     /// QPN of the destination.
     pub qpn: u32,
+    /// P_Key of the datagram; None for that of the queue pair. Only the work requests of a GSI queue
+    /// pair name a P_Key (IBTA 10.9.2).
+    pub pkey: Option<u16>,
     /// Q_Key of the work request; if its top bit is set, the queue pair's own Q_Key is sent
     /// (IBTA 10.2.5).
     pub qkey: u32,
-    /// P_Key of the work request, for QP1 of an InfiniBand port, or `None` for that of the queue
-    /// pair.
-    pub pkey: Option<u16>,
 }
 
 /// A shared receive queue for extended connections (A14) that a request names.
@@ -290,6 +290,16 @@ pub struct DatagramSource {
     pub pkey: u16,
 }
 
+/// P_Key of a full member of the default partition (IBTA 10.9.1.2).
+pub const DEFAULT_PKEY: u16 = 0xffff;
+
+/// True if two P_Keys match: the lower 15 bits are equal and not 0, and at least one of the keys is
+/// that of a full member (IBTA 10.9.3).
+#[inline]
+pub fn pkeys_match(a: u16, b: u16) -> bool {
+    a & 0x7fff == b & 0x7fff && a & 0x7fff != 0 && (a | b) & 0x8000 != 0
+}
+
 /// The surroundings of one queue pair.
 pub trait Host {
     /// Decodes send WQE `index` into `wqe` and `gather`, once (`sges` and `inline` are empty
@@ -376,6 +386,12 @@ pub trait Host {
     /// Sends a packet to the queue of a local peer or to the wire. The host must not deliver the
     /// packet before this call returns.
     fn transmit(&mut self, packet: Packet);
+
+    /// True if the P_Key table of the port has an entry that matches a P_Key. A GSI queue pair receives
+    /// datagrams of all partitions of its port (IBTA 10.9.3).
+    fn has_pkey(&self, pkey: u16) -> bool {
+        pkeys_match(pkey, DEFAULT_PKEY)
+    }
 
     /// Informs observers that a request or response that was kept because it came out of order is
     /// about to be executed.

@@ -6,6 +6,7 @@
 
 use super::packet_inbox::PacketInbox;
 use crate::flight_recording;
+use crate::inbox::PortChange;
 use crate::network::{ForwardingCache, Network};
 use crate::switch::is_group;
 use crate::uplink_queues::UplinkQueues;
@@ -91,7 +92,7 @@ impl Vm {
         config: Config,
         network: Arc<Network>,
     ) -> Self {
-        Self {
+        let mut vm = Self {
             number,
             device: VmDevice::new(
                 shared.clone(),
@@ -115,7 +116,9 @@ impl Vm {
             is_saved: false,
             last_save_ns: None,
             stats_requester: None,
-        }
+        };
+        vm.configure_port();
+        vm
     }
 
     fn now(&self) -> u64 {
@@ -252,6 +255,10 @@ impl Vm {
             .shared
             .take_mail(MAX_FRAMES, self.stats_requester.is_none());
         let mut worked = !mail.actions.is_empty() || !mail.frames.is_empty();
+        if let Some(change) = mail.port_change {
+            self.change_port(change);
+            worked = true;
+        }
         for action in mail.actions {
             if action == Action::Reset {
                 self.reset();
@@ -295,8 +302,28 @@ impl Vm {
         self.deadline_ns = None;
         self.drop_packets();
         self.update_switch_addresses();
+        self.network.reset_infiniband_port(self.number);
+        self.configure_port();
         self.shared.refusals.clear();
         self.shared.end_reset();
+    }
+
+    /// Gives the device the configuration of its InfiniBand port, if it has one.
+    fn configure_port(&mut self) {
+        if let Some(port) = self.network.infiniband_port(self.number) {
+            let mut slice = self.device.slice();
+            slice.call(|device, _| device.configure_port(port));
+        }
+    }
+
+    /// Gives the device the changed configuration of its port, and reports the events.
+    fn change_port(&mut self, PortChange { port, events }: PortChange) {
+        let mut slice = self.device.slice();
+        slice.call(|device, _| device.configure_port(port));
+        if slice.is_gate_open() {
+            slice.call(|device, ram| device.report_port_events(ram, &events));
+            slice.raise_wanted();
+        }
     }
 
     /// Drops all packets from the device and to it, and counts another `generation`.
@@ -375,6 +402,10 @@ impl Vm {
         let (vm, network) = (self.number, &self.network);
         let next = slice.call(|device, ram| {
             let next = device.run_slice(ram, now);
+            if let Some(request) = device.next_agent_request() {
+                let reply = network.answer_for_agents(vm, &request);
+                device.end_agent_request(ram, reply);
+            }
             if let Some(entry) = device.next_claim() {
                 device.decide_claim(ram, network.claim(vm, &entry).err());
             }
@@ -401,6 +432,10 @@ impl Vm {
             if !uplink_queues.has_frames() {
                 let mut cache = ForwardingCache::default();
                 while let Some(frame) = device.next_frame() {
+                    if network.has_subnet() {
+                        network.from_infiniband_port(vm, &frame);
+                        continue;
+                    }
                     let to = network.from_engine(vm, &frame, &mut cache);
                     uplink_queues.add(to, &frame);
                 }

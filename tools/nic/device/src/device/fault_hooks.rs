@@ -32,7 +32,6 @@ use verbena_abi::syndrome::Syndrome;
 use verbena_faults::{
     alter, Action, Direction, Effect, Rule, RuleHook, RuleSet, RuleStatus, LOSS_OPTION,
 };
-use verbena_transport::frame;
 use verbena_transport::host::Host;
 use verbena_transport::packet::{Aeth, AethSyndrome, NakCode, PacketKind};
 use verbena_transport::wire::{ecn, Path};
@@ -214,7 +213,7 @@ impl Device {
         let arrives = by_reference && self.is_concerned(Direction::In, to);
         let may_be_lost =
             by_reference && self.faults().is_some_and(|faults| faults.table.has_local());
-        if !self.shared.port.up || !(leaves || arrives || may_be_lost) {
+        if !self.shared.port.sends(from) || !(leaves || arrives || may_be_lost) {
             return self.deliver_freely(mem, out);
         }
         let Outgoing {
@@ -446,7 +445,7 @@ impl Device {
             return;
         }
         if held.way == Direction::In {
-            match frame::parse_in(&held.frame, &mut self.shared.pool) {
+            match self.parse(&held.frame) {
                 Ok(frame) => self.hand_over_freely(mem, &frame.path, frame.packet),
                 Err(verbena_transport::wire::Malformed::Icrc) => {
                     self.shared.drop_packet(DropReason::Icrc);
@@ -474,9 +473,8 @@ impl Device {
 
     fn show_frame(&mut self, way: CaptureDirection, held: &HeldFrame) {
         if self.shared.observers.capture().has_tap() {
-            let to = frame::parse(&held.frame)
-                .ok()
-                .map(|frame| frame.packet.dst_qpn);
+            let frame = self.parse(&held.frame);
+            let to = frame.ok().map(|frame| frame.packet.dst_qpn);
             self.shared
                 .show_frame(way, [Some(held.qpn), to], &held.frame);
         }

@@ -10,6 +10,7 @@ mod fault_hooks;
 pub mod figures;
 pub mod flight_recording;
 pub mod full_recording;
+pub mod infiniband;
 mod loss;
 mod misbehaviour;
 mod net;

@@ -7,14 +7,16 @@ use crate::device::sched::{ELEMENT_BYTES, SLICE_BYTES, SLICE_STEPS};
 use crate::device::Device;
 use crate::execution::host::QpHost;
 use crate::memory::GuestMemory;
+use crate::objects::infiniband::{self, InfiniBandPort};
 use crate::objects::mcast::{self, MULTICAST_QPN};
 use crate::objects::port::Outgoing;
 use crate::observation::event::{DeviceEvent, DropReason, QpEvent};
 use std::rc::Rc;
+use verbena_abi::cmd::FIRST_QPN;
 use verbena_abi::syndrome::Syndrome;
-use verbena_transport::frame;
+use verbena_transport::frame::{self, Frame};
 use verbena_transport::host::CopyFault;
-use verbena_transport::wire::{Malformed, Path};
+use verbena_transport::wire::{lrh, Malformed, Path};
 use verbena_transport::Packet;
 
 /// Most packets that one call hands to a QP.
@@ -63,6 +65,7 @@ pub(super) fn take_in<M: GuestMemory>(
 ) {
     let expected = match (path, &host.env.path) {
         _ if packet.datagram.is_some() => true,
+        (Some(path), Some(own)) if own.local_route.is_some() => infiniband::is_from_peer(own, path),
         // A connected QP accepts packets only from its peer, in the VLAN of their path.
         (Some(path), Some(own)) if own.vlan == path.vlan => {
             let port = &host.shared.port;
@@ -103,7 +106,7 @@ impl Device {
     pub(super) fn deliver_freely<M: GuestMemory>(&mut self, mem: &M, out: Outgoing) -> Delivered {
         let mut delivered = Delivered::default();
         delivered.count(&out);
-        if !self.shared.port.up {
+        if !self.shared.port.sends(out.packet.src_qpn) {
             return delivered;
         }
         if out.packet.dst_qpn == MULTICAST_QPN {
@@ -277,7 +280,11 @@ impl Device {
     /// other packets come from the peer of the QP.
     #[cold]
     fn show_received(&mut self, bytes: &[u8]) {
-        let packet = frame::parse(bytes).ok().map(|frame| frame.packet);
+        let parsed = match self.shared.port.as_infiniband() {
+            None => frame::parse(bytes),
+            Some(_) => frame::parse_infiniband(bytes),
+        };
+        let packet = parsed.ok().map(|frame| frame.packet);
         let qpns = packet.map_or([None; 2], |packet| {
             let own = || self.qps.get(packet.dst_qpn);
             let peer = match packet.datagram {
@@ -323,9 +330,17 @@ impl Device {
         }
     }
 
+    /// Parses a frame, or the packet of an InfiniBand link.
+    pub(super) fn parse(&mut self, bytes: &Rc<Vec<u8>>) -> Result<Frame, Malformed> {
+        match self.shared.port.as_infiniband() {
+            None => frame::parse_in(bytes, &mut self.shared.pool),
+            Some(_) => frame::parse_infiniband_in(bytes, &mut self.shared.pool),
+        }
+    }
+
     /// Parses a frame and hands its packet to the QP or the group that it is for.
     pub(super) fn parse_frame<M: GuestMemory>(&mut self, mem: &M, bytes: Rc<Vec<u8>>) {
-        match frame::parse_in(&bytes, &mut self.shared.pool) {
+        match self.parse(&bytes) {
             Ok(frame) if frame.packet.dst_qpn == MULTICAST_QPN => {
                 self.hand_to_group(mem, &frame.path, &frame.packet);
             }
@@ -334,7 +349,7 @@ impl Device {
                 self.shared.drop_packet(DropReason::Malformed);
             }
             Ok(frame) => self.hand_over(mem, &frame.path, frame.packet),
-            Err(Malformed::Icrc) => self.shared.drop_packet(DropReason::Icrc),
+            Err(Malformed::Icrc | Malformed::Vcrc) => self.shared.drop_packet(DropReason::Icrc),
             Err(_) => self.shared.drop_packet(DropReason::Malformed),
         }
     }
@@ -342,13 +357,35 @@ impl Device {
     /// True if a frame is for the RDMA engine: RoCE v2, either to a GID of this port in its VLAN,
     /// at one of the MAC addresses of the port there, or to a multicast group with a member here,
     /// in a VLAN of one of the GIDs.
+    ///
+    /// On an InfiniBand link: true if a packet has a LID of this port, or is for a multicast group
+    /// with a member here, and the state of the port lets it pass.
     pub fn wants_frame(&self, bytes: &[u8]) -> bool {
+        if let Some(port) = self.shared.port.as_infiniband() {
+            return self.wants_packet(port, bytes);
+        }
         frame::peek(bytes).is_some_and(|path| {
             let is_ours = self.shared.port.is_for(&path);
             let has_members = || self.addressing.groups().members(&path.dgid).is_some();
             let is_heard = || self.shared.port.is_in(path.vlan) && has_members();
             is_ours || path.dmac == mcast::mac(&path.dgid) && is_heard()
         })
+    }
+
+    fn wants_packet(&self, port: &InfiniBandPort, bytes: &[u8]) -> bool {
+        let Some(path) = frame::peek_infiniband(bytes) else {
+            return false;
+        };
+        let Some(route) = path.local_route else {
+            return false;
+        };
+        // Only subnet management uses VL 15 (IBTA 3.5.3).
+        let is_management = lrh::View::new(bytes).is_ok_and(|lrh| lrh.vl() == lrh::MANAGEMENT_VL);
+        let qpn = if is_management { 0 } else { FIRST_QPN };
+        let has_members = || self.addressing.groups().members(&path.dgid).is_some();
+        port.receives(qpn)
+            && port.is_for(&route)
+            && (!infiniband::is_multicast_lid(route.dlid) || has_members())
     }
 
     /// Receives frames from the uplink. Frames that [`Device::wants_frame`] does not accept are
@@ -377,7 +414,8 @@ impl Device {
         let waiting = self.shared.outgoing.len();
         for bytes in frames {
             // An earlier frame may have changed any of this.
-            if !self.shared.regs().is_fatal() && self.shared.port.up && self.wants_frame(bytes) {
+            let is_up = self.shared.port.up || self.shared.port.as_infiniband().is_some();
+            if !self.shared.regs().is_fatal() && is_up && self.wants_frame(bytes) {
                 self.take_frame(mem, bytes);
             }
         }
@@ -388,7 +426,8 @@ impl Device {
 
     /// Receives a frame from the uplink that [`Device::wants_frame`] has accepted.
     pub fn receive_frame<M: GuestMemory>(&mut self, mem: &M, bytes: &[u8], now: u64) {
-        if self.shared.regs().is_fatal() || !self.shared.port.up {
+        let is_up = self.shared.port.up || self.shared.port.as_infiniband().is_some();
+        if self.shared.regs().is_fatal() || !is_up {
             return;
         }
         if self.is_recorded() {

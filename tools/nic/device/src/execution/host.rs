@@ -7,6 +7,7 @@
 //! and FAST_REG are copied when they are executed.
 
 use crate::execution::copy::{self, Side};
+use crate::execution::datagrams;
 use crate::execution::resources::Resources;
 use crate::execution::wqe::{decode_flush, decode_recv, decode_sges, malformed, read_at};
 use crate::memory::ring::Pages;
@@ -18,13 +19,13 @@ use crate::objects::window::{self, Bind, Bound};
 use crate::observation::event::QpEvent;
 use crate::slots::Ref;
 use verbena_abi::cmd::{self, QpType, NO_VLAN};
-use verbena_abi::cqe::{network_type, wc_flags, Cqe, Tail};
+use verbena_abi::cqe::{wc_flags, Cqe, Tail};
 use verbena_abi::ctx::{mr_flags, AddressVector, MrState};
 use verbena_abi::wqe::{self, send_flags, AtomicSegment, BindSegment, FastRegSegment};
 use verbena_transport::host::{
-    completes_as, AtomicOp, CopyFault, CopySource, CopyTarget, DatagramDest, DecodedRecvWqe,
-    DecodedSendWqe, EventType, Gather, Host, KeyUse, RecvFetch, Syndrome, WcOpcode, WcStatus,
-    WorkCompletion, WqeError, WqeOpcode, XrcSrq,
+    completes_as, AtomicOp, CopyFault, CopySource, CopyTarget, DecodedRecvWqe, DecodedSendWqe,
+    EventType, Gather, Host, KeyUse, RecvFetch, Syndrome, WcOpcode, WcStatus, WorkCompletion,
+    WqeError, WqeOpcode, XrcSrq,
 };
 use verbena_transport::{Packet, Pool};
 
@@ -46,23 +47,6 @@ pub struct QpHost<'a, M> {
 }
 
 impl<M: GuestMemory> QpHost<'_, M> {
-    fn datagram(&self, av: &AddressVector) -> Result<DatagramDest, WqeError> {
-        if av.pdn.get() != self.env.create.pdn.get() {
-            return Err(malformed(Syndrome::AddressHandlePd));
-        }
-        let path = self
-            .shared
-            .port
-            .path(av, self.env.qpn())
-            .ok_or(malformed(Syndrome::AddressHandleGid))?;
-        Ok(DatagramDest {
-            path,
-            qpn: av.dest_qpn.get() & 0xff_ffff,
-            qkey: av.qkey.get(),
-            pkey: None,
-        })
-    }
-
     fn atomic_address(&mut self, key: &KeyUse) -> Result<u64, Syndrome> {
         let span = mr::resolve(&self.shared.mrs, key)?;
         let pages = &mut self.shared.lookups.target;
@@ -260,7 +244,8 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
         if datagram {
             let av: AddressVector =
                 read_at(bytes, wqe::DATA_OFFSET).ok_or(malformed(Syndrome::WqeSgeCount))?;
-            out.set_datagram(self.datagram(&av)?);
+            let dest = datagrams::destination(&self.shared.port, self.env, &av, &header)?;
+            out.set_datagram(dest);
         }
         let data = wqe::data_offset(datagram, atomic);
         if header.flags & send_flags::INLINE != 0 {
@@ -528,17 +513,7 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
             body.imm = key.to_le_bytes();
         }
         if let Some(source) = &completion.source {
-            flags |= wc_flags::GRH;
-            body.src_qp = source.qpn.into();
-            body.smac = source.path.smac;
-            body.vlan = source.path.vlan.unwrap_or(NO_VLAN).into();
-            body.sl = source.path.sl;
-            let v4 = source.path.dgid[..12] == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
-            body.network_type = if v4 {
-                network_type::IPV4
-            } else {
-                network_type::IPV6
-            };
+            flags |= datagrams::describe_source(&self.shared.port, source, &mut body);
         }
         let tail = Tail {
             status: completion.status.to_raw(),
@@ -580,10 +555,14 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
         let Some(path) = out.path() else {
             return;
         };
-        out.local = self.shared.port.is_local(path);
+        out.local = self.shared.port.is_local(path, out.packet.dst_qpn);
         self.shared
             .report_of_qp(self.env, QpEvent::PacketSent(&out.packet));
         self.shared.outgoing.push(out);
+    }
+
+    fn has_pkey(&self, pkey: u16) -> bool {
+        self.shared.port.index_of_pkey(pkey).is_some()
     }
 
     fn pool(&mut self) -> Option<&mut Pool> {

@@ -4,6 +4,7 @@
 //! ([`resources`]), its work requests, and the copy of payload.
 
 pub(crate) mod copy;
+pub(crate) mod datagrams;
 pub(crate) mod frames;
 pub(crate) mod host;
 pub(crate) mod resources;

@@ -39,7 +39,7 @@ use events::EventQueues;
 use interrupts::Interrupts;
 use sent::SentPackets;
 use std::sync::Arc;
-use verbena_abi::cmd::ASYNC_EQN;
+use verbena_abi::cmd::{LinkLayer, ASYNC_EQN};
 use verbena_abi::cqe::{Cqe, Tail};
 use verbena_abi::doorbell::{self, Words};
 use verbena_abi::eqe::EventType;
@@ -100,7 +100,10 @@ pub struct Resources {
 impl Resources {
     /// Creates the state after power-on.
     pub fn new(config: Config, regs: Arc<Registers>) -> Self {
-        let port = Port::default();
+        let port = match config.link_layer {
+            LinkLayer::Ethernet => Port::default(),
+            LinkLayer::InfiniBand => Port::infiniband(),
+        };
         Self {
             #[cfg(feature = "hostile")]
             hostile: crate::hostile::Hostile::new(config.hostile),

@@ -8,6 +8,7 @@ pub mod accounts;
 pub mod cq;
 pub mod eq;
 pub mod fault_injector;
+pub mod infiniband;
 pub mod mcast;
 pub mod mr;
 pub mod port;

@@ -3,9 +3,11 @@
 //! The port: GID table, netdev state, and the destinations of packets.
 
 use crate::config::MAX_GID;
+use crate::objects::infiniband::InfiniBandPort;
 use std::rc::Rc;
 use verbena_abi::cmd::{SetGid, NO_VLAN};
 use verbena_abi::ctx::AddressVector;
+use verbena_transport::host::{pkeys_match, DEFAULT_PKEY};
 use verbena_transport::wire::Path;
 use verbena_transport::Packet;
 
@@ -39,10 +41,12 @@ impl Gid {
 /// The port of the device.
 #[derive(Debug)]
 pub struct Port {
-    /// True if the netdev is up.
+    /// True if the netdev is up, or the InfiniBand port is active.
     pub up: bool,
     /// Largest path MTU, as `enum ib_mtu`.
     pub mtu: u8,
+    /// Configuration of an InfiniBand port; none for an Ethernet port.
+    infiniband: Option<Box<InfiniBandPort>>,
     gids: Vec<Option<Gid>>,
     /// Copy of the entries that are set. There are few, and each packet is compared with all of
     /// them.
@@ -91,6 +95,7 @@ impl Default for Port {
         Self {
             up: false,
             mtu: 3,
+            infiniband: None,
             gids: vec![None; MAX_GID as usize],
             own: Vec::new(),
         }
@@ -98,6 +103,61 @@ impl Default for Port {
 }
 
 impl Port {
+    /// Creates an InfiniBand port in its state after power-on.
+    pub fn infiniband() -> Self {
+        Self {
+            infiniband: Some(Box::default()),
+            ..Self::default()
+        }
+    }
+
+    /// Sets the configuration of an InfiniBand port. An Ethernet port has none.
+    pub fn configure(&mut self, configuration: InfiniBandPort) {
+        if let Some(port) = &mut self.infiniband {
+            self.up = configuration.sends(verbena_abi::cmd::FIRST_QPN);
+            self.mtu = configuration.attributes.active_mtu.clamp(1, 5);
+            **port = configuration;
+        }
+    }
+
+    /// Returns the configuration of an InfiniBand port; none for an Ethernet port.
+    #[inline]
+    pub fn as_infiniband(&self) -> Option<&InfiniBandPort> {
+        self.infiniband.as_deref()
+    }
+
+    /// True if packets of a queue pair leave the port.
+    #[inline]
+    pub fn sends(&self, qpn: u32) -> bool {
+        match &self.infiniband {
+            None => self.up,
+            Some(port) => port.sends(qpn),
+        }
+    }
+
+    /// Returns the P_Key of an entry of the P_Key table, if it is valid. An Ethernet port has the
+    /// entry 0, with the P_Key of the default partition (IBTA A17.4.6).
+    pub fn pkey(&self, index: u16) -> Option<u16> {
+        match &self.infiniband {
+            None => (index == 0).then_some(DEFAULT_PKEY),
+            Some(port) => port.pkey(index),
+        }
+    }
+
+    /// True if the P_Key table has this entry, valid or not.
+    pub fn has_pkey_index(&self, index: u16) -> bool {
+        let entries = self.infiniband.as_ref().map_or(1, |port| port.pkeys.len());
+        usize::from(index) < entries
+    }
+
+    /// Returns the index of the entry of the P_Key table that matches a P_Key.
+    pub fn index_of_pkey(&self, pkey: u16) -> Option<u16> {
+        match &self.infiniband {
+            None => pkeys_match(pkey, DEFAULT_PKEY).then_some(0),
+            Some(port) => port.index_of_pkey(pkey),
+        }
+    }
+
     /// Sets or clears an entry of the GID table. Returns false if the index is out of range.
     pub fn set_gid(&mut self, request: &SetGid) -> bool {
         let Some(entry) = self.gids.get_mut(request.index.get() as usize) else {
@@ -135,8 +195,11 @@ impl Port {
     /// station may have the same GID by mistake, and a queue pair that is connected to that station
     /// must keep its connection. A packet for another VLAN does not stay in the device either,
     /// because no GID of the port could receive it there.
-    pub fn is_local(&self, path: &Path) -> bool {
-        self.is_for(path)
+    pub fn is_local(&self, path: &Path, dest_qpn: u32) -> bool {
+        match &self.infiniband {
+            None => self.is_for(path),
+            Some(port) => port.is_local(path, dest_qpn),
+        }
     }
 
     /// True if the port has a GID in this VLAN, or without a VLAN for `None`. Packets to a
@@ -150,6 +213,9 @@ impl Port {
     /// host answers for an IP address on any of its net devices (Linux' ARP does), so a peer may
     /// have learned the address of another one.
     pub fn is_for(&self, path: &Path) -> bool {
+        if let Some(port) = &self.infiniband {
+            return path.local_route.is_some_and(|route| port.is_for(&route));
+        }
         let is_it = |own: &Gid| own.gid == path.dgid && own.vlan == path.vlan;
         self.own.iter().any(is_it) && self.has_mac(&path.dmac, path.vlan)
     }
@@ -166,8 +232,12 @@ impl Port {
         self.own.clone()
     }
 
-    /// Returns the path that an address vector describes; none if its source GID is not set.
-    pub fn path(&self, av: &AddressVector, qpn: u32) -> Option<Path> {
+    /// Returns the path that an address vector describes, for packets from a queue pair to another;
+    /// none if its source GID is not set.
+    pub fn path(&self, av: &AddressVector, qpn: u32, dest_qpn: u32) -> Option<Path> {
+        if let Some(port) = &self.infiniband {
+            return port.path(av, dest_qpn);
+        }
         let own = self.gid(av.sgid_index.get())?;
         let flow_label = av.flow_label.get() & 0xf_ffff;
         Some(Path {

@@ -128,7 +128,7 @@ impl Env {
 
     /// True if the send WQEs of the queue pair carry an address vector.
     pub fn is_datagram(&self) -> bool {
-        matches!(self.qp_type, QpType::Ud | QpType::Gsi)
+        matches!(self.qp_type, QpType::Ud | QpType::Gsi | QpType::Smi)
     }
 
     /// Loads the producer index of the receive ring from the doorbell area.

@@ -128,7 +128,7 @@ fn qp_entry(env: &Env, event: &QpEvent<'_>, context: &EventContext<'_>) -> Optio
                 qpn: env.qpn(),
                 owner: env.owner as u32,
                 peer: env.attr.dest_qpn.get(),
-                is_local: path.map(|path| context.port.is_local(path)),
+                is_local: path.map(|path| context.port.is_local(path, env.attr.dest_qpn.get())),
                 from: env.shown.to_raw(),
                 to: live.state.to_raw(),
                 syndrome: raw(live.syndrome),

@@ -480,7 +480,7 @@ fn frames_of_a_batch_are_received_except_foreign_and_malformed_ones() {
 fn the_source_port_depends_on_the_qpn() {
     let p = Pair::new();
     let port = |qpn| {
-        let path = p.d.device.shared.port.path(&Driver::path(0, 1), qpn);
+        let path = p.d.device.shared.port.path(&Driver::path(0, 1), qpn, 0);
         path.unwrap().udp_sport
     };
     // All bits of the QPN count, and the port is a dynamic one (0xc000 or above).
@@ -510,7 +510,7 @@ fn the_source_port_follows_the_flow_label() {
             ..Driver::path(0, 1)
         };
         for qpn in [2, 0xabcdef] {
-            let path = p.d.device.shared.port.path(&av, qpn).unwrap();
+            let path = p.d.device.shared.port.path(&av, qpn, 0).unwrap();
             assert_eq!(path.udp_sport, port, "{label:#x}");
         }
     }

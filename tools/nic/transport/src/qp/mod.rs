@@ -47,7 +47,6 @@ use alloc::rc::Rc;
 use cnp::CnpGenerator;
 pub use config::QpConfig;
 use core::mem;
-pub use partition::pkey_matches;
 use requester::Requester;
 use responder::Responder;
 pub use state::QpState;
@@ -451,7 +450,7 @@ impl Qp {
             core.counters.dropped_transport += 1;
             return;
         }
-        if !core.accepts_pkey(&packet) {
+        if !core.is_in_partition(host, packet.pkey) {
             core.counters.dropped_pkey += 1;
             return;
         }

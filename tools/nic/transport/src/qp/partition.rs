@@ -2,35 +2,33 @@
 
 //! Partitions (IBTA 10.9): the P_Keys of the packets that a queue pair accepts.
 
-use super::{Core, QpType};
-use crate::packet::Packet;
-
-/// QPN of the subnet management interface.
-pub(crate) const SMI_QPN: u32 = 0;
+use super::{Core, Qp, QpType};
+use crate::host::{pkeys_match, Host};
 
 impl Core {
-    /// True if the P_Key of a packet matches that of the queue pair, or if the queue pair has no
-    /// P_Key of its own. Packets of other partitions are dropped.
+    /// True if the P_Key of a packet matches that of the queue pair, or if the queue pair also
+    /// accepts other P_Keys. Packets of other partitions are dropped.
     #[inline]
-    pub(crate) fn accepts_pkey(&self, packet: &Packet) -> bool {
-        pkey_matches(packet.pkey, self.attr.pkey) || self.is_management_of(packet)
+    pub(crate) fn is_in_partition<H: Host>(&self, host: &H, pkey: u16) -> bool {
+        pkeys_match(pkey, self.attr.pkey) || self.accepts_other_pkey(host, pkey)
     }
 
-    /// True if the queue pair is QP0 or QP1 of an InfiniBand port, and the packet is from its link.
-    /// QP0 checks no P_Key. QP1 accepts each P_Key that matches an entry of the port's table, and
-    /// the NIC, which has the table, has checked that.
+    /// QP0 checks no P_Key (IBTA 10.9.8), and QP1 accepts each P_Key that matches an entry of the
+    /// port's table (IBTA 10.9.3).
     #[inline(never)]
-    fn is_management_of(&self, packet: &Packet) -> bool {
-        let is_infiniband = || {
-            let datagram = packet.datagram.as_ref();
-            datagram.is_some_and(|datagram| datagram.path.local_route.is_some())
-        };
-        self.config.qp_type == QpType::Gsi && is_infiniband()
+    fn accepts_other_pkey<H: Host>(&self, host: &H, pkey: u16) -> bool {
+        match self.config.qp_type {
+            QpType::Smi => true,
+            QpType::Gsi => host.has_pkey(pkey),
+            _ => false,
+        }
     }
 }
 
-/// True if the lower 15 bits are equal and at least one side is a full member (IBTA 10.9.3).
-#[inline]
-pub fn pkey_matches(a: u16, b: u16) -> bool {
-    a & 0x7fff == b & 0x7fff && (a | b) & 0x8000 != 0
+impl Qp {
+    /// Sets the P_Key that the queue pair sends and receives with, because its entry of the P_Key
+    /// table has changed.
+    pub fn set_pkey(&mut self, pkey: u16) {
+        self.core.attr.pkey = pkey;
+    }
 }

@@ -3,7 +3,6 @@
 //! Unreliable datagrams, for QP0, the GSI and UD queue pairs. A send completes when its datagram has
 //! left. A receiver never answers, and drops and counts the datagrams that it cannot take.
 
-use super::partition::SMI_QPN;
 use super::requester::Requester;
 use super::responder::{Responder, UnreliableDrop};
 use super::{Budget, Core, QpState, QpType};
@@ -66,7 +65,7 @@ pub(crate) fn receive<H: Host>(
         core.attr.qkey
     };
     // QP0 checks no Q_Key (IBTA 9.6.1.4.1).
-    if datagram.qkey != qkey && core.config.qpn != SMI_QPN {
+    if datagram.qkey != qkey && core.config.qp_type != QpType::Smi {
         core.counters.dropped_qkey += 1;
         return None;
     }

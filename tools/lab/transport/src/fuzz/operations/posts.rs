@@ -117,6 +117,7 @@ impl FuzzRun {
         }
         if matches!(self.qps[node].config().qp_type, QpType::Ud | QpType::Gsi) && !has(8) {
             wqe.set_datagram(DatagramDest {
+                pkey: None,
                 path: path(node),
                 qpn: 0x10 + (node ^ 1) as u32,
                 qkey: match flags >> 6 {
@@ -124,7 +125,6 @@ impl FuzzRun {
                     2 => 1 << 31,
                     _ => input.u32(),
                 },
-                pkey: None,
             });
         }
         // Mostly, the two queues at the peer are used in turn; a few numbers have no queue.

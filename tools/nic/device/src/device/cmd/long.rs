@@ -3,6 +3,7 @@
 //! Commands that may take longer than a slice, or that wait for the work of a slice. They are
 //! executed in steps, and later commands wait for them.
 
+use super::infiniband::AgentCommand;
 use super::*;
 use crate::device::snapshot::Survey;
 use crate::objects::cq::{Move, ResizeError};
@@ -33,6 +34,8 @@ pub(crate) enum Long {
     Stop(Box<ModifyQp>, u32),
     /// SET_GID: the host has to decide whether the guest may have the entry.
     Claim(Box<SetGid>),
+    /// A command that the agents of the InfiniBand port answer.
+    Agent(Box<AgentCommand>),
 }
 
 /// A command that was begun, with the place of its reply.
@@ -117,7 +120,7 @@ impl Device {
                 }
                 self.end_modify_qp(mem, request)
             }
-            Long::Claim(_) => Ok(None),
+            Long::Claim(_) | Long::Agent(_) => Ok(None),
         }
     }
 

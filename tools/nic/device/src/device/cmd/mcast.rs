@@ -4,7 +4,7 @@
 
 use super::*;
 use crate::config::NUM_PORTS;
-use crate::objects::mcast;
+use crate::objects::{infiniband, mcast};
 
 impl Device {
     /// Checks the QP, group, port and LID of both commands (IBTA 11.3.1, 11.3.2).
@@ -16,8 +16,11 @@ impl Device {
         mlid: u16,
     ) -> Result<(), CmdError> {
         let qp = self.qps.get(qpn).ok_or(NO_OBJECT)?;
-        // Ethernet has no LIDs.
-        let is_sound = mcast::is_group(group) && (1..=NUM_PORTS).contains(&port) && mlid == 0;
+        let has_mlid = match self.shared.port.as_infiniband() {
+            None => mlid == 0,
+            Some(_) => infiniband::is_multicast_lid(mlid),
+        };
+        let is_sound = mcast::is_group(group) && (1..=NUM_PORTS).contains(&port) && has_mlid;
         if !is_sound || qp.env.qp_type != QpType::Ud {
             return Err(ATTRIBUTE);
         }

@@ -8,12 +8,13 @@
 mod cq;
 mod eq;
 mod fault;
+pub(crate) mod infiniband;
 pub(crate) mod long;
 mod mcast;
 mod misc;
 mod mr;
 mod qp;
-mod qp_attr;
+pub(crate) mod qp_attr;
 mod srq;
 
 use crate::device::sched::SLICE_COMMANDS;
@@ -270,16 +271,16 @@ impl Device {
             Opcode::InjectFault => run(payload, |r| self.inject_fault(mem, r)),
             Opcode::AttachMcast => run(payload, |r| self.attach_mcast(r)),
             Opcode::DetachMcast => run(payload, |r| self.detach_mcast(r)),
-            // An Ethernet port has no such commands, and no feature announces the others.
-            Opcode::QueryPort
-            | Opcode::QueryPkey
-            | Opcode::QueryGid
-            | Opcode::SetNodeDescription
-            | Opcode::ModifyPort
-            | Opcode::ProcessMad
-            | Opcode::ResumePageFault
-            | Opcode::AllocDm
-            | Opcode::FreeDm => Err(bad(CmdStatus::Unsupported, Syndrome::CmdOpcode)),
+            Opcode::QueryPort => run(payload, |r| self.query_port(r)),
+            Opcode::QueryPkey => run(payload, |r| self.query_pkey(r)),
+            Opcode::QueryGid => run(payload, |r| self.query_gid(r)),
+            Opcode::ModifyPort => begin(payload, |r| self.begin_modify_port(r)),
+            Opcode::SetNodeDescription => begin(payload, |r| self.begin_set_description(r)),
+            Opcode::ProcessMad => begin(payload, |r| self.begin_process_mad(mem, r)),
+            // No feature of this device announces these commands.
+            Opcode::ResumePageFault | Opcode::AllocDm | Opcode::FreeDm => {
+                Err(bad(CmdStatus::Unsupported, Syndrome::CmdOpcode))
+            }
         }
     }
 
@@ -323,6 +324,24 @@ struct Answer<C: Command>(C::Reply);
 impl<C: Command<Reply = Empty>> From<()> for Answer<C> {
     fn from((): ()) -> Self {
         Self(Empty::default())
+    }
+}
+
+impl<C: Command<Reply = PortAttr>> From<PortAttr> for Answer<C> {
+    fn from(reply: PortAttr) -> Self {
+        Self(reply)
+    }
+}
+
+impl<C: Command<Reply = Pkey>> From<Pkey> for Answer<C> {
+    fn from(reply: Pkey) -> Self {
+        Self(reply)
+    }
+}
+
+impl<C: Command<Reply = GidEntry>> From<GidEntry> for Answer<C> {
+    fn from(reply: GidEntry) -> Self {
+        Self(reply)
     }
 }
 

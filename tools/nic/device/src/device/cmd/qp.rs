@@ -85,15 +85,8 @@ fn shape(request: &CreateQp) -> Result<QpShape, CmdError> {
     let unsupported = bad(CmdStatus::Unsupported, Syndrome::CmdAttribute);
     let qp_type = QpType::from_raw(request.qp_type).ok_or(unsupported)?;
     let qpn = request.qpn.get();
-    if qp_type == QpType::Smi {
-        // An Ethernet port has no subnet manager.
-        return Err(unsupported);
-    }
     let (port, is_numbered) = match qp_type {
-        QpType::Gsi => (
-            1..=config::NUM_PORTS,
-            qpn == u32::from(QpType::Gsi.to_raw()),
-        ),
+        QpType::Gsi | QpType::Smi => (1..=config::NUM_PORTS, qpn == u32::from(qp_type.to_raw())),
         _ => (0..=0, qpn >= FIRST_QPN),
     };
     if !is_numbered || !port.contains(&request.port) {
@@ -139,6 +132,9 @@ impl Device {
             return Err(NUMBER);
         }
         let shape = shape(request)?;
+        if shape.qp_type == QpType::Smi && self.shared.port.as_infiniband().is_none() {
+            return Err(bad(CmdStatus::Unsupported, Syndrome::CmdAttribute));
+        }
         if self.qps.get(qpn).is_some() {
             return Err(IN_USE);
         }
@@ -327,6 +323,10 @@ impl Device {
         if mask & qp_mask::PATH_MTU != 0 && request.attr.path_mtu > self.shared.port.mtu {
             return Err(ATTRIBUTE);
         }
+        let index = request.attr.pkey_index.get();
+        if mask & qp_mask::PKEY_INDEX != 0 && !self.shared.port.has_pkey_index(index) {
+            return Err(ATTRIBUTE);
+        }
         let (mut attr, mut av, mut path) = (qp.env.attr, qp.env.av, qp.env.path.clone());
         if to == QpState::Reset {
             (attr, av, path) = Default::default();
@@ -340,14 +340,14 @@ impl Device {
             }
             if mask & qp_mask::AV != 0 {
                 av = request.av;
-                let found = self.shared.port.path(&av, qpn);
+                let found = self.shared.port.path(&av, qpn, attr.dest_qpn.get());
                 path = Some(Rc::new(found.ok_or(ATTRIBUTE)?));
             }
         }
         let local = !self.shared.config().wire_local
             && path
                 .as_ref()
-                .is_some_and(|path| self.shared.port.is_local(path));
+                .is_some_and(|path| self.shared.port.is_local(path, attr.dest_qpn.get()));
         let wanted = if to == QpState::Reset {
             Default::default()
         } else {
@@ -356,7 +356,9 @@ impl Device {
             if shown.path_mtu == 0 || mask & qp_mask::PATH_MTU == 0 && path.is_none() {
                 shown.path_mtu = self.shared.port.mtu;
             }
-            qp_attr::to_transport(&shown, local)
+            let index = shown.pkey_index.get();
+            let pkey = self.shared.port.pkey(index).unwrap_or(qp_attr::NO_PKEY);
+            qp_attr::to_transport(&shown, pkey, local)
         };
         if to == QpState::Reset {
             self.forget_qp(qpn);

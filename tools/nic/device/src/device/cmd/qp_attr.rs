@@ -10,8 +10,8 @@ use verbena_abi::ctx::{access, qp_mask as m, QpAttr};
 use verbena_abi::syndrome::Syndrome;
 use verbena_transport::{Attr, QpState};
 
-/// The only partition key of the port.
-pub const PKEY: u16 = 0xffff;
+/// The P_Key of a queue pair whose entry of the P_Key table is not valid: it matches none.
+pub const NO_PKEY: u16 = 0;
 
 /// Error of a transition that does not exist.
 const TRANSITION: CmdError = bad(CmdStatus::Invalid, Syndrome::CmdTransition);
@@ -123,8 +123,7 @@ pub fn check(qp_type: QpType, now: QpState, request: &ModifyQp) -> Result<QpStat
 fn check_ranges(mask: u32, attr: &QpAttr) -> Result<(), CmdError> {
     let has = |bit: u32| mask & bit != 0;
     let rd_limit = MAX_RD_ATOMIC as u8;
-    let wrong = (has(m::PKEY_INDEX) && attr.pkey_index.get() != 0)
-        || (has(m::PORT) && attr.port_num != 1)
+    let wrong = (has(m::PORT) && attr.port_num != 1)
         || (has(m::ACCESS_FLAGS) && attr.qp_access_flags.get() & !access::QP_ALL != 0)
         || (has(m::PATH_MTU) && !(1..=5).contains(&attr.path_mtu))
         || (has(m::MAX_QP_RD_ATOMIC) && attr.max_rd_atomic > rd_limit)
@@ -173,7 +172,7 @@ pub fn merge(old: &QpAttr, mask: u32, new: &QpAttr) -> QpAttr {
 }
 
 /// Returns the attributes in the form that the transport takes.
-pub fn to_transport(attr: &QpAttr, local_peer: bool) -> Attr {
+pub fn to_transport(attr: &QpAttr, pkey: u16, local_peer: bool) -> Attr {
     Attr {
         path_mtu: 128 << attr.path_mtu.clamp(1, 5),
         dest_qpn: attr.dest_qpn.get(),
@@ -181,7 +180,7 @@ pub fn to_transport(attr: &QpAttr, local_peer: bool) -> Attr {
         rq_psn: attr.rq_psn.get(),
         access_flags: attr.qp_access_flags.get(),
         qkey: attr.qkey.get(),
-        pkey: PKEY,
+        pkey,
         max_rd_atomic: attr.max_rd_atomic,
         max_dest_rd_atomic: attr.max_dest_rd_atomic,
         min_rnr_timer: attr.min_rnr_timer,

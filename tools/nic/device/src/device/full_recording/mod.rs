@@ -26,7 +26,7 @@ use crate::observation::full_recording::{
 };
 use crate::Config;
 use recording_memory::RecordingMemory;
-use verbena_abi::cmd::CmdStatus;
+use verbena_abi::cmd::{CmdStatus, LinkLayer};
 use verbena_abi::syndrome::Syndrome;
 use verbena_faults::RuleSet;
 use verbena_recorder::full::{Bytes, Item};
@@ -69,6 +69,11 @@ impl Device {
         let config = self.shared.config();
         if config.neighbours {
             return Some("packets go by reference between the guests of this NIC: start it with --wire-local, or start one NIC for each guest");
+        }
+        if config.link_layer == LinkLayer::InfiniBand {
+            return Some(
+                "the device has an InfiniBand port: a full recording has no management datagrams",
+            );
         }
         if config.hostile.is_some() {
             return Some("a NIC with --hostile cannot be recorded");

@@ -48,6 +48,7 @@ impl Requester {
         let mut packet = core.packet(PacketKind::Send(tail), self.next_psn, 1);
         packet.solicited = slot.wqe.solicited;
         packet.dst_qpn = dest.qpn;
+        packet.pkey = dest.pkey.unwrap_or(packet.pkey);
         let datagram = DatagramHeaders {
             path: dest.path,
             // If the top bit is set, the Q_Key of the queue pair is sent (IBTA 10.2.5).
@@ -65,7 +66,6 @@ impl Requester {
             Some(pool) => pool.datagram(datagram),
             None => Rc::new(datagram),
         });
-        packet.pkey = dest.pkey.unwrap_or(packet.pkey);
         // The work request completes when the packet leaves, so the packet must not need its
         // buffers.
         let payload = Payload::Gather {

@@ -1,0 +1,386 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The InfiniBand subnet of the process: the guests' adapters, and the switches and further adapters
+//! of the topology file.
+//!
+//! The packets of a device arrive here as bytes from the LRH to the VCRC. Those to QP0 and QP1 are
+//! management datagrams, which pass the agents of the subnet (`tools/nic/fabric`). All others go to
+//! the adapters that the forwarding tables name. A subnet manager in a guest fills the tables.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+use std::time::Duration;
+use verbena_abi::cmd::PortAttr;
+use verbena_abi::eqe::EventType;
+use verbena_device::{AgentReply, AgentRequest, InfiniBandPort};
+use verbena_fabric::mad::attribute::PortInfo;
+use verbena_fabric::mad::{Fields, Mad};
+use verbena_fabric::{
+    Arrival, Datagram, Fabric, Output, PortEvent, PortId, ProcessMad, RouteHeader, Topology,
+};
+use verbena_transport::frame;
+use verbena_transport::packet::{
+    DatagramHeaders, Packet, PacketKind, Payload, SendTail, Transport,
+};
+use verbena_transport::wire::{bth, lrh, vcrc, LocalRoute, Path};
+
+/// Highest QPN of management datagrams: that of the GSI.
+const GSI_QPN: u32 = 1;
+/// The port of each guest's adapter.
+const GUEST_PORT: u8 = 1;
+/// Ports of the switch of a subnet without a topology file.
+const DEFAULT_SWITCH_PORTS: u8 = 36;
+/// Largest message in bytes, as QUERY_PORT reports it.
+const MAX_MESSAGE: u32 = 1 << 31;
+
+/// A packet or an event for a guest's device.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Delivery {
+    /// A packet from its LRH to its VCRC.
+    Packet(Vec<u8>),
+    /// Events of the port. [`Subnet::port`] has its configuration.
+    Events(Vec<EventType>),
+}
+
+/// The subnet with the adapters of the guests.
+pub struct Subnet {
+    fabric: Fabric,
+    /// Node of each guest's adapter, by the number of the VM.
+    nodes: Vec<usize>,
+    /// Port GUID of each guest's adapter.
+    port_guids: Vec<u64>,
+    /// Packets and events that wait for the caller, each with the number of the VM.
+    deliveries: VecDeque<(u8, Delivery)>,
+}
+
+/// Returns the topology of a subnet without a topology file: one switch, and an adapter for each
+/// guest with the GUID that is given for it.
+pub fn default_topology(guids: &[u64]) -> String {
+    let mut text = String::from("switchguid=0x5652424e00000001\n");
+    text += &format!("Switch {DEFAULT_SWITCH_PORTS} \"switch\"\n");
+    for n in 1..=guids.len() {
+        text += &format!("[{n}] \"guest{n}\"[1]\n");
+    }
+    for (n, guid) in (1..).zip(guids) {
+        text += &format!("\ncaguid={guid:#x}\nCa 1 \"guest{n}\"\n[1] \"switch\"[{n}]\n");
+    }
+    text
+}
+
+impl Subnet {
+    /// Creates a subnet in which the guests have the first adapters of the topology.
+    ///
+    /// # Errors
+    ///
+    /// The topology has fewer adapters than there are guests, or an adapter of a guest has several
+    /// ports.
+    pub fn new(topology: &Topology, guests: usize) -> Result<Self, String> {
+        let nodes: Vec<usize> = topology.adapters().take(guests).collect();
+        if nodes.len() < guests {
+            return Err(format!(
+                "the topology has {} adapters for {guests} guests (--socket): add adapters to the file",
+                nodes.len()
+            ));
+        }
+        let specs = nodes.iter().filter_map(|node| topology.nodes.get(*node));
+        if let Some(spec) = specs.clone().find(|spec| spec.ports != 1) {
+            return Err(format!(
+                "the adapter {:?} has {} ports: the adapter of a guest has one",
+                spec.name, spec.ports
+            ));
+        }
+        let port_guids = specs
+            .map(|spec| spec.identity.guid.wrapping_add(1))
+            .collect();
+        let mut fabric = Fabric::new(topology);
+        for node in &nodes {
+            fabric.set_guest(*node, true);
+        }
+        Ok(Self {
+            fabric,
+            nodes,
+            port_guids,
+            deliveries: VecDeque::new(),
+        })
+    }
+
+    /// Returns the GUID of the node of a guest's adapter, in network order.
+    pub fn node_guid(&self, vm: u8) -> Option<[u8; 8]> {
+        let guid = self.port_guids.get(usize::from(vm))?;
+        Some(guid.wrapping_sub(1).to_be_bytes())
+    }
+
+    /// Forbids a guest to manage the subnet: its port refuses IsSM, and its SMPs other than
+    /// responses are dropped and counted.
+    pub fn forbid_management(&mut self, vm: u8) {
+        if let Some(id) = self.port_id(vm) {
+            self.fabric.allow_management(id.node, false);
+        }
+    }
+
+    /// Returns the number of SMPs that were dropped because their guests must not manage the subnet.
+    pub fn refused_smps(&self) -> u64 {
+        self.fabric.refused_smps()
+    }
+
+    fn port_id(&self, vm: u8) -> Option<PortId> {
+        let node = *self.nodes.get(usize::from(vm))?;
+        Some(PortId {
+            node,
+            port: GUEST_PORT,
+        })
+    }
+
+    fn vm_of(&self, port: PortId) -> Option<u8> {
+        let vm = self.nodes.iter().position(|node| *node == port.node)?;
+        u8::try_from(vm).ok()
+    }
+
+    /// Returns the configuration of the port of a guest's adapter.
+    pub fn port(&self, vm: u8) -> Option<InfiniBandPort> {
+        let id = self.port_id(vm)?;
+        let info = self.fabric.port_info(id)?;
+        let pkeys = self.fabric.p_keys(id)?;
+        let guid = self.port_guids.get(usize::from(vm))?;
+        let mut gid = [0; 16];
+        let (prefix, interface) = gid.split_at_mut(8);
+        prefix.copy_from_slice(&info.get(PortInfo::GID_PREFIX).to_be_bytes());
+        interface.copy_from_slice(&guid.to_be_bytes());
+        Some(InfiniBandPort {
+            attributes: port_attributes(&info, pkeys.len()),
+            gids: vec![gid],
+            pkeys: pkeys.to_vec(),
+        })
+    }
+
+    /// Forwards a packet of a guest's device.
+    pub fn send(&mut self, vm: u8, bytes: &[u8], now: Duration) {
+        let Some(from) = self.port_id(vm) else {
+            return;
+        };
+        let Some(header) = parse_route(bytes) else {
+            return;
+        };
+        if header.dest_qpn > GSI_QPN {
+            let mut arrivals = Vec::new();
+            self.fabric.forward(from, &header.route, &mut arrivals);
+            self.arrive(arrivals, bytes);
+        } else if let Some(datagram) = parse_datagram(bytes) {
+            self.fabric.send(from, datagram, now);
+            self.take_outputs();
+        }
+    }
+
+    fn arrive(&mut self, arrivals: Vec<Arrival>, bytes: &[u8]) {
+        for arrival in arrivals {
+            if let Some(vm) = self.vm_of(arrival.port) {
+                let packet = Delivery::Packet(bytes.to_vec());
+                self.deliveries.push_back((vm, packet));
+            }
+        }
+    }
+
+    /// Answers a request of a guest's driver to the agents of its port.
+    pub fn answer(&mut self, vm: u8, request: &AgentRequest, now: Duration) -> AgentReply {
+        let Some(port) = self.port_id(vm) else {
+            return AgentReply::Refused;
+        };
+        let reply = match request {
+            AgentRequest::Mad { mad, checks_m_key } => {
+                let mad = Mad(**mad);
+                match self.fabric.process_mad(port, &mad, *checks_m_key, now) {
+                    ProcessMad::Pass => AgentReply::NotForAgents,
+                    ProcessMad::Consumed => AgentReply::Consumed,
+                    ProcessMad::Reply(mad) => AgentReply::Response(Box::new(mad.0)),
+                }
+            }
+            AgentRequest::SetIsSm(is_sm) => match self.fabric.set_is_sm(port, *is_sm, now) {
+                true => AgentReply::Done,
+                false => AgentReply::Refused,
+            },
+            AgentRequest::SetDescription(text) => {
+                self.fabric.set_description(port.node, text, now);
+                AgentReply::Done
+            }
+        };
+        self.take_outputs();
+        reply
+    }
+
+    /// Sends the datagrams that are due.
+    pub fn poll(&mut self, now: Duration) {
+        self.fabric.poll(now);
+        self.take_outputs();
+    }
+
+    /// Returns the time of the next call of [`Subnet::poll`].
+    pub fn next_deadline(&self) -> Option<Duration> {
+        self.fabric.next_deadline()
+    }
+
+    /// Takes the next packet or event for a guest's device. The caller takes all of them after each
+    /// call.
+    pub fn next_delivery(&mut self) -> Option<(u8, Delivery)> {
+        self.deliveries.pop_front()
+    }
+
+    fn take_outputs(&mut self) {
+        let mut events: BTreeMap<u8, Vec<EventType>> = BTreeMap::new();
+        while let Some(output) = self.fabric.next_output() {
+            match output {
+                Output::Datagram(port, datagram) => {
+                    if let Some(vm) = self.vm_of(port) {
+                        let packet = Delivery::Packet(emit_datagram(&datagram));
+                        self.deliveries.push_back((vm, packet));
+                    }
+                }
+                Output::Event(port, event) => {
+                    if let Some(vm) = self.vm_of(port) {
+                        events.entry(vm).or_default().push(event_type(event));
+                    }
+                }
+            }
+        }
+        for (vm, events) in events {
+            self.deliveries.push_back((vm, Delivery::Events(events)));
+        }
+    }
+}
+
+fn event_type(event: PortEvent) -> EventType {
+    match event {
+        PortEvent::PKeyChange => EventType::PkeyChange,
+        PortEvent::GidChange => EventType::GidChange,
+        PortEvent::LidChange => EventType::LidChange,
+        PortEvent::SmChange => EventType::SmChange,
+        PortEvent::PortActive => EventType::PortActive,
+        PortEvent::PortErr => EventType::PortErr,
+        PortEvent::ClientReregister => EventType::ClientReregister,
+    }
+}
+
+/// Returns the attributes of a port as `ib_query_port` reports them.
+fn port_attributes(info: &PortInfo, pkeys: usize) -> PortAttr {
+    PortAttr {
+        state: info.get(PortInfo::PORT_STATE),
+        phys_state: info.get(PortInfo::PORT_PHYSICAL_STATE),
+        max_mtu: info.get(PortInfo::MTU_CAP),
+        active_mtu: info.get(PortInfo::NEIGHBOR_MTU),
+        lid: u32::from(info.get(PortInfo::LID)).into(),
+        sm_lid: u32::from(info.get(PortInfo::MASTER_SM_LID)).into(),
+        lmc: info.get(PortInfo::LMC),
+        sm_sl: info.get(PortInfo::MASTER_SM_SL),
+        max_vl_num: info.get(PortInfo::VL_CAP),
+        active_width: info.get(PortInfo::LINK_WIDTH_ACTIVE),
+        active_speed: u16::from(info.get(PortInfo::LINK_SPEED_ACTIVE)).into(),
+        subnet_timeout: info.get(PortInfo::SUBNET_TIMEOUT),
+        port_cap_flags: info.get(PortInfo::CAPABILITY_MASK).into(),
+        pkey_tbl_len: (pkeys as u16).into(),
+        gid_tbl_len: 1.into(),
+        max_msg_sz: MAX_MESSAGE.into(),
+        bad_pkey_cntr: u32::from(info.get(PortInfo::P_KEY_VIOLATIONS)).into(),
+        qkey_viol_cntr: u32::from(info.get(PortInfo::Q_KEY_VIOLATIONS)).into(),
+        ..PortAttr::default()
+    }
+}
+
+/// The fields of a packet that decide where it goes.
+struct PacketRoute {
+    route: RouteHeader,
+    dest_qpn: u32,
+}
+
+/// Returns the route of a packet; none for a packet that is malformed before the end of its BTH.
+fn parse_route(bytes: &[u8]) -> Option<PacketRoute> {
+    let path = frame::peek_infiniband(bytes)?;
+    let route = path.local_route?;
+    let bth_at = lrh::LEN + if route.has_grh { 40 } else { 0 };
+    let bth = bth::View::new(bytes.get(bth_at..)?).ok()?;
+    Some(PacketRoute {
+        route: RouteHeader {
+            destination_lid: route.dlid,
+            sl: path.sl,
+            p_key: bth.pkey(),
+            length: bytes.len().saturating_sub(vcrc::LEN) as u32,
+        },
+        dest_qpn: bth.dest_qpn(),
+    })
+}
+
+/// Returns the management datagram in a packet; none if the packet has none.
+fn parse_datagram(bytes: &[u8]) -> Option<Datagram> {
+    let frame = frame::parse_infiniband(bytes).ok()?;
+    let (packet, route) = (frame.packet, frame.path.local_route?);
+    let headers = packet.datagram.as_deref()?;
+    let Payload::Bytes {
+        bytes,
+        offset,
+        length,
+    } = &packet.payload
+    else {
+        return None;
+    };
+    let end = offset.checked_add(*length)? as usize;
+    let mad: [u8; 256] = bytes.get(*offset as usize..end)?.try_into().ok()?;
+    Some(Datagram {
+        source_lid: route.slid,
+        destination_lid: route.dlid,
+        sl: frame.path.sl,
+        source_qp: packet.src_qpn,
+        destination_qp: packet.dst_qpn,
+        p_key: packet.pkey,
+        q_key: headers.qkey,
+        grh: route.has_grh.then_some(headers.grh),
+        mad: Box::new(Mad(mad)),
+    })
+}
+
+/// Returns the packet of a management datagram.
+fn emit_datagram(datagram: &Datagram) -> Vec<u8> {
+    let mut path = Path {
+        sl: datagram.sl,
+        local_route: Some(LocalRoute {
+            slid: datagram.source_lid,
+            dlid: datagram.destination_lid,
+            has_grh: datagram.grh.is_some(),
+        }),
+        ..Path::default()
+    };
+    if let Some(grh) = &datagram.grh {
+        path.sgid.copy_from_slice(&grh[8..24]);
+        path.dgid.copy_from_slice(&grh[24..40]);
+    }
+    let mad = datagram.mad.0;
+    let packet = Packet {
+        transport: Transport::Ud,
+        kind: PacketKind::Send(SendTail::None),
+        first: true,
+        last: true,
+        solicited: false,
+        ack_req: false,
+        pkey: datagram.p_key,
+        dst_qpn: datagram.destination_qp,
+        src_qpn: datagram.source_qp,
+        psn: 0,
+        psns: 1,
+        srqn: 0,
+        marked: false,
+        datagram: Some(Rc::new(DatagramHeaders {
+            path,
+            qkey: datagram.q_key,
+            ..DatagramHeaders::default()
+        })),
+        payload: Payload::from_bytes(&mad),
+    };
+    let mut bytes = Vec::new();
+    let filled: Result<(), std::convert::Infallible> =
+        frame::emit(&path, &packet, &mut bytes, |room| {
+            room.copy_from_slice(&mad);
+            Ok(())
+        });
+    let Ok(()) = filled;
+    bytes
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Packets of guests' devices through the subnet, to the byte.
+
+use super::*;
+use verbena_fabric::mad::attribute::{port_state, NodeInfo};
+use verbena_fabric::mad::{attribute_id, class, method, SMP_DATA_LEN};
+
+const NOW: Duration = Duration::ZERO;
+const GUIDS: [u64; 2] = [0x5054_00ff_fe00_0001, 0x5054_00ff_fe00_0011];
+const PERMISSIVE_LID: u16 = 0xffff;
+
+fn subnet(guests: usize) -> Subnet {
+    let topology = Topology::parse(&default_topology(&GUIDS[..guests])).unwrap();
+    Subnet::new(&topology, guests).unwrap()
+}
+
+/// Returns the packet of an SMP that goes over these ports, from a guest's adapter.
+fn directed(method: u8, attribute: u16, ports: &[u8], data: Option<[u8; SMP_DATA_LEN]>) -> Vec<u8> {
+    let mut mad = Mad::smp(class::SUBNET_DIRECTED_ROUTE, method, attribute, 0);
+    mad.set_initial_path(ports);
+    mad.set(Mad::DR_SLID, PERMISSIVE_LID);
+    mad.set(Mad::DR_DLID, PERMISSIVE_LID);
+    // The kernel has done the first hop.
+    mad.set(Mad::HOP_POINTER, 1);
+    if let Some(data) = data {
+        mad.set_data(&data);
+    }
+    emit_datagram(&Datagram::smp(PERMISSIVE_LID, PERMISSIVE_LID, mad))
+}
+
+fn deliveries(subnet: &mut Subnet) -> Vec<(u8, Delivery)> {
+    std::iter::from_fn(|| subnet.next_delivery()).collect()
+}
+
+fn response(subnet: &mut Subnet) -> Mad {
+    let mut all = deliveries(subnet);
+    let Some((0, Delivery::Packet(bytes))) = all.pop() else {
+        panic!("no packet for the first guest");
+    };
+    *parse_datagram(&bytes).unwrap().mad
+}
+
+#[test]
+fn an_smp_of_a_guest_reaches_the_agents_of_other_nodes() {
+    let mut subnet = subnet(2);
+    for (ports, guid) in [(&[1u8][..], 0x5652_424e_0000_0001), (&[1, 2], GUIDS[1])] {
+        let request = directed(method::GET, attribute_id::NODE_INFO, ports, None);
+        subnet.send(0, &request, NOW);
+        let answer = response(&mut subnet);
+        assert_eq!(answer.get(Mad::METHOD), method::GET_RESPONSE);
+        let info = NodeInfo(answer.data());
+        assert_eq!(info.get(NodeInfo::NODE_GUID), guid);
+    }
+}
+
+#[test]
+fn a_change_of_a_port_is_an_event_with_the_new_configuration() {
+    let mut subnet = subnet(2);
+    let before = subnet.port(1).unwrap();
+    assert_eq!(before.attributes.state, port_state::INIT);
+    let mut info = subnet.fabric.port_info(subnet.port_id(1).unwrap()).unwrap();
+    info.set(PortInfo::LID, 5);
+    info.set(PortInfo::PORT_STATE, port_state::NO_CHANGE);
+    info.set(PortInfo::PORT_PHYSICAL_STATE, 0);
+    info.set(PortInfo::LINK_SPEED_ENABLED, 0);
+    info.set(PortInfo::LINK_WIDTH_ENABLED, 0);
+    let request = directed(method::SET, attribute_id::PORT_INFO, &[1, 2], Some(info.0));
+    subnet.send(0, &request, NOW);
+    let all = deliveries(&mut subnet);
+    let events = Delivery::Events(vec![EventType::LidChange]);
+    assert!(all.contains(&(1, events)), "{all:?}");
+    let after = subnet.port(1).unwrap();
+    assert_eq!(after.attributes.lid.get(), 5);
+    assert_eq!(after.gids[0][8..], (GUIDS[1] + 1).to_be_bytes());
+}
+
+#[test]
+fn a_guest_that_must_not_manage_the_subnet_sends_no_smps() {
+    let mut subnet = subnet(2);
+    subnet.forbid_management(0);
+    let request = directed(method::GET, attribute_id::NODE_INFO, &[1], None);
+    subnet.send(0, &request, NOW);
+    assert_eq!(
+        (deliveries(&mut subnet), subnet.refused_smps()),
+        (vec![], 1)
+    );
+    let refused = subnet.answer(0, &AgentRequest::SetIsSm(true), NOW);
+    assert_eq!(refused, AgentReply::Refused);
+}
+
+#[test]
+fn packets_that_are_cut_anywhere_are_dropped() {
+    let mut subnet = subnet(1);
+    let request = directed(method::GET, attribute_id::NODE_INFO, &[1], None);
+    for length in 0..request.len() {
+        subnet.send(0, &request[..length], NOW);
+        assert_eq!(deliveries(&mut subnet), [], "{length}");
+    }
+}
+
+#[test]
+fn a_topology_with_too_few_adapters_is_refused() {
+    let topology = Topology::parse(&default_topology(&GUIDS[..1])).unwrap();
+    let refused = Subnet::new(&topology, 2).err().unwrap();
+    assert!(refused.contains("1 adapters for 2 guests"), "{refused}");
+}
