@@ -125,7 +125,7 @@ impl Network {
             };
             match delivery {
                 Delivery::Packet(packet) => vm_port.shared.post_frame(packet),
-                Delivery::Events(events) => {
+                Delivery::Change(events) => {
                     if let Some(port) = subnet.port(vm) {
                         vm_port.shared.post_port_change(PortChange { port, events });
                     }

@@ -38,8 +38,9 @@ const MAX_MESSAGE: u32 = 1 << 31;
 pub enum Delivery {
     /// A packet from its LRH to its VCRC.
     Packet(Vec<u8>),
-    /// Events of the port. [`Subnet::port`] has its configuration.
-    Events(Vec<EventType>),
+    /// A change of the port, with events for the driver. [`Subnet::port`] has the configuration. Some
+    /// changes have no event, for example that of the state from DOWN to INIT.
+    Change(Vec<EventType>),
 }
 
 /// The subnet with the adapters of the guests.
@@ -49,7 +50,9 @@ pub struct Subnet {
     nodes: Vec<usize>,
     /// Port GUID of each guest's adapter.
     port_guids: Vec<u64>,
-    /// Packets and events that wait for the caller, each with the number of the VM.
+    /// Configuration of the port of each guest's adapter, as last delivered.
+    known_ports: Vec<Option<InfiniBandPort>>,
+    /// Packets and changes that wait for the caller, each with the number of the VM.
     deliveries: VecDeque<(u8, Delivery)>,
 }
 
@@ -96,12 +99,15 @@ impl Subnet {
         for node in &nodes {
             fabric.set_guest(*node, true);
         }
-        Ok(Self {
+        let mut subnet = Self {
             fabric,
             nodes,
             port_guids,
+            known_ports: Vec::new(),
             deliveries: VecDeque::new(),
-        })
+        };
+        subnet.known_ports = (0..guests).map(|vm| subnet.port(vm as u8)).collect();
+        Ok(subnet)
     }
 
     /// Returns the GUID of the node of a guest's adapter, in network order.
@@ -241,8 +247,23 @@ impl Subnet {
                 }
             }
         }
-        for (vm, events) in events {
-            self.deliveries.push_back((vm, Delivery::Events(events)));
+        self.deliver_changes(&mut events);
+    }
+}
+
+impl Subnet {
+    /// Delivers the ports that have changed since the last call, with their events.
+    fn deliver_changes(&mut self, events: &mut BTreeMap<u8, Vec<EventType>>) {
+        for vm in 0..self.nodes.len() as u8 {
+            let port = self.port(vm);
+            let events = events.remove(&vm).unwrap_or_default();
+            let Some(known) = self.known_ports.get_mut(usize::from(vm)) else {
+                continue;
+            };
+            if *known != port || !events.is_empty() {
+                *known = port;
+                self.deliveries.push_back((vm, Delivery::Change(events)));
+            }
         }
     }
 }

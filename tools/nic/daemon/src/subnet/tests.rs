@@ -68,11 +68,33 @@ fn a_change_of_a_port_is_an_event_with_the_new_configuration() {
     let request = directed(method::SET, attribute_id::PORT_INFO, &[1, 2], Some(info.0));
     subnet.send(0, &request, NOW);
     let all = deliveries(&mut subnet);
-    let events = Delivery::Events(vec![EventType::LidChange]);
-    assert!(all.contains(&(1, events)), "{all:?}");
+    let change = Delivery::Change(vec![EventType::LidChange]);
+    assert!(all.contains(&(1, change)), "{all:?}");
     let after = subnet.port(1).unwrap();
     assert_eq!(after.attributes.lid.get(), 5);
     assert_eq!(after.gids[0][8..], (GUIDS[1] + 1).to_be_bytes());
+}
+
+#[test]
+fn a_change_without_an_event_is_delivered_too() {
+    let mut subnet = subnet(2);
+    let mut info = subnet.fabric.port_info(subnet.port_id(1).unwrap()).unwrap();
+    info.set(PortInfo::LID, 5);
+    for (state, events) in [
+        (port_state::NO_CHANGE, vec![EventType::LidChange]),
+        (port_state::ARMED, vec![]),
+        (port_state::ACTIVE, vec![EventType::PortActive]),
+    ] {
+        info.set(PortInfo::PORT_STATE, state);
+        info.set(PortInfo::PORT_PHYSICAL_STATE, 0);
+        info.set(PortInfo::LINK_SPEED_ENABLED, 0);
+        info.set(PortInfo::LINK_WIDTH_ENABLED, 0);
+        let request = directed(method::SET, attribute_id::PORT_INFO, &[1, 2], Some(info.0));
+        subnet.send(0, &request, NOW);
+        let all = deliveries(&mut subnet);
+        assert!(all.contains(&(1, Delivery::Change(events))), "{all:?}");
+    }
+    assert_eq!(subnet.port(1).unwrap().attributes.state, port_state::ACTIVE);
 }
 
 #[test]
