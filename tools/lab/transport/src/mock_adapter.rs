@@ -165,6 +165,8 @@ pub struct MockAdapter {
     pub xrc: BTreeMap<u32, Result<XrcSrq, Syndrome>>,
     /// A valid key for memory that cannot be reached, so that a read by this key fails.
     pub absent: Option<u32>,
+    /// Further entries of the P_Key table beside that of the default partition.
+    pub pkeys: Vec<u16>,
 }
 
 impl MockAdapter {
@@ -396,6 +398,12 @@ impl Host for MockHost<'_> {
             .queues(self.side)
             .events
             .push((event, syndrome));
+    }
+
+    fn has_pkey(&self, pkey: u16) -> bool {
+        let further = self.adapter.pkeys.iter().copied();
+        let mut table = further.chain([DEFAULT_PKEY]);
+        table.any(|entry| pkeys_match(pkey, entry))
     }
 
     fn transmit(&mut self, packet: Packet) {

@@ -128,13 +128,18 @@ fn a_queue_pair_sends_and_checks_its_pkey() {
 }
 
 #[test]
-fn qp1_sends_the_pkey_of_the_work_request_and_accepts_each() {
-    let mut p = pair(QpType::Gsi, false, Some(1));
-    let (src, dst) = (p.zeros(A, 100), p.zeros(B, 200));
-    p.post_recv(B, 1, &[dst.sge()]);
-    p.post(A, send(src, path(false, 1, 2), 1, GSI_QKEY, Some(0x0123)));
-    p.settle();
-    assert_eq!(p.completions(B)[0].source.unwrap().pkey, 0x0123);
+fn qp1_sends_the_pkey_of_the_work_request_and_accepts_each_of_the_table() {
+    for (table, taken) in [(vec![0x8123], vec![0x0123]), (vec![0x0123], vec![])] {
+        let mut p = pair(QpType::Gsi, false, Some(1));
+        p.adapter.pkeys = table;
+        let (src, dst) = (p.zeros(A, 100), p.zeros(B, 200));
+        p.post_recv(B, 1, &[dst.sge()]);
+        p.post(A, send(src, path(false, 1, 2), 1, GSI_QKEY, Some(0x0123)));
+        p.settle();
+        let pkeys = p.completions(B).into_iter();
+        let pkeys: Vec<u16> = pkeys.map(|got| got.source.unwrap().pkey).collect();
+        assert_eq!(pkeys, taken);
+    }
 }
 
 #[test]
@@ -156,7 +161,7 @@ fn qp1_of_a_roce_port_checks_its_pkey() {
 
 #[test]
 fn qp0_checks_neither_qkey_nor_pkey() {
-    let mut p = pair(QpType::Gsi, false, Some(0));
+    let mut p = pair(QpType::Smi, false, Some(0));
     let (src, dst) = (p.buffer(A, &pattern(100, 1)), p.zeros(B, 200));
     p.post_recv(B, 1, &[dst.sge()]);
     p.post(A, send(src, path(false, 1, 2), 0, 0, Some(0x0123)));

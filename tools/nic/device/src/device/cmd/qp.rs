@@ -131,10 +131,11 @@ impl Device {
         if !self.qps.in_range(qpn) {
             return Err(NUMBER);
         }
-        let shape = shape(request)?;
-        if shape.qp_type == QpType::Smi && self.shared.port.as_infiniband().is_none() {
+        let is_smi = request.qp_type == QpType::Smi.to_raw();
+        if is_smi && self.shared.port.as_infiniband().is_none() {
             return Err(bad(CmdStatus::Unsupported, Syndrome::CmdAttribute));
         }
+        let shape = shape(request)?;
         if self.qps.get(qpn).is_some() {
             return Err(IN_USE);
         }
