@@ -22,7 +22,7 @@ use verbena_transport::frame;
 use verbena_transport::packet::{
     DatagramHeaders, Packet, PacketKind, Payload, SendTail, Transport,
 };
-use verbena_transport::wire::{bth, lrh, vcrc, LocalRoute, Path};
+use verbena_transport::wire::{bth, grh, lrh, vcrc, LocalRoute, Path};
 
 /// Highest QPN of management datagrams: that of the GSI.
 const GSI_QPN: u32 = 1;
@@ -315,7 +315,7 @@ struct PacketRoute {
 fn parse_route(bytes: &[u8]) -> Option<PacketRoute> {
     let path = frame::peek_infiniband(bytes)?;
     let route = path.local_route?;
-    let bth_at = lrh::LEN + if route.has_grh { 40 } else { 0 };
+    let bth_at = lrh::LEN + if route.has_grh { grh::LEN } else { 0 };
     let bth = bth::View::new(bytes.get(bth_at..)?).ok()?;
     Some(PacketRoute {
         route: RouteHeader {

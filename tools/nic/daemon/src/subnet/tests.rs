@@ -4,11 +4,10 @@
 
 use super::*;
 use verbena_fabric::mad::attribute::{port_state, NodeInfo};
-use verbena_fabric::mad::{attribute_id, class, method, SMP_DATA_LEN};
+use verbena_fabric::mad::{attribute_id, class, method, PERMISSIVE_LID, SMP_DATA_LEN};
 
 const NOW: Duration = Duration::ZERO;
 const GUIDS: [u64; 2] = [0x5054_00ff_fe00_0001, 0x5054_00ff_fe00_0011];
-const PERMISSIVE_LID: u16 = 0xffff;
 
 fn subnet(guests: usize) -> Subnet {
     let topology = Topology::parse(&default_topology(&GUIDS[..guests])).unwrap();

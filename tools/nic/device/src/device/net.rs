@@ -414,8 +414,8 @@ impl Device {
         let waiting = self.shared.outgoing.len();
         for bytes in frames {
             // An earlier frame may have changed any of this.
-            let is_up = self.shared.port.up || self.shared.port.as_infiniband().is_some();
-            if !self.shared.regs().is_fatal() && is_up && self.wants_frame(bytes) {
+            let may_receive = self.shared.port.may_receive();
+            if !self.shared.regs().is_fatal() && may_receive && self.wants_frame(bytes) {
                 self.take_frame(mem, bytes);
             }
         }
@@ -426,8 +426,7 @@ impl Device {
 
     /// Receives a frame from the uplink that [`Device::wants_frame`] has accepted.
     pub fn receive_frame<M: GuestMemory>(&mut self, mem: &M, bytes: &[u8], now: u64) {
-        let is_up = self.shared.port.up || self.shared.port.as_infiniband().is_some();
-        if self.shared.regs().is_fatal() || !is_up {
+        if self.shared.regs().is_fatal() || !self.shared.port.may_receive() {
             return;
         }
         if self.is_recorded() {

@@ -5,13 +5,11 @@
 use verbena_abi::cmd::PortAttr;
 use verbena_abi::ctx::{AddressVector, AV_GRH};
 use verbena_transport::host::pkeys_match;
+use verbena_transport::wire::lrh::PERMISSIVE_LID;
 use verbena_transport::wire::{LocalRoute, Path};
 
 /// First LID of multicast groups (IBTA 4.1.1). The largest is the one before the permissive LID.
 const FIRST_MULTICAST_LID: u16 = 0xc000;
-/// The permissive LID: the destination of packets of subnet management that a port without a LID
-/// also receives (IBTA 4.1.1).
-pub const PERMISSIVE_LID: u16 = 0xffff;
 
 /// `enum ib_port_state`.
 const INIT: u8 = 2;

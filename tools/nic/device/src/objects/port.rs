@@ -135,6 +135,13 @@ impl Port {
         }
     }
 
+    /// False if no packet enters the port. Whether a packet enters an InfiniBand port also depends on
+    /// its queue pair ([`InfiniBandPort::receives`]).
+    #[inline]
+    pub fn may_receive(&self) -> bool {
+        self.up || self.infiniband.is_some()
+    }
+
     /// Returns the P_Key of an entry of the P_Key table, if it is valid. An Ethernet port has the
     /// entry 0, with the P_Key of the default partition (IBTA A17.4.6).
     pub fn pkey(&self, index: u16) -> Option<u16> {
