@@ -1,8 +1,33 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 # shellcheck shell=bash disable=SC2154,SC2034
-# The links between the guests of scripts/vm: the uplinks of each NIC, and the bridge of `--link tap`. Sourced by scripts/vm with $vms,
-# $link and $sock set.
-# `--link tap`.
+# The links between the guests of scripts/vm: the uplinks of each NIC, the bridge of `--link tap`, and the link layer of the RDMA ports.
+# Sourced by scripts/vm; the functions use its variables.
+
+# check_link_layer: refuses options that do not fit the link layer, and sets the default of $link
+check_link_layer() {
+	if [ "$link_layer" = ethernet ]; then
+		[ -n "$sm" ] || die "--no-sm is for InfiniBand ports: add --link-layer ib"
+		[ -z "$topology" ] || die "--topology is for InfiniBand ports: add --link-layer ib"
+		: "${link:=unix}"
+		return
+	fi
+	[ -z "$peer" ] && [ "$device" = verbena ] || die "--link-layer ib: rxe has no InfiniBand ports, so --peer rxe and --device rxe need an Ethernet"
+	: "${link:=one-process}"
+	[ "$vms" = 1 ] || [ "$link" = one-process ] || die "--link-layer ib: all guests are in one NIC process (--link one-process)"
+}
+# link_layer_options K...: prints the options for the InfiniBand ports of guests with these numbers, which share a NIC process
+link_layer_options() {
+	local n=0 k refused=''
+	[ "$link_layer" = ib ] || return 0
+	printf '%s\n' --link-layer ib
+	[ -z "$topology" ] || printf '%s\n' --topology "$run/topology"
+	[ -n "$sm" ] || return 0
+	for k; do
+		n=$((n + 1))
+		[ "$k" = 1 ] || refused+=,$n
+	done
+	[ -z "$refused" ] || printf '%s\n' --no-smi "${refused#,}"
+}
 
 # Other runs have other addresses, except by chance.
 loopback=127.$((RANDOM % 250 + 2)).$((RANDOM % 250 + 2))
