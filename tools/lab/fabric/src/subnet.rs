@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 use verbena_fabric::agent::smi;
+use verbena_fabric::mad::attribute::capability;
 use verbena_fabric::mad::{class, method, Fields, Mad, PERMISSIVE_LID};
 use verbena_fabric::{Datagram, Fabric, Output, PortEvent, PortId, ProcessMad, Topology};
 
@@ -78,14 +79,12 @@ impl Subnet {
             .flatten()
             .filter(|other| other.node == gone.node);
         if gone.is_sm && !others.clone().any(|other| other.is_sm) {
-            self.fabric.set_is_sm(
-                PortId {
-                    node: gone.node,
-                    port: PORT,
-                },
-                false,
-                now,
-            );
+            let port = PortId {
+                node: gone.node,
+                port: PORT,
+            };
+            self.fabric
+                .set_capabilities(port, 0, capability::IS_SM, now);
         }
         if others.next().is_none() {
             self.fabric.set_guest(gone.node, false);
@@ -100,7 +99,11 @@ impl Subnet {
                 node: state.node,
                 port: PORT,
             };
-            self.fabric.set_is_sm(port, is_sm, now);
+            let (set, clear) = match is_sm {
+                true => (capability::IS_SM, 0),
+                false => (0, capability::IS_SM),
+            };
+            self.fabric.set_capabilities(port, set, clear, now);
         }
     }
 

@@ -14,7 +14,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use verbena_abi::syndrome::Syndrome;
-use verbena_device::{Addresses, AgentReply, AgentRequest, Gid as Entry, InfiniBandPort};
+use verbena_device::{
+    Addresses, AgentReply, AgentRequest, Gid as Entry, InfiniBandPort, SOFTWARE_CAPABILITIES,
+};
 use verbena_transport::frame;
 use verbena_transport::wire::Path;
 
@@ -151,9 +153,13 @@ impl Network {
         self.with(|subnet, _| subnet.port(vm)).flatten()
     }
 
-    /// Takes IsSM from a VM's InfiniBand port, whose driver has ended with all its programs.
+    /// Clears the capabilities of software in a VM's InfiniBand port, whose driver has ended with all
+    /// its programs.
     pub fn reset_infiniband_port(&self, vm: u8) {
-        let request = AgentRequest::SetIsSm(false);
+        let request = AgentRequest::SetCapabilities {
+            set: 0,
+            clear: SOFTWARE_CAPABILITIES,
+        };
         self.with(|subnet, now| subnet.answer(vm, &request, now));
     }
 

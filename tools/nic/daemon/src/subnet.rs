@@ -200,10 +200,12 @@ impl Subnet {
                     ProcessMad::Reply(mad) => AgentReply::Response(Box::new(mad.0)),
                 }
             }
-            AgentRequest::SetIsSm(is_sm) => match self.fabric.set_is_sm(port, *is_sm, now) {
-                true => AgentReply::Done,
-                false => AgentReply::Refused,
-            },
+            AgentRequest::SetCapabilities { set, clear } => {
+                match self.fabric.set_capabilities(port, *set, *clear, now) {
+                    true => AgentReply::Done,
+                    false => AgentReply::Refused,
+                }
+            }
             AgentRequest::SetDescription(text) => {
                 self.fabric.set_description(port.node, text, now);
                 AgentReply::Done

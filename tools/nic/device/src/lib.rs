@@ -80,7 +80,7 @@ pub mod slots;
 mod tests;
 
 pub use config::Config;
-pub use device::cmd::infiniband::{AgentReply, AgentRequest, MadBytes};
+pub use device::cmd::infiniband::{AgentReply, AgentRequest, MadBytes, SOFTWARE_CAPABILITIES};
 pub use device::crossing::Crossing;
 pub use device::figures::{PortFigures, QpFigures};
 pub use device::flight_recording::FlightRecordingPart;

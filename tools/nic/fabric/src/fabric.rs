@@ -153,23 +153,21 @@ impl Fabric {
         self.refused_smps
     }
 
-    /// Sets IsSM of an adapter's port, as a subnet manager's program asks. Returns false if refused.
-    pub fn set_is_sm(&mut self, port: PortId, is_sm: bool, now: Time) -> bool {
+    /// Sets and clears bits of the capability mask of an adapter's port, as its driver asks. Returns
+    /// false if refused.
+    pub fn set_capabilities(&mut self, port: PortId, set: u32, clear: u32, now: Time) -> bool {
         let Some(node) = self.nodes.get_mut(port.node) else {
             return false;
         };
-        if node.is_switch() || is_sm && !node.guest_may_manage {
+        let wants_is_sm = set & capability::IS_SM != 0;
+        if node.is_switch() || wants_is_sm && !node.guest_may_manage {
             return false;
         }
         let Some(state) = node.port_mut(port.port) else {
             return false;
         };
         let before = state.info.get(PortInfo::CAPABILITY_MASK);
-        let after = if is_sm {
-            before | capability::IS_SM
-        } else {
-            before & !capability::IS_SM
-        };
+        let after = (before | set) & !clear;
         state.info.set(PortInfo::CAPABILITY_MASK, after);
         if before != after {
             self.report_local_change(port, 0, now);

@@ -3,7 +3,7 @@
 //! Packets of guests' devices through the subnet, to the byte.
 
 use super::*;
-use verbena_fabric::mad::attribute::{port_state, NodeInfo};
+use verbena_fabric::mad::attribute::{capability, port_state, NodeInfo};
 use verbena_fabric::mad::{attribute_id, class, method, PERMISSIVE_LID, SMP_DATA_LEN};
 
 const NOW: Duration = Duration::ZERO;
@@ -106,8 +106,21 @@ fn a_guest_that_must_not_manage_the_subnet_sends_no_smps() {
         (deliveries(&mut subnet), subnet.refused_smps()),
         (vec![], 1)
     );
-    let refused = subnet.answer(0, &AgentRequest::SetIsSm(true), NOW);
-    assert_eq!(refused, AgentReply::Refused);
+    let set = |set| AgentRequest::SetCapabilities { set, clear: 0 };
+    assert_eq!(
+        subnet.answer(0, &set(capability::IS_SM), NOW),
+        AgentReply::Refused
+    );
+    let device_management = capability::IS_DEVICE_MANAGEMENT_SUPPORTED;
+    assert_eq!(
+        subnet.answer(0, &set(device_management), NOW),
+        AgentReply::Done
+    );
+    let flags = subnet.port(0).unwrap().attributes.port_cap_flags.get();
+    assert_eq!(
+        flags & (capability::IS_SM | device_management),
+        device_management
+    );
 }
 
 #[test]

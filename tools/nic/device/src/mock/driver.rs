@@ -162,10 +162,13 @@ impl Driver {
         for eqn in 0..2 {
             self.create_eq(eqn).unwrap();
         }
-        for index in 0..2u16 {
-            self.set_gid(index, [10, 0, 0, 1 + index as u8]);
+        // The agents of an InfiniBand port configure it.
+        if self.device_config().link_layer == LinkLayer::Ethernet {
+            for index in 0..2u16 {
+                self.set_gid(index, [10, 0, 0, 1 + index as u8]);
+            }
+            self.set_port(true);
         }
-        self.set_port(true);
     }
 
     /// Allocates zeroed memory, aligned to a page.

@@ -30,6 +30,7 @@ mod floods;
 mod full_recording;
 mod gaps;
 mod hostile_guest;
+mod infiniband;
 mod injected;
 mod key_uses;
 mod keys;

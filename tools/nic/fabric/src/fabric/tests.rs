@@ -8,7 +8,7 @@ mod hostile;
 mod management;
 
 use super::*;
-use crate::mad::attribute::{port_state, SwitchInfo};
+use crate::mad::attribute::{capability, port_state, SwitchInfo};
 use crate::mad::{attribute_id, class, method, status, PERMISSIVE_LID};
 
 /// Adapters H1 and H4 have guests. The switches are S1 to S3, with ports 1 and 2 to adapters, and 3
@@ -176,6 +176,12 @@ impl Lab {
         );
         mad.set_data(&data);
         self.ask_by_path(path, mad).expect("an answer")
+    }
+
+    /// Sets IsSM of a guest's port. Returns false if refused.
+    fn set_is_sm(&mut self, guest: PortId) -> bool {
+        self.fabric
+            .set_capabilities(guest, capability::IS_SM, 0, self.now)
     }
 
     /// Sends an SMP of guest 1 by a directed route, and returns its answer.

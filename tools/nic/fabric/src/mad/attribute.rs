@@ -109,6 +109,8 @@ pub mod capability {
     pub const IS_SYSTEM_IMAGE_GUID_SUPPORTED: u32 = 1 << 11;
     /// Communication management.
     pub const IS_COMMUNICATION_MANAGEMENT_SUPPORTED: u32 = 1 << 16;
+    /// The port has an agent of device management.
+    pub const IS_DEVICE_MANAGEMENT_SUPPORTED: u32 = 1 << 19;
     /// Trap 144 reports a change of the mask.
     pub const IS_CAPABILITY_MASK_NOTICE_SUPPORTED: u32 = 1 << 22;
     /// The port reports ClientReregister to its clients.

@@ -10,9 +10,11 @@ use crate::objects::infiniband::InfiniBandPort;
 /// Flags of PROCESS_MAD, as `enum ib_mad_flags`: the agents ignore the M_Key, or the B_Key.
 const IGNORE_M_KEY: u8 = 1;
 
-/// Bits of the capability mask that the driver may change: the port has a subnet manager (IsSM), and
-/// the port supports communication management, which it always does.
-const IS_SM: u32 = 1 << 1;
+/// Bits of the capability mask (`PortInfo:CapabilityMask`) that tell of software in the guest, so
+/// that the driver may change them: IsSM, IsSNMPTunnelingSupported, IsDeviceManagementSupported and
+/// IsVendorClassSupported.
+pub const SOFTWARE_CAPABILITIES: u32 = 1 << 1 | 1 << 17 | 1 << 19 | 1 << 20;
+/// IsCommunicationManagementSupported, which is always set.
 const IS_CM_SUPPORTED: u32 = 1 << 16;
 
 /// A management datagram.
@@ -29,8 +31,13 @@ pub enum AgentRequest {
         /// does not waive the check.
         checks_m_key: bool,
     },
-    /// Set or clear IsSM.
-    SetIsSm(bool),
+    /// Set and clear bits of the capability mask.
+    SetCapabilities {
+        /// Bits to set.
+        set: u32,
+        /// Bits to clear.
+        clear: u32,
+    },
     /// Set the description of the node.
     SetDescription(Box<[u8; NODE_DESCRIPTION_SIZE]>),
 }
@@ -114,16 +121,19 @@ impl Device {
             request.clr_port_cap_mask.get(),
         );
         // No flag of the mask is supported. The capabilities change without one.
-        if request.mask.get() != 0 || (set | clear) & !(IS_SM | IS_CM_SUPPORTED) != 0 {
+        if request.mask.get() != 0
+            || (set | clear) & !(SOFTWARE_CAPABILITIES | IS_CM_SUPPORTED) != 0
+        {
             return Err(bad(CmdStatus::Unsupported, Syndrome::CmdAttribute));
         }
         if set & clear != 0 {
             return Err(ATTRIBUTE);
         }
-        if (set | clear) & IS_SM == 0 {
+        let (set, clear) = (set & SOFTWARE_CAPABILITIES, clear & SOFTWARE_CAPABILITIES);
+        if set | clear == 0 {
             return Ok(Step::Done(reply_of(&Empty::default())));
         }
-        Ok(ask_agents(AgentRequest::SetIsSm(set & IS_SM != 0), 0))
+        Ok(ask_agents(AgentRequest::SetCapabilities { set, clear }, 0))
     }
 
     pub(super) fn begin_set_description(

@@ -284,7 +284,7 @@ fn a_pulled_cable_is_reported_until_the_manager_represses_the_trap() {
 #[test]
 fn a_program_that_becomes_a_manager_changes_the_capability_mask() {
     let mut lab = Lab::active();
-    assert!(lab.fabric.set_is_sm(GUEST_4, true, lab.now));
+    assert!(lab.set_is_sm(GUEST_4));
     let [(GUEST_1, trap)] = &lab.datagrams()[..] else {
         panic!("no trap")
     };
@@ -321,7 +321,7 @@ fn a_program_that_becomes_a_manager_changes_the_capability_mask() {
 fn a_port_without_a_lid_sends_no_traps() {
     let mut lab = Lab::new();
     lab.fabric.set_cable(TO_H4, false, lab.now);
-    assert!(lab.fabric.set_is_sm(GUEST_1, true, lab.now));
+    assert!(lab.set_is_sm(GUEST_1));
     let info = &mut lab.fabric.nodes[S1].port_mut(0).unwrap().info;
     info.set(PortInfo::MASTER_SM_LID, 4);
     lab.fabric
@@ -348,7 +348,7 @@ fn a_changed_description_is_reported() {
 fn a_guest_without_permission_sends_only_responses() {
     let mut lab = Lab::active();
     lab.fabric.allow_management(H1, false);
-    assert!(!lab.fabric.set_is_sm(GUEST_1, true, lab.now));
+    assert!(!lab.set_is_sm(GUEST_1));
     let mad = Mad::smp(
         class::SUBNET_DIRECTED_ROUTE,
         method::GET,
