@@ -159,6 +159,14 @@ impl PortSet {
     }
 }
 
+impl FromIterator<SwitchPort> for PortSet {
+    fn from_iter<I: IntoIterator<Item = SwitchPort>>(ports: I) -> Self {
+        let mut set = Self::default();
+        ports.into_iter().for_each(|port| set.add(port));
+        set
+    }
+}
+
 impl From<SwitchPort> for PortSet {
     fn from(port: SwitchPort) -> Self {
         Self(port.bit())

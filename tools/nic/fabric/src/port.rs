@@ -5,6 +5,7 @@
 mod set;
 
 use crate::counters::Counters;
+use crate::fabric::RemoteEnd;
 use crate::mad::attribute::{capability, physical_state, port_state, PortInfo};
 use crate::mad::{Fields, SMP_DATA_LEN};
 use crate::{PortId, Time};
@@ -45,6 +46,15 @@ pub enum PortKind {
     SwitchExternal,
 }
 
+/// A link whose far end is a port of another fabric.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RemoteLink {
+    /// The far end; none while it is not there, or is disabled.
+    pub(crate) end: Option<RemoteEnd>,
+    /// How often a Set(PortInfo) has restarted or disabled the link at this end. The number wraps.
+    pub(crate) restarts: u32,
+}
+
 /// A port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
@@ -60,6 +70,8 @@ pub struct Port {
     pub(crate) counters: Counters,
     /// The other end of the cable.
     pub(crate) peer: Option<PortId>,
+    /// The link to another fabric, if the port has one instead of a `peer`.
+    pub(crate) remote: Option<RemoteLink>,
     /// True while the cable is plugged.
     pub(crate) has_cable: bool,
     /// When the M_Key lease ends (IBTA 14.2.4), while it runs.
@@ -83,6 +95,7 @@ impl Port {
             vl_arbitration: power_on_arbitration(),
             counters: Counters::default(),
             peer: None,
+            remote: None,
             has_cable: true,
             lease_end: None,
         }

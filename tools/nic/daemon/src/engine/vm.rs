@@ -13,6 +13,7 @@ use crate::uplink_queues::UplinkQueues;
 use crate::vm_device::VmDevice;
 use crate::vm_state::VmState;
 use std::cell::Cell;
+use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::sync::{mpsc, Arc};
 use std::time::{Duration, Instant};
@@ -433,7 +434,9 @@ impl Vm {
                 let mut cache = ForwardingCache::default();
                 while let Some(frame) = device.next_frame() {
                     if network.has_subnet() {
-                        network.from_infiniband_port(vm, &frame);
+                        for (wire, frame) in network.from_infiniband_port(vm, &frame) {
+                            uplink_queues.add_to(wire, Rc::new(frame));
+                        }
                         continue;
                     }
                     let to = network.from_engine(vm, &frame, &mut cache);
