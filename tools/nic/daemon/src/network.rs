@@ -4,6 +4,7 @@
 
 mod infiniband;
 
+use crate::frame_address::PortLink;
 use crate::netdev_queue::NetdevQueue;
 use crate::policy::{mac_text, Policy};
 use crate::process_state::{FrameCounters, ProcessState};
@@ -111,6 +112,14 @@ impl Network {
     /// True if the guests have InfiniBand ports.
     pub fn has_subnet(&self) -> bool {
         self.subnet.is_some()
+    }
+
+    /// Returns the link layer of the guests' ports.
+    pub(crate) fn port_link(&self) -> PortLink {
+        match self.has_subnet() {
+            true => PortLink::InfiniBand,
+            false => PortLink::Ethernet,
+        }
     }
 
     /// Returns the state that all VMs share.

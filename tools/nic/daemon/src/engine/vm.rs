@@ -6,9 +6,9 @@
 
 use super::packet_inbox::PacketInbox;
 use crate::flight_recording;
+use crate::frame_address::PortLink;
 use crate::inbox::PortChange;
 use crate::network::{ForwardingCache, Network};
-use crate::switch::is_group;
 use crate::uplink_queues::UplinkQueues;
 use crate::vm_device::VmDevice;
 use crate::vm_state::VmState;
@@ -36,13 +36,14 @@ pub(super) const MAX_GROUP_COPIES: u32 = 512;
 /// Takes the next frames from `next` and `frames`, as many as may be handled under one lock of
 /// guest RAM. After that, `next` is the first frame that is left.
 pub(super) fn portion<'a, 'b, I: Iterator<Item = &'a [u8]>>(
+    link: PortLink,
     next: &'b mut Option<&'a [u8]>,
     frames: &'b mut I,
 ) -> impl Iterator<Item = &'a [u8]> + use<'a, 'b, I> {
     let mut is_over = false;
     let portion = std::iter::from_fn(move || {
         let frame = (!is_over).then(|| std::mem::replace(next, frames.next()))?;
-        is_over = frame.is_some_and(is_group);
+        is_over = frame.is_some_and(|frame| link.is_to_group(frame));
         frame
     });
     portion.take(MAX_PORTION)
@@ -354,7 +355,8 @@ impl Vm {
     ) {
         if self.is_stalled() {
             // The device gets the frames when the stall is over.
-            frames.for_each(|frame| self.shared.post_frame(frame.to_vec()));
+            let link = self.network.port_link();
+            frames.for_each(|frame| self.shared.post_of(link, frame.to_vec()));
             return;
         }
         self.receive(frames);
@@ -366,10 +368,11 @@ impl Vm {
     /// [`MAX_GROUP_COPIES`] copies, so that other VMs get their turns first.
     fn receive<'a>(&mut self, frames: impl Iterator<Item = &'a [u8]>) {
         let (shared, copies) = (&self.shared, Cell::new(self.copies));
+        let link = self.network.port_link();
         let mut frames = frames.filter(|frame| {
-            let waits = copies.get() >= MAX_GROUP_COPIES && is_group(frame);
+            let waits = copies.get() >= MAX_GROUP_COPIES && link.is_to_group(frame);
             if waits {
-                shared.post_frame(frame.to_vec());
+                shared.post_of(link, frame.to_vec());
             }
             !waits
         });
@@ -380,7 +383,7 @@ impl Vm {
             if !slice.is_gate_open() {
                 break;
             }
-            let frames = portion(&mut next, &mut frames);
+            let frames = portion(link, &mut next, &mut frames);
             let made = slice.call(|device, ram| device.receive_frames(ram, frames, now));
             let Some(made) = made else {
                 break;

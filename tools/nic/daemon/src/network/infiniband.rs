@@ -4,6 +4,7 @@
 //! and its links over uplinks.
 
 use super::{count, Network};
+use crate::frame_address::PortLink;
 use crate::inbox::PortChange;
 use crate::subnet::{link_frame, Delivery, Subnet};
 use crate::switch::{PortSet, SwitchPort};
@@ -29,7 +30,9 @@ impl Network {
                 continue;
             };
             match delivery {
-                Delivery::Packet(packet) => vm_port.shared.post_frame(packet),
+                Delivery::Packet(packet) => {
+                    vm_port.shared.post_of(PortLink::InfiniBand, packet);
+                }
                 Delivery::Change(events) => {
                     if let Some(port) = subnet.port(vm) {
                         vm_port.shared.post_port_change(PortChange { port, events });

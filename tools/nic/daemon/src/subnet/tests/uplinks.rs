@@ -4,8 +4,8 @@
 
 use super::*;
 use crate::subnet::link_frame;
-use verbena_fabric::mad::attribute::SwitchInfo;
 use verbena_fabric::fabric::HOPS;
+use verbena_fabric::mad::attribute::SwitchInfo;
 use verbena_fabric::Fabric;
 
 /// MAC addresses of the first guest of each process.
