@@ -344,10 +344,7 @@ impl NicArgs {
     }
 
     fn has_neighbours(&self) -> bool {
-        self.link_layer == LinkLayer::Ethernet
-            && self.socket.len() > 1
-            && !self.wire_local
-            && self.drop == 0
+        self.socket.len() > 1 && !self.wire_local && self.drop == 0
     }
 
     fn device_config(&self, mac: [u8; 6]) -> verbena_device::Config {

@@ -20,7 +20,7 @@ use std::time::Duration;
 use uplink_link::UplinkLink;
 use verbena_abi::cmd::PortAttr;
 use verbena_abi::eqe::EventType;
-use verbena_device::{AgentReply, AgentRequest, InfiniBandPort};
+use verbena_device::{AgentReply, AgentRequest, Crossing, InfiniBandPort};
 use verbena_fabric::mad::attribute::PortInfo;
 use verbena_fabric::mad::{Fields, Mad};
 use verbena_fabric::{
@@ -50,6 +50,17 @@ pub enum Delivery {
     /// A change of the port, with events for the driver. [`Subnet::port`] has the configuration. Some
     /// changes have no event, for example that of the state from DOWN to INIT.
     Change(Vec<EventType>),
+}
+
+/// What becomes of a packet that may go to another guest by reference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HandOver {
+    /// The device of this VM receives the packet.
+    Device(u8),
+    /// The packet goes on as bytes: to the agents, to an uplink, or nowhere.
+    Frames,
+    /// A switch or a port has discarded the packet.
+    Lost,
 }
 
 /// The subnet with the adapters of the guests.
@@ -211,6 +222,34 @@ impl Subnet {
         } else if let Some(datagram) = parse_datagram(bytes) {
             self.fabric.send(from, datagram, now);
             self.take_outputs();
+        }
+    }
+
+    /// Forwards a packet of a guest's device that may go to another guest by reference.
+    pub fn hand_over(&mut self, vm: u8, packet: &Crossing) -> HandOver {
+        let route = packet.path().and_then(|path| path.local_route);
+        let (Some(from), Some(route)) = (self.port_id(vm), route) else {
+            return HandOver::Lost;
+        };
+        let destination = self.fabric.destination(from, route.dlid);
+        let Some(to) = destination.filter(|_| packet.dest_qpn() > GSI_QPN) else {
+            return HandOver::Frames;
+        };
+        let mut arrivals = Vec::new();
+        for length in packet.packet_lengths() {
+            let header = RouteHeader {
+                destination_lid: route.dlid,
+                sl: packet.path().map_or(0, |path| path.sl),
+                p_key: packet.pkey(),
+                length,
+            };
+            self.fabric.forward(from, &header, &mut arrivals);
+        }
+        // The packets of one message have one route, so that all of them arrive or none.
+        let arrived = arrivals.iter().any(|arrival| arrival.port == to);
+        match self.vm_of(to).filter(|_| arrived) {
+            Some(vm) => HandOver::Device(vm),
+            None => HandOver::Lost,
         }
     }
 

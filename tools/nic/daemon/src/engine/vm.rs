@@ -9,6 +9,7 @@ use crate::flight_recording;
 use crate::frame_address::PortLink;
 use crate::inbox::PortChange;
 use crate::network::{ForwardingCache, Network};
+use crate::subnet::HandOver;
 use crate::uplink_queues::UplinkQueues;
 use crate::vm_device::VmDevice;
 use crate::vm_state::VmState;
@@ -425,12 +426,13 @@ impl Vm {
                 network.set_addresses(vm, &addresses);
             }
             while let Some(packet) = device.next_crossing() {
-                match packet.path().and_then(|path| network.device_for(vm, path)) {
-                    Some(to) => {
+                match network.hand_over(vm, &packet) {
+                    HandOver::Device(to) => {
                         device.show_crossing(ram, &packet);
                         outgoing.push((to, packet));
                     }
-                    None => device.make_frames(ram, packet),
+                    HandOver::Frames => device.make_frames(ram, packet),
+                    HandOver::Lost => device.show_crossing(ram, &packet),
                 }
             }
             if !uplink_queues.has_frames() {

@@ -6,14 +6,14 @@
 use super::{count, Network};
 use crate::frame_address::PortLink;
 use crate::inbox::PortChange;
-use crate::subnet::{link_frame, Delivery, Subnet};
+use crate::subnet::{link_frame, Delivery, HandOver, Subnet};
 use crate::switch::{PortSet, SwitchPort};
 use crate::uplink::BATCH;
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::PoisonError;
 use std::time::Duration;
-use verbena_device::{AgentReply, AgentRequest, InfiniBandPort};
+use verbena_device::{AgentReply, AgentRequest, Crossing, InfiniBandPort};
 
 /// Frames for uplinks, each with the number of its uplink.
 type Departures = VecDeque<(usize, Vec<u8>)>;
@@ -67,6 +67,15 @@ impl Network {
     pub fn from_infiniband_port(&self, vm: u8, packet: &[u8]) -> Departures {
         let called = self.call(|subnet, now| subnet.send(vm, packet, now));
         called.map_or_else(Departures::new, |((), departures)| departures)
+    }
+
+    /// Decides how a packet of a VM's device goes on that may be for another device.
+    pub fn hand_over(&self, vm: u8, packet: &Crossing) -> HandOver {
+        if let Some((to, _)) = self.call(|subnet, _| subnet.hand_over(vm, packet)) {
+            return to;
+        }
+        let to = packet.path().and_then(|path| self.device_for(vm, path));
+        to.map_or(HandOver::Frames, HandOver::Device)
     }
 
     /// Forwards a frame from an uplink that has a packet of the InfiniBand subnet. Returns the

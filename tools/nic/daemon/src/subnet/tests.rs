@@ -2,6 +2,7 @@
 
 //! Packets of guests' devices through the subnet, to the byte.
 
+mod by_reference;
 mod uplinks;
 
 use super::*;

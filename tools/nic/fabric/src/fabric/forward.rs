@@ -100,6 +100,24 @@ impl Fabric {
         }
     }
 
+    /// Returns the port of a guest's adapter to which packets of an adapter's port `from` go by the
+    /// forwarding tables; none if they go elsewhere, or are for a group. Nothing is counted, and
+    /// neither states nor partitions are looked at: that is left to [`Fabric::forward`].
+    pub fn destination(&self, from: PortId, lid: u16) -> Option<PortId> {
+        let mut egress = from;
+        for _ in 0..HOPS {
+            let ingress = self.port(egress)?.peer?;
+            let node = self.nodes.get(ingress.node)?;
+            let Some(tables) = &node.tables else {
+                let has_lid = self.port(ingress)?.has_lid(lid);
+                return (has_lid && node.has_guest).then_some(ingress);
+            };
+            let port = tables.unicast(lid)?;
+            egress = PortId { port, ..ingress };
+        }
+        None
+    }
+
     /// Forwards a data packet that came from another fabric by the link of port `ingress`, and adds
     /// the ports where it arrives, like [`Fabric::forward`].
     pub fn receive(
