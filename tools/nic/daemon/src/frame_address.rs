@@ -3,7 +3,6 @@
 //! The addresses in frames that this process looks at before the device does: those of Ethernet
 //! frames, and of the packets of an InfiniBand port.
 
-use crate::switch;
 use verbena_device::objects::infiniband::is_multicast_lid;
 use verbena_transport::wire::{grh, lrh};
 
@@ -42,7 +41,8 @@ impl PortLink {
     /// True if a frame is for a group, so that the device copies it to each member.
     pub(crate) fn is_to_group(self, frame: &[u8]) -> bool {
         match (self, frame) {
-            (Self::Ethernet, frame) => switch::is_group(frame),
+            // The first bit that is sent (IEEE 802, 8.2).
+            (Self::Ethernet, frame) => frame.first().is_some_and(|first| first & 1 != 0),
             (Self::InfiniBand, [_, _, high, low, ..]) => {
                 is_multicast_lid(u16::from_be_bytes([*high, *low]))
             }

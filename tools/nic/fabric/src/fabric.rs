@@ -21,7 +21,7 @@ use crate::{agent, PortId, Time};
 pub use events::PortEvent;
 pub use forward::{Arrival, PacketLimits, RouteHeader};
 pub use process_mad::ProcessMad;
-pub use remote_links::{LocalEnd, RemoteEnd};
+pub use remote_links::LocalEnd;
 use std::collections::VecDeque;
 
 /// The most links that a packet passes, like the life time of a packet in switches (IBTA 18.2.5).

@@ -79,9 +79,9 @@ pub mod topology;
 pub mod traps;
 
 pub use fabric::{
-    Arrival, Datagram, Fabric, LocalEnd, Output, PacketLimits, PortEvent, ProcessMad, RemoteEnd,
-    RouteHeader,
+    Arrival, Datagram, Fabric, LocalEnd, Output, PacketLimits, PortEvent, ProcessMad, RouteHeader,
 };
+pub use port::RemoteEnd;
 pub use topology::Topology;
 
 /// Time since a moment that the caller chooses and never changes.

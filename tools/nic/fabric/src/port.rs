@@ -5,7 +5,6 @@
 mod set;
 
 use crate::counters::Counters;
-use crate::fabric::RemoteEnd;
 use crate::mad::attribute::{capability, physical_state, port_state, PortInfo};
 use crate::mad::{Fields, SMP_DATA_LEN};
 use crate::{PortId, Time};
@@ -44,6 +43,15 @@ pub enum PortKind {
     SwitchPort0,
     /// Another port of a switch.
     SwitchExternal,
+}
+
+/// The far end of a link to another fabric, while that end is enabled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RemoteEnd {
+    /// Enabled widths, as in PortInfo:LinkWidthEnabled.
+    pub widths: u8,
+    /// Enabled speeds, as in PortInfo:LinkSpeedEnabled.
+    pub speeds: u8,
 }
 
 /// A link whose far end is a port of another fabric.

@@ -2,13 +2,13 @@
 
 //! Links: the changes at both ends if a cable, a state or a physical state changes (IBTA 7.2.7).
 
-use super::{Fabric, PortEvent, RemoteEnd};
+use super::{Fabric, PortEvent};
 use crate::agent::sma;
 use crate::counters::PortError;
 use crate::mad::attribute::{physical_state, port_state, PortInfo, SwitchInfo};
 use crate::mad::notice::Trap;
 use crate::mad::Fields;
-use crate::port::{LinkRequest, Port};
+use crate::port::{LinkRequest, Port, RemoteEnd};
 use crate::{PortId, Time};
 
 impl Fabric {

@@ -7,17 +7,8 @@ use super::Fabric;
 use crate::counters::PortError;
 use crate::mad::attribute::PortInfo;
 use crate::mad::Fields;
-use crate::port::{PortKind, RemoteLink};
+use crate::port::{PortKind, RemoteEnd, RemoteLink};
 use crate::{PortId, Time};
-
-/// The far end of a link to another fabric, while that end is enabled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RemoteEnd {
-    /// Enabled widths, as in PortInfo:LinkWidthEnabled.
-    pub widths: u8,
-    /// Enabled speeds, as in PortInfo:LinkSpeedEnabled.
-    pub speeds: u8,
-}
 
 /// The near end of a link to another fabric, as the far end has to know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

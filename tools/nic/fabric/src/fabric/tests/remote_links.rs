@@ -3,6 +3,7 @@
 //! A switch with a guest at port 1, and links to other fabrics at ports 2 to 4.
 
 use super::*;
+use crate::port::RemoteEnd;
 
 const SWITCH: usize = 0;
 const RATES: RemoteEnd = RemoteEnd {
