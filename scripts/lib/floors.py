@@ -16,7 +16,7 @@ FLOORS = {
         "sched",
     ),
     "tools/nic/daemon/src/": (
-        "bound_sockets guest_ram netdev_queue pci peer_process policy sender_budgets waker",
+        "bound_sockets frame_address guest_ram netdev_queue pci peer_process policy sender_budgets waker",
         "inbox refusals subnet switch uplink vfio_user",
         "args impairments",
         "process_state",

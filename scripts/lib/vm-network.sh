@@ -13,7 +13,9 @@ check_link_layer() {
 	fi
 	[ -z "$peer" ] && [ "$device" = verbena ] || die "--link-layer ib: rxe has no InfiniBand ports, so --peer rxe and --device rxe need an Ethernet"
 	: "${link:=one-process}"
-	[ "$vms" = 1 ] || [ "$link" = one-process ] || die "--link-layer ib: all guests are in one NIC process (--link one-process)"
+	[ "$vms" = 1 ] || [ "$link" = one-process ] || [ -z "$topology" ] ||
+		die "--topology: the file has the adapters of all guests, so they need one NIC process (--link one-process)"
+	[ "$vms" -le 2 ] || [ "$link" != tap ] || die "--link tap: two guests with InfiniBand ports, not $vms (--vms), share a bridge: use --link udp"
 }
 # link_layer_options K...: prints the options for the InfiniBand ports of guests with these numbers, which share a NIC process
 link_layer_options() {
@@ -39,8 +41,10 @@ uplinks() {
 		[ "$j" != "$k" ] || continue
 		[ "$link" != unix ] || printf '%s\n' --uplink "unix:$sock/$k/to$j,$sock/$j/to$k"
 		tunnels+=,$loopback.$j:4790
+		# A link of InfiniBand has two ends, so each peer has a tunnel of its own.
+		[ "$link/$link_layer" != udp/ib ] || printf '%s\n' --uplink "udp:$loopback.$k:$((4790 + j)),$loopback.$j:$((4790 + k))"
 	done
-	[ "$link" != udp ] || printf '%s\n' --uplink "$tunnels"
+	[ "$link/$link_layer" != udp/ethernet ] || printf '%s\n' --uplink "$tunnels"
 	[ "$link" != tap ] || printf '%s\n' --uplink "tap:port$k"
 }
 # make_bridge: makes a network namespace with a bridge, and a TAP device for each guest. All of it lives as long as the process $holder.

@@ -16,8 +16,8 @@ use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use verbena_capture::{Capture, InterfaceDirection};
-use verbena_protocol::{CaptureRecord, CaptureReply, FrameDirection};
+use verbena_capture::{Capture, CaptureLink, InterfaceDirection};
+use verbena_protocol::{CaptureLinkLayer, CaptureRecord, CaptureReply, FrameDirection};
 use verbena_recorder::DeviceHistory;
 
 /// The end of a capture.
@@ -57,7 +57,7 @@ pub fn run(socket: &Path, file: &Path) -> Result<String, String> {
         end_with_reader(from.get_ref())?;
     }
     eprintln!("verbenactl: capturing; interrupt to end");
-    let end = write_records(from, BufWriter::new(to), &reply.guest).map_err(failed)?;
+    let end = write_records(from, BufWriter::new(to), &reply).map_err(failed)?;
     match end {
         CaptureEnd::Finished { seen, dropped: 0 } => Ok(format!("{} captured", frames_text(seen))),
         CaptureEnd::Finished { seen, dropped } => Ok(format!(
@@ -91,7 +91,12 @@ pub fn write_recording(history: &DeviceHistory, file: &Path) -> Result<String, S
         let created = File::create(file);
         Box::new(created.map_err(|e| format!("cannot write {}: {e}", file.display()))?)
     };
-    write_frames(&frames, history.recording.power_on_ns, BufWriter::new(to))
+    let link = match history.recording.is_infiniband {
+        true => CaptureLink::InfiniBand,
+        false => CaptureLink::Ethernet,
+    };
+    let power_on_ns = history.recording.power_on_ns;
+    write_frames(&frames, link, power_on_ns, BufWriter::new(to))
         .map_err(|e| format!("cannot write {}: {e}", file.display()))?;
     if file == Path::new("-") {
         return Ok(String::new());
@@ -102,10 +107,11 @@ pub fn write_recording(history: &DeviceHistory, file: &Path) -> Result<String, S
 
 fn write_frames(
     frames: &[verbena_recorder::SyntheticFrame],
+    link: CaptureLink,
     power_on_ns: u64,
     to: impl Write,
 ) -> io::Result<()> {
-    let mut capture = Capture::new(to, "flight recorder")?;
+    let mut capture = Capture::of_link(to, "flight recorder", link)?;
     for frame in frames {
         let direction = match frame.direction {
             verbena_recorder::PacketDirection::Local => None,
@@ -161,9 +167,9 @@ fn end_with_reader(stream: &UnixStream) -> Result<(), String> {
 fn write_records<W: Write>(
     from: BufReader<impl io::Read>,
     to: W,
-    guest: &str,
+    reply: &CaptureReply,
 ) -> io::Result<CaptureEnd> {
-    match convert_records(from, to, guest) {
+    match convert_records(from, to, reply) {
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(CaptureEnd::ReaderClosed),
         other => other,
     }
@@ -172,9 +178,13 @@ fn write_records<W: Write>(
 fn convert_records<W: Write>(
     mut from: BufReader<impl io::Read>,
     to: W,
-    guest: &str,
+    reply: &CaptureReply,
 ) -> io::Result<CaptureEnd> {
-    let mut capture = Capture::new(to, "verbena")?;
+    let link = match reply.link_layer {
+        CaptureLinkLayer::Ethernet => CaptureLink::Ethernet,
+        CaptureLinkLayer::InfiniBand => CaptureLink::InfiniBand,
+    };
+    let mut capture = Capture::of_link(to, "verbena", link)?;
     let mut now = 0;
     let end = loop {
         if from.buffer().is_empty() {
@@ -193,7 +203,7 @@ fn convert_records<W: Write>(
                 note,
             })) => {
                 now = time_ns;
-                let mut comment = comment(guest, direction, src_qpn, dst_qpn);
+                let mut comment = comment(&reply.guest, direction, src_qpn, dst_qpn);
                 if let Some(note) = note {
                     comment.push_str(", ");
                     comment.push_str(&note);

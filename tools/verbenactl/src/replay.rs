@@ -121,6 +121,8 @@ fn flight_recording(replayed: ReplaySummary) -> FlightRecording {
         power_on_ns: replayed.power_on,
         taken_ns: replayed.now,
         mac: replayed.mac,
+        // A device with an InfiniBand port cannot be recorded in full.
+        is_infiniband: false,
         reason: String::from("replayed"),
         rules: replayed.rules.iter().map(json).collect(),
         entries: replayed

@@ -184,6 +184,8 @@ impl Subnet {
         while let Some(output) = self.fabric.next_output() {
             match output {
                 Output::Event(port, event) => self.events.push((port, event)),
+                // The subnet has no links to others.
+                Output::Departure(..) => {}
                 Output::Datagram(port, datagram) => {
                     deliveries.extend(self.receive(port, datagram, now))
                 }

@@ -84,7 +84,8 @@ pub struct NicArgs {
     pub link_layer: LinkLayer,
 
     /// Topology of the InfiniBand subnet, in the format that ibnetdiscover prints; the guests have
-    /// its first adapters. Without it, the guests' adapters are at one switch
+    /// its first adapters. Without it, the guests' adapters are at one switch. A link to the node
+    /// "uplinkN" is a link over the n-th uplink
     #[arg(long, value_name = "FILE")]
     pub topology: Option<PathBuf>,
 
@@ -306,12 +307,13 @@ impl NicArgs {
         }
     }
 
-    /// Returns the InfiniBand subnet of the guests; none for Ethernet ports.
+    /// Returns the InfiniBand subnet of the guests, with links over `uplinks` uplinks; none for
+    /// Ethernet ports.
     ///
     /// # Errors
     ///
-    /// The topology file cannot be read, has a mistake, or has too few adapters.
-    pub fn subnet(&self, macs: &[[u8; 6]]) -> Result<Option<Subnet>, String> {
+    /// The topology file cannot be read, has a mistake, or has too few adapters or free ports.
+    pub fn subnet(&self, macs: &[[u8; 6]], uplinks: usize) -> Result<Option<Subnet>, String> {
         if self.link_layer == LinkLayer::Ethernet {
             return Ok(None);
         }
@@ -331,6 +333,8 @@ impl NicArgs {
         let named = |e: String| format!("--topology {name}: {e}");
         let topology = Topology::parse(&text).map_err(|e| named(e.to_string()))?;
         let mut subnet = Subnet::new(&topology, macs.len()).map_err(named)?;
+        let mac = macs.first().copied().unwrap_or_default();
+        subnet.add_uplinks(&topology, uplinks, mac).map_err(named)?;
         for vm in 0..macs.len() {
             if self.no_smi.as_ref().is_some_and(|set| set.has(vm + 1)) {
                 subnet.forbid_management(vm as u8);
@@ -340,10 +344,7 @@ impl NicArgs {
     }
 
     fn has_neighbours(&self) -> bool {
-        self.link_layer == LinkLayer::Ethernet
-            && self.socket.len() > 1
-            && !self.wire_local
-            && self.drop == 0
+        self.socket.len() > 1 && !self.wire_local && self.drop == 0
     }
 
     fn device_config(&self, mac: [u8; 6]) -> verbena_device::Config {

@@ -205,6 +205,7 @@ fn stats(shared: &VmState) -> Result<StatsReply, String> {
             switch_flooded: load(&all.switch_flooded),
             switch_refused: load(&all.switch_refused),
             switch_unlearned: load(&all.switch_unlearned),
+            subnet_refused: load(&all.subnet_refused),
             interrupts_lost: load(&counts.interrupts_lost),
             engine_slices: load(&counts.slices),
             engine_sleeps: load(&counts.sleeps),
@@ -458,7 +459,7 @@ mod tests {
         assert_eq!(reply["stats"]["rx_packets"], 1);
         assert_eq!(reply["stats"]["posts"], Counter::Posts as u8);
         // The names of the port's counters differ from the NIC's own.
-        let of_the_nic = 12;
+        let of_the_nic = 13;
         assert_eq!(
             reply["stats"].as_object().unwrap().len(),
             Counter::ALL.len() + of_the_nic

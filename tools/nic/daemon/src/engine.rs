@@ -227,6 +227,7 @@ impl Engine {
         for wire in self.network.wires() {
             wire.maintain();
         }
+        self.network.maintain_subnet();
     }
 
     /// Sleeps until the engine is woken, an uplink has frames or the room that a VM waits for, or
@@ -267,7 +268,10 @@ impl Engine {
             // An empty frame only tests if this side is reachable.
             for frame in batch.frames().filter(|frame| !frame.is_empty()) {
                 any = true;
-                let to = network.from_wire(n, frame, &mut cache);
+                let (to, frame) = match network.from_infiniband_wire(n, frame) {
+                    Some(received) => received,
+                    None => (network.from_wire(n, frame, &mut cache), frame),
+                };
                 if to != run_to {
                     self.deliver_to_engines(run_to, &run, now);
                     run.clear();

@@ -28,6 +28,7 @@ pub(crate) fn recording(
         power_on_ns: shared.power_on(),
         taken_ns: shared.now(),
         mac,
+        is_infiniband: recorded.is_infiniband,
         reason: reason.into(),
         rules: recorded.rules.iter().map(json).collect(),
         entries: recorded

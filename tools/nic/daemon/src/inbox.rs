@@ -6,12 +6,13 @@
 //! | inbox | sender | if it is full |
 //! | --- | --- | --- |
 //! | [`ActionInbox`] | the PCI function: writes of the guest's registers | cannot be full: each action is there at most once |
-//! | [`FrameInbox`] | the guest's Ethernet, uplinks | the frame is dropped, as by any port; each source address has its share ([`SenderBudgets`]) |
+//! | [`FrameInbox`] | the guest's Ethernet, uplinks, the InfiniBand subnet | the frame is dropped, as by any port; each source address has its share ([`SenderBudgets`]) |
 //! | [`RequestInbox`] | the control socket | the request is refused |
 //!
 //! One lock protects all three ([`VmState`](crate::vm_state::VmState)), because a reset voids the
 //! contents of two of them.
 
+use crate::frame_address::PortLink;
 use crate::sender_budgets::{SenderBudgets, MIN_CHARGE_BYTES};
 use std::collections::hash_map::RandomState;
 use std::collections::VecDeque;
@@ -139,13 +140,14 @@ impl ActionInbox {
     }
 }
 
-/// Number of senders that are distinguished by their source MAC addresses. A few share a number by
-/// chance, but no sender can choose with which.
+/// Number of senders that are distinguished by their source addresses. A few share a number by chance,
+/// but no sender can choose with which.
 const SENDERS: usize = 256;
 
-/// RoCE frames for the device, in order.
+/// RoCE frames or InfiniBand packets for the device, in order.
 pub(crate) struct FrameInbox {
-    queue: VecDeque<Vec<u8>>,
+    /// The frames, each with the number of its sender.
+    queue: VecDeque<(usize, Vec<u8>)>,
     budgets: SenderBudgets<SENDERS>,
     hash_state: RandomState,
 }
@@ -161,18 +163,17 @@ impl Default for FrameInbox {
 }
 
 /// Returns the number of a frame's sender.
-fn sender(hash_state: &RandomState, frame: &[u8]) -> usize {
-    hash_state.hash_one(frame.get(6..12)) as usize
+fn sender(hash_state: &RandomState, link: PortLink, frame: &[u8]) -> usize {
+    hash_state.hash_one(link.sender(frame)) as usize
 }
 
 impl FrameInbox {
-    /// Adds a frame. Returns false if there is no room for it.
-    pub(crate) fn push(&mut self, frame: Vec<u8>) -> bool {
-        let room = self
-            .budgets
-            .reserve(sender(&self.hash_state, &frame), frame.len());
+    /// Adds a frame of a port with this link. Returns false if there is no room for it.
+    pub(crate) fn push(&mut self, link: PortLink, frame: Vec<u8>) -> bool {
+        let sender = sender(&self.hash_state, link, &frame);
+        let room = self.budgets.reserve(sender, frame.len());
         if room {
-            self.queue.push_back(frame);
+            self.queue.push_back((sender, frame));
         }
         room
     }
@@ -180,12 +181,12 @@ impl FrameInbox {
     /// Takes at most `max` frames.
     pub(crate) fn take(&mut self, max: usize) -> Vec<Vec<u8>> {
         let count = max.min(self.queue.len());
-        let taken: Vec<_> = self.queue.drain(..count).collect();
-        for frame in &taken {
-            let sender = sender(&self.hash_state, frame);
-            self.budgets.release(sender, frame.len());
-        }
-        taken
+        let budgets = &mut self.budgets;
+        let taken = self.queue.drain(..count).map(|(sender, frame)| {
+            budgets.release(sender, frame.len());
+            frame
+        });
+        taken.collect()
     }
 }
 
@@ -273,13 +274,13 @@ mod tests {
     fn a_reset_voids_earlier_commands_and_frames_but_no_requests() {
         let mut inboxes = Inboxes::default();
         inboxes.push_action(Action::Command(1));
-        inboxes.frames.push(vec![1]);
+        inboxes.frames.push(PortLink::Ethernet, vec![1]);
         inboxes
             .requests
             .push(EngineRequest::Stats(mpsc::channel().0));
         inboxes.push_action(Action::Reset);
         inboxes.push_action(Action::Command(1));
-        inboxes.frames.push(vec![2]);
+        inboxes.frames.push(PortLink::Ethernet, vec![2]);
         assert!(inboxes.actions.has_reset());
         assert_eq!(inboxes.actions.take(), [Action::Reset, Action::Command(1)]);
         assert_eq!(inboxes.frames.take(9), [[2]]);
@@ -290,7 +291,7 @@ mod tests {
     fn frames_are_taken_in_order_and_in_portions() {
         let mut frames = FrameInbox::default();
         for n in 0..5 {
-            assert!(frames.push(vec![n]));
+            assert!(frames.push(PortLink::Ethernet, vec![n]));
         }
         assert_eq!(frames.take(2), [[0], [1]]);
         assert_eq!(frames.take(9), [[2], [3], [4]]);
@@ -299,23 +300,34 @@ mod tests {
 
     #[test]
     fn a_flood_takes_no_room_from_other_senders() {
+        check_flood(PortLink::Ethernet, 6..12);
+    }
+
+    /// The senders differ in nothing but their SLIDs.
+    #[test]
+    fn a_flood_of_an_infiniband_port_takes_no_room_from_other_lids() {
+        check_flood(PortLink::InfiniBand, 6..8);
+    }
+
+    /// Checks the shares of two senders, whose addresses have this place in their frames.
+    fn check_flood(link: PortLink, place: std::ops::Range<usize>) {
         let frame = |from: u8, length: usize| {
             let mut frame = vec![0; length];
-            frame[6..12].fill(from);
+            frame[place.clone()].fill(from);
             frame
         };
         for length in [60, 4000, 60_000] {
             let mut frames = FrameInbox::default();
             let flooded = (0..100_000)
-                .take_while(|_| frames.push(frame(1, length)))
+                .take_while(|_| frames.push(link, frame(1, length)))
                 .count();
-            assert!(flooded <= MAX_FRAMES && !frames.push(frame(1, length)));
+            assert!(flooded <= MAX_FRAMES && !frames.push(link, frame(1, length)));
             // A burst of 200 frames of another sender finds room.
             let other = (2..).find(|&n| {
-                let number = |n| sender(&frames.hash_state, &frame(n, 60)) % SENDERS;
+                let number = |n| sender(&frames.hash_state, link, &frame(n, 60)) % SENDERS;
                 number(n) != number(1)
             });
-            assert!((0..200).all(|_| frames.push(frame(other.unwrap(), 4000))));
+            assert!((0..200).all(|_| frames.push(link, frame(other.unwrap(), 4000))));
             let taken = frames.take(usize::MAX);
             let bytes: usize = taken.iter().map(Vec::len).sum();
             assert!(bytes <= 2 * MAX_FRAMES * MIN_CHARGE_BYTES && taken.len() == flooded + 200);

@@ -37,6 +37,7 @@ pub mod bound_sockets;
 pub mod control;
 pub mod engine;
 pub mod flight_recording;
+mod frame_address;
 pub mod full_recording;
 pub mod guest_ram;
 pub mod impairments;

@@ -119,7 +119,7 @@ fn run(
         )));
     }
     let macs: Vec<_> = vms.iter().map(|(config, _)| config.mac).collect();
-    let subnet = args.subnet(&macs).map_err(io::Error::other)?;
+    let subnet = args.subnet(&macs, wires.len()).map_err(io::Error::other)?;
     let process = Arc::new(ProcessState::new()?);
     let vms = (0..).zip(vms).map(|(n, (mut config, policy))| {
         config.guid = subnet.as_ref().and_then(|subnet| subnet.node_guid(n));

@@ -2,21 +2,20 @@
 
 //! The network: the switch with the objects behind its ports, for every thread that has a frame.
 
-use crate::inbox::PortChange;
+mod infiniband;
+
+use crate::frame_address::PortLink;
 use crate::netdev_queue::NetdevQueue;
 use crate::policy::{mac_text, Policy};
 use crate::process_state::{FrameCounters, ProcessState};
-use crate::subnet::{Delivery, Subnet};
+use crate::subnet::{link_frame, Subnet};
 use crate::switch::{PortSet, Switch, SwitchPort, MAX_WIRES};
 use crate::uplink::{Uplink, BATCH};
 use crate::vm_state::VmState;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 use verbena_abi::syndrome::Syndrome;
-use verbena_device::{
-    Addresses, AgentReply, AgentRequest, Gid as Entry, InfiniBandPort, SOFTWARE_CAPABILITIES,
-};
+use verbena_device::{Addresses, Gid as Entry};
 use verbena_transport::frame;
 use verbena_transport::wire::Path;
 
@@ -115,61 +114,12 @@ impl Network {
         self.subnet.is_some()
     }
 
-    /// Calls the InfiniBand subnet, if there is one, and hands out the packets and events that come
-    /// of it. The engines receive them in their next turns.
-    fn with<R>(&self, call: impl FnOnce(&mut Subnet, Duration) -> R) -> Option<R> {
-        let subnet = self.subnet.as_ref()?;
-        let mut subnet = subnet.lock().unwrap_or_else(PoisonError::into_inner);
-        let result = call(&mut subnet, Duration::from_nanos(self.process.now()));
-        while let Some((vm, delivery)) = subnet.next_delivery() {
-            let Some(vm_port) = self.vm_ports.get(usize::from(vm)) else {
-                continue;
-            };
-            match delivery {
-                Delivery::Packet(packet) => vm_port.shared.post_frame(packet),
-                Delivery::Change(events) => {
-                    if let Some(port) = subnet.port(vm) {
-                        vm_port.shared.post_port_change(PortChange { port, events });
-                    }
-                }
-            }
+    /// Returns the link layer of the guests' ports.
+    pub(crate) fn port_link(&self) -> PortLink {
+        match self.has_subnet() {
+            true => PortLink::InfiniBand,
+            false => PortLink::Ethernet,
         }
-        Some(result)
-    }
-
-    /// Forwards a packet of a VM's InfiniBand port.
-    pub fn from_infiniband_port(&self, vm: u8, packet: &[u8]) {
-        self.with(|subnet, now| subnet.send(vm, packet, now));
-    }
-
-    /// Answers a request of a VM's driver to the agents of its InfiniBand port.
-    pub fn answer_for_agents(&self, vm: u8, request: &AgentRequest) -> AgentReply {
-        self.with(|subnet, now| subnet.answer(vm, request, now))
-            .unwrap_or(AgentReply::Refused)
-    }
-
-    /// Returns the configuration of a VM's InfiniBand port; none for an Ethernet port.
-    pub fn infiniband_port(&self, vm: u8) -> Option<InfiniBandPort> {
-        self.with(|subnet, _| subnet.port(vm)).flatten()
-    }
-
-    /// Clears the capabilities of software in a VM's InfiniBand port, whose driver has ended with all
-    /// its programs.
-    pub fn reset_infiniband_port(&self, vm: u8) {
-        let request = AgentRequest::SetCapabilities {
-            set: 0,
-            clear: SOFTWARE_CAPABILITIES,
-        };
-        self.with(|subnet, now| subnet.answer(vm, &request, now));
-    }
-
-    /// Sends the datagrams of the subnet that are due.
-    fn poll_subnet(&self) {
-        self.with(|subnet, now| {
-            if subnet.next_deadline().is_some_and(|due| due <= now) {
-                subnet.poll(now);
-            }
-        });
     }
 
     /// Returns the state that all VMs share.
@@ -276,6 +226,11 @@ impl Network {
         if let Some(vm_port) = self.vm_ports.get(usize::from(vm)) {
             count(&vm_port.shared.counts.ethernet_frames, 1);
         }
+        if self.has_subnet() && link_frame::is_tagged_link_frame(frame) {
+            // Only the subnet sends packets over the links of switches.
+            count(&self.counters().subnet_refused, 1);
+            return;
+        }
         let to = self.decide(SwitchPort::Guest(vm), frame);
         self.to_engines(to, frame);
         self.to_guests(to, frame);
@@ -354,10 +309,8 @@ impl Network {
 
     /// Returns the time at which [`Network::release`] has a frame or datagram to send.
     pub fn next_release(&self) -> Option<u64> {
-        let datagram = self.with(|subnet, _| subnet.next_deadline()).flatten();
-        let datagram = datagram.map(|due| due.as_nanos() as u64);
         let frame = self.process.impairments.next_due();
-        frame.into_iter().chain(datagram).min()
+        frame.into_iter().chain(self.next_datagram()).min()
     }
 }
 

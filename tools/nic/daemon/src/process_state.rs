@@ -26,6 +26,10 @@ pub struct FrameCounters {
     pub switch_refused: AtomicU64,
     /// Frames with a sender's address for which the switch had no room.
     pub switch_unlearned: AtomicU64,
+    /// Packets that the InfiniBand subnet refused: SMPs of guests that must not manage the subnet,
+    /// packets that a guest sent in its Ethernet, and frames of uplinks that are malformed or do not
+    /// come from the peer.
+    pub subnet_refused: AtomicU64,
 }
 
 /// State that all VMs of the process share. See the [module](self).

@@ -6,17 +6,26 @@
 //! The packets of a device arrive here as bytes from the LRH to the VCRC. Those to QP0 and QP1 are
 //! management datagrams, which pass the agents of the subnet (`tools/nic/fabric`). All others go to
 //! the adapters that the forwarding tables name. A subnet manager in a guest fills the tables.
+//!
+//! A port of a switch may have a link to the switch of another process, over an uplink
+//! (`subnet/uplinks.rs`).
+
+pub mod link_frame;
+mod uplink_link;
+mod uplinks;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
+use uplink_link::UplinkLink;
 use verbena_abi::cmd::PortAttr;
 use verbena_abi::eqe::EventType;
-use verbena_device::{AgentReply, AgentRequest, InfiniBandPort};
+use verbena_device::{AgentReply, AgentRequest, Crossing, InfiniBandPort};
 use verbena_fabric::mad::attribute::PortInfo;
 use verbena_fabric::mad::{Fields, Mad};
 use verbena_fabric::{
-    Arrival, Datagram, Fabric, Output, PortEvent, PortId, ProcessMad, RouteHeader, Topology,
+    Arrival, Datagram, Fabric, Output, PacketLimits, PortEvent, PortId, ProcessMad, RouteHeader,
+    Topology,
 };
 use verbena_transport::frame;
 use verbena_transport::packet::{
@@ -43,6 +52,17 @@ pub enum Delivery {
     Change(Vec<EventType>),
 }
 
+/// What becomes of a packet that may go to another guest by reference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HandOver {
+    /// The device of this VM receives the packet.
+    Device(u8),
+    /// The packet goes on as bytes: to the agents, to an uplink, or nowhere.
+    Frames,
+    /// A switch or a port has discarded the packet.
+    Lost,
+}
+
 /// The subnet with the adapters of the guests.
 pub struct Subnet {
     fabric: Fabric,
@@ -54,12 +74,28 @@ pub struct Subnet {
     known_ports: Vec<Option<InfiniBandPort>>,
     /// Packets and changes that wait for the caller, each with the number of the VM.
     deliveries: VecDeque<(u8, Delivery)>,
+    /// The links to other processes, by the numbers of their uplinks.
+    uplinks: Vec<UplinkLink>,
+    /// Frames for uplinks that wait for the caller, each with the number of the uplink.
+    departures: VecDeque<(usize, Vec<u8>)>,
+    /// Frames of uplinks that were refused.
+    refused_frames: u64,
+    /// Number of refused packets that [`Subnet::take_refused`] has returned.
+    reported_refused: u64,
+}
+
+/// Returns the GUID of the switch of a subnet without a topology file. It has the bytes of the first
+/// guest's GUID (EUI-64) that come from a MAC address, so the switches of two processes differ.
+fn default_switch_guid(first: u64) -> u64 {
+    let [a, b, c, _, _, d, e, f] = first.to_be_bytes();
+    u64::from_be_bytes([b'V', b'R', a, b, c, d, e, f])
 }
 
 /// Returns the topology of a subnet without a topology file: one switch, and an adapter for each
 /// guest with the GUID that is given for it.
 pub fn default_topology(guids: &[u64]) -> String {
-    let mut text = String::from("switchguid=0x5652424e00000001\n");
+    let guid = default_switch_guid(guids.first().copied().unwrap_or_default());
+    let mut text = format!("switchguid={guid:#x}\n");
     text += &format!("Switch {DEFAULT_SWITCH_PORTS} \"switch\"\n");
     for n in 1..=guids.len() {
         text += &format!("[{n}] \"guest{n}\"[1]\n");
@@ -105,6 +141,10 @@ impl Subnet {
             port_guids,
             known_ports: Vec::new(),
             deliveries: VecDeque::new(),
+            uplinks: Vec::new(),
+            departures: VecDeque::new(),
+            refused_frames: 0,
+            reported_refused: 0,
         };
         subnet.known_ports = (0..guests).map(|vm| subnet.port(vm as u8)).collect();
         Ok(subnet)
@@ -124,9 +164,14 @@ impl Subnet {
         }
     }
 
-    /// Returns the number of SMPs that were dropped because their guests must not manage the subnet.
-    pub fn refused_smps(&self) -> u64 {
-        self.fabric.refused_smps()
+    /// Returns the number of packets that were refused since the last call: SMPs of guests that must
+    /// not manage the subnet, and frames of uplinks that are malformed or do not come from the peer.
+    pub fn take_refused(&mut self) -> u64 {
+        let all = self
+            .fabric
+            .refused_smps()
+            .saturating_add(self.refused_frames);
+        all.saturating_sub(std::mem::replace(&mut self.reported_refused, all))
     }
 
     fn port_id(&self, vm: u8) -> Option<PortId> {
@@ -170,20 +215,55 @@ impl Subnet {
         if header.dest_qpn > GSI_QPN {
             let mut arrivals = Vec::new();
             self.fabric.forward(from, &header.route, &mut arrivals);
-            self.arrive(arrivals, bytes);
+            for vm in self.arrive(arrivals, bytes) {
+                self.deliveries
+                    .push_back((vm, Delivery::Packet(bytes.to_vec())));
+            }
         } else if let Some(datagram) = parse_datagram(bytes) {
             self.fabric.send(from, datagram, now);
             self.take_outputs();
         }
     }
 
-    fn arrive(&mut self, arrivals: Vec<Arrival>, bytes: &[u8]) {
+    /// Forwards a packet of a guest's device that may go to another guest by reference.
+    pub fn hand_over(&mut self, vm: u8, packet: &Crossing) -> HandOver {
+        let route = packet.path().and_then(|path| path.local_route);
+        let (Some(from), Some(route)) = (self.port_id(vm), route) else {
+            return HandOver::Lost;
+        };
+        let destination = self.fabric.destination(from, route.dlid);
+        let Some(to) = destination.filter(|_| packet.dest_qpn() > GSI_QPN) else {
+            return HandOver::Frames;
+        };
+        let mut arrivals = Vec::new();
+        for length in packet.packet_lengths() {
+            let header = RouteHeader {
+                destination_lid: route.dlid,
+                sl: packet.path().map_or(0, |path| path.sl),
+                p_key: packet.pkey(),
+                length,
+            };
+            self.fabric.forward(from, &header, &mut arrivals);
+        }
+        // The packets of one message have one route, so that all of them arrive or none.
+        let arrived = arrivals.iter().any(|arrival| arrival.port == to);
+        match self.vm_of(to).filter(|_| arrived) {
+            Some(vm) => HandOver::Device(vm),
+            None => HandOver::Lost,
+        }
+    }
+
+    /// Returns the guests at whose ports a packet arrived, and sends it over the links to other
+    /// processes by which it leaves.
+    fn arrive(&mut self, arrivals: Vec<Arrival>, bytes: &[u8]) -> Vec<u8> {
+        let mut vms = Vec::new();
         for arrival in arrivals {
-            if let Some(vm) = self.vm_of(arrival.port) {
-                let packet = Delivery::Packet(bytes.to_vec());
-                self.deliveries.push_back((vm, packet));
+            match self.vm_of(arrival.port) {
+                Some(vm) => vms.push(vm),
+                None => self.depart(arrival.port, arrival.limits, bytes),
             }
         }
+        vms
     }
 
     /// Answers a request of a guest's driver to the agents of its port.
@@ -247,9 +327,17 @@ impl Subnet {
                         events.entry(vm).or_default().push(event_type(event));
                     }
                 }
+                Output::Departure(port, datagram, links) => {
+                    let limits = PacketLimits {
+                        links,
+                        ..PacketLimits::FULL
+                    };
+                    self.depart(port, limits, &emit_datagram(&datagram));
+                }
             }
         }
         self.deliver_changes(&mut events);
+        self.say_hello(false);
     }
 }
 
@@ -406,4 +494,4 @@ fn emit_datagram(datagram: &Datagram) -> Vec<u8> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -159,6 +159,14 @@ impl PortSet {
     }
 }
 
+impl FromIterator<SwitchPort> for PortSet {
+    fn from_iter<I: IntoIterator<Item = SwitchPort>>(ports: I) -> Self {
+        let mut set = Self::default();
+        ports.into_iter().for_each(|port| set.add(port));
+        set
+    }
+}
+
 impl From<SwitchPort> for PortSet {
     fn from(port: SwitchPort) -> Self {
         Self(port.bit())
@@ -211,9 +219,8 @@ struct EthernetHeader {
     vlan: u16,
 }
 
-/// True if an address, or a frame by its destination, is a group's (IEEE 802, 8.2: the first bit
-/// that is sent).
-pub(crate) fn is_group(address: &[u8]) -> bool {
+/// True if an address is a group's (IEEE 802, 8.2: the first bit that is sent).
+fn is_group(address: &[u8]) -> bool {
     address.first().is_some_and(|first| first & 1 != 0)
 }
 

@@ -32,12 +32,15 @@ pub struct UplinkQueues(Vec<UplinkQueue>);
 impl UplinkQueues {
     /// Adds a frame that is to leave by some uplinks.
     pub fn add(&mut self, to: PortSet, frame: &Rc<Vec<u8>>) {
-        for wire in to.wires() {
-            if self.0.len() <= wire {
-                self.0.resize_with(wire + 1, UplinkQueue::default);
-            }
-            self.0[wire].frames.push_back(frame.clone());
+        to.wires().for_each(|wire| self.add_to(wire, frame.clone()));
+    }
+
+    /// Adds a frame that is to leave by one uplink.
+    pub fn add_to(&mut self, wire: usize, frame: Rc<Vec<u8>>) {
+        if self.0.len() <= wire {
+            self.0.resize_with(wire + 1, UplinkQueue::default);
         }
+        self.0[wire].frames.push_back(frame);
     }
 
     /// Sends the frames for which there is room.

@@ -14,6 +14,7 @@
 //! gate after that. So after a thread has closed the gate and then held the write lock for a
 //! moment, all DMA has ended.
 
+use crate::frame_address::PortLink;
 use crate::guest_ram::GuestRam;
 pub use crate::inbox::{EngineRequest, FullRecordingChange, RecorderChange, RuleChange};
 use crate::inbox::{Inboxes, PortChange};
@@ -267,9 +268,14 @@ impl VmState {
         self.post(|inboxes| inboxes.push_action(action));
     }
 
-    /// Posts a frame for the engine. Drops and counts it if there is no room.
+    /// Posts an Ethernet frame for the engine. Drops and counts it if there is no room.
     pub fn post_frame(&self, frame: Vec<u8>) {
-        if !self.post(|inboxes| inboxes.frames.push(frame)) {
+        self.post_of(PortLink::Ethernet, frame);
+    }
+
+    /// Posts a frame of a port with this link for the engine, like [`VmState::post_frame`].
+    pub(crate) fn post_of(&self, link: PortLink, frame: Vec<u8>) {
+        if !self.post(|inboxes| inboxes.frames.push(link, frame)) {
             self.count_dropped();
         }
     }

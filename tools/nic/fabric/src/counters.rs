@@ -54,6 +54,8 @@ pub enum PortError {
     XmitConstraint,
     /// The P_Key is not in the table of the port by which the packet came.
     RcvConstraint,
+    /// The packet that came over the link is malformed, or its VCRC is wrong.
+    Rcv,
 }
 
 /// The counters of a port.
@@ -72,6 +74,7 @@ impl Counters {
             PortError::XmitDiscard => PortCounters::PORT_XMIT_DISCARDS,
             PortError::XmitConstraint => PortCounters::PORT_XMIT_CONSTRAINT_ERRORS,
             PortError::RcvConstraint => PortCounters::PORT_RCV_CONSTRAINT_ERRORS,
+            PortError::Rcv => PortCounters::PORT_RCV_ERRORS,
         };
         self.add(field, 1);
     }

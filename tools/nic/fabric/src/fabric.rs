@@ -7,6 +7,7 @@ mod events;
 mod forward;
 mod links;
 mod process_mad;
+mod remote_links;
 #[cfg(test)]
 mod tests;
 
@@ -18,8 +19,9 @@ use crate::port::Port;
 use crate::topology::{NodeKind, Topology};
 use crate::{agent, PortId, Time};
 pub use events::PortEvent;
-pub use forward::{Arrival, RouteHeader};
+pub use forward::{Arrival, PacketLimits, RouteHeader};
 pub use process_mad::ProcessMad;
+pub use remote_links::LocalEnd;
 use std::collections::VecDeque;
 
 /// The most links that a packet passes, like the life time of a packet in switches (IBTA 18.2.5).
@@ -69,6 +71,15 @@ impl Datagram {
         self.destination_qp == 0
     }
 
+    /// Returns true if the queue pairs are those of the datagram's management class.
+    fn is_valid(&self) -> bool {
+        match self.destination_qp {
+            0 => self.source_qp == 0 && self.mad.is_smp(),
+            1 => self.source_qp != 0 && !self.mad.is_smp(),
+            _ => false,
+        }
+    }
+
     /// Makes the datagram that answers this one.
     fn answer(&self, mad: Mad) -> Self {
         let grh = self.grh.map(|mut grh| {
@@ -95,6 +106,9 @@ pub enum Output {
     Datagram(PortId, Datagram),
     /// An event for the driver of the guest at this port.
     Event(PortId, PortEvent),
+    /// A datagram that leaves by this port of a switch to another fabric, and the number of links
+    /// that it may still pass.
+    Departure(PortId, Datagram, u32),
 }
 
 /// A subnet.

@@ -32,6 +32,12 @@
 //! | `agent.rs`, `agent/` | the agents of a node: SMA, PMA, M_Key, directed routes |
 //! | `fabric.rs`, `fabric/` | the whole subnet: forwarding of datagrams and data, links, events |
 //!
+//! # Links to other fabrics
+//!
+//! A port of a switch may have a link whose far end is in another fabric
+//! ([`Fabric::open_remote_link`]). The caller moves packets over the link, and says when the far end
+//! comes and goes. Each packet takes its limits with it, so the bounds hold over all fabrics.
+//!
 //! # Bounds
 //!
 //! No input makes the crate loop or grow without limit. A packet passes at most
@@ -72,7 +78,10 @@ pub mod port;
 pub mod topology;
 pub mod traps;
 
-pub use fabric::{Arrival, Datagram, Fabric, Output, PortEvent, ProcessMad, RouteHeader};
+pub use fabric::{
+    Arrival, Datagram, Fabric, LocalEnd, Output, PacketLimits, PortEvent, ProcessMad, RouteHeader,
+};
+pub use port::RemoteEnd;
 pub use topology::Topology;
 
 /// Time since a moment that the caller chooses and never changes.

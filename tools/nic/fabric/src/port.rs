@@ -45,6 +45,24 @@ pub enum PortKind {
     SwitchExternal,
 }
 
+/// The far end of a link to another fabric, while that end is enabled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RemoteEnd {
+    /// Enabled widths, as in PortInfo:LinkWidthEnabled.
+    pub widths: u8,
+    /// Enabled speeds, as in PortInfo:LinkSpeedEnabled.
+    pub speeds: u8,
+}
+
+/// A link whose far end is a port of another fabric.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RemoteLink {
+    /// The far end; none while it is not there, or is disabled.
+    pub(crate) end: Option<RemoteEnd>,
+    /// How often a Set(PortInfo) has restarted or disabled the link at this end. The number wraps.
+    pub(crate) restarts: u32,
+}
+
 /// A port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
@@ -60,6 +78,8 @@ pub struct Port {
     pub(crate) counters: Counters,
     /// The other end of the cable.
     pub(crate) peer: Option<PortId>,
+    /// The link to another fabric, if the port has one instead of a `peer`.
+    pub(crate) remote: Option<RemoteLink>,
     /// True while the cable is plugged.
     pub(crate) has_cable: bool,
     /// When the M_Key lease ends (IBTA 14.2.4), while it runs.
@@ -83,6 +103,7 @@ impl Port {
             vl_arbitration: power_on_arbitration(),
             counters: Counters::default(),
             peer: None,
+            remote: None,
             has_cable: true,
             lease_end: None,
         }
@@ -91,6 +112,11 @@ impl Port {
     /// Returns PortInfo:PortState.
     pub fn state(&self) -> u8 {
         self.info.get(PortInfo::PORT_STATE)
+    }
+
+    /// Returns the counters of the port.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
     }
 
     /// Returns true if the port has a LID, an M_Key and traps of its own.

@@ -49,6 +49,9 @@ pub struct Topology {
     pub nodes: Vec<NodeSpec>,
     /// The two ends of each link.
     pub links: Vec<(PortId, PortId)>,
+    /// The ports of switches that are linked to `"uplinkN"`, a switch outside of the file, each with
+    /// the number N.
+    pub uplinks: Vec<(usize, PortId)>,
 }
 
 /// A mistake in a topology file.
@@ -92,6 +95,12 @@ impl Topology {
             .enumerate()
             .filter(move |(_, node)| is_adapter(node))
             .map(|(index, _)| index)
+    }
+
+    /// Returns the switches with their indexes, in the order of the file.
+    pub fn switches(&self) -> impl Iterator<Item = (usize, &NodeSpec)> {
+        let nodes = self.nodes.iter().enumerate();
+        nodes.filter(|(_, node)| node.kind == NodeKind::Switch)
     }
 
     /// Returns the adapters for a number of guests: the first ones of the file.

@@ -30,11 +30,25 @@ const END_OF_CAPTURE: u8 = 2;
 const FRAME_WITH_NOTE: u8 = 3;
 const FRAME_HEADER_BYTES: usize = 21;
 
+/// The link layer of a captured port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CaptureLinkLayer {
+    /// Frames begin with an Ethernet header and end with the ICRC.
+    #[default]
+    Ethernet,
+    /// Frames are InfiniBand packets from the LRH to the VCRC.
+    InfiniBand,
+}
+
 /// The answer to [`ControlRequest::Capture`], before the records.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CaptureReply {
     /// MAC address of the guest to which the NIC belongs.
     pub guest: String,
+    /// Link layer of the port. A NIC without InfiniBand ports may leave it out.
+    #[serde(default)]
+    pub link_layer: CaptureLinkLayer,
 }
 
 impl QueryReply for CaptureReply {
@@ -46,6 +60,9 @@ impl QueryReply for CaptureReply {
 pub struct CaptureEndReply {
     /// MAC address of the guest to which the NIC belongs.
     pub guest: String,
+    /// Link layer of the port. A NIC without InfiniBand ports may leave it out.
+    #[serde(default)]
+    pub link_layer: CaptureLinkLayer,
     /// The records in hexadecimal, up to [`CaptureRecord::End`].
     pub records: String,
 }
@@ -55,10 +72,11 @@ impl QueryReply for CaptureEndReply {
 }
 
 impl CaptureEndReply {
-    /// Creates the answer with these records.
-    pub fn new(guest: String, records: &[u8]) -> Self {
+    /// Creates the answer with these records of a capture that began with a reply.
+    pub fn new(begun: CaptureReply, records: &[u8]) -> Self {
         Self {
-            guest,
+            guest: begun.guest,
+            link_layer: begun.link_layer,
             records: hex::encode(records),
         }
     }
@@ -110,7 +128,7 @@ pub enum CaptureRecord {
         dst_qpn: Option<u32>,
         /// Time of day in nanoseconds since 1970.
         time_ns: u64,
-        /// Bytes of the frame, with the ICRC.
+        /// Bytes of the frame, as [`CaptureLinkLayer`] says.
         frame: Vec<u8>,
         /// Action of a rule on this frame, or of rules since the previous one.
         note: Option<String>,
@@ -280,11 +298,33 @@ mod tests {
     fn records_of_a_capture_end_reply_are_read_back_unchanged() {
         let mut bytes = vec![];
         records().iter().for_each(|record| record.put(&mut bytes));
-        let reply = CaptureEndReply::new(String::from("52:54:00:12:34:56"), &bytes);
+        let begun = CaptureReply {
+            guest: String::from("52:54:00:12:34:56"),
+            link_layer: CaptureLinkLayer::InfiniBand,
+        };
+        let reply = CaptureEndReply::new(begun, &bytes);
         assert_eq!(reply.bytes(), Ok(bytes));
-        let records = String::from("0");
-        let guest = String::new();
-        assert!(CaptureEndReply { guest, records }.bytes().is_err());
+        assert_eq!(reply.link_layer, CaptureLinkLayer::InfiniBand);
+        let odd = CaptureEndReply {
+            records: String::from("0"),
+            ..CaptureEndReply::default()
+        };
+        assert!(odd.bytes().is_err());
+    }
+
+    #[test]
+    fn a_reply_without_a_link_layer_is_of_an_ethernet_port() {
+        let parse = |text| {
+            serde_json::from_str::<CaptureReply>(text)
+                .unwrap()
+                .link_layer
+        };
+        let old = parse("{\"guest\":\"x\"}");
+        let new = parse("{\"guest\":\"x\",\"link_layer\":\"infiniband\"}");
+        assert_eq!(
+            (old, new),
+            (CaptureLinkLayer::Ethernet, CaptureLinkLayer::InfiniBand)
+        );
     }
 
     #[test]

@@ -20,7 +20,9 @@ mod rules;
 mod status;
 mod strict;
 
-pub use capture::{CaptureEndReply, CaptureRecord, CaptureReply, FrameDirection, MAX_FRAME_BYTES};
+pub use capture::{
+    CaptureEndReply, CaptureLinkLayer, CaptureRecord, CaptureReply, FrameDirection, MAX_FRAME_BYTES,
+};
 pub use contexts::{ContextFields, ContextsReply, Cq, Eq, Mr, ObjectContext, Qp, Srq};
 pub use faults::RulesReply;
 pub use handle::{FaultHandle, Nic};

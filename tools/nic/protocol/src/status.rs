@@ -41,6 +41,9 @@ pub struct EngineCounters {
     pub switch_refused: u64,
     /// Frames whose source address found no room in the table of the switch.
     pub switch_unlearned: u64,
+    /// Packets that the InfiniBand subnet refused: SMPs of guests that must not manage the subnet,
+    /// packets that a guest sent in its Ethernet, and malformed or unexpected frames of uplinks.
+    pub subnet_refused: u64,
     /// Interrupts that could not be raised.
     pub interrupts_lost: u64,
     /// Slices of work that the engine did.

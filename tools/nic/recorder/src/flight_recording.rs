@@ -9,7 +9,7 @@
 //! | 8 | number of the first entry |
 //! | 8 | time of day, in nanoseconds since 1970, at which the device clock was 0 |
 //! | 8 | device clock when the recording was taken |
-//! | 6, 2 | MAC address of the port, 0 |
+//! | 6, 1, 1 | MAC address of the port, its link layer (0: Ethernet, 1: InfiniBand), 0 |
 //! | 4 and this length | the reason for the recording, in UTF-8 |
 //! | 4, and for each 4 and this length | the rules that entries name, in JSON, by number |
 //! | 8, and for each the bytes of an entry | the entries |
@@ -21,6 +21,9 @@ use std::fmt;
 /// Version of the file format.
 pub const VERSION: u32 = 1;
 const MAGIC: &[u8; 8] = b"VERBENA\n";
+/// Link layers in a file. Recordings of versions without InfiniBand ports have 0 there.
+const ETHERNET: u8 = 0;
+const INFINIBAND: u8 = 1;
 const ENTRY_BYTES: usize = ENTRY_WORDS * 8;
 
 /// The contents of a recording.
@@ -35,6 +38,8 @@ pub struct FlightRecording {
     pub taken_ns: u64,
     /// MAC address of the port.
     pub mac: [u8; 6],
+    /// True if the link layer of the port is InfiniBand.
+    pub is_infiniband: bool,
     /// Reason for which the recording was taken.
     pub reason: String,
     /// The rules that entries name, in JSON, by their numbers.
@@ -146,7 +151,11 @@ impl FlightRecording {
             to.extend_from_slice(&number.to_le_bytes());
         }
         to.extend_from_slice(&self.mac);
-        to.extend_from_slice(&[0; 2]);
+        let link_layer = match self.is_infiniband {
+            true => INFINIBAND,
+            false => ETHERNET,
+        };
+        to.extend_from_slice(&[link_layer, 0]);
         put_text(&self.reason, &mut to);
         to.extend_from_slice(&(self.rules.len() as u32).to_le_bytes());
         self.rules.iter().for_each(|rule| put_text(rule, &mut to));
@@ -186,7 +195,11 @@ impl FlightRecording {
             mac: reader.array("the head")?,
             ..Self::default()
         };
-        reader.take(2, "the head")?;
+        recording.is_infiniband = match reader.array("the head")? {
+            [ETHERNET, _] => false,
+            [INFINIBAND, _] => true,
+            _ => return Err(FlightRecordingError::InvalidValue("the link layer")),
+        };
         recording.reason = reader.text("the reason")?;
         for _ in 0..reader.u32("the rules")? {
             recording.rules.push(reader.text("the rules")?);
@@ -234,6 +247,7 @@ mod tests {
             power_on_ns: 1 << 60,
             taken_ns: 99,
             mac: [2, 0, 0, 0, 0, 9],
+            is_infiniband: true,
             reason: String::from("asked for"),
             rules: vec![String::from("{}"), String::new()],
             entries: entries

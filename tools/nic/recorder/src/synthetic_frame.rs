@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
 //! Makes frames from a recording, for a capture. Fields that the recording does not have are zero:
-//! payload, IP and MAC addresses, Q_Keys, immediate data and the operands of atomics. The ICRC is
-//! computed over the frame as it is made local_qpns.
+//! payload, IP and MAC addresses, LIDs, Q_Keys, immediate data and the operands of atomics. The ICRC
+//! is computed over the frame as it is made, and so is the VCRC of an InfiniBand port.
 
 use crate::device_history::{is_error, packet_entry_name, DeviceHistory, QpName};
 use crate::diagnosis::syndrome_text;
@@ -15,7 +15,7 @@ use verbena_abi::syndrome::Syndrome;
 use verbena_transport::packet::Reth;
 use verbena_transport::psn;
 use verbena_transport::wire::opcode::{self, op, ExtensionHeader, Operation};
-use verbena_transport::wire::{bth, ethernet, icrc, ipv4, udp};
+use verbena_transport::wire::{bth, ethernet, icrc, ipv4, lrh, udp, vcrc};
 
 /// Most frames, and most bytes of payload, for which each packet of a row becomes a frame of its
 /// own. A recording beyond these limits gives one frame for each row, with the payload of at most
@@ -42,7 +42,7 @@ pub enum PacketDirection {
 pub struct SyntheticFrame {
     /// Device clock in nanoseconds.
     pub time_ns: u64,
-    /// Bytes from the Ethernet header to the ICRC.
+    /// Bytes from the Ethernet header to the ICRC, or from the LRH to the VCRC.
     pub bytes: Vec<u8>,
     /// Direction in which the frame went.
     pub direction: PacketDirection,
@@ -129,20 +129,37 @@ fn extensions(packet: &PacketEntry, opcode: u8, out: &mut Vec<u8>) {
     }
 }
 
-/// Makes the frame of the n-th packet of a row.
-fn frame(packet: &PacketEntry, n: u32, payload: u32, to: u32) -> Vec<u8> {
+/// Appends the BTH of the n-th packet of a row, and what follows up to the ICRC.
+fn transport(packet: &PacketEntry, n: u32, payload: u32, to: u32, out: &mut Vec<u8>) {
     let opcode = if is_split(packet) {
         nth_opcode(packet, n)
     } else {
         packet.opcode
     };
+    let bth_at = out.len();
+    out.resize(bth_at + bth::LEN, 0);
+    extensions(packet, opcode, out);
+    let pad = payload.wrapping_neg() & 3;
+    out.resize(out.len() + (payload + pad) as usize, 0);
+    bth::Repr {
+        opcode,
+        solicited: false,
+        pad: pad as u8,
+        pkey: PKEY,
+        dest_qpn: to,
+        ack_req: false,
+        psn: psn::add(packet.psn, n),
+    }
+    .emit(&mut out[bth_at..]);
+}
+
+/// Makes the RoCE v2 frame of the n-th packet of a row.
+fn ethernet_frame(packet: &PacketEntry, n: u32, payload: u32, to: u32) -> Vec<u8> {
     let ip_at = ethernet::LEN;
     let udp_at = ip_at + ipv4::LEN;
     let bth_at = udp_at + udp::LEN;
-    let mut out = vec![0; bth_at + bth::LEN];
-    extensions(packet, opcode, &mut out);
-    let pad = payload.wrapping_neg() & 3;
-    out.resize(out.len() + (payload + pad) as usize, 0);
+    let mut out = vec![0; bth_at];
+    transport(packet, n, payload, to, &mut out);
     let length = out.len() + icrc::LEN;
     let length_from = |at: usize| u16::try_from(length - at).unwrap_or(u16::MAX);
     ethernet::Repr {
@@ -165,17 +182,28 @@ fn frame(packet: &PacketEntry, n: u32, payload: u32, to: u32) -> Vec<u8> {
         payload_len: length_from(bth_at),
     }
     .emit(&mut out[udp_at..bth_at]);
-    bth::Repr {
-        opcode,
-        solicited: false,
-        pad: pad as u8,
-        pkey: PKEY,
-        dest_qpn: to,
-        ack_req: false,
-        psn: psn::add(packet.psn, n),
-    }
-    .emit(&mut out[bth_at..]);
     let sum = icrc::compute(&out[ip_at..]);
+    out.extend(sum);
+    out
+}
+
+/// Makes the InfiniBand packet of the n-th packet of a row, without a GRH.
+fn infiniband_packet(packet: &PacketEntry, n: u32, payload: u32, to: u32) -> Vec<u8> {
+    let mut out = vec![0; lrh::LEN];
+    transport(packet, n, payload, to, &mut out);
+    let next_header = lrh::NextHeader::Bth;
+    lrh::Repr {
+        vl: if to == 0 { lrh::MANAGEMENT_VL } else { 0 },
+        sl: 0,
+        next_header,
+        dlid: 0,
+        packet_length: lrh::words(out.len() + icrc::LEN),
+        slid: 0,
+    }
+    .emit(&mut out);
+    let sum = icrc::compute_infiniband(next_header, &out);
+    out.extend(sum);
+    let sum = vcrc::compute(&out);
     out.extend(sum);
     out
 }
@@ -283,6 +311,10 @@ pub fn synthesize_frames(history: &DeviceHistory) -> Vec<SyntheticFrame> {
     let (count, bytes) = sizes.fold((0usize, 0usize), |(count, bytes), (more, long)| {
         (count.saturating_add(more), bytes.saturating_add(long))
     });
+    let frame = match history.recording.is_infiniband {
+        true => infiniband_packet,
+        false => ethernet_frame,
+    };
     let is_split_fully = count <= MAX_SPLIT_FRAMES && bytes <= MAX_SPLIT_BYTES;
     let mut out = Vec::new();
     let mut notes: Vec<String> = Vec::new();
@@ -344,14 +376,20 @@ mod tests {
     use crate::entry::FlightEntry;
     use crate::flight_recording::FlightRecording;
     use verbena_abi::ctx::QpState;
+    use verbena_transport::frame;
     use verbena_transport::wire::reth;
 
     fn of(kinds: Vec<EntryKind>) -> Vec<SyntheticFrame> {
+        of_port(kinds, false)
+    }
+
+    fn of_port(kinds: Vec<EntryKind>, is_infiniband: bool) -> Vec<SyntheticFrame> {
         let entries = (0..).zip(kinds);
         let recording = FlightRecording {
             entries: entries
                 .map(|(time_ns, kind)| FlightEntry { time_ns, kind })
                 .collect(),
+            is_infiniband,
             ..FlightRecording::default()
         };
         synthesize_frames(&DeviceHistory::new(recording, Vec::new()))
@@ -446,6 +484,18 @@ mod tests {
         assert_eq!(directions(true), [PacketDirection::Local; 3]);
         let far = [[PacketDirection::Sent; 3], [PacketDirection::Received; 3]].concat();
         assert_eq!(directions(false), far);
+    }
+
+    #[test]
+    fn packets_of_an_infiniband_port_have_an_lrh_and_a_vcrc() {
+        let kinds = vec![created(1), created(2), EntryKind::Sent(write(1, 2))];
+        let all = of_port(kinds, true);
+        let packets: Vec<_> = all
+            .iter()
+            .map(|one| frame::parse_infiniband(&one.bytes).unwrap().packet)
+            .map(|packet| (packet.psn, packet.dst_qpn, packet.payload.len()))
+            .collect();
+        assert_eq!(packets, [(0xff_ffff, 2, 1024), (0, 2, 1024), (1, 2, 452)]);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::wire::{
 };
 use alloc::rc::Rc;
 use alloc::vec::Vec;
-pub use infiniband::{parse_infiniband, parse_infiniband_in, peek_infiniband};
+pub use infiniband::{infiniband_length, parse_infiniband, parse_infiniband_in, peek_infiniband};
 
 /// Longest accepted payload of a packet in bytes: the largest path MTU.
 pub const MAX_PAYLOAD: usize = 4096;

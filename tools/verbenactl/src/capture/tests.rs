@@ -44,9 +44,16 @@ fn read(bytes: &[u8]) -> CaptureContents {
     (packets, statistics)
 }
 
+fn reply() -> CaptureReply {
+    CaptureReply {
+        guest: String::from(GUEST),
+        link_layer: CaptureLinkLayer::Ethernet,
+    }
+}
+
 fn captured(records: &[u8]) -> (CaptureEnd, CaptureContents) {
     let mut file = vec![];
-    let end = write_records(BufReader::new(records), &mut file, GUEST).unwrap();
+    let end = write_records(BufReader::new(records), &mut file, &reply()).unwrap();
     (end, read(&file))
 }
 
@@ -110,6 +117,31 @@ fn captured_packets_of_two_queue_pairs_have_their_icrc() {
         let expected = format!("guest {GUEST}, QP {from:#x} -> {to:#x}, local");
         assert_eq!(*comment, expected);
     }
+}
+
+/// The time of the record is that of the packet, and the comments stay.
+#[test]
+fn packets_of_an_infiniband_port_are_erf_records() {
+    let mut records = vec![];
+    record(FrameDirection::Sent, &[7; 30]).put(&mut records);
+    let (seen, dropped) = (1, 0);
+    CaptureRecord::End { seen, dropped }.put(&mut records);
+    let infiniband = CaptureReply {
+        link_layer: CaptureLinkLayer::InfiniBand,
+        ..reply()
+    };
+    let mut file = vec![];
+    write_records(BufReader::new(&records[..]), &mut file, &infiniband).unwrap();
+    let mut reader = PcapNgReader::new(&file[..]).unwrap();
+    let Block::InterfaceDescription(interface) = reader.next_block().unwrap().unwrap() else {
+        panic!("no interface");
+    };
+    assert_eq!(interface.linktype, pcap_file::DataLink::ERF);
+    let (packets, _) = read(&file);
+    // Type 21, and 30 bytes of the packet after 16 of the header.
+    let (bytes, comment) = &packets[0];
+    assert_eq!((bytes[8], &bytes[16..]), (21, &[7; 30][..]));
+    assert_eq!(*comment, format!("guest {GUEST}, QP 0x10 -> ?, sent"));
 }
 
 #[test]
@@ -182,7 +214,7 @@ fn a_capture_whose_nic_exits_can_be_read() {
             (CaptureEnd::ConnectionLost, if cut == 0 { 2 } else { 1 })
         );
     }
-    let nonsense = write_records(BufReader::new(&[9][..]), io::sink(), GUEST).unwrap_err();
+    let nonsense = write_records(BufReader::new(&[9][..]), io::sink(), &reply()).unwrap_err();
     assert!(nonsense.to_string().contains("another version"));
 }
 
@@ -197,7 +229,7 @@ fn a_closed_pipe_ends_the_capture_without_an_error() {
             Ok(())
         }
     }
-    let end = write_records(BufReader::new(&[][..]), ClosedPipe, GUEST).unwrap();
+    let end = write_records(BufReader::new(&[][..]), ClosedPipe, &reply()).unwrap();
     assert_eq!(end, CaptureEnd::ReaderClosed);
 }
 
@@ -210,7 +242,7 @@ fn frames_of_a_recording_have_the_time_of_day_and_their_comments() {
         comment: String::from("QP 0x1 -> 0x2, sent"),
     };
     let mut file = vec![];
-    write_frames(&[frame], 100, &mut file).unwrap();
+    write_frames(&[frame], CaptureLink::Ethernet, 100, &mut file).unwrap();
     let (packets, _) = read(&file);
     assert_eq!(
         packets,

@@ -84,7 +84,7 @@ impl ConnectionCapture {
                     String::from("no capture was begun over this connection (capture-begin)")
                 });
                 let reply = capture.map(|(begun, reader)| {
-                    CaptureEndReply::new(begun.guest, &drain(&reader, shared.power_on()))
+                    CaptureEndReply::new(begun, &drain(&reader, shared.power_on()))
                 });
                 Some(ReplyEnvelope::from(reply).to_line())
             }

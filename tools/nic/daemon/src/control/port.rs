@@ -94,11 +94,15 @@ fn unreachable_ram(range: &UnreachableRange) -> protocol::UnreachableRam {
     }
 }
 
-/// Returns the reply with the MAC address of the NIC's guest.
+/// Returns the reply with the MAC address of the NIC's guest, and the link layer of the port.
 pub(super) fn capture_reply(shared: &VmState) -> Result<protocol::CaptureReply, String> {
     let figures = request(shared, EngineRequest::Port)?;
     Ok(protocol::CaptureReply {
         guest: mac(figures.mac),
+        link_layer: match figures.is_infiniband {
+            true => protocol::CaptureLinkLayer::InfiniBand,
+            false => protocol::CaptureLinkLayer::Ethernet,
+        },
     })
 }
 

@@ -4,6 +4,7 @@
 
 use super::vm::{portion, MAX_FRAMES, MAX_GROUP_COPIES};
 use super::*;
+use crate::frame_address::PortLink;
 use rustix::event::{eventfd, EventfdFlags};
 use std::os::fd::OwnedFd;
 use verbena_abi::regs;
@@ -238,7 +239,7 @@ fn a_frame_to_a_group_is_the_last_of_its_portion() {
     let mut next = frames.next();
     let mut counts = Vec::new();
     while next.is_some() {
-        counts.push(portion(&mut next, &mut frames).count());
+        counts.push(portion(PortLink::Ethernet, &mut next, &mut frames).count());
     }
     assert_eq!(counts, [3, 1, 16, 5]);
 }

@@ -6,13 +6,15 @@
 
 use super::packet_inbox::PacketInbox;
 use crate::flight_recording;
+use crate::frame_address::PortLink;
 use crate::inbox::PortChange;
 use crate::network::{ForwardingCache, Network};
-use crate::switch::is_group;
+use crate::subnet::HandOver;
 use crate::uplink_queues::UplinkQueues;
 use crate::vm_device::VmDevice;
 use crate::vm_state::VmState;
 use std::cell::Cell;
+use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::sync::{mpsc, Arc};
 use std::time::{Duration, Instant};
@@ -35,13 +37,14 @@ pub(super) const MAX_GROUP_COPIES: u32 = 512;
 /// Takes the next frames from `next` and `frames`, as many as may be handled under one lock of
 /// guest RAM. After that, `next` is the first frame that is left.
 pub(super) fn portion<'a, 'b, I: Iterator<Item = &'a [u8]>>(
+    link: PortLink,
     next: &'b mut Option<&'a [u8]>,
     frames: &'b mut I,
 ) -> impl Iterator<Item = &'a [u8]> + use<'a, 'b, I> {
     let mut is_over = false;
     let portion = std::iter::from_fn(move || {
         let frame = (!is_over).then(|| std::mem::replace(next, frames.next()))?;
-        is_over = frame.is_some_and(is_group);
+        is_over = frame.is_some_and(|frame| link.is_to_group(frame));
         frame
     });
     portion.take(MAX_PORTION)
@@ -353,7 +356,8 @@ impl Vm {
     ) {
         if self.is_stalled() {
             // The device gets the frames when the stall is over.
-            frames.for_each(|frame| self.shared.post_frame(frame.to_vec()));
+            let link = self.network.port_link();
+            frames.for_each(|frame| self.shared.post_of(link, frame.to_vec()));
             return;
         }
         self.receive(frames);
@@ -365,10 +369,11 @@ impl Vm {
     /// [`MAX_GROUP_COPIES`] copies, so that other VMs get their turns first.
     fn receive<'a>(&mut self, frames: impl Iterator<Item = &'a [u8]>) {
         let (shared, copies) = (&self.shared, Cell::new(self.copies));
+        let link = self.network.port_link();
         let mut frames = frames.filter(|frame| {
-            let waits = copies.get() >= MAX_GROUP_COPIES && is_group(frame);
+            let waits = copies.get() >= MAX_GROUP_COPIES && link.is_to_group(frame);
             if waits {
-                shared.post_frame(frame.to_vec());
+                shared.post_of(link, frame.to_vec());
             }
             !waits
         });
@@ -379,7 +384,7 @@ impl Vm {
             if !slice.is_gate_open() {
                 break;
             }
-            let frames = portion(&mut next, &mut frames);
+            let frames = portion(link, &mut next, &mut frames);
             let made = slice.call(|device, ram| device.receive_frames(ram, frames, now));
             let Some(made) = made else {
                 break;
@@ -421,19 +426,22 @@ impl Vm {
                 network.set_addresses(vm, &addresses);
             }
             while let Some(packet) = device.next_crossing() {
-                match packet.path().and_then(|path| network.device_for(vm, path)) {
-                    Some(to) => {
+                match network.hand_over(vm, &packet) {
+                    HandOver::Device(to) => {
                         device.show_crossing(ram, &packet);
                         outgoing.push((to, packet));
                     }
-                    None => device.make_frames(ram, packet),
+                    HandOver::Frames => device.make_frames(ram, packet),
+                    HandOver::Lost => device.show_crossing(ram, &packet),
                 }
             }
             if !uplink_queues.has_frames() {
                 let mut cache = ForwardingCache::default();
                 while let Some(frame) = device.next_frame() {
                     if network.has_subnet() {
-                        network.from_infiniband_port(vm, &frame);
+                        for (wire, frame) in network.from_infiniband_port(vm, &frame) {
+                            uplink_queues.add_to(wire, Rc::new(frame));
+                        }
                         continue;
                     }
                     let to = network.from_engine(vm, &frame, &mut cache);

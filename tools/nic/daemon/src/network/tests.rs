@@ -2,6 +2,7 @@
 
 //! Frames that leave by uplinks, with and without impairments.
 
+mod infiniband;
 mod sequences;
 
 use super::*;

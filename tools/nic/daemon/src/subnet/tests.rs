@@ -2,6 +2,9 @@
 
 //! Packets of guests' devices through the subnet, to the byte.
 
+mod by_reference;
+mod uplinks;
+
 use super::*;
 use verbena_fabric::mad::attribute::{capability, port_state, NodeInfo};
 use verbena_fabric::mad::{attribute_id, class, method, PERMISSIVE_LID, SMP_DATA_LEN};
@@ -15,8 +18,24 @@ fn subnet(guests: usize) -> Subnet {
 }
 
 /// Returns the packet of an SMP that goes over these ports, from a guest's adapter.
-fn directed(method: u8, attribute: u16, ports: &[u8], data: Option<[u8; SMP_DATA_LEN]>) -> Vec<u8> {
-    let mut mad = Mad::smp(class::SUBNET_DIRECTED_ROUTE, method, attribute, 0);
+pub(crate) fn directed(
+    method: u8,
+    attribute: u16,
+    ports: &[u8],
+    data: Option<[u8; SMP_DATA_LEN]>,
+) -> Vec<u8> {
+    directed_to(method, attribute, 0, ports, data)
+}
+
+/// Like [`directed`], with an attribute modifier.
+fn directed_to(
+    method: u8,
+    attribute: u16,
+    modifier: u32,
+    ports: &[u8],
+    data: Option<[u8; SMP_DATA_LEN]>,
+) -> Vec<u8> {
+    let mut mad = Mad::smp(class::SUBNET_DIRECTED_ROUTE, method, attribute, modifier);
     mad.set_initial_path(ports);
     mad.set(Mad::DR_SLID, PERMISSIVE_LID);
     mad.set(Mad::DR_DLID, PERMISSIVE_LID);
@@ -43,7 +62,7 @@ fn response(subnet: &mut Subnet) -> Mad {
 #[test]
 fn an_smp_of_a_guest_reaches_the_agents_of_other_nodes() {
     let mut subnet = subnet(2);
-    for (ports, guid) in [(&[1u8][..], 0x5652_424e_0000_0001), (&[1, 2], GUIDS[1])] {
+    for (ports, guid) in [(&[1u8][..], 0x5652_5054_0000_0001), (&[1, 2], GUIDS[1])] {
         let request = directed(method::GET, attribute_id::NODE_INFO, ports, None);
         subnet.send(0, &request, NOW);
         let answer = response(&mut subnet);
@@ -103,7 +122,7 @@ fn a_guest_that_must_not_manage_the_subnet_sends_no_smps() {
     let request = directed(method::GET, attribute_id::NODE_INFO, &[1], None);
     subnet.send(0, &request, NOW);
     assert_eq!(
-        (deliveries(&mut subnet), subnet.refused_smps()),
+        (deliveries(&mut subnet), subnet.take_refused()),
         (vec![], 1)
     );
     let set = |set| AgentRequest::SetCapabilities { set, clear: 0 };

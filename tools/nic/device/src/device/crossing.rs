@@ -20,6 +20,7 @@ use crate::memory::GuestMemory;
 use crate::objects::port::Outgoing;
 use crate::observation::event::DropReason;
 use verbena_faults::Direction;
+use verbena_transport::frame;
 use verbena_transport::packet::Payload;
 use verbena_transport::wire::Path;
 
@@ -31,6 +32,28 @@ impl Crossing {
     /// Returns the source and destination addresses. Each packet has them.
     pub fn path(&self) -> Option<&Path> {
         self.0.path()
+    }
+
+    /// Returns the QPN of the destination.
+    pub fn dest_qpn(&self) -> u32 {
+        self.0.packet.dst_qpn
+    }
+
+    /// Returns the P_Key.
+    pub fn pkey(&self) -> u16 {
+        self.0.packet.pkey
+    }
+
+    /// Returns the number of bytes, from its LRH to its ICRC, of each packet that this one stands for
+    /// on an InfiniBand link.
+    pub fn packet_lengths(&self) -> Vec<u32> {
+        let Some(path) = self.path() else {
+            return Vec::new();
+        };
+        let packets = self.0.packet.clone().split(self.0.mtu);
+        packets
+            .map(|packet| frame::infiniband_length(path, &packet) as u32)
+            .collect()
     }
 
     /// Returns the number of payload bytes that the packet holds itself, as copied by its sender
@@ -104,7 +127,7 @@ impl Device {
         mut next: impl FnMut() -> Option<Crossing>,
     ) {
         self.shared.clock.begin(now);
-        let is_deaf = self.shared.regs().is_fatal() || !self.shared.port.up;
+        let is_deaf = self.shared.regs().is_fatal() || !self.shared.port.receives_data();
         let waiting = self.shared.outgoing.len();
         let (mut bytes, mut steps) = (0, 0);
         while bytes < SLICE_BYTES && steps < SLICE_STEPS {

@@ -21,6 +21,8 @@ pub struct PortFigures {
     pub mtu: u32,
     /// MAC address of the port.
     pub mac: [u8; 6],
+    /// True if the link layer of the port is InfiniBand.
+    pub is_infiniband: bool,
     /// Entries of the GID table that are set, with their indexes.
     pub gids: Vec<(u16, Gid)>,
     /// Multicast groups that have members in this device.
@@ -87,6 +89,7 @@ impl Device {
             up: port.up,
             mtu: 128 << port.mtu,
             mac: self.shared.config().mac,
+            is_infiniband: port.as_infiniband().is_some(),
             gids: port.gids().map(|(index, gid)| (index, *gid)).collect(),
             groups: self
                 .addressing

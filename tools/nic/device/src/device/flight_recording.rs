@@ -21,6 +21,8 @@ pub struct FlightRecordingPart {
     pub capacity: usize,
     /// Rules that the entries name.
     pub rules: Vec<Rule>,
+    /// True if the link layer of the port is InfiniBand.
+    pub is_infiniband: bool,
 }
 
 impl Device {
@@ -52,6 +54,7 @@ impl Device {
             total: recorder.ring.total(),
             capacity: recorder.ring.capacity(),
             rules: recorder.rules.clone(),
+            is_infiniband: self.shared.port.as_infiniband().is_some(),
         })
     }
 }

@@ -5,7 +5,7 @@
 use crate::config::MAX_GID;
 use crate::objects::infiniband::InfiniBandPort;
 use std::rc::Rc;
-use verbena_abi::cmd::{SetGid, NO_VLAN};
+use verbena_abi::cmd::{SetGid, FIRST_QPN, NO_VLAN};
 use verbena_abi::ctx::AddressVector;
 use verbena_transport::host::{pkeys_match, DEFAULT_PKEY};
 use verbena_transport::wire::Path;
@@ -114,7 +114,7 @@ impl Port {
     /// Sets the configuration of an InfiniBand port. An Ethernet port has none.
     pub fn configure(&mut self, configuration: InfiniBandPort) {
         if let Some(port) = &mut self.infiniband {
-            self.up = configuration.sends(verbena_abi::cmd::FIRST_QPN);
+            self.up = configuration.sends(FIRST_QPN);
             self.mtu = configuration.attributes.active_mtu.clamp(1, 5);
             **port = configuration;
         }
@@ -140,6 +140,14 @@ impl Port {
     #[inline]
     pub fn may_receive(&self) -> bool {
         self.up || self.infiniband.is_some()
+    }
+
+    /// True if packets for queue pairs other than QP0 enter the port in its present state.
+    pub fn receives_data(&self) -> bool {
+        match &self.infiniband {
+            None => self.up,
+            Some(port) => port.receives(FIRST_QPN),
+        }
     }
 
     /// Returns the P_Key of an entry of the P_Key table, if it is valid. An Ethernet port has the

@@ -2,7 +2,7 @@
 
 //! Forwarding of management datagrams, and their delivery to agents and guests.
 
-use super::forward::{RouteHeader, MANAGEMENT_VL};
+use super::forward::{FarEnd, RouteHeader, MANAGEMENT_VL};
 use super::{Datagram, Fabric, Output, PortEvent, DATAGRAM_LEN, HOPS};
 use crate::agent::pma;
 use crate::agent::sma::{self, Effects, Origin, Outcome};
@@ -30,6 +30,24 @@ impl Fabric {
     pub fn send(&mut self, from: PortId, datagram: Datagram, now: Time) {
         if self.may_send(from, &datagram) {
             self.route_from_adapter(from, datagram, 0);
+            self.run(now);
+        }
+        self.poll(now);
+    }
+
+    /// Takes a datagram that came from another fabric by the link of port `ingress`. `links` is the
+    /// number of links that it may still pass.
+    pub fn receive_datagram(&mut self, ingress: PortId, datagram: Datagram, links: u32, now: Time) {
+        let vl = if datagram.is_smp() { MANAGEMENT_VL } else { 0 };
+        if self.is_remote(ingress)
+            && datagram.is_valid()
+            && self.enter(ingress, vl, &header(&datagram))
+        {
+            self.in_flight.push_back(InFlight {
+                at: ingress,
+                datagram,
+                hops: HOPS.saturating_sub(links),
+            });
             self.run(now);
         }
         self.poll(now);
@@ -84,16 +102,11 @@ impl Fabric {
         let is_source_own = source == PERMISSIVE_LID && datagram.is_smp()
             || source == port.lid()
             || port.has_lid(source);
-        let is_valid = match datagram.destination_qp {
-            0 => datagram.source_qp == 0 && datagram.mad.is_smp(),
-            1 => datagram.source_qp != 0 && !datagram.mad.is_smp(),
-            _ => false,
-        };
         if datagram.is_smp() && !node.guest_may_manage && !datagram.mad.get(Mad::RESPONSE) {
             self.refused_smps += 1;
             return false;
         }
-        is_valid && is_source_own
+        datagram.is_valid() && is_source_own
     }
 
     /// Handles all datagrams that have arrived. The loop ends: a datagram passes at most `HOPS` links,
@@ -381,12 +394,15 @@ impl Fabric {
         if hops >= HOPS {
             return self.count_error(egress, PortError::XmitDiscard);
         }
-        if let Some(at) = self.cross(egress, vl, &header(&datagram)) {
-            self.in_flight.push_back(InFlight {
-                at,
-                datagram,
-                hops: hops + 1,
-            });
+        let hops = hops + 1;
+        match self.cross(egress, vl, &header(&datagram)) {
+            Some(FarEnd::Port(at)) => self.in_flight.push_back(InFlight { at, datagram, hops }),
+            Some(FarEnd::Remote) => {
+                let links = HOPS.saturating_sub(hops);
+                let departure = Output::Departure(egress, datagram, links);
+                self.outputs.push_back(departure);
+            }
+            None => {}
         }
     }
 }

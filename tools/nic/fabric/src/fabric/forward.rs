@@ -22,12 +22,47 @@ pub struct RouteHeader {
     pub length: u32,
 }
 
-/// A packet that arrived at the port of an adapter.
+/// How many links a packet may still pass, and how many copies switches may still make of it. A
+/// packet takes its limits to another fabric, so a loop over several fabrics ends too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PacketLimits {
+    pub links: u32,
+    pub copies: usize,
+}
+
+impl PacketLimits {
+    /// The limits of a packet that an adapter sends.
+    pub const FULL: Self = Self {
+        links: HOPS,
+        copies: COPIES,
+    };
+
+    /// Returns the limits, of which each is at most that of a new packet.
+    pub fn at_most_full(self) -> Self {
+        Self {
+            links: self.links.min(HOPS),
+            copies: self.copies.min(COPIES),
+        }
+    }
+}
+
+/// A packet that arrived at the port of an adapter, or that leaves by a port of a switch to another
+/// fabric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
     pub port: PortId,
     /// The VL of the last link.
     pub vl: u8,
+    /// The limits of the packet after the last link.
+    pub limits: PacketLimits,
+}
+
+/// The far end of a link.
+pub(super) enum FarEnd {
+    /// A port of this fabric.
+    Port(PortId),
+    /// A port of another fabric.
+    Remote,
 }
 
 /// The VL of subnet management, which no SL maps to (IBTA 7.6.3).
@@ -51,12 +86,60 @@ impl Fabric {
         let lid = header.destination_lid;
         if port.has_lid(lid) {
             if port.state() == port_state::ACTIVE {
-                arrivals.push(Arrival { port: from, vl });
+                arrivals.push(Arrival {
+                    port: from,
+                    vl,
+                    limits: PacketLimits::FULL,
+                });
             }
         } else if is_multicast(lid) {
-            self.forward_multicast(from, vl, header, arrivals);
+            let copies = vec![(from, vl)];
+            self.forward_multicast(copies, header, PacketLimits::FULL, arrivals);
         } else if is_unicast(lid) {
-            self.forward_unicast(from, vl, header, arrivals);
+            self.forward_unicast(from, vl, header, PacketLimits::FULL, arrivals);
+        }
+    }
+
+    /// Returns the port of a guest's adapter to which packets of an adapter's port `from` go by the
+    /// forwarding tables; none if they go elsewhere, or are for a group. Nothing is counted, and
+    /// neither states nor partitions are looked at: that is left to [`Fabric::forward`].
+    pub fn destination(&self, from: PortId, lid: u16) -> Option<PortId> {
+        let mut egress = from;
+        for _ in 0..HOPS {
+            let ingress = self.port(egress)?.peer?;
+            let node = self.nodes.get(ingress.node)?;
+            let Some(tables) = &node.tables else {
+                let has_lid = self.port(ingress)?.has_lid(lid);
+                return (has_lid && node.has_guest).then_some(ingress);
+            };
+            let port = tables.unicast(lid)?;
+            egress = PortId { port, ..ingress };
+        }
+        None
+    }
+
+    /// Forwards a data packet that came from another fabric by the link of port `ingress`, and adds
+    /// the ports where it arrives, like [`Fabric::forward`].
+    pub fn receive(
+        &mut self,
+        ingress: PortId,
+        header: &RouteHeader,
+        limits: PacketLimits,
+        arrivals: &mut Vec<Arrival>,
+    ) {
+        let limits = limits.at_most_full();
+        let lid = header.destination_lid;
+        if !self.is_remote(ingress) || !self.enter(ingress, 0, header) {
+            return;
+        }
+        if is_multicast(lid) {
+            let copies = self.multicast_copies(ingress, header);
+            self.forward_multicast(copies, header, limits, arrivals);
+        } else if is_unicast(lid) {
+            if let Some((port, vl)) = self.relay(ingress, header).filter(|(port, _)| *port != 0) {
+                let egress = PortId { port, ..ingress };
+                self.forward_unicast(egress, vl, header, limits, arrivals);
+            }
         }
     }
 
@@ -65,12 +148,22 @@ impl Fabric {
         from: PortId,
         vl: u8,
         header: &RouteHeader,
+        limits: PacketLimits,
         arrivals: &mut Vec<Arrival>,
     ) {
         let (mut egress, mut vl) = (from, vl);
-        for _ in 0..HOPS {
-            let Some(ingress) = self.cross(egress, vl, header) else {
-                return;
+        for links in (0..limits.links).rev() {
+            let limits = PacketLimits { links, ..limits };
+            let ingress = match self.cross(egress, vl, header) {
+                Some(FarEnd::Port(ingress)) => ingress,
+                Some(FarEnd::Remote) => {
+                    return arrivals.push(Arrival {
+                        port: egress,
+                        vl,
+                        limits,
+                    })
+                }
+                None => return,
             };
             let Some(node) = self.nodes.get(ingress.node) else {
                 return;
@@ -81,7 +174,11 @@ impl Fabric {
                         .port(ingress.port)
                         .is_some_and(|port| port.has_lid(header.destination_lid))
                 {
-                    arrivals.push(Arrival { port: ingress, vl });
+                    arrivals.push(Arrival {
+                        port: ingress,
+                        vl,
+                        limits,
+                    });
                 }
                 return;
             }
@@ -95,40 +192,89 @@ impl Fabric {
         self.count_error(egress, PortError::XmitDiscard);
     }
 
+    /// Forwards copies of a multicast packet, each from its egress port on.
     fn forward_multicast(
         &mut self,
-        from: PortId,
-        vl: u8,
+        copies: Vec<(PortId, u8)>,
         header: &RouteHeader,
+        limits: PacketLimits,
         arrivals: &mut Vec<Arrival>,
     ) {
-        let mut copies = VecDeque::from([(from, vl, 0)]);
-        let mut made = 0;
-        while let Some((egress, vl, hops)) = copies.pop_front() {
-            let Some(ingress) = self.cross(egress, vl, header) else {
-                continue;
+        let first = arrivals.len();
+        let mut left = limits.copies;
+        let mut waiting = VecDeque::new();
+        self.queue_copies(&mut waiting, copies, limits.links, &mut left);
+        while let Some((egress, vl, links)) = waiting.pop_front() {
+            let limits = PacketLimits {
+                links,
+                copies: left,
+            };
+            let ingress = match self.cross(egress, vl, header) {
+                Some(FarEnd::Port(ingress)) => ingress,
+                Some(FarEnd::Remote) => {
+                    arrivals.push(Arrival {
+                        port: egress,
+                        vl,
+                        limits,
+                    });
+                    continue;
+                }
+                None => continue,
             };
             let Some(node) = self.nodes.get(ingress.node) else {
                 continue;
             };
-            if !node.is_switch() {
-                if node.has_guest {
-                    arrivals.push(Arrival { port: ingress, vl });
-                }
-                continue;
-            }
-            for port in self.multicast_ports(ingress, header) {
-                let egress = PortId { port, ..ingress };
-                made += 1;
-                match self.leaves(ingress, egress, header) {
-                    Some(vl) if hops < HOPS && made <= COPIES => {
-                        copies.push_back((egress, vl, hops + 1))
-                    }
-                    Some(_) => return self.count_error(egress, PortError::XmitDiscard),
-                    None => {}
-                }
+            if node.is_switch() {
+                let copies = self.multicast_copies(ingress, header);
+                self.queue_copies(&mut waiting, copies, links, &mut left);
+            } else if node.has_guest {
+                arrivals.push(Arrival {
+                    port: ingress,
+                    vl,
+                    limits,
+                });
             }
         }
+        self.share_copies(left, arrivals.get_mut(first..).unwrap_or_default());
+    }
+
+    /// Queues copies for their egress ports, with the links that they may pass after that. If a copy
+    /// is over a limit of the packet, that copy and the ones after it are discarded.
+    fn queue_copies(
+        &mut self,
+        waiting: &mut VecDeque<(PortId, u8, u32)>,
+        copies: Vec<(PortId, u8)>,
+        links: u32,
+        left: &mut usize,
+    ) {
+        for (egress, vl) in copies {
+            match links.checked_sub(1).zip(left.checked_sub(1)) {
+                Some((links, rest)) => {
+                    *left = rest;
+                    waiting.push_back((egress, vl, links));
+                }
+                None => return self.count_error(egress, PortError::XmitDiscard),
+            }
+        }
+    }
+
+    /// Shares the copies that are left among the packets that leave to other fabrics.
+    fn share_copies(&self, left: usize, arrivals: &mut [Arrival]) {
+        let is_remote = |arrival: &&mut Arrival| self.is_remote(arrival.port);
+        let remote: Vec<_> = arrivals.iter_mut().filter(is_remote).collect();
+        let share = left / remote.len().max(1);
+        for arrival in remote {
+            arrival.limits.copies = share;
+        }
+    }
+
+    /// Returns the ports by which copies of a multicast packet leave a switch, with their VLs.
+    fn multicast_copies(&mut self, ingress: PortId, header: &RouteHeader) -> Vec<(PortId, u8)> {
+        let ports = self.multicast_ports(ingress, header).into_iter();
+        let egress = ports.map(|port| PortId { port, ..ingress });
+        egress
+            .filter_map(|egress| Some((egress, self.leaves(ingress, egress, header)?)))
+            .collect()
     }
 
     /// Returns the ports by which a multicast packet leaves a switch: never the ingress port.
@@ -200,9 +346,8 @@ impl Fabric {
         vl
     }
 
-    /// Moves a packet over the link of a port. Returns the port at the other end, None if the packet is
-    /// discarded.
-    pub(super) fn cross(&mut self, egress: PortId, vl: u8, header: &RouteHeader) -> Option<PortId> {
+    /// Moves a packet over the link of a port. Returns the other end, None if the packet is discarded.
+    pub(super) fn cross(&mut self, egress: PortId, vl: u8, header: &RouteHeader) -> Option<FarEnd> {
         let is_multicast = is_multicast(header.destination_lid);
         let port = self.port_mut(egress)?;
         let may_leave = match vl {
@@ -214,18 +359,29 @@ impl Fabric {
             return None;
         }
         port.counters.count_sent(header.length, is_multicast);
+        if port.remote.is_some() {
+            return Some(FarEnd::Remote);
+        }
         let ingress = port.peer?;
-        let port = self.port_mut(ingress)?;
+        self.enter(ingress, vl, header)
+            .then_some(FarEnd::Port(ingress))
+    }
+
+    /// Counts a packet that came over the link of a port. Returns false if the state of the port
+    /// lets no such packet pass.
+    pub(super) fn enter(&mut self, ingress: PortId, vl: u8, header: &RouteHeader) -> bool {
         let least = if vl == MANAGEMENT_VL {
             port_state::INIT
         } else {
             port_state::ARMED
         };
-        if port.state() < least {
-            return None;
-        }
+        let port = self.port_mut(ingress);
+        let Some(port) = port.filter(|port| port.state() >= least) else {
+            return false;
+        };
+        let is_multicast = is_multicast(header.destination_lid);
         port.counters.count_received(header.length, is_multicast);
-        Some(ingress)
+        true
     }
 
     pub(super) fn count_error(&mut self, id: PortId, error: PortError) {

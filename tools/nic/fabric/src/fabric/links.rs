@@ -8,7 +8,7 @@ use crate::counters::PortError;
 use crate::mad::attribute::{physical_state, port_state, PortInfo, SwitchInfo};
 use crate::mad::notice::Trap;
 use crate::mad::Fields;
-use crate::port::{LinkRequest, Port};
+use crate::port::{LinkRequest, Port, RemoteEnd};
 use crate::{PortId, Time};
 
 impl Fabric {
@@ -40,6 +40,9 @@ impl Fabric {
         let Some(port) = self.port_mut(id) else {
             return;
         };
+        if let Some(link) = &mut port.remote {
+            link.restarts = link.restarts.wrapping_add(1);
+        }
         match request {
             LinkRequest::Restart => {}
             LinkRequest::Enable => port
@@ -55,15 +58,16 @@ impl Fabric {
     /// Trains the link of a port: both ends are in INIT afterwards, or Down if there is no link. A
     /// switch reports the change, also after a Set of Down: the link returns to INIT without a Set
     /// (IBTA 14.2.5.4, PortStateChange).
-    fn train(&mut self, id: PortId, now: Time) {
+    pub(super) fn train(&mut self, id: PortId, now: Time) {
         let peer = self.port(id).and_then(|port| port.peer);
         let ends: Vec<PortId> = [Some(id), peer].into_iter().flatten().collect();
-        let has_link = peer.is_some()
+        let remote = self.port(id).and_then(|port| port.remote?.end);
+        let has_link = (peer.is_some() || remote.is_some())
             && ends.iter().all(|end| {
                 self.port(*end)
                     .is_some_and(|port| port.has_cable && port.is_enabled())
             });
-        let rate = has_link.then(|| self.common_rate(&ends)).flatten();
+        let rate = has_link.then(|| self.common_rate(&ends, remote)).flatten();
         for end in ends {
             let Some(port) = self.port_mut(end) else {
                 continue;
@@ -96,18 +100,18 @@ impl Fabric {
         }
     }
 
-    /// Returns the largest width and speed that all ends have enabled.
-    fn common_rate(&self, ends: &[PortId]) -> Option<(u8, u8)> {
-        let common = |field| {
+    /// Returns the largest width and speed that all ends have enabled, with an end in another fabric.
+    fn common_rate(&self, ends: &[PortId], remote: Option<RemoteEnd>) -> Option<(u8, u8)> {
+        let common = |field, remote: Option<u8>| {
             let enabled = ends
                 .iter()
                 .filter_map(|end| self.port(*end))
                 .map(|port| port.info.get(field));
-            enabled.fold(u8::MAX, |all, one: u8| all & one)
+            enabled.fold(remote.unwrap_or(u8::MAX), |all, one: u8| all & one)
         };
         let (widths, speeds) = (
-            common(PortInfo::LINK_WIDTH_ENABLED),
-            common(PortInfo::LINK_SPEED_ENABLED),
+            common(PortInfo::LINK_WIDTH_ENABLED, remote.map(|end| end.widths)),
+            common(PortInfo::LINK_SPEED_ENABLED, remote.map(|end| end.speeds)),
         );
         let largest = |bits: u8| 1 << bits.checked_ilog2().unwrap_or(0);
         (widths != 0 && speeds != 0).then(|| (largest(widths), largest(speeds)))

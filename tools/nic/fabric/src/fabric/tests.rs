@@ -6,6 +6,7 @@
 mod forwarding;
 mod hostile;
 mod management;
+mod remote_links;
 
 use super::*;
 use crate::mad::attribute::{capability, port_state, SwitchInfo};
@@ -235,7 +236,7 @@ impl Lab {
         self.fabric.outputs = rest;
         let event = |output| match output {
             Output::Event(port, event) => (port, event),
-            Output::Datagram(..) => unreachable!(),
+            Output::Datagram(..) | Output::Departure(..) => unreachable!(),
         };
         VecDeque::into_iter(events).map(event).collect()
     }
@@ -245,7 +246,7 @@ impl Lab {
         let outputs = std::mem::take(&mut self.fabric.outputs);
         let datagram = |output| match output {
             Output::Datagram(port, datagram) => Some((port, datagram)),
-            Output::Event(..) => None,
+            Output::Event(..) | Output::Departure(..) => None,
         };
         outputs.into_iter().filter_map(datagram).collect()
     }

@@ -10,6 +10,9 @@
 //! [1]    "H1"[1] # "first adapter" lid 0 4xQDR
 //! ```
 //!
+//! A port of a switch may be linked to `"uplink1"`, `"uplink2"` and so on, which are no nodes of the
+//! file: the links go to other subnets.
+//!
 //! Where a node has no GUID, the file gives the same GUIDs as with ibsim. Each link is written at
 //! both of its ends. All links have a width of 4x and the speed QDR.
 
@@ -251,10 +254,11 @@ impl Reader {
                     .get(port.node)
                     .map_or("", |node| node.name.as_str())
             };
-            let node = *self
-                .names
-                .get(&end.peer)
-                .ok_or_else(|| error(format!("there is no node {}", end.peer)))?;
+            let Some(&node) = self.names.get(&end.peer) else {
+                let number = self.uplink_number(end).map_err(error)?;
+                self.topology.uplinks.push((number, end.port));
+                continue;
+            };
             let peer = PortId {
                 node,
                 port: end.peer_port,
@@ -282,6 +286,28 @@ impl Reader {
             }
         }
         Ok(())
+    }
+}
+
+impl Reader {
+    /// Returns the number of the uplink to which a port is linked, if the peer is no node of the file.
+    fn uplink_number(&self, end: &End) -> Result<usize, String> {
+        let number = end.peer.strip_prefix("uplink");
+        let number = number.and_then(|number| number.parse().ok());
+        let Some(number) = number.filter(|number| *number > 0) else {
+            return Err(format!("there is no node {}", end.peer));
+        };
+        let node = self.topology.nodes.get(end.port.node);
+        if node.is_none_or(|node| node.kind != NodeKind::Switch) {
+            return Err(format!(
+                "{} is linked to an adapter: it needs a switch",
+                end.peer
+            ));
+        }
+        match self.topology.uplinks.iter().any(|(n, _)| *n == number) {
+            true => Err(format!("another port is linked to {} already", end.peer)),
+            false => Ok(number),
+        }
     }
 }
 
@@ -369,6 +395,18 @@ Hca 1 \"H-2\"
     }
 
     #[test]
+    fn ports_of_switches_may_be_linked_to_uplinks() {
+        let topology =
+            Topology::parse("Switch 3 \"a\"\n[3] \"uplink2\"[1]\n[1] \"uplink1\"").unwrap();
+        let port = |port| PortId { node: 0, port };
+        assert_eq!(topology.uplinks, [(2, port(3)), (1, port(1))]);
+        assert_eq!(topology.links, []);
+        // A node of the file may have such a name.
+        let text = "Switch 1 \"uplink1\"\n[1] \"b\"\n\nCa 1 \"b\"\n[1] \"uplink1\"\n";
+        assert_eq!(Topology::parse(text).unwrap().uplinks, []);
+    }
+
+    #[test]
     fn errors_name_the_line_and_the_cause() {
         let errors = [
             ("Switch 8 \"a\"\n[9] \"a\"[1]", "line 2: a has the ports 1 to 8, but not 9"),
@@ -379,6 +417,9 @@ Hca 1 \"H-2\"
             ("Ca 1 \"a\"\n\nCa 1 \"a\"", "line 3: there is another node of the name a"),
             ("caguid=5\nCa 1 \"a\"\ncaguid=6\nCa 1 \"b\"", "line 4: the GUID 0x6 belongs to the node in line 2 already"),
             ("\n[1] \"a\"[2]", "line 2: a port needs a line with its node before, without an empty line between them"),
+            ("Ca 1 \"a\"\n[1] \"uplink1\"", "line 2: uplink1 is linked to an adapter: it needs a switch"),
+            ("Switch 2 \"a\"\n[1] \"uplink0\"", "line 2: there is no node uplink0"),
+            ("Switch 2 \"a\"\n[1] \"uplink2\"\n[2] \"uplink2\"", "line 3: another port is linked to uplink2 already"),
             ("Switch 255 \"a\"", "line 1: the number of ports of a is missing, or not between 1 and 254"),
             ("Switch 8", "line 1: the name of the node is missing: write TYPE PORTS \"NAME\""),
             ("vendid=0x1000000", "line 1: vendid is 0x1000000, which is out of range"),

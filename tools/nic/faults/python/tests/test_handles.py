@@ -4,6 +4,7 @@ import os
 
 import pytest
 from verbena_faults import NeverFired, Nic, Refused
+from verbena_faults.capture import Frame, _blocks
 
 WRITE = {"opcode": "RDMA WRITE"}
 
@@ -61,6 +62,17 @@ def test_a_capture_has_each_frame_and_the_effects_of_rules(verbena, pair, tmp_pa
     assert os.path.getsize(tmp_path / "b.pcapng") < len(file)
     with pytest.raises(Refused, match="no capture was begun"):
         verbena.ask("capture-end")
+
+
+def test_a_packet_of_an_infiniband_port_becomes_an_erf_record():
+    # The header of packet 11 of Wireshark's sample capture `infiniband.pcap`, without the padding of its record.
+    time_ns = 0x482B41F8 * 10**9 + 180740565
+    frame = Frame("sent", 16, None, time_ns, b"\7" * 30, None)
+    _, interface, packet = _blocks([frame], "x", True)
+    assert interface[8:10] == b"\xc5\0"
+    record = packet[28 : 28 + 46]
+    assert record[4:10] == bytes([0xF8, 0x41, 0x2B, 0x48, 21, 4])
+    assert record[10:] == bytes([0, 46, 0, 0, 0, 30]) + b"\7" * 30
 
 
 def test_a_rule_is_left_to_the_fixture(verbena):

@@ -60,7 +60,9 @@ class Capture:
             tied.close()
         self._read(bytes.fromhex(told["records"]))
         with open(self.file, "wb") as to:
-            for block in _blocks(self.frames, str(told["guest"])):
+            # A NIC without InfiniBand ports may name no link layer.
+            is_infiniband = told.get("link_layer") == "infiniband"
+            for block in _blocks(self.frames, str(told["guest"]), is_infiniband):
                 to.write(block)
 
     def _read(self, records: bytes) -> None:
@@ -95,17 +97,26 @@ def _comment(frame: Frame, guest: str) -> str:
     return f"{text}, {frame.note}" if frame.note else text
 
 
-def _blocks(frames: list[Frame], guest: str) -> Iterator[bytes]:
-    """Yields a section with one Ethernet interface, with times in nanoseconds (pcapng, section 4)."""
+def _erf(time_ns: int, packet: bytes) -> bytes:
+    """Returns the ERF record of an InfiniBand packet (tools/nic/capture/src/erf.rs)."""
+    seconds, fraction = divmod(time_ns, 10**9)
+    stamp = seconds << 32 | -(-(fraction << 32) // 10**9)
+    return struct.pack("<QBB", stamp, 21, 4) + struct.pack(">HHH", 16 + len(packet), 0, len(packet)) + packet
+
+
+def _blocks(frames: list[Frame], guest: str, is_infiniband: bool) -> Iterator[bytes]:
+    """Yields a section with one interface, Ethernet or ERF, with times in nanoseconds (pcapng, section 4)."""
+    link = 197 if is_infiniband else 1
     yield _block(0x0A0D0D0A, struct.pack("<IHHq", 0x1A2B3C4D, 1, 0, -1))
     end = _option(0, b"")
-    yield _block(1, struct.pack("<HHI", 1, 0, 0) + _option(2, b"verbena") + _option(9, b"\x09") + end)
+    yield _block(1, struct.pack("<HHI", link, 0, 0) + _option(2, b"verbena") + _option(9, b"\x09") + end)
     for frame in frames:
         high, low = divmod(frame.time_ns, 1 << 32)
-        data = frame.data + b"\0" * (-len(frame.data) % 4)
+        record = _erf(frame.time_ns, frame.data) if is_infiniband else frame.data
+        data = record + b"\0" * (-len(record) % 4)
         options = _option(1, _comment(frame, guest).encode())
         direction = _DIRECTIONS[_WAYS.index(frame.way)]
         if direction:
             options += _option(2, struct.pack("<I", direction))
-        length = len(frame.data)
+        length = len(record)
         yield _block(6, struct.pack("<IIIII", 0, high, low, length, length) + data + options + end)

@@ -111,6 +111,20 @@ fn parse_parts(bytes: &[u8]) -> Result<ParsedFrame<'_>, Malformed> {
     })
 }
 
+/// Returns the number of bytes of a single packet on a path, from its LRH to its ICRC.
+pub fn infiniband_length(path: &Path, packet: &Packet) -> usize {
+    let grh_len = if path.has_grh() { grh::LEN } else { 0 };
+    let extensions = opcode::lookup(packet.opcode()).map_or(0, |(service, row)| {
+        let all = service.headers_of(row).iter().chain(row.headers);
+        all.map(|header| header.length()).sum::<usize>()
+    });
+    let payload = packet.payload.len() as usize;
+    [lrh::LEN, grh_len, bth::LEN, extensions, icrc::LEN]
+        .iter()
+        .sum::<usize>()
+        .saturating_add(payload.next_multiple_of(4))
+}
+
 fn check_destination(lrh: &lrh::Repr, qpn: u32) -> Result<(), Malformed> {
     if (lrh.vl == lrh::MANAGEMENT_VL) != (qpn == 0) {
         return Err(Malformed::VirtualLane);

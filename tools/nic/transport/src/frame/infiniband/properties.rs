@@ -82,6 +82,7 @@ proptest! {
     #[test]
     fn packets_round_trip(path in paths(), packet in packets()) {
         let bytes = emitted(&path, &packet);
+        prop_assert_eq!(infiniband_length(&path, &packet), bytes.len() - vcrc::LEN);
         prop_assert_eq!(peek_infiniband(&bytes), Some(path));
         let parsed = parse_infiniband(&bytes).unwrap();
         let mut expected = packet.clone();
