@@ -81,9 +81,9 @@ impl Fabric {
             return false;
         };
         let source = datagram.source_lid;
-        let is_source_own = source == PERMISSIVE_LID && datagram.is_smp()
-            || source == port.lid()
-            || port.has_lid(source);
+        let is_permissive = source == PERMISSIVE_LID && datagram.destination_lid == PERMISSIVE_LID;
+        let is_source_own =
+            is_permissive && datagram.is_smp() || source == port.lid() || port.has_lid(source);
         let is_valid = match datagram.destination_qp {
             0 => datagram.source_qp == 0 && datagram.mad.is_smp(),
             1 => datagram.source_qp != 0 && !datagram.mad.is_smp(),

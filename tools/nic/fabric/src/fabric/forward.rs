@@ -10,7 +10,7 @@ use crate::mad::field::Field;
 use crate::mad::{is_multicast, is_unicast, p_keys_match, Fields};
 use crate::port::{Port, PortKind};
 use crate::PortId;
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 
 /// The fields of a packet that forwarding depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,6 +95,8 @@ impl Fabric {
         self.count_error(egress, PortError::XmitDiscard);
     }
 
+    /// Forwards a multicast packet. A link carries the packet at most once in each direction: where
+    /// the forwarding tables have a loop, its second copy on a link is discarded.
     fn forward_multicast(
         &mut self,
         from: PortId,
@@ -104,7 +106,12 @@ impl Fabric {
     ) {
         let mut copies = VecDeque::from([(from, vl, 0)]);
         let mut made = 0;
+        let mut crossed = HashSet::new();
         while let Some((egress, vl, hops)) = copies.pop_front() {
+            if !crossed.insert(egress) {
+                self.count_error(egress, PortError::XmitDiscard);
+                continue;
+            }
             let Some(ingress) = self.cross(egress, vl, header) else {
                 continue;
             };
@@ -121,7 +128,7 @@ impl Fabric {
                 let egress = PortId { port, ..ingress };
                 made += 1;
                 match self.leaves(ingress, egress, header) {
-                    Some(vl) if hops < HOPS && made <= COPIES => {
+                    Some(vl) if hops + 1 < HOPS && made <= COPIES => {
                         copies.push_back((egress, vl, hops + 1))
                     }
                     Some(_) => return self.count_error(egress, PortError::XmitDiscard),
