@@ -234,7 +234,7 @@ def mutants():
     for f in patches:
         if f.startswith("tools/lab/mutants/guest/") and f'"{f}"' not in table:
             yield f"{f}: neither tools/lab/mutants/guest.toml nor conformance.toml names the tests that find it"
-    for folder, least in ("transport", 20), ("device", 20), ("provider", 10), ("daemon", 10), ("guest", 20):
+    for folder, least in ("transport", 20), ("device", 20), ("provider", 10), ("daemon", 10), ("fabric", 10), ("guest", 20):
         count = sum(f.startswith(f"tools/lab/mutants/{folder}/") for f in patches)
         if count < least:
             yield f"tools/lab/mutants/{folder}: only {count} patches"

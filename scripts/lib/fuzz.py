@@ -20,9 +20,13 @@ HEADERS = ["ethernet", "ipv4", "ipv6", "udp", "bth", "ext"]
 PARSERS = HEADERS + ["frame", "round_trip"]
 SWITCH = "hostile_frames"
 FILES = ["rule_file", "recording"]
-TARGETS = PARSERS + ["operations", SWITCH] + FILES
+SUBNETS = ["subnet", "subnet_packets"]
+TARGETS = PARSERS + ["operations", SWITCH] + FILES + SUBNETS
 # Length of the longest input. A target ignores more.
-LENGTH = {"frame": 320, "round_trip": 320, "operations": 256, SWITCH: 1024, "rule_file": 1024, "recording": 2048}
+LENGTH = {"frame": 320, "round_trip": 320, "operations": 256, SWITCH: 1024, "rule_file": 1024, "recording": 2048, "subnet": 512,
+          "subnet_packets": 512}
+# Executions a second, until a turn has measured them. Others: 500,000.
+RATES = {"operations": 20_000, SWITCH: 1000, "rule_file": 20_000, "recording": 5000, "subnet": 5000, "subnet_packets": 2000}
 # Seconds of a turn. The count is saved after each.
 TURN = 20
 # Bytes of a target's committed corpus, as text.
@@ -48,6 +52,10 @@ def source_hash(target):
     elif target == SWITCH:
         used = files("tools/nic/transport/src/**/*.rs", "tools/nic/device/src/**/*.rs", "tools/nic/daemon/src/switch.rs", "tools/lab/daemon/src/*.rs",
                      ours + "mod.rs", ours + "frames.rs")
+    elif target in SUBNETS:
+        used = files("tools/nic/fabric/src/**/*.rs", ours + "mod.rs", "tools/lab/daemon/src/subnet/*.rs", "tools/lab/daemon/src/subnet.rs")
+        if target == "subnet_packets":
+            used += files("tools/nic/transport/src/**/*.rs", "tools/nic/daemon/src/subnet.rs", "tools/lab/daemon/src/subnet_packets.rs")
     elif target in FILES:
         used = files("tools/nic/faults/src/*.rs", "tools/nic/protocol/src/rules.rs", "tools/nic/protocol/src/strict.rs", "tools/lab/daemon/src/files.rs")
         if target == "recording":
@@ -143,7 +151,7 @@ class Campaign:
     def __init__(self, targets, runs):
         self.states = {target: State(target) for target in targets}
         self.left = {t: max(0, runs - s.now["executions"]) for t, s in self.states.items()}
-        self.rate = {t: {"operations": 20_000, SWITCH: 1000, "rule_file": 20_000, "recording": 5000}.get(t, 500_000) for t in targets}
+        self.rate = {t: RATES.get(t, 500_000) for t in targets}
         self.lock = threading.Lock()
         self.running = {}
         self.failed = []

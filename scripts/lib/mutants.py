@@ -32,9 +32,11 @@ SIM = "tools/lab/mutants/transport"
 DEVICE = "tools/lab/mutants/device"
 PROVIDER = "tools/lab/mutants/provider"
 NIC = "tools/lab/mutants/daemon"
+FABRIC = "tools/lab/mutants/fabric"
 # The tests for the mutants of each directory. For the transport: unit tests and the rules.
 TESTS = {SIM: ("-p", "verbena-transport", "--lib", "--test", "rules"), DEVICE: ("-p", "verbena-device", "--lib"),
-         PROVIDER: ("-p", "verbena-provider", "--lib"), NIC: ("-p", "verbena-nic", "--lib", "--test", "daemon")}
+         PROVIDER: ("-p", "verbena-provider", "--lib"), NIC: ("-p", "verbena-nic", "--lib", "--test", "daemon"),
+         FABRIC: ("-p", "verbena-fabric", "--lib")}
 # Options of the simulation for the mutants of each directory: queue pairs on a network, or programs on the whole device.
 LABORATORY = {SIM: (), DEVICE: ("--device",)}
 # Features with which the simulation is built for each directory.
@@ -150,7 +152,7 @@ def try_patch(patch, seeds):
     """Tries a mutant. Returns whether it was found, the seed if the simulation found it, and a text that says by what.
 
     JUDGES has the order. For the transport: a few seeds, its tests, the device's tests, all seeds. For the device: its tests, then the
-    simulation of the device. For the provider and the NIC: the tests of the crate.
+    simulation of the device. For the provider, the NIC and the subnet: the tests of the crate.
     """
     folder = os.path.dirname(patch)
     applied = run("git", "apply", os.path.abspath(patch))
@@ -190,7 +192,8 @@ def by_device(_, seeds):
 
 
 # Simulating all seeds takes a minute. Tests come before that, because they find most bugs that a few seeds do not.
-JUDGES = {SIM: (by_a_few_seeds, by_tests, by_device, by_simulation), DEVICE: (by_tests, by_simulation), PROVIDER: (by_tests,), NIC: (by_tests,)}
+JUDGES = {SIM: (by_a_few_seeds, by_tests, by_device, by_simulation), DEVICE: (by_tests, by_simulation), PROVIDER: (by_tests,), NIC: (by_tests,),
+          FABRIC: (by_tests,)}
 
 
 def last_line(said):

@@ -10,6 +10,10 @@
 //! The laboratory also has targets for files that users pass to the NIC's programs ([`rule_file`],
 //! [`recording`]).
 //!
+//! Two more targets send hostile management datagrams and packets into the InfiniBand subnet
+//! ([`subnet`], [`subnet_packets`]). A guest without the right to manage it changes nothing, no
+//! packet multiplies, and no table makes a loop.
+//!
 //! `tools/lab/transport/fuzz` makes a libFuzzer program of each target, and `scripts/fuzz` runs them
 //! together with the other targets. The tests here replay the committed inputs.
 #![forbid(unsafe_code)]
@@ -17,6 +21,8 @@
 mod end;
 mod files;
 mod frames;
+mod subnet;
+mod subnet_packets;
 mod world;
 
 pub use files::{is_clear, is_good, recording, rule_file};
@@ -36,6 +42,26 @@ pub fn hostile_frames(bytes: &[u8]) {
     world.finish();
 }
 
+/// Fuzz target whose input is a subnet and a sequence of datagrams, data packets and changes of
+/// its guests. Panics if a rule is broken.
+pub fn subnet(bytes: &[u8]) {
+    let mut input = FuzzInput::new(bytes.get(..LONGEST).unwrap_or(bytes));
+    let mut world = subnet::World::new(&mut input);
+    while !input.is_empty() {
+        world.step(&mut input);
+    }
+}
+
+/// Fuzz target whose input is a sequence of packets of guests with InfiniBand ports. Panics if a
+/// rule is broken.
+pub fn subnet_packets(bytes: &[u8]) {
+    let mut input = FuzzInput::new(bytes.get(..LONGEST).unwrap_or(bytes));
+    let mut packets = subnet_packets::Packets::new();
+    while !input.is_empty() {
+        packets.step(&mut input);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -52,10 +78,12 @@ mod tests {
     }
 
     type Target = fn(&[u8]);
-    const TARGETS: [(&str, Target); 3] = [
+    const TARGETS: [(&str, Target); 5] = [
         ("hostile_frames", super::hostile_frames),
         ("rule_file", super::rule_file),
         ("recording", super::recording),
+        ("subnet", super::subnet),
+        ("subnet_packets", super::subnet_packets),
     ];
 
     #[test]

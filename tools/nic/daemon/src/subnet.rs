@@ -419,7 +419,7 @@ fn parse_route(bytes: &[u8]) -> Option<PacketRoute> {
 }
 
 /// Returns the management datagram in a packet; none if the packet has none.
-fn parse_datagram(bytes: &[u8]) -> Option<Datagram> {
+pub fn parse_datagram(bytes: &[u8]) -> Option<Datagram> {
     let frame = frame::parse_infiniband(bytes).ok()?;
     let (packet, route) = (frame.packet, frame.path.local_route?);
     let headers = packet.datagram.as_deref()?;
@@ -447,7 +447,7 @@ fn parse_datagram(bytes: &[u8]) -> Option<Datagram> {
 }
 
 /// Returns the packet of a management datagram.
-fn emit_datagram(datagram: &Datagram) -> Vec<u8> {
+pub fn emit_datagram(datagram: &Datagram) -> Vec<u8> {
     let mut path = Path {
         sl: datagram.sl,
         local_route: Some(LocalRoute {
@@ -458,6 +458,11 @@ fn emit_datagram(datagram: &Datagram) -> Vec<u8> {
         ..Path::default()
     };
     if let Some(grh) = &datagram.grh {
+        let [first, second, third, fourth, _, _, _, hop_limit, ..] = *grh;
+        let word = u32::from_be_bytes([first, second, third, fourth]);
+        path.traffic_class = (word >> 20) as u8;
+        path.flow_label = word & 0xf_ffff;
+        path.hop_limit = hop_limit;
         path.sgid.copy_from_slice(&grh[8..24]);
         path.dgid.copy_from_slice(&grh[24..40]);
     }

@@ -40,9 +40,22 @@
 //!
 //! # Bounds
 //!
-//! No input makes the crate loop or grow without limit. A packet passes at most
-//! [`fabric::HOPS`] links, a multicast packet makes at most [`fabric::COPIES`] copies, and an agent
-//! makes at most one datagram of a request. A port has at most one trap of each kind pending.
+//! No input makes the crate loop or grow without limit:
+//!
+//! * A packet passes at most [`fabric::HOPS`] links. Switches make at most [`fabric::COPIES`] copies of
+//!   a multicast packet, which passes each link at most once in each direction, so it reaches no
+//!   adapter twice.
+//! * An agent makes at most one datagram of a request, and none of a response.
+//! * A port has at most one trap of each kind pending, and sends at most ten traps of a kind in a
+//!   second.
+//!
+//! # Guests that must not manage the subnet
+//!
+//! The adapter of such a guest drops the guest's SMPs other than responses, which no agent
+//! executes. Its agents answer the Gets of the driver, and drop the driver's other SMPs, because a
+//! Set of the own LID, P_Keys or link state changes what the other nodes see. [`Fabric::refused_smps`]
+//! counts both. As with adapters of hardware, every node with the Q_Key of QP1 and a common
+//! partition may read and set the counters of performance management.
 //!
 //! # Parts that are missing
 //!

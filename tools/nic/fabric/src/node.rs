@@ -77,6 +77,20 @@ impl Node {
         }
     }
 
+    /// Returns true if all is equal in both nodes that a subnet manager, a driver or a cable
+    /// determines: all but counters, violations, traps and M_Key leases. The laboratories compare
+    /// nodes before and after a hostile datagram.
+    pub fn has_configuration_of(&self, other: &Self) -> bool {
+        let mut ports = self.ports.iter().zip(&other.ports);
+        self.ports.len() == other.ports.len()
+            && ports.all(|(one, other)| one.has_configuration_of(other))
+            && self.identity == other.identity
+            && self.description == other.description
+            && self.tables == other.tables
+            && self.has_guest == other.has_guest
+            && self.guest_may_manage == other.guest_may_manage
+    }
+
     /// Returns true if the node is a switch.
     pub fn is_switch(&self) -> bool {
         self.tables.is_some()

@@ -109,6 +109,29 @@ impl Port {
         }
     }
 
+    /// Returns the counters of performance management.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Returns true if all is equal that a subnet manager configures: all but counters, violations
+    /// and the M_Key lease.
+    pub(crate) fn has_configuration_of(&self, other: &Self) -> bool {
+        let mut like = Self {
+            counters: self.counters.clone(),
+            lease_end: self.lease_end,
+            ..other.clone()
+        };
+        for field in [
+            PortInfo::M_KEY_VIOLATIONS,
+            PortInfo::P_KEY_VIOLATIONS,
+            PortInfo::Q_KEY_VIOLATIONS,
+        ] {
+            like.info.copy(field, &self.info);
+        }
+        like == *self
+    }
+
     /// Returns PortInfo:PortState.
     pub fn state(&self) -> u8 {
         self.info.get(PortInfo::PORT_STATE)

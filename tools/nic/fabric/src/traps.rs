@@ -29,24 +29,29 @@ struct Pending {
 pub struct TrapQueue {
     pending: Vec<Pending>,
     last_transaction: u32,
+    /// When the last trap of each kind was sent.
+    last_sent: Vec<(Trap, Time)>,
 }
 
 impl TrapQueue {
-    /// Adds a trap, which is due now, unless one of its kind was sent less than a period ago.
+    /// Adds a trap, which is due now, unless one of its kind was sent less than the shortest period
+    /// ago: then the trap waits for the rest of the period, also if the older one was repressed.
     pub(crate) fn raise(&mut self, trap: Trap, notice: Notice, now: Time) {
         self.last_transaction = self.last_transaction.wrapping_add(1);
         let transaction = self.last_transaction;
+        let last_sent = self.last_sent.iter().find(|(sent, _)| *sent == trap);
+        let due = last_sent.map_or(now, |(_, at)| now.max(at.saturating_add(SHORTEST_PERIOD)));
         match self.pending.iter_mut().find(|pending| pending.trap == trap) {
             Some(pending) => {
                 pending.notice = notice;
                 pending.transaction = transaction;
-                pending.due = pending.due.min(now.saturating_add(SHORTEST_PERIOD));
+                pending.due = pending.due.min(due);
             }
             None => self.pending.push(Pending {
                 trap,
                 notice,
                 transaction,
-                due: now,
+                due,
             }),
         }
     }
@@ -74,9 +79,12 @@ impl TrapQueue {
     /// Returns the traps that are due, and sets the times at which they are sent again.
     pub(crate) fn take_due(&mut self, port: &PortInfo, now: Time) -> Vec<Mad> {
         let again = now.saturating_add(period(port.get(PortInfo::SUBNET_TIMEOUT)));
+        let last_sent = &mut self.last_sent;
         let due = self.pending.iter_mut().filter(|pending| pending.due <= now);
         due.map(|pending| {
             pending.due = again;
+            last_sent.retain(|(trap, _)| *trap != pending.trap);
+            last_sent.push((pending.trap, now));
             let mut mad = Mad::smp(
                 class::SUBNET_LID_ROUTED,
                 method::TRAP,
@@ -115,6 +123,24 @@ mod tests {
         assert!(!traps.repress(transaction + 1));
         assert!(traps.repress(transaction | 7 << 32));
         assert_eq!(traps.due(), None);
+    }
+
+    #[test]
+    fn a_trap_soon_after_a_repressed_one_waits() {
+        let mut traps = TrapQueue::default();
+        let mut raise = |trap: Trap, at: u64| {
+            let now = Duration::from_millis(at);
+            traps.raise(trap, trap.notice(2, 1), now);
+            let sent = traps.take_due(&PortInfo::default(), now);
+            sent.iter().for_each(|mad| {
+                traps.repress(mad.get(Mad::TRANSACTION_ID));
+            });
+            (sent.len(), traps.due().map(|due| due.as_millis()))
+        };
+        assert_eq!(raise(Trap::BadMKey, 1), (1, None));
+        assert_eq!(raise(Trap::BadMKey, 2), (0, Some(101)));
+        assert_eq!(raise(Trap::LinkState, 3), (1, Some(101)));
+        assert_eq!(raise(Trap::BadMKey, 101), (1, None));
     }
 
     #[test]

@@ -159,9 +159,15 @@ mod tests {
         programs.sort();
         // The programs for the NIC's targets are here, but their code is in a laboratory of its
         // own.
-        let mut targets: Vec<String> = ["hostile_frames", "recording", "rule_file"]
-            .map(String::from)
-            .into();
+        let mut targets: Vec<String> = [
+            "hostile_frames",
+            "recording",
+            "rule_file",
+            "subnet",
+            "subnet_packets",
+        ]
+        .map(String::from)
+        .into();
         targets.extend(TARGETS.map(|(name, _)| String::from(name)));
         targets.sort();
         assert_eq!(programs, targets);

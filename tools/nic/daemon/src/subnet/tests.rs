@@ -158,3 +158,49 @@ fn a_topology_with_too_few_adapters_is_refused() {
     let refused = Subnet::new(&topology, 2).err().unwrap();
     assert!(refused.contains("1 adapters for 2 guests"), "{refused}");
 }
+
+#[test]
+fn a_datagram_keeps_its_grh() {
+    let mad = Mad::smp(class::PERFORMANCE, method::GET, 0x12, 0);
+    let mut grh = [7; 40];
+    // Version 6, traffic class 0xab, flow label 0x12345; 280 bytes from the BTH on; a BTH follows.
+    grh[..8].copy_from_slice(&[0x6a, 0xb1, 0x23, 0x45, 1, 0x18, 0x1b, 63]);
+    grh[24..].fill(9);
+    let datagram = Datagram {
+        source_qp: 1,
+        destination_qp: 1,
+        grh: Some(grh),
+        ..Datagram::smp(3, 5, mad)
+    };
+    assert_eq!(parse_datagram(&emit_datagram(&datagram)), Some(datagram));
+}
+
+/// Returns Set(PortInfo) with a LID for the own port, as a request of the driver.
+fn own_lid(lid: u16) -> AgentRequest {
+    let mut mad = Mad::smp(
+        class::SUBNET_LID_ROUTED,
+        method::SET,
+        attribute_id::PORT_INFO,
+        1,
+    );
+    let info = PortInfo::default()
+        .with(PortInfo::LID, lid)
+        .with(PortInfo::NEIGHBOR_MTU, 5);
+    mad.set_data(&info.0);
+    AgentRequest::Mad {
+        mad: Box::new(mad.0),
+        checks_m_key: false,
+    }
+}
+
+#[test]
+fn a_guest_that_must_not_manage_the_subnet_does_not_set_its_own_port() {
+    let mut subnet = subnet(2);
+    subnet.forbid_management(1);
+    let before = subnet.port(1);
+    assert_eq!(subnet.answer(1, &own_lid(9), NOW), AgentReply::Consumed);
+    assert_eq!((subnet.port(1), deliveries(&mut subnet)), (before, vec![]));
+    let answer = subnet.answer(0, &own_lid(9), NOW);
+    assert!(matches!(answer, AgentReply::Response(_)), "{answer:?}");
+    assert_eq!(subnet.port(0).unwrap().attributes.lid.get(), 9);
+}

@@ -16,6 +16,8 @@ pub enum KeyCheck {
     Right,
     /// The key is wrong, but this Get is allowed without the right one.
     Readable,
+    /// The request needs no key, and does not learn it.
+    Hidden,
     /// The SMP is discarded.
     Refused,
 }
@@ -52,6 +54,7 @@ fn end_lease(port: &mut Port, now: Time) {
 /// Returns the M_Key that an answer shows: 0 if the request has no right to know the key.
 pub fn shown(port: &Port, check: KeyCheck) -> u64 {
     match check {
+        KeyCheck::Hidden => 0,
         KeyCheck::Readable if port.info.get(PortInfo::M_KEY_PROTECT_BITS) != 0 => 0,
         _ => port.info.get(PortInfo::M_KEY),
     }

@@ -82,7 +82,10 @@ pub fn handle(node: &mut Node, ingress: u8, request: &Mad, origin: Origin, now: 
 /// Checks the M_Key of a request. A violation raises trap 256.
 fn check_key(node: &mut Node, managed: u8, request: &Mad, origin: Origin, now: Time) -> KeyCheck {
     if origin == Origin::Driver {
-        return KeyCheck::Right;
+        return match node.guest_may_manage {
+            true => KeyCheck::Right,
+            false => KeyCheck::Hidden,
+        };
     }
     let Some(port) = node.port_mut(managed) else {
         return KeyCheck::Refused;

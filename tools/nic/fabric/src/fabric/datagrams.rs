@@ -99,9 +99,9 @@ impl Fabric {
             return false;
         };
         let source = datagram.source_lid;
-        let is_source_own = source == PERMISSIVE_LID && datagram.is_smp()
-            || source == port.lid()
-            || port.has_lid(source);
+        let is_permissive = source == PERMISSIVE_LID && datagram.destination_lid == PERMISSIVE_LID;
+        let is_source_own =
+            is_permissive && datagram.is_smp() || source == port.lid() || port.has_lid(source);
         if datagram.is_smp() && !node.guest_may_manage && !datagram.mad.get(Mad::RESPONSE) {
             self.refused_smps += 1;
             return false;

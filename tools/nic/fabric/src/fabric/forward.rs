@@ -10,7 +10,7 @@ use crate::mad::field::Field;
 use crate::mad::{is_multicast, is_unicast, p_keys_match, Fields};
 use crate::port::{Port, PortKind};
 use crate::PortId;
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 
 /// The fields of a packet that forwarding depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -192,7 +192,9 @@ impl Fabric {
         self.count_error(egress, PortError::XmitDiscard);
     }
 
-    /// Forwards copies of a multicast packet, each from its egress port on.
+    /// Forwards copies of a multicast packet, each from its egress port on. A link carries the packet
+    /// at most once in each direction: where the forwarding tables have a loop, its second copy on a
+    /// link is discarded.
     fn forward_multicast(
         &mut self,
         copies: Vec<(PortId, u8)>,
@@ -204,7 +206,12 @@ impl Fabric {
         let mut left = limits.copies;
         let mut waiting = VecDeque::new();
         self.queue_copies(&mut waiting, copies, limits.links, &mut left);
+        let mut crossed = HashSet::new();
         while let Some((egress, vl, links)) = waiting.pop_front() {
+            if !crossed.insert(egress) {
+                self.count_error(egress, PortError::XmitDiscard);
+                continue;
+            }
             let limits = PacketLimits {
                 links,
                 copies: left,

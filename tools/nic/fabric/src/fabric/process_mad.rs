@@ -22,7 +22,8 @@ pub enum ProcessMad {
 
 impl Fabric {
     /// Processes a MAD at the port of an adapter. `check_m_key` is false if the driver says so, or if
-    /// the MAD did not come from the subnet.
+    /// the MAD did not come from the subnet. For a guest that must not manage the subnet, the port
+    /// executes only Gets, and does not show its M_Key.
     pub fn process_mad(
         &mut self,
         port: PortId,
@@ -40,6 +41,7 @@ impl Fabric {
         if node.port(port.port).is_none() {
             return ProcessMad::Pass;
         }
+        let may_manage = node.guest_may_manage;
         let asked = mad.get(Mad::METHOD);
         let is_request = asked == method::GET || asked == method::SET;
         match mad.get(Mad::CLASS) {
@@ -49,6 +51,10 @@ impl Fabric {
                 if asked == method::TRAP_REPRESS
                     || is_request && mad.get(Mad::ATTRIBUTE_ID) != attribute_id::SM_INFO =>
             {
+                if !may_manage && asked != method::GET {
+                    self.refused_smps += 1;
+                    return ProcessMad::Consumed;
+                }
                 let origin = if check_m_key {
                     Origin::Subnet
                 } else {

@@ -4,7 +4,7 @@
 
 use super::*;
 use crate::counters::Counters;
-use crate::mad::performance::{PortCounters, ALL_PORT_SELECT};
+use crate::mad::performance::{PortCounters, PortCountersExtended, ALL_PORT_SELECT};
 
 impl Lab {
     /// Asks an agent of performance management by LID.
@@ -182,7 +182,7 @@ fn data_reaches_guests_by_lid() {
     let sent = lab
         .counters(S2, 2)
         .extended()
-        .get(crate::mad::performance::PortCountersExtended::PORT_XMIT_DATA);
+        .get(PortCountersExtended::PORT_XMIT_DATA);
     assert!(sent >= 25);
 }
 
@@ -223,12 +223,103 @@ fn multicast_reaches_all_members_but_the_sender() {
     lab.set_group(S1, 1 << 1 | 1 << 3);
     lab.set_group(S2, 1 << 2 | 1 << 4);
     assert_eq!(lab.forward(GROUP, 0, 0xffff), [H4]);
-    // A loop: copies go round until their number or their hops are used up.
+}
+
+#[test]
+fn multicast_tables_with_a_loop_use_each_link_once() {
+    let mut lab = Lab::active();
     for switch in [S1, S2, S3] {
         lab.set_group(switch, 0x1e);
     }
-    let copies = lab.forward(GROUP, 0, 0xffff).len();
-    assert!((2..=COPIES).contains(&copies), "{copies} copies");
+    let sent = |lab: &Lab, node, port| {
+        let field = PortCountersExtended::PORT_MULTICAST_XMIT_PKTS;
+        lab.counters(node, port).extended().get(field)
+    };
+    // The copy that went round comes back to the sender.
+    let mut reached = lab.forward(GROUP, 0, 0xffff);
+    reached.sort_unstable();
+    assert_eq!(reached, [H1, H4]);
+    for switch in [S1, S2, S3] {
+        assert_eq!([1, 2, 3, 4].map(|port| sent(&lab, switch, port)), [1; 4]);
+    }
+}
+
+/// Returns a subnet in which all links are active: `switches` switches in a line, with adapters at
+/// the ends, which have the LIDs 1 and 2 and are of one multicast group.
+fn line(switches: usize) -> Fabric {
+    let mut text = String::from("Ca 1 \"0\"\n[1] \"1\"[1]\n");
+    for n in 1..=switches {
+        let (before, after) = (n - 1, n + 1);
+        let port = if before == 0 { 1 } else { 2 };
+        text += &format!("\nSwitch 2 \"{n}\"\n[1] \"{before}\"[{port}]\n[2] \"{after}\"[1]\n");
+    }
+    let last = switches + 1;
+    text += &format!("\nCa 1 \"{last}\"\n[1] \"{switches}\"[2]\n");
+    let mut fabric = Fabric::new(&Topology::parse(&text).unwrap());
+    for node in &mut fabric.nodes {
+        for number in node.port_numbers() {
+            let info = &mut node.port_mut(number).unwrap().info;
+            info.set(PortInfo::PORT_STATE, port_state::ACTIVE);
+        }
+        let Some(tables) = &mut node.tables else {
+            continue;
+        };
+        tables.linear_block(0).unwrap()[1..3].copy_from_slice(&[1, 2]);
+        tables.info.set(SwitchInfo::LINEAR_FDB_TOP, 2);
+        let mut data = [0; SMP_DATA_LEN];
+        data[6..8].copy_from_slice(&[0, 6]);
+        assert!(tables.set_multicast_block(0, &data));
+    }
+    for (node, lid) in [(0, 1), (last, 2)] {
+        let port = fabric.nodes[node].port_mut(1).unwrap();
+        port.info.set(PortInfo::LID, lid);
+        fabric.set_guest(node, true);
+    }
+    fabric
+}
+
+#[test]
+fn every_packet_passes_at_most_64_links() {
+    let from = PortId { node: 0, port: 1 };
+    for (switches, passes) in [(63, true), (64, false)] {
+        let mut fabric = line(switches);
+        let to = PortId {
+            node: switches + 1,
+            port: 1,
+        };
+        for destination_lid in [2, GROUP] {
+            let header = RouteHeader {
+                destination_lid,
+                sl: 0,
+                p_key: 0xffff,
+                length: 100,
+            };
+            let mut arrivals = Vec::new();
+            fabric.forward(from, &header, &mut arrivals);
+            let reached: Vec<PortId> = arrivals.iter().map(|arrival| arrival.port).collect();
+            assert_eq!(
+                reached == [to],
+                passes,
+                "{switches} switches, LID {destination_lid:#x}"
+            );
+        }
+        let class = class::SUBNET_LID_ROUTED;
+        let mad = Mad::smp(class, method::GET, attribute_id::NODE_INFO, 0);
+        fabric.send(from, Datagram::smp(1, 2, mad), Time::ZERO);
+        let is_answered = matches!(fabric.next_output(), Some(Output::Datagram(..)));
+        assert_eq!(is_answered, passes, "{switches} switches");
+    }
+}
+
+#[test]
+fn the_permissive_lid_is_the_source_only_if_it_is_the_destination() {
+    let mut lab = Lab::active();
+    let class = class::SUBNET_LID_ROUTED;
+    let mad = Mad::smp(class, method::SET, attribute_id::P_KEY_TABLE, 0);
+    lab.ask(Datagram::smp(PERMISSIVE_LID, H4 as u16 + 1, mad));
+    assert_eq!(lab.fabric.p_keys(GUEST_4).unwrap()[0], 0xffff);
+    lab.ask(Datagram::smp(H1 as u16 + 1, H4 as u16 + 1, mad));
+    assert_eq!(lab.fabric.p_keys(GUEST_4).unwrap()[0], 0);
 }
 
 #[test]

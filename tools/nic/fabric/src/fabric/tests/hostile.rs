@@ -4,27 +4,25 @@
 //! nothing that a subnet manager has configured.
 
 use super::*;
+use crate::mad::performance::PortCountersExtended;
 use proptest::prelude::*;
 
 /// The M_Key of all ports in these tests.
 const KEY: u64 = 0x1122_3344_5566_7788;
 
-/// Returns the part of the subnet that a subnet manager configures: all but counters, violations,
-/// traps and M_Key leases.
-fn configuration(fabric: &Fabric) -> Vec<Node> {
-    let mut nodes = fabric.nodes.clone();
-    for node in &mut nodes {
-        node.traps.clear();
-        for number in node.port_numbers() {
-            let port = node.port_mut(number).unwrap();
-            port.counters = Default::default();
-            port.lease_end = None;
-            port.info.set(PortInfo::M_KEY_VIOLATIONS, 0);
-            port.info.set(PortInfo::P_KEY_VIOLATIONS, 0);
-            port.info.set(PortInfo::Q_KEY_VIOLATIONS, 0);
-        }
-    }
-    nodes
+/// Returns true if the subnet has the configuration of `before`: all but counters, violations,
+/// traps and M_Key leases is equal.
+fn is_configured_as(fabric: &Fabric, before: &[Node]) -> bool {
+    let mut nodes = fabric.nodes.iter().zip(before);
+    fabric.nodes.len() == before.len() && nodes.all(|(is, was)| is.has_configuration_of(was))
+}
+
+/// Returns the number of packets that all ports have sent.
+fn sent_packets(fabric: &Fabric) -> u64 {
+    let nodes = fabric.nodes.iter();
+    let ports = nodes.flat_map(|node| node.port_numbers().filter_map(|port| node.port(port)));
+    let field = PortCountersExtended::PORT_XMIT_PKTS;
+    ports.map(|port| port.counters.extended().get(field)).sum()
 }
 
 /// An active subnet whose ports have an M_Key with protect bits 2.
@@ -104,7 +102,7 @@ proptest! {
     #[test]
     fn without_the_m_key_nothing_changes(datagrams in proptest::collection::vec(any_datagram(), 1..20)) {
         let mut lab = keyed();
-        let before = configuration(&lab.fabric);
+        let before = lab.fabric.nodes.clone();
         for mut datagram in datagrams {
             if datagram.mad.get(Mad::M_KEY) == KEY {
                 datagram.mad.set(Mad::M_KEY, 0);
@@ -114,7 +112,59 @@ proptest! {
             prop_assert!(lab.fabric.outputs.len() <= 1 + lab.fabric.nodes.len());
             lab.fabric.outputs.clear();
         }
-        prop_assert!(configuration(&lab.fabric) == before);
+        prop_assert!(is_configured_as(&lab.fabric, &before));
+    }
+
+    #[test]
+    fn without_permission_nothing_changes(
+        steps in proptest::collection::vec((any_datagram(), any::<bool>(), any::<bool>()), 1..20),
+    ) {
+        let mut lab = Lab::active();
+        lab.fabric.allow_management(H1, false);
+        let before = lab.fabric.nodes.clone();
+        for (datagram, is_sent, checks_m_key) in steps {
+            if is_sent {
+                lab.fabric.send(GUEST_1, datagram, lab.now);
+            } else {
+                lab.fabric.process_mad(GUEST_1, &datagram.mad, checks_m_key, lab.now);
+            }
+            prop_assert!(is_configured_as(&lab.fabric, &before));
+            for (_, heard) in lab.datagrams() {
+                prop_assert!(!heard.mad.is_smp() || heard.mad.get(Mad::RESPONSE));
+            }
+        }
+    }
+
+    #[test]
+    fn tables_of_any_content_make_no_endless_way(
+        linear in proptest::collection::vec(0u8..6, 30),
+        groups in proptest::collection::vec(0u16..32, 3),
+    ) {
+        let mut lab = Lab::active();
+        let lids = 1u16..=10;
+        for (switch, ports) in linear.chunks_exact(10).enumerate() {
+            let tables = lab.fabric.nodes[switch].tables.as_mut().unwrap();
+            tables.linear_block(0).unwrap()[1..11].copy_from_slice(ports);
+            let mut data = [0; SMP_DATA_LEN];
+            data[6..8].copy_from_slice(&groups[switch].to_be_bytes());
+            prop_assert!(tables.set_multicast_block(0, &data));
+        }
+        for lid in lids {
+            let before = sent_packets(&lab.fabric);
+            prop_assert!(lab.forward(lid, 0, 0xffff).len() <= 1);
+            prop_assert!(sent_packets(&lab.fabric) - before <= u64::from(HOPS));
+            lab.ask_by_lid(lid, method::GET, attribute_id::NODE_INFO);
+            // The request and its response.
+            prop_assert!(sent_packets(&lab.fabric) - before <= 3 * u64::from(HOPS));
+        }
+        let before = sent_packets(&lab.fabric);
+        let mut reached = lab.forward(GROUP, 0, 0xffff);
+        // Nine links, each with two directions.
+        prop_assert!(sent_packets(&lab.fabric) - before <= 18);
+        let copies = reached.len();
+        reached.sort_unstable();
+        reached.dedup();
+        prop_assert_eq!(reached.len(), copies);
     }
 
     #[test]

@@ -377,6 +377,42 @@ fn a_guest_without_permission_sends_only_responses() {
 }
 
 #[test]
+fn the_driver_of_a_guest_without_permission_only_reads() {
+    let mut lab = Lab::active();
+    let info = &mut lab.fabric.nodes[H1].port_mut(1).unwrap().info;
+    info.set(PortInfo::M_KEY, 7);
+    let get = Mad::smp(
+        class::SUBNET_LID_ROUTED,
+        method::GET,
+        attribute_id::PORT_INFO,
+        1,
+    );
+    for (may_manage, expected) in [(true, 7), (false, 0)] {
+        lab.fabric.allow_management(H1, may_manage);
+        let ProcessMad::Reply(reply) = lab.fabric.process_mad(GUEST_1, &get, false, lab.now) else {
+            panic!("no reply")
+        };
+        let info = PortInfo(reply.data());
+        assert_eq!(info.get(PortInfo::M_KEY), expected);
+        assert_eq!(info.get(PortInfo::LID), H1 as u16 + 1);
+    }
+    let before = lab.fabric.nodes.clone();
+    let set = get.with(Mad::METHOD, method::SET).with(Mad::M_KEY, 7);
+    for mad in [
+        set.with(Mad::ATTRIBUTE_ID, attribute_id::P_KEY_TABLE),
+        set.with(Mad::CLASS, class::SUBNET_DIRECTED_ROUTE),
+        set.with(Mad::METHOD, method::TRAP_REPRESS),
+    ] {
+        for checks_m_key in [false, true] {
+            let result = lab.fabric.process_mad(GUEST_1, &mad, checks_m_key, lab.now);
+            assert_eq!(result, ProcessMad::Consumed);
+        }
+    }
+    assert!(lab.fabric.nodes == before);
+    assert_eq!((lab.fabric.refused_smps(), lab.events()), (6, vec![]));
+}
+
+#[test]
 fn the_driver_needs_no_m_key() {
     let mut lab = Lab::active();
     let info = lab
