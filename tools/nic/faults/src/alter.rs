@@ -3,19 +3,46 @@
 //! Alters frames as a fault on the wire, a router or an attacker on the path would.
 
 use crate::rule::{Corruption, HeaderField};
+use verbena_abi::cmd::LinkLayer;
+use verbena_transport::wire::lrh::{self, NextHeader};
 use verbena_transport::wire::opcode::{self, ExtensionHeader};
-use verbena_transport::wire::{bth, ethernet, icrc, ipv4, ipv6, udp, vlan};
+use verbena_transport::wire::{bth, ethernet, grh, icrc, ipv4, ipv6, udp, vcrc, vlan};
 
 /// Offsets of the parts of a frame.
 #[derive(Clone, Copy, Debug)]
 struct FrameOffsets {
-    ip: usize,
+    /// Offset of the first byte that the checksums cover: of the IP header or the LRH.
+    begin: usize,
     bth: usize,
     /// Offset of the ICRC.
     end: usize,
+    /// Header that follows the LRH, in an InfiniBand packet.
+    next_header: Option<NextHeader>,
 }
 
-fn offsets(frame: &[u8]) -> Option<FrameOffsets> {
+fn offsets(frame: &[u8], link_layer: LinkLayer) -> Option<FrameOffsets> {
+    match link_layer {
+        LinkLayer::Ethernet => offsets_of_ethernet(frame),
+        LinkLayer::InfiniBand => offsets_of_infiniband(frame),
+    }
+}
+
+fn offsets_of_infiniband(frame: &[u8]) -> Option<FrameOffsets> {
+    let next_header = lrh::View::new(frame).ok()?.next_header()?;
+    let bth = match next_header {
+        NextHeader::Bth => lrh::LEN,
+        NextHeader::Grh => lrh::LEN + grh::LEN,
+    };
+    let end = frame.len().checked_sub(icrc::LEN + vcrc::LEN)?;
+    (end >= bth + bth::LEN).then_some(FrameOffsets {
+        begin: 0,
+        bth,
+        end,
+        next_header: Some(next_header),
+    })
+}
+
+fn offsets_of_ethernet(frame: &[u8]) -> Option<FrameOffsets> {
     let ether_type = |at: usize| Some(u16::from_be_bytes([*frame.get(at)?, *frame.get(at + 1)?]));
     let mut ip = ethernet::LEN;
     if ether_type(ip - 2)? == ethernet::TYPE_VLAN {
@@ -28,7 +55,12 @@ fn offsets(frame: &[u8]) -> Option<FrameOffsets> {
     };
     let bth = ip + ip_len + udp::LEN;
     let end = frame.len().checked_sub(icrc::LEN)?;
-    (end >= bth + bth::LEN).then_some(FrameOffsets { ip, bth, end })
+    (end >= bth + bth::LEN).then_some(FrameOffsets {
+        begin: ip,
+        bth,
+        end,
+        next_header: None,
+    })
 }
 
 /// Returns the headers that follow the BTH, each with its offset, and the offset of the payload.
@@ -70,14 +102,14 @@ fn field_offset(frame: &[u8], at: FrameOffsets, field: HeaderField) -> Option<us
     }
 }
 
-/// Changes a frame. Returns false, and leaves the frame as it was, if the frame does not have the
-/// field or byte.
-pub fn corrupt(frame: &mut [u8], how: &Corruption) -> bool {
-    try_corrupt(frame, how).is_some()
+/// Changes a frame of a port with this link layer. Returns false, and leaves the frame as it was,
+/// if the frame does not have the field or byte.
+pub fn corrupt(frame: &mut [u8], link_layer: LinkLayer, how: &Corruption) -> bool {
+    try_corrupt(frame, link_layer, how).is_some()
 }
 
-fn try_corrupt(frame: &mut [u8], how: &Corruption) -> Option<()> {
-    let at = offsets(frame)?;
+fn try_corrupt(frame: &mut [u8], link_layer: LinkLayer, how: &Corruption) -> Option<()> {
+    let at = offsets(frame, link_layer)?;
     match (how.field, how.payload) {
         (Some(name), _) => {
             let begin = field_offset(frame, at, name)?;
@@ -102,12 +134,23 @@ fn try_corrupt(frame: &mut [u8], how: &Corruption) -> Option<()> {
     if how.has_valid_icrc() {
         write_icrc(frame, at)?;
     }
+    // Each link writes another VCRC, so that of an altered packet is right (IBTA 7.8.2).
+    if at.next_header.is_some() {
+        let vcrc_at = at.end + icrc::LEN;
+        let right = vcrc::compute(frame.get(at.begin..vcrc_at)?);
+        frame.get_mut(vcrc_at..)?.copy_from_slice(&right);
+    }
     Some(())
 }
 
-/// Writes the correct ICRC at the end of a frame.
+/// Writes the correct ICRC of a frame.
 fn write_icrc(frame: &mut [u8], at: FrameOffsets) -> Option<()> {
-    let right = icrc::compute(frame.get(at.ip..at.end)?);
-    frame.get_mut(at.end..)?.copy_from_slice(&right);
+    let covered = frame.get(at.begin..at.end)?;
+    let right = match at.next_header {
+        Some(next_header) => icrc::compute_infiniband(next_header, covered),
+        None => icrc::compute(covered),
+    };
+    let place = frame.get_mut(at.end..at.end + icrc::LEN)?;
+    place.copy_from_slice(&right);
     Some(())
 }

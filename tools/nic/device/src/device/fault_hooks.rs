@@ -404,7 +404,7 @@ impl Device {
             Effect::Corrupt(how) => {
                 let mut bytes = held.frame.to_vec();
                 // A frame that has no such field stays as it is.
-                alter::corrupt(&mut bytes, how);
+                alter::corrupt(&mut bytes, self.shared.config().link_layer, how);
                 held.frame = Rc::new(bytes);
                 self.send_on(mem, held);
             }
