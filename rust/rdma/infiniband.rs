@@ -49,6 +49,23 @@ const _: () = {
 /// network byte order.
 const SM_INFO: u16 = 0x0020;
 
+/// Attribute ID of NodeDescription.
+const NODE_DESCRIPTION: u16 = 0x0010;
+
+/// ClassVersion of subnet management (IBTA 14.2.1.1).
+const SMP_CLASS_VERSION: u8 = 1;
+
+/// Offset of the attribute in a subnet management packet.
+const SMP_DATA_AT: usize = 64;
+
+/// Returns the description of the node in the response to
+/// [`MadRequest::for_node_description`].
+pub fn node_description_in(response: &[u8; MAD_SIZE]) -> [u8; NODE_DESCRIPTION_SIZE] {
+    let mut description = [0; NODE_DESCRIPTION_SIZE];
+    description.copy_from_slice(&response[SMP_DATA_AT..][..NODE_DESCRIPTION_SIZE]);
+    description
+}
+
 /// Addresses with which a management datagram has arrived.
 #[derive(Clone, Copy, Debug)]
 pub struct MadSource {
@@ -79,6 +96,25 @@ pub struct MadRequest {
 }
 
 impl MadRequest {
+    /// Returns the request that the kernel itself makes for the description of the node
+    /// (NodeDescription, IBTA 14.2.5.2).
+    pub fn for_node_description(port_num: u32) -> Self {
+        let mut mad = [0; MAD_SIZE];
+        // CAST: Each of these values has one byte.
+        mad[0] = bindings::IB_MGMT_BASE_VERSION as u8;
+        mad[1] = bindings::IB_MGMT_CLASS_SUBN_LID_ROUTED as u8;
+        mad[2] = SMP_CLASS_VERSION;
+        mad[3] = bindings::IB_MGMT_METHOD_GET as u8;
+        [mad[16], mad[17]] = NODE_DESCRIPTION.to_be_bytes();
+        Self {
+            port_num,
+            flags: MadFlags::IGNORE_MKEY | MadFlags::IGNORE_BKEY,
+            source: None,
+            grh: None,
+            mad,
+        }
+    }
+
     fn attribute(&self) -> u16 {
         u16::from_be_bytes([self.mad[16], self.mad[17]])
     }

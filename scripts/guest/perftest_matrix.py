@@ -85,6 +85,7 @@ def options(operation, variant):
 
 class Matrix:
     def __init__(self, device, address, gid, short=False):
+        """If `gid` is empty, the ends address each other by their LIDs."""
         self.device, self.address, self.gid, self.short = device, address, gid, short
 
     def run(self, *command, count=1, limit=240, meanwhile=None, gid=None):
@@ -93,7 +94,8 @@ class Matrix:
         if peer_is_another() and command[0].startswith(("ib_read", "ib_atomic")):
             # An end requests as many outstanding reads as its own device supports, so both get the same limit.
             command = (*command, "-o", 16)
-        out = pair(self.address, command[0], "-d", self.device, "-x", given, "-F", *command[1:], limit=limit, meanwhile=meanwhile)
+        path = () if given == "" else ("-x", given)
+        out = pair(self.address, command[0], "-d", self.device, *path, "-F", *command[1:], limit=limit, meanwhile=meanwhile)
         for row in rows_of(out, count):
             if not timed(row):
                 # With all sizes, repeats only this size.

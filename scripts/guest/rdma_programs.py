@@ -55,8 +55,9 @@ def differing(path, digests):
 
 class Programs:
     def __init__(self, device, address, gid, own=None):
-        """`address` is the servers' address, `own` the own address of each end."""
-        self.device, self.address, self.gid, self.own = device, address, gid, own or address
+        """`address` is the servers' address, `own` the own address of each end. If `gid` is empty, the pingpongs address their peer by its LID."""
+        self.device, self.address, self.own = device, address, own or address
+        self.path = () if gid == "" else ("-g", gid)
 
     def tests(self):
         return self.pingpongs() + self.managed() + self.timestamps()
@@ -65,7 +66,7 @@ class Programs:
 
     def pingpong(self, kind, *more):
         port = next_port()
-        command = (f"ibv_{kind}_pingpong", "-d", self.device, "-g", self.gid, "-p", port, *more)
+        command = (f"ibv_{kind}_pingpong", "-d", self.device, *self.path, "-p", port, *more)
         out = both(command, (*command, self.address), lambda: listening(port), limit=60)
         expect(out, r"^\d+ iters in \d")
 
@@ -92,7 +93,7 @@ class Programs:
             ("xsrq", "-o", no_odp),
             ("rc", "-j", "Device doesn't support dm allocation"),
         ):
-            command = (f"ibv_{kind}_pingpong", "-d", self.device, "-g", self.gid, option)
+            command = (f"ibv_{kind}_pingpong", "-d", self.device, *self.path, option)
             found.append((f"pingpong/{kind}_refused{option}", lambda c=command, m=message: refused(c, m)))
         return found
 
@@ -107,7 +108,7 @@ class Programs:
 
     def timed(self, *more):
         port = next_port()
-        command = ("ibv_rc_pingpong", "-d", self.device, "-g", self.gid, "-p", port, "-n", 1000, "-c", "-t", *more)
+        command = ("ibv_rc_pingpong", "-d", self.device, *self.path, "-p", port, "-n", 1000, "-c", "-t", *more)
         out = both(command, (*command, self.address), lambda: listening(port), limit=60)
         expect(out, r"^\d+ iters in \d")
         expect(out, r"^Max receive completion clock cycles = [1-9]\d*$")
@@ -115,7 +116,7 @@ class Programs:
     def xsrq(self, *more):
         """SRQs that two other processes use."""
         port = next_port()
-        command = ("ibv_xsrq_pingpong", "-d", self.device, "-g", self.gid, "-n", 200, "-p", port, *more)
+        command = ("ibv_xsrq_pingpong", "-d", self.device, *self.path, "-n", 200, "-p", port, *more)
         second = []
         try:
             # The second client runs at the same time as the first.

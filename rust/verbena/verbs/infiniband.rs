@@ -77,9 +77,6 @@ const MAX_GIDS: u32 = 1 << u8::BITS;
 /// Limit of P_Keys. The core reads all of them whenever the table changes.
 const MAX_PKEYS: u16 = 128;
 
-/// Description of the node until an administrator sets another one.
-const DEFAULT_DESCRIPTION: &[u8] = b"Verbena";
-
 /// Capabilities that consumers may set and clear (IBTA 11.2.2.3).
 const MODIFIABLE: PortCaps = PortCaps::SM
     .union(PortCaps::CM)
@@ -111,7 +108,8 @@ pub(crate) struct InfinibandPort {
 }
 
 impl InfinibandPort {
-    /// Queries the port, and sets the description of the node: `description`, or the default.
+    /// Queries the port, and sets the description of the node. Without `description`, the node keeps
+    /// the one that it has.
     pub(crate) fn new(
         vdev: &VerbsDevice,
         description: Option<[u8; NODE_DESCRIPTION_SIZE]>,
@@ -127,8 +125,13 @@ impl InfinibandPort {
             );
             return Err(ENODEV);
         }
-        let description = description.unwrap_or_else(default_description);
-        vdev.cmdq.exec(&SetNodeDescription { description })?;
+        let description = match description {
+            Some(description) => {
+                vdev.cmdq.exec(&SetNodeDescription { description })?;
+                description
+            }
+            None => query_description(vdev)?,
+        };
         Arc::pin_init(
             pin_init!(Self {
                 gids,
@@ -203,12 +206,14 @@ impl InfinibandPort {
     }
 }
 
-fn default_description() -> [u8; NODE_DESCRIPTION_SIZE] {
-    let mut description = [0; NODE_DESCRIPTION_SIZE];
-    for (to, from) in description.iter_mut().zip(DEFAULT_DESCRIPTION) {
-        *to = *from;
+/// Asks the agents of the port for the description of the node.
+fn query_description(vdev: &VerbsDevice) -> Result<[u8; NODE_DESCRIPTION_SIZE]> {
+    let request = MadRequest::for_node_description(PORT.into());
+    let mut response = [0; MAD_SIZE];
+    match process_mad(vdev, &request, &mut response)? {
+        MadOutcome::Reply => Ok(infiniband::node_description_in(&response)),
+        MadOutcome::Consumed | MadOutcome::NotMine => Err(EIO),
     }
-    description
 }
 
 /// Queries the attributes of the port.

@@ -65,6 +65,8 @@ pub(super) enum FarEnd {
     Remote,
 }
 
+/// The bit of a P_Key of a full member (IBTA 10.9.3).
+const FULL_MEMBER: u16 = 0x8000;
 /// The VL of subnet management, which no SL maps to (IBTA 7.6.3).
 pub(super) const MANAGEMENT_VL: u8 = 15;
 
@@ -326,13 +328,16 @@ impl Fabric {
         Some((port, vl))
     }
 
-    /// Returns true if the partitions of the ingress port let a packet pass (IBTA 10.9.3, 14.2.5.6). Packets
-    /// of the switch's own management port always pass.
+    /// Returns true if the partitions of the ingress port let a packet pass (IBTA 14.2.5.6). Packets of the
+    /// switch's own management port always pass.
+    ///
+    /// opensm gives the port the P_Keys of its adapter, with its membership. A limited member sends
+    /// limited P_Keys, so membership does not count here, but where the packet leaves.
     fn enters(&mut self, ingress: PortId, header: &RouteHeader) -> bool {
         let field = PortInfo::PARTITION_ENFORCEMENT_INBOUND;
         let passes = self
             .port(ingress)
-            .is_some_and(|port| lets_pass(port, field, header.p_key));
+            .is_some_and(|port| lets_pass(port, field, header.p_key | FULL_MEMBER));
         if !passes {
             self.count_error(ingress, PortError::RcvConstraint);
         }
@@ -398,7 +403,7 @@ impl Fabric {
     }
 }
 
-/// Returns true if a port of a switch lets a P_Key pass in the direction of `field`.
+/// Returns true if a port of a switch lets a P_Key pass in the direction of `field` (IBTA 10.9.3).
 fn lets_pass(port: &Port, field: Field<PortInfo, bool>, p_key: u16) -> bool {
     port.kind != PortKind::SwitchExternal
         || !port.info.get(field)

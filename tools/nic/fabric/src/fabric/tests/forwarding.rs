@@ -422,6 +422,31 @@ fn switches_enforce_partitions_where_the_manager_says_so() {
         .is_some());
 }
 
+/// opensm gives a port of a switch the P_Keys of the adapter there, with its membership. A limited member
+/// has to reach full members.
+#[test]
+fn inbound_enforcement_lets_a_limited_member_send() {
+    let mut lab = Lab::active();
+    let lid = H4 as u16 + 1;
+    let mut keys = [0; SMP_DATA_LEN];
+    keys[..2].copy_from_slice(&[0x00, 0x07]);
+    lab.set(&path_to(S1), attribute_id::P_KEY_TABLE, 1 << 16, keys);
+    let info = lab
+        .port_info(S1, 1)
+        .with(PortInfo::PORT_STATE, 0)
+        .with(PortInfo::PORT_PHYSICAL_STATE, 0);
+    lab.set(
+        &path_to(S1),
+        attribute_id::PORT_INFO,
+        1,
+        info.with(PortInfo::PARTITION_ENFORCEMENT_INBOUND, true).0,
+    );
+    assert_eq!(lab.forward(lid, 0, 0x0007), [H4]);
+    assert_eq!(lab.forward(lid, 0, 0x0008), [0; 0]);
+    let errors = lab.counters(S1, 1).basic();
+    assert_eq!(errors.get(PortCounters::PORT_RCV_CONSTRAINT_ERRORS), 1);
+}
+
 #[test]
 fn an_adapter_sends_only_with_its_own_lid() {
     let mut lab = Lab::active();
