@@ -11,7 +11,7 @@ check_link_layer() {
 		: "${link:=unix}"
 		return
 	fi
-	[ -z "$peer" ] && [ "$device" = verbena ] || die "--link-layer ib: rxe has no InfiniBand ports, so --peer rxe and --device rxe need an Ethernet"
+	[ "$peer/$device" = /verbena ] || die "--link-layer ib: rxe has no InfiniBand ports, so --peer rxe and --device rxe need an Ethernet"
 	: "${link:=one-process}"
 	[ "$vms" = 1 ] || [ "$link" = one-process ] || [ -z "$topology" ] ||
 		die "--topology: the file has the adapters of all guests, so they need one NIC process (--link one-process)"
