@@ -12,7 +12,7 @@ use std::collections::HashSet;
 use std::sync::OnceLock;
 use std::time::Duration;
 use verbena_fabric::fabric::HOPS;
-use verbena_fabric::mad::attribute::PortInfo;
+use verbena_fabric::mad::attribute::{capability, PortInfo};
 use verbena_fabric::mad::performance::PortCountersExtended;
 use verbena_fabric::mad::{attribute_id, class, method, Fields, Mad, SMP_DATA_LEN};
 use verbena_fabric::node::Node;
@@ -257,6 +257,7 @@ impl World {
             match output {
                 Output::Datagram(to, datagram) => effects.datagrams.push((to, datagram)),
                 Output::Event(to, event) => effects.events.push((to, event)),
+                Output::Departure(from, ..) => panic!("{from:?} has no link to another subnet"),
             }
         }
         self.check(may_change, &effects);
@@ -460,7 +461,12 @@ impl World {
             }
             2 => {
                 let is_sm = how & 4 != 0;
-                let change = |fabric: &mut Fabric, now| fabric.set_is_sm(at, is_sm, now);
+                let (set, clear) = match is_sm {
+                    true => (capability::IS_SM, 0),
+                    false => (0, capability::IS_SM),
+                };
+                let change =
+                    |fabric: &mut Fabric, now| fabric.set_capabilities(at, set, clear, now);
                 let (done, effects) = self.act(!is_forbidden, change);
                 assert_eq!(done, !(is_forbidden && is_sm));
                 effects

@@ -137,11 +137,6 @@ impl Port {
         self.info.get(PortInfo::PORT_STATE)
     }
 
-    /// Returns the counters of the port.
-    pub fn counters(&self) -> &Counters {
-        &self.counters
-    }
-
     /// Returns true if the port has a LID, an M_Key and traps of its own.
     pub(crate) fn is_managed(&self) -> bool {
         self.kind != PortKind::SwitchExternal
