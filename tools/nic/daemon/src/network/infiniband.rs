@@ -13,9 +13,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::PoisonError;
 use std::time::Duration;
-use verbena_device::{
-    AgentReply, AgentRequest, Crossing, InfiniBandPort, SOFTWARE_CAPABILITIES,
-};
+use verbena_device::{AgentReply, AgentRequest, Crossing, InfiniBandPort, SOFTWARE_CAPABILITIES};
 
 /// Frames for uplinks, each with the number of its uplink.
 type Departures = VecDeque<(usize, Vec<u8>)>;
