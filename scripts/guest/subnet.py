@@ -15,6 +15,8 @@ from storage_load import until
 
 DEVICE = "verbena0"
 PORT = f"/sys/class/infiniband/{DEVICE}/ports/1"
+# GUID of the switch of verbena-nic without a topology file: "VR", and the GUID of the first guest without ff:fe.
+DEFAULT_SWITCH_GUID = 0x5652505400123456
 # The log is complete at any time.
 CONFIGURATION = "force_log_flush TRUE\n"
 
