@@ -2,7 +2,7 @@
 """judge_capture.py [--all] FILE...: checks captures of guests (scripts/vm --capture) with independent programs.
 
 tshark must find no packet malformed or suspicious, and scapy must compute the same ICRC for each packet. Scapy does not know packets of InfiniBand
-links, so this script computes their ICRC and VCRC. With --all, the files together must contain all opcodes that tshark knows. Prints the opcodes
+links, so infiniband_crc.py computes their ICRC and VCRC. With --all, the files together must contain all opcodes that tshark knows. Prints the opcodes
 with their counts, and ends with `N passed, N failed`.
 """
 import collections
@@ -10,7 +10,8 @@ import logging
 import re
 import subprocess
 import sys
-import zlib
+
+import infiniband_crc
 
 logging.getLogger("scapy.runtime").setLevel(logging.ERROR)
 from scapy.contrib.roce import BTH  # noqa: E402
@@ -44,52 +45,8 @@ def remarkable(path, opcodes):
             yield line.strip()
 
 
-# Packets of InfiniBand are records of ERF (IBTA has no link type of its own in pcapng): a header of 16 bytes, then LRH to VCRC.
-ERF, ERF_HEADER = 197, 16
-VCRC_POLYNOMIAL = 0x100B
-
-
-def vcrc_table():
-    """Returns the table of the CRC with the bits of each byte in the order of transmission, least significant first (IBTA 7.8.2)."""
-    mirrored = int(f"{VCRC_POLYNOMIAL:016b}"[::-1], 2)
-    for value in range(256):
-        for _ in range(8):
-            value = value >> 1 ^ (mirrored if value & 1 else 0)
-        yield value
-
-
-TABLE = list(vcrc_table())
-
-
-def vcrc(data):
-    crc = 0xFFFF
-    for byte in data:
-        crc = crc >> 8 ^ TABLE[(crc ^ byte) & 0xFF]
-    return (crc ^ 0xFFFF).to_bytes(2, "little")
-
-
-def icrc_of_infiniband(packet):
-    """Returns the ICRC of a packet from LRH to VCRC. Fields that may change on the way count as ones (IBTA 7.8.1)."""
-    data = bytearray(packet[:-6])
-    bth = 8
-    if data[1] & 3 == 3:
-        data[:8] = b"\xff" * 8
-        # Traffic class, flow label and hop limit of the GRH.
-        data[8] |= 0x0F
-        data[9:12] = b"\xff" * 3
-        data[15] = 0xFF
-        bth = 48
-    else:
-        data[0] |= 0xF0
-    data[bth + 4] = 0xFF
-    return zlib.crc32(data).to_bytes(4, "little")
-
-
-def crcs_of_infiniband(number, packet):
-    crcs = {"ICRC": (packet[-6:-2], icrc_of_infiniband(packet)), "VCRC": (packet[-2:], vcrc(packet[:-2]))}
-    for name, (found, right) in crcs.items():
-        if found != right:
-            yield f"packet {number}: {found.hex()} is the {name}, and it should be {right.hex()}"
+# Link type of captures of InfiniBand links.
+ERF = 197
 
 
 def crcs_of_roce(number, data):
@@ -102,7 +59,7 @@ def crcs(path):
     count = 0
     for count, (data, about) in enumerate(RawPcapNgReader(path), 1):
         if about.linktype == ERF:
-            yield from crcs_of_infiniband(count, data[ERF_HEADER:])
+            yield from infiniband_crc.errors(count, data)
         else:
             yield from crcs_of_roce(count, data)
     if not count:

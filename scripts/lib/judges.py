@@ -9,7 +9,8 @@ import re
 import struct
 import subprocess
 import sys
-import zlib
+
+import infiniband_crc
 
 logging.getLogger("scapy.runtime").setLevel(logging.ERROR)
 from scapy.contrib.roce import AETH, BTH  # noqa: E402
@@ -257,42 +258,12 @@ def icrcs(path):
         yield f"the capture has {total} of {len(lines(path))} packets"
 
 
-# --- the checksums of InfiniBand, computed here bit by bit from the specification, because neither tshark nor scapy checks them ---
-
-def vcrc(data):
-    crc = 0xffff
-    for bit in (byte >> n & 1 for byte in data for n in range(8)):
-        crc = crc << 1 & 0xffff ^ (0x100b if crc >> 15 ^ bit else 0)
-    return int(f"{crc ^ 0xffff:016b}"[::-1], 2).to_bytes(2, "little")
-
-
-def infiniband_icrc(data):
-    ones = bytearray(data)
-    has_grh = data[1] & 3 == 3
-    if has_grh:
-        ones[:8] = b"\xff" * 8
-        ones[8] |= 0x0f
-        ones[9:12] = b"\xff" * 3
-        ones[15] = 0xff
-    else:
-        ones[0] |= 0xf0
-    ones[(48 if has_grh else 8) + 4] = 0xff
-    return zlib.crc32(ones).to_bytes(4, "little")
-
-
 def checksums(path):
     """Each InfiniBand packet has the packet length, the ICRC and the VCRC of the specification."""
     total = 0
     for index, (record, _) in enumerate(RawPcapNgReader(capture(path)), 1):
         total += 1
-        # The header of the ERF record has 16 bytes.
-        data = record[16:]
-        if 4 * (int.from_bytes(data[4:6], "big") & 0x7ff) != len(data) - 2:
-            yield f"packet {index}: {data[4:6].hex()} is the packet length of {len(data)} bytes with the VCRC"
-        if infiniband_icrc(data[:-6]) != data[-6:-2]:
-            yield f"packet {index}: {data[-6:-2].hex()} is the ICRC, not {infiniband_icrc(data[:-6]).hex()}"
-        if vcrc(data[:-2]) != data[-2:]:
-            yield f"packet {index}: {data[-2:].hex()} is the VCRC, not {vcrc(data[:-2]).hex()}"
+        yield from infiniband_crc.errors(index, record)
     if total != len(lines(path)):
         yield f"the capture has {total} of {len(lines(path))} packets"
 
