@@ -4,20 +4,14 @@
 //! NIC's process.
 
 use crate::subnet::{configuration, lid, Key, GROUP};
-use std::convert::Infallible;
-use std::rc::Rc;
 use std::time::Duration;
 use verbena_device::{AgentReply, AgentRequest, InfiniBandPort};
 use verbena_fabric::mad::{attribute_id, method, Fields, Mad, PERMISSIVE_LID};
 use verbena_fabric::{Datagram, Topology};
 use verbena_lab_transport::fuzz::FuzzInput;
 use verbena_nic::subnet::{default_topology, emit_datagram, parse_datagram, Delivery, Subnet};
-use verbena_transport::frame;
-use verbena_transport::packet::{
-    DatagramHeaders, Packet, PacketKind, Payload, SendTail, Transport,
-};
 use verbena_transport::wire::lrh::NextHeader;
-use verbena_transport::wire::{icrc, vcrc, LocalRoute, Path};
+use verbena_transport::wire::{icrc, vcrc};
 
 /// Guests of the subnet. The last one must not manage it.
 const GUESTS: u8 = 3;
@@ -191,43 +185,18 @@ fn packet(input: &mut FuzzInput<'_>, how: u8) -> Vec<u8> {
         0,
     ];
     let (slid, dlid) = (input.pick(&lids), input.pick(&lids));
-    let path = Path {
+    let has_grh = how & shape::GRH != 0 || qpn == MULTICAST_QPN;
+    emit_datagram(&Datagram {
+        source_lid: slid,
+        destination_lid: dlid,
         sl: input.u8() & 15,
-        local_route: Some(LocalRoute {
-            slid,
-            dlid,
-            has_grh: how & shape::GRH != 0 || qpn == MULTICAST_QPN,
-        }),
-        ..Path::default()
-    };
-    let packet = Packet {
-        transport: Transport::Ud,
-        kind: PacketKind::Send(SendTail::None),
-        first: true,
-        last: true,
-        solicited: false,
-        ack_req: false,
-        pkey: input.pick(&[0xffff, 0x7fff, 0x8001]),
-        dst_qpn: qpn,
-        src_qpn: input.pick(&[0, 0, 1, 5]),
-        psn: 0,
-        psns: 1,
-        srqn: 0,
-        marked: false,
-        datagram: Some(Rc::new(DatagramHeaders {
-            path,
-            qkey: input.pick(&[0x8001_0000, 0]),
-            ..DatagramHeaders::default()
-        })),
-        payload: Payload::from_bytes(&mad.0),
-    };
-    let mut bytes = vec![];
-    let filled: Result<(), Infallible> = frame::emit(&path, &packet, &mut bytes, |room| {
-        room.copy_from_slice(&mad.0);
-        Ok(())
-    });
-    filled.unwrap_or_else(|never| match never {});
-    bytes
+        p_key: input.pick(&[0xffff, 0x7fff, 0x8001]),
+        source_qp: input.pick(&[0, 0, 1, 5]),
+        destination_qp: qpn,
+        q_key: input.pick(&[0x8001_0000, 0]),
+        grh: has_grh.then_some([0; 40]),
+        mad: Box::new(mad),
+    })
 }
 
 /// Changes bytes of a packet, cuts it, and corrects its checksums, as the shape says.

@@ -36,18 +36,19 @@ fn fabric() -> Fabric {
     fabric
 }
 
+const TO_GROUP: RouteHeader = RouteHeader {
+    destination_lid: GROUP,
+    sl: 0,
+    p_key: 0xffff,
+    length: 100,
+};
+
 /// Returns the ports at which a packet to the group arrives that came by port 2, with the links and
 /// copies that are left.
 fn arrivals(fabric: &mut Fabric, links: u32, copies: usize) -> Vec<(usize, u8, u32, usize)> {
-    let header = RouteHeader {
-        destination_lid: GROUP,
-        sl: 0,
-        p_key: 0xffff,
-        length: 100,
-    };
     let mut arrivals = Vec::new();
     let limits = PacketLimits { links, copies };
-    fabric.receive(port(2), &header, limits, &mut arrivals);
+    fabric.receive(port(2), &TO_GROUP, limits, &mut arrivals);
     let all = arrivals.iter().map(|arrival| {
         let (at, left) = (arrival.port, arrival.limits);
         (at.node, at.port, left.links, left.copies)
@@ -73,12 +74,6 @@ fn copies_share_the_limits_of_their_packet() {
 #[test]
 fn packets_come_only_by_links_to_other_fabrics() {
     let mut fabric = fabric();
-    let header = RouteHeader {
-        destination_lid: GROUP,
-        sl: 0,
-        p_key: 0xffff,
-        length: 100,
-    };
     let mut arrivals = Vec::new();
     for id in [
         port(0),
@@ -87,7 +82,7 @@ fn packets_come_only_by_links_to_other_fabrics() {
         port(9),
         PortId { node: 1, port: 1 },
     ] {
-        fabric.receive(id, &header, PacketLimits::FULL, &mut arrivals);
+        fabric.receive(id, &TO_GROUP, PacketLimits::FULL, &mut arrivals);
         let mad = Mad::smp(
             class::SUBNET_LID_ROUTED,
             method::GET,
