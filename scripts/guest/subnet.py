@@ -15,6 +15,8 @@ from storage_load import until
 
 DEVICE = "verbena0"
 PORT = f"/sys/class/infiniband/{DEVICE}/ports/1"
+# GUID of the adapter of vm1 (EUI-64).
+FIRST_GUID = 0x505400FFFE123456
 # GUID of the switch of verbena-nic without a topology file: "VR", and the GUID of the first guest without ff:fe.
 DEFAULT_SWITCH_GUID = 0x5652505400123456
 # The log is complete at any time.
@@ -58,6 +60,27 @@ def read(path):
 def write(path, text):
     with open(path, "w") as f:
         f.write(text)
+
+
+def mac_of(guest):
+    """Returns the MAC address that scripts/vm gives a guest, by its number."""
+    return f"52:54:00:12:{0x33 + guest:02x}:56"
+
+
+def default_topology(guests, are_apart=False):
+    """Returns the subnet of verbena-nic without a topology file: the guests of scripts/vm at one switch, or, if they `are_apart`, two guests with
+    a NIC process each. GUIDs and descriptions come from the MAC addresses."""
+    numbers = range(1, guests + 1)
+    lines = []
+    for own in [[n] for n in numbers] if are_apart else [numbers]:
+        first = own[0]
+        lines += [f"switchguid={DEFAULT_SWITCH_GUID + (first - 1 << 8):#x}", f'Switch 36 "switch{first}" # "switch {mac_of(first)}"']
+        lines += [f'[{at}] "guest{n}"[1]' for at, n in enumerate(own, 1)]
+        # The first uplink.
+        lines += [f'[36] "switch{n}"[36]' for n in numbers if n not in own]
+        for at, n in enumerate(own, 1):
+            lines += [f"caguid={FIRST_GUID + (n - 1 << 8):#x}", f'Ca 1 "guest{n}" # "guest{at} {mac_of(n)}"', f'[1] "switch{first}"[{at}]']
+    return "\n".join(lines)
 
 
 class Node:

@@ -14,6 +14,7 @@ pub mod link_frame;
 mod uplink_link;
 mod uplinks;
 
+use crate::policy::mac_text;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
@@ -91,17 +92,28 @@ fn default_switch_guid(first: u64) -> u64 {
     u64::from_be_bytes([b'V', b'R', a, b, c, d, e, f])
 }
 
+/// Returns the MAC address of which [`verbena_device::config::node_guid`] has made a GUID.
+fn mac_of(guid: u64) -> [u8; 6] {
+    let [a, b, c, _, _, d, e, f] = guid.to_be_bytes();
+    [a ^ 2, b, c, d, e, f]
+}
+
 /// Returns the topology of a subnet without a topology file: one switch, and an adapter for each
-/// guest with the GUID that is given for it.
+/// guest with the GUID that is given for it. The descriptions have the MAC addresses of the guests,
+/// and the switch has that of the first one, so that they differ between processes.
 pub fn default_topology(guids: &[u64]) -> String {
-    let guid = default_switch_guid(guids.first().copied().unwrap_or_default());
-    let mut text = format!("switchguid={guid:#x}\n");
-    text += &format!("Switch {DEFAULT_SWITCH_PORTS} \"switch\"\n");
+    let first = guids.first().copied().unwrap_or_default();
+    let mac = |guid| mac_text(&mac_of(guid));
+    let mut text = format!("switchguid={:#x}\n", default_switch_guid(first));
+    let described = mac(first);
+    text += &format!("Switch {DEFAULT_SWITCH_PORTS} \"switch\" # \"switch {described}\"\n");
     for n in 1..=guids.len() {
         text += &format!("[{n}] \"guest{n}\"[1]\n");
     }
     for (n, guid) in (1..).zip(guids) {
-        text += &format!("\ncaguid={guid:#x}\nCa 1 \"guest{n}\"\n[1] \"switch\"[{n}]\n");
+        let described = mac(*guid);
+        text += &format!("\ncaguid={guid:#x}\nCa 1 \"guest{n}\" # \"guest{n} {described}\"\n");
+        text += &format!("[1] \"switch\"[{n}]\n");
     }
     text
 }

@@ -153,6 +153,25 @@ fn packets_that_are_cut_anywhere_are_dropped() {
 }
 
 #[test]
+fn the_descriptions_of_nodes_have_the_mac_addresses_of_guests() {
+    let described = |guids: &[u64]| -> Vec<String> {
+        let topology = Topology::parse(&default_topology(guids)).unwrap();
+        let nodes = topology.nodes.into_iter();
+        nodes.map(|node| node.identity.description).collect()
+    };
+    let mac = [0x52, 0x54, 0, 0xab, 0, 1];
+    let guid = u64::from_be_bytes(verbena_device::config::node_guid(mac));
+    let expected = ["switch 52:54:00:ab:00:01", "guest1 52:54:00:ab:00:01"];
+    assert_eq!(described(&[guid]), expected);
+    let expected = [
+        "switch 52:54:00:00:00:01",
+        "guest1 52:54:00:00:00:01",
+        "guest2 52:54:00:00:00:11",
+    ];
+    assert_eq!(described(&GUIDS), expected);
+}
+
+#[test]
 fn a_topology_with_too_few_adapters_is_refused() {
     let topology = Topology::parse(&default_topology(&GUIDS[..1])).unwrap();
     let refused = Subnet::new(&topology, 2).err().unwrap();
