@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""judge_capture.py [--all] FILE...: checks captures of guests (scripts/vm --capture) with independent programs.
+"""judge_capture.py [--all | --infiniband] FILE...: checks captures of guests (scripts/vm --capture) with independent programs.
 
 tshark must find no packet malformed or suspicious, and scapy must compute the same ICRC for each packet. Scapy does not know packets of InfiniBand
-links, so infiniband_crc.py computes their ICRC and VCRC. With --all, the files together must contain all opcodes that tshark knows. Prints the opcodes
+links, so infiniband_crc.py computes their ICRC and VCRC. With --all, the files together must contain all opcodes that tshark knows. With --infiniband,
+they are captures of InfiniBand ports, and together must contain all kinds of packets that infiniband_kinds.py expects. Prints the opcodes or kinds
 with their counts, and ends with `N passed, N failed`.
 """
 import collections
@@ -12,6 +13,7 @@ import subprocess
 import sys
 
 import infiniband_crc
+from infiniband_kinds import Captures
 
 logging.getLogger("scapy.runtime").setLevel(logging.ERROR)
 from scapy.contrib.roce import BTH  # noqa: E402
@@ -82,18 +84,25 @@ HEURISTICS = list(payload_heuristics())
 
 
 def main():
-    opcodes, passed, failed = collections.Counter(), 0, 0
+    passed = failed = 0
+    paths = [a for a in sys.argv[1:] if not a.startswith("--")]
+    if "--infiniband" in sys.argv:
+        captures = Captures(tshark, paths)
+        counts, suspicious, all_there = captures.counts, captures.wrong, ("the captures have all kinds", captures.missing())
+    else:
+        counts = collections.Counter()
+        suspicious, all_there = (lambda path: remarkable(path, counts)), ("the captures have all opcodes", missing(counts))
     tests = []
-    for path in (a for a in sys.argv[1:] if a != "--all"):
-        tests += (f"{path}: tshark finds no packet suspicious", remarkable(path, opcodes)), (f"{path}: the CRCs are right", crcs(path))
-    if "--all" in sys.argv:
-        tests.append(("the captures have all opcodes", missing(opcodes)))
+    for path in paths:
+        tests += (f"{path}: tshark finds no packet suspicious", suspicious(path)), (f"{path}: the CRCs are right", crcs(path))
+    if {"--all", "--infiniband"} & set(sys.argv):
+        tests.append(all_there)
     for name, test in tests:
         wrong = list(test)
         print(f"{'FAILED' if wrong else 'ok'} {name}")
         print("".join(f"  | {line}\n" for line in wrong[:10]), end="")
         passed, failed = passed + (not wrong), failed + bool(wrong)
-    for name, count in sorted(opcodes.items()):
+    for name, count in sorted(counts.items()):
         print(f"{count:8} {name}")
     print(f"{passed} passed, {failed} failed")
     return failed != 0
