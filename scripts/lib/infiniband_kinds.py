@@ -183,12 +183,12 @@ def expected():
 class Captures:
     """Captures that belong together."""
 
-    def __init__(self, tshark, paths):
+    def __init__(self, tshark):
         self.counts = collections.Counter()
         self.names = opcode_names(tshark)
         columns = [word for name in FIELDS for word in ("-e", name)]
         self.options = [*guesses(tshark), "-T", "fields", "-E", "occurrence=a", *columns]
-        self.tshark, self.paths = tshark, paths
+        self.tshark = tshark
 
     def wrong(self, path):
         """Yields what is wrong with packets of a capture, and counts its kinds."""

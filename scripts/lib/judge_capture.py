@@ -87,7 +87,7 @@ def main():
     passed = failed = 0
     paths = [a for a in sys.argv[1:] if not a.startswith("--")]
     if "--infiniband" in sys.argv:
-        captures = Captures(tshark, paths)
+        captures = Captures(tshark)
         counts, suspicious, all_there = captures.counts, captures.wrong, ("the captures have all kinds", captures.missing())
     else:
         counts = collections.Counter()
