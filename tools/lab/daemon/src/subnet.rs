@@ -71,7 +71,7 @@ const GUESTS: usize = 3;
 /// Datagrams that guests have received, and may answer.
 const MOST_HEARD: usize = 8;
 /// Most traps that a managed port sends at one time.
-const TRAPS_OF_A_PORT: usize = 3;
+const TRAPS_OF_A_PORT: usize = 5;
 /// Kinds of events.
 const EVENTS: usize = 7;
 

@@ -18,9 +18,9 @@ const GUESTS: u8 = 3;
 const FORBIDDEN: u8 = GUESTS - 1;
 /// QPN of packets to a multicast group.
 const MULTICAST_QPN: u32 = 0xff_ffff;
-/// Most packets that come of one: a response, a packet for each guest, and three traps of each
+/// Most packets that come of one: a response, a packet for each guest, and five traps of each
 /// managed port.
-const MOST_PACKETS: usize = 16;
+const MOST_PACKETS: usize = 24;
 
 /// Bits of the byte that selects the shape of a packet.
 mod shape {

@@ -5,6 +5,7 @@
 mod datagrams;
 mod events;
 mod forward;
+mod key_violations;
 mod links;
 mod process_mad;
 mod remote_links;
@@ -20,6 +21,7 @@ use crate::topology::{NodeKind, Topology};
 use crate::{agent, PortId, Time};
 pub use events::PortEvent;
 pub use forward::{Arrival, PacketLimits, RouteHeader};
+pub use key_violations::{KeyViolation, KeyViolations, ViolatedKey};
 pub use process_mad::ProcessMad;
 pub use remote_links::LocalEnd;
 use std::collections::VecDeque;

@@ -30,7 +30,7 @@
 //! | `traps.rs` | traps that wait for their TrapRepress |
 //! | `node.rs` | adapters and switches |
 //! | `agent.rs`, `agent/` | the agents of a node: SMA, PMA, M_Key, directed routes |
-//! | `fabric.rs`, `fabric/` | the whole subnet: forwarding of datagrams and data, links, events |
+//! | `fabric.rs`, `fabric/` | the whole subnet: forwarding of datagrams and data, links, events, violations of keys |
 //!
 //! # Links to other fabrics
 //!
@@ -64,7 +64,8 @@
 //! * Default ports for multicast packets without members: such packets are discarded.
 //! * The transition of a port from Armed to Active by the first data packet (IBTA 7.2.7): the subnet
 //!   manager sends the Set.
-//! * PortSamplesControl of performance management, and traps other than 128, 144 and 256.
+//! * PortSamplesControl of performance management, and traps other than 128, 144 and 256
+//!   to 258.
 
 #![forbid(unsafe_code)]
 // No input, be it a datagram, a topology file or a time, may make the crate panic.
@@ -92,7 +93,8 @@ pub mod topology;
 pub mod traps;
 
 pub use fabric::{
-    Arrival, Datagram, Fabric, LocalEnd, Output, PacketLimits, PortEvent, ProcessMad, RouteHeader,
+    Arrival, Datagram, Fabric, KeyViolation, KeyViolations, LocalEnd, Output, PacketLimits,
+    PortEvent, ProcessMad, RouteHeader, ViolatedKey,
 };
 pub use port::RemoteEnd;
 pub use topology::Topology;

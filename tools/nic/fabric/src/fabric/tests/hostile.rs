@@ -182,7 +182,7 @@ proptest! {
             lab.forward(GROUP, sl, 0xffff);
         }
         for node in &lab.fabric.nodes {
-            prop_assert!(node.traps.iter().all(|traps| traps.len() <= 3));
+            prop_assert!(node.traps.iter().all(|traps| traps.len() <= 5));
         }
         lab.fabric.poll(Time::MAX);
     }
