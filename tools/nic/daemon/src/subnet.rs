@@ -10,6 +10,7 @@
 //! A port of a switch may have a link to the switch of another process, over an uplink
 //! (`subnet/uplinks.rs`).
 
+mod key_violations;
 pub mod link_frame;
 mod uplink_link;
 mod uplinks;
