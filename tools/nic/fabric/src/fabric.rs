@@ -157,7 +157,7 @@ impl Fabric {
     }
 
     /// Says whether the guest of an adapter may be a subnet manager. If not, the adapter refuses IsSM,
-    /// and drops the guest's SMPs other than responses.
+    /// and drops the guest's SMPs.
     pub fn allow_management(&mut self, node: usize, is_allowed: bool) {
         if let Some(node) = self.nodes.get_mut(node) {
             node.guest_may_manage = is_allowed;

@@ -51,8 +51,9 @@
 //!
 //! # Guests that must not manage the subnet
 //!
-//! The adapter of such a guest drops the guest's SMPs other than responses, which no agent
-//! executes. Its agents answer the Gets of the driver, and drop the driver's other SMPs, because a
+//! The adapter of such a guest drops all SMPs of the guest, also responses. The agents of the adapter
+//! answer every request to it, and only a subnet manager has SMInfo to answer, so a response of the
+//! guest would be a forged one. The agents answer the Gets of the driver, and drop the driver's other SMPs, because a
 //! Set of the own LID, P_Keys or link state changes what the other nodes see. [`Fabric::refused_smps`]
 //! counts both. As with adapters of hardware, every node with the Q_Key of QP1 and a common
 //! partition may read and set the counters of performance management.

@@ -104,7 +104,8 @@ impl Fabric {
         let is_permissive = source == PERMISSIVE_LID && datagram.destination_lid == PERMISSIVE_LID;
         let is_source_own =
             is_permissive && datagram.is_smp() || source == port.lid() || port.has_lid(source);
-        if datagram.is_smp() && !node.guest_may_manage && !datagram.mad.get(Mad::RESPONSE) {
+        // Agents answer all requests to the adapter, so its guest has no response to send.
+        if datagram.is_smp() && !node.guest_may_manage {
             self.refused_smps += 1;
             return false;
         }
