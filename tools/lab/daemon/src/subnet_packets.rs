@@ -10,14 +10,13 @@ use verbena_fabric::mad::{attribute_id, method, Fields, Mad, PERMISSIVE_LID};
 use verbena_fabric::{Datagram, Topology};
 use verbena_lab_transport::fuzz::FuzzInput;
 use verbena_nic::subnet::{default_topology, emit_datagram, parse_datagram, Delivery, Subnet};
+use verbena_transport::wire::bth::MULTICAST_QPN;
 use verbena_transport::wire::lrh::NextHeader;
 use verbena_transport::wire::{icrc, vcrc};
 
 /// Guests of the subnet. The last one must not manage it.
 const GUESTS: u8 = 3;
 const FORBIDDEN: u8 = GUESTS - 1;
-/// QPN of packets to a multicast group.
-const MULTICAST_QPN: u32 = 0xff_ffff;
 /// Most packets that come of one: a response, a packet for each guest, and five traps of each
 /// managed port.
 const MOST_PACKETS: usize = 24;
