@@ -71,7 +71,7 @@ const GUESTS: usize = 3;
 /// Datagrams that guests have received, and may answer.
 const MOST_HEARD: usize = 8;
 /// Most traps that a managed port sends at one time.
-const TRAPS_OF_A_PORT: usize = 3;
+const TRAPS_OF_A_PORT: usize = 5;
 /// Kinds of events.
 const EVENTS: usize = 7;
 
@@ -337,9 +337,7 @@ impl World {
 
     fn send_datagram(&mut self, guest: usize, datagram: Datagram) {
         let sent = *datagram.mad;
-        let is_refused = guest == self.plan.forbidden()
-            && datagram.destination_qp == 0
-            && !sent.get(Mad::RESPONSE);
+        let is_refused = guest == self.plan.forbidden() && datagram.destination_qp == 0;
         let refused = self.fabric.refused_smps();
         let (from, may_change) = (self.plan.guests[guest], self.may_change(guest));
         let ((), effects) = self.act(may_change, |fabric, now| fabric.send(from, datagram, now));

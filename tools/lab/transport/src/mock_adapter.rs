@@ -147,6 +147,8 @@ pub struct MockQueues {
     pub completions: Vec<WorkCompletion>,
     /// Events of the queue pair.
     pub events: Vec<(EventType, Option<Syndrome>)>,
+    /// Keys of the packets that the queue pair has dropped as violations.
+    pub violations: Vec<ViolatedKey>,
     /// Packets that the queue pair has sent.
     pub out: Vec<Packet>,
     /// Number of payload bytes that this end has copied.
@@ -404,6 +406,10 @@ impl Host for MockHost<'_> {
         let further = self.adapter.pkeys.iter().copied();
         let mut table = further.chain([DEFAULT_PKEY]);
         table.any(|entry| pkeys_match(pkey, entry))
+    }
+
+    fn on_key_violation(&mut self, key: ViolatedKey, _packet: &Packet) {
+        self.adapter.queues(self.side).violations.push(key);
     }
 
     fn transmit(&mut self, packet: Packet) {

@@ -90,7 +90,7 @@ pub struct NicArgs {
     pub topology: Option<PathBuf>,
 
     /// Guests that must not manage the InfiniBand subnet, by their numbers from 1, separated by
-    /// commas, or `all`: their ports refuse IsSM, and drop SMPs other than responses
+    /// commas, or `all`: their ports refuse IsSM, and drop their SMPs
     #[arg(long, value_name = "N[,N...]|all", value_parser = parse_guests)]
     pub no_smi: Option<GuestSet>,
 

@@ -10,6 +10,7 @@
 //! A port of a switch may have a link to the switch of another process, over an uplink
 //! (`subnet/uplinks.rs`).
 
+mod key_violations;
 pub mod link_frame;
 mod uplink_link;
 mod uplinks;
@@ -168,8 +169,8 @@ impl Subnet {
         Some(guid.wrapping_sub(1).to_be_bytes())
     }
 
-    /// Forbids a guest to manage the subnet: its port refuses IsSM, and its SMPs other than
-    /// responses are dropped and counted.
+    /// Forbids a guest to manage the subnet: its port refuses IsSM, and its SMPs are dropped and
+    /// counted.
     pub fn forbid_management(&mut self, vm: u8) {
         if let Some(id) = self.port_id(vm) {
             self.fabric.allow_management(id.node, false);

@@ -44,7 +44,7 @@
 //! | `execution/resources.rs`, `host.rs` | the resources that queue pairs share, in parts; a call of the transport |
 //! | `execution/frames.rs`, `wqe.rs`, `copy.rs` | packets as bytes; work queue entries; the only copy of the payload |
 //! | `objects/` | `qp.rs`, `cq.rs`, `eq.rs`, `srq.rs`, `mr.rs`, `uar.rs`, `port.rs` |
-//! | `observation/` | the events of the device, and their sinks: counters, flight recorder, capture, full recording |
+//! | `observation/` | the events of the device, and their sinks: counters, recordings, capture, key violations |
 //! | `memory/` | guest memory, rings and translations, context tables |
 //! | `regs.rs` | BAR 0, shared with the front, which answers reads at once |
 //! | `config.rs`, `error.rs`, `slots.rs` | options and limits, errors of commands, tables of objects by number |
@@ -91,4 +91,5 @@ pub use execution::copy::Side;
 pub use objects::infiniband::InfiniBandPort;
 pub use objects::port::Gid;
 pub use observation::full_recording::{FullRecordingRequest, FullRecordingStatus};
+pub use observation::key_violations::{KeyViolation, KeyViolations};
 pub use regs::{Action, Registers};

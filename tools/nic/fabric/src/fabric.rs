@@ -5,6 +5,7 @@
 mod datagrams;
 mod events;
 mod forward;
+mod key_violations;
 mod links;
 mod process_mad;
 mod remote_links;
@@ -20,6 +21,7 @@ use crate::topology::{NodeKind, Topology};
 use crate::{agent, PortId, Time};
 pub use events::PortEvent;
 pub use forward::{Arrival, PacketLimits, RouteHeader};
+pub use key_violations::{KeyViolation, KeyViolations, ViolatedKey};
 pub use process_mad::ProcessMad;
 pub use remote_links::LocalEnd;
 use std::collections::VecDeque;
@@ -155,7 +157,7 @@ impl Fabric {
     }
 
     /// Says whether the guest of an adapter may be a subnet manager. If not, the adapter refuses IsSM,
-    /// and drops the guest's SMPs other than responses.
+    /// and drops the guest's SMPs.
     pub fn allow_management(&mut self, node: usize, is_allowed: bool) {
         if let Some(node) = self.nodes.get_mut(node) {
             node.guest_may_manage = is_allowed;

@@ -30,7 +30,7 @@
 //! | `traps.rs` | traps that wait for their TrapRepress |
 //! | `node.rs` | adapters and switches |
 //! | `agent.rs`, `agent/` | the agents of a node: SMA, PMA, M_Key, directed routes |
-//! | `fabric.rs`, `fabric/` | the whole subnet: forwarding of datagrams and data, links, events |
+//! | `fabric.rs`, `fabric/` | the whole subnet: forwarding of datagrams and data, links, events, violations of keys |
 //!
 //! # Links to other fabrics
 //!
@@ -51,8 +51,9 @@
 //!
 //! # Guests that must not manage the subnet
 //!
-//! The adapter of such a guest drops the guest's SMPs other than responses, which no agent
-//! executes. Its agents answer the Gets of the driver, and drop the driver's other SMPs, because a
+//! The adapter of such a guest drops all SMPs of the guest, also responses. The agents of the adapter
+//! answer every request to it, and only a subnet manager has SMInfo to answer, so a response of the
+//! guest would be a forged one. The agents answer the Gets of the driver, and drop the driver's other SMPs, because a
 //! Set of the own LID, P_Keys or link state changes what the other nodes see. [`Fabric::refused_smps`]
 //! counts both. As with adapters of hardware, every node with the Q_Key of QP1 and a common
 //! partition may read and set the counters of performance management.
@@ -64,7 +65,8 @@
 //! * Default ports for multicast packets without members: such packets are discarded.
 //! * The transition of a port from Armed to Active by the first data packet (IBTA 7.2.7): the subnet
 //!   manager sends the Set.
-//! * PortSamplesControl of performance management, and traps other than 128, 144 and 256.
+//! * PortSamplesControl of performance management, and traps other than 128, 144 and 256
+//!   to 258.
 
 #![forbid(unsafe_code)]
 // No input, be it a datagram, a topology file or a time, may make the crate panic.
@@ -92,7 +94,8 @@ pub mod topology;
 pub mod traps;
 
 pub use fabric::{
-    Arrival, Datagram, Fabric, LocalEnd, Output, PacketLimits, PortEvent, ProcessMad, RouteHeader,
+    Arrival, Datagram, Fabric, KeyViolation, KeyViolations, LocalEnd, Output, PacketLimits,
+    PortEvent, ProcessMad, RouteHeader, ViolatedKey,
 };
 pub use port::RemoteEnd;
 pub use topology::Topology;

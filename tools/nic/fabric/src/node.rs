@@ -25,7 +25,7 @@ pub struct Node {
     pub(crate) traps: Vec<TrapQueue>,
     /// True if the adapter has a guest.
     pub(crate) has_guest: bool,
-    /// True if the guest may send SMPs other than responses.
+    /// True if the guest may send SMPs.
     pub(crate) guest_may_manage: bool,
 }
 

@@ -290,6 +290,15 @@ pub struct DatagramSource {
     pub pkey: u16,
 }
 
+/// Key that a received packet violates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ViolatedKey {
+    /// The P_Key of the packet is not that of the queue pair (IBTA 10.9.3).
+    PKey,
+    /// The Q_Key of the datagram is not that of the queue pair (IBTA 9.6.1.4.1).
+    QKey,
+}
+
 /// P_Key of a full member of the default partition (IBTA 10.9.1.2).
 pub const DEFAULT_PKEY: u16 = 0xffff;
 
@@ -392,6 +401,11 @@ pub trait Host {
     fn has_pkey(&self, pkey: u16) -> bool {
         pkeys_match(pkey, DEFAULT_PKEY)
     }
+
+    /// Reports a packet that the queue pair drops because of a key, so that the port counts the
+    /// violation (IBTA 10.9.4). Packets that the state of the queue pair does not process violate no
+    /// key.
+    fn on_key_violation(&mut self, _key: ViolatedKey, _packet: &Packet) {}
 
     /// Informs observers that a request or response that was kept because it came out of order is
     /// about to be executed.

@@ -425,6 +425,9 @@ impl Vm {
             if let Some(addresses) = device.take_addresses() {
                 network.set_addresses(vm, &addresses);
             }
+            for violations in device.take_key_violations() {
+                network.report_key_violations(vm, &violations);
+            }
             while let Some(packet) = device.next_crossing() {
                 match network.hand_over(vm, &packet) {
                     HandOver::Device(to) => {

@@ -13,7 +13,9 @@ use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::PoisonError;
 use std::time::Duration;
-use verbena_device::{AgentReply, AgentRequest, Crossing, InfiniBandPort, SOFTWARE_CAPABILITIES};
+use verbena_device::{
+    AgentReply, AgentRequest, Crossing, InfiniBandPort, KeyViolations, SOFTWARE_CAPABILITIES,
+};
 
 /// Frames for uplinks, each with the number of its uplink.
 type Departures = VecDeque<(usize, Vec<u8>)>;
@@ -99,6 +101,12 @@ impl Network {
     pub fn answer_for_agents(&self, vm: u8, request: &AgentRequest) -> AgentReply {
         self.with(|subnet, now| subnet.answer(vm, request, now))
             .unwrap_or(AgentReply::Refused)
+    }
+
+    /// Reports packets that a VM's device has dropped because of a key to the agents of its InfiniBand
+    /// port.
+    pub fn report_key_violations(&self, vm: u8, violations: &KeyViolations) {
+        self.with(|subnet, now| subnet.report_key_violations(vm, violations, now));
     }
 
     /// Returns the configuration of a VM's InfiniBand port; none for an Ethernet port.

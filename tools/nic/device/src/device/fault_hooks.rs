@@ -23,7 +23,6 @@ use crate::error::{bad, CmdError};
 use crate::execution::copy::Side;
 use crate::memory::GuestMemory;
 use crate::objects::fault_injector::{party, passing, FaultInjector, HeldFrame};
-use crate::objects::mcast::MULTICAST_QPN;
 use crate::objects::port::Outgoing;
 use crate::observation::event::{Call, DeviceEvent, DropReason, FiredOn};
 use std::rc::Rc;
@@ -34,6 +33,7 @@ use verbena_faults::{
 };
 use verbena_transport::host::Host;
 use verbena_transport::packet::{Aeth, AethSyndrome, NakCode, PacketKind};
+use verbena_transport::wire::bth::MULTICAST_QPN;
 use verbena_transport::wire::{ecn, Path};
 use verbena_transport::Packet;
 

@@ -4,9 +4,9 @@
 
 use crate::device::Device;
 use crate::objects::fault_injector::{passing, passing_of_none};
-use crate::objects::mcast::MULTICAST_QPN;
 use crate::observation::event::{DeviceEvent, FiredOn};
 use verbena_faults::{Direction, Rule, RuleSet, LOSS_OPTION};
+use verbena_transport::wire::bth::MULTICAST_QPN;
 use verbena_transport::Packet;
 
 impl Device {

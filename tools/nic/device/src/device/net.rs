@@ -8,7 +8,7 @@ use crate::device::Device;
 use crate::execution::host::QpHost;
 use crate::memory::GuestMemory;
 use crate::objects::infiniband::{self, InfiniBandPort};
-use crate::objects::mcast::{self, MULTICAST_QPN};
+use crate::objects::mcast;
 use crate::objects::port::Outgoing;
 use crate::observation::event::{DeviceEvent, DropReason, QpEvent};
 use std::rc::Rc;
@@ -16,6 +16,7 @@ use verbena_abi::cmd::FIRST_QPN;
 use verbena_abi::syndrome::Syndrome;
 use verbena_transport::frame::{self, Frame};
 use verbena_transport::host::CopyFault;
+use verbena_transport::wire::bth::MULTICAST_QPN;
 use verbena_transport::wire::{lrh, Malformed, Path};
 use verbena_transport::Packet;
 

@@ -24,8 +24,8 @@ use verbena_abi::ctx::{mr_flags, AddressVector, MrState};
 use verbena_abi::wqe::{self, send_flags, AtomicSegment, BindSegment, FastRegSegment};
 use verbena_transport::host::{
     completes_as, AtomicOp, CopyFault, CopySource, CopyTarget, DecodedRecvWqe, DecodedSendWqe,
-    EventType, Gather, Host, KeyUse, RecvFetch, Syndrome, WcOpcode, WcStatus, WorkCompletion,
-    WqeError, WqeOpcode, XrcSrq,
+    EventType, Gather, Host, KeyUse, RecvFetch, Syndrome, ViolatedKey, WcOpcode, WcStatus,
+    WorkCompletion, WqeError, WqeOpcode, XrcSrq,
 };
 use verbena_transport::{Packet, Pool};
 
@@ -563,6 +563,12 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
 
     fn has_pkey(&self, pkey: u16) -> bool {
         self.shared.port.index_of_pkey(pkey).is_some()
+    }
+
+    #[cold]
+    fn on_key_violation(&mut self, key: ViolatedKey, packet: &Packet) {
+        let violated = QpEvent::KeyViolated { key, packet };
+        self.shared.report_of_qp(self.env, violated);
     }
 
     fn pool(&mut self) -> Option<&mut Pool> {

@@ -9,9 +9,6 @@ use std::rc::Rc;
 use verbena_abi::cmd::CmdStatus;
 use verbena_abi::syndrome::Syndrome;
 
-/// Destination QPN of every multicast packet (IBTA 3.5.11).
-pub const MULTICAST_QPN: u32 = 0xff_ffff;
-
 /// A GID in network order.
 type Gid = [u8; 16];
 

@@ -137,7 +137,10 @@ fn qp_entry(env: &Env, event: &QpEvent<'_>, context: &EventContext<'_>) -> Optio
                 expected_psn: live.expected_psn,
             }
         }
-        QpEvent::SendTaken | QpEvent::ReceiveTaken | QpEvent::PacketRefused => return None,
+        QpEvent::SendTaken
+        | QpEvent::ReceiveTaken
+        | QpEvent::PacketRefused
+        | QpEvent::KeyViolated { .. } => return None,
     })
 }
 

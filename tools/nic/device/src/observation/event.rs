@@ -10,7 +10,7 @@ use verbena_abi::eqe::EventType;
 use verbena_abi::syndrome::Syndrome;
 use verbena_abi::wqe::SendWqe;
 use verbena_faults::{Direction, PacketAtHook, Rule, RuleHook};
-use verbena_transport::host::WorkCompletion;
+use verbena_transport::host::{ViolatedKey, WorkCompletion};
 use verbena_transport::Packet;
 
 /// An event of a device.
@@ -126,6 +126,13 @@ pub enum QpEvent<'a> {
     },
     /// A packet is dropped that does not come from the peer of the queue pair.
     PacketRefused,
+    /// A packet is dropped because of a key.
+    KeyViolated {
+        /// The key.
+        key: ViolatedKey,
+        /// The packet.
+        packet: &'a Packet,
+    },
     /// The state of the queue pair differs from the state in its context.
     StateChanged(&'a verbena_transport::Qp),
 }

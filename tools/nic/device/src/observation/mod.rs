@@ -11,6 +11,7 @@
 //! | flight recorder | `entries.rs`, `flight_recorder.rs` | packets, work, completions, states, rules |
 //! | notes of a capture | `capture_point.rs` | rules that fired |
 //! | full recording | `full_recording.rs` | calls of the daemon without access to guest memory |
+//! | key violations of an InfiniBand port | `key_violations.rs` | packets dropped for a P_Key or Q_Key |
 //!
 //! An event holds references, and a sink copies what it keeps. Code that reports an event costs the
 //! counter, if there is one, and the check of a pointer for each sink that is off.
@@ -28,6 +29,7 @@ mod entries;
 pub mod event;
 pub mod flight_recorder;
 pub(crate) mod full_recording;
+pub mod key_violations;
 
 use crate::objects::fault_injector::FaultInjector;
 use crate::objects::port::Port;
@@ -36,6 +38,7 @@ use counters::Counters;
 use event::DeviceEvent;
 use flight_recorder::FlightRecorder;
 use full_recording::FullRecordingState;
+use key_violations::{KeyViolations, ViolationLog};
 use verbena_faults::Rule;
 
 /// State of the device that sinks use beside the event itself.
@@ -67,6 +70,8 @@ pub(crate) struct Observers {
     capture: CapturePoint,
     /// The full recording.
     full_recording: FullRecordingState,
+    /// Violations of keys that the daemon has not taken.
+    key_violations: ViolationLog,
 }
 
 /// The sinks that stay over a reset of the device.
@@ -100,6 +105,7 @@ impl Observers {
         if self.full_recording.is_on() {
             self.full_recording.on_event(event);
         }
+        self.key_violations.on_event(event, context);
     }
 
     /// Takes the sinks that stay over a reset.
@@ -121,6 +127,11 @@ impl Observers {
     /// Returns the counters of the device itself, with those of destroyed queue pairs.
     pub(crate) fn counters(&self) -> &Counters {
         &self.counters
+    }
+
+    /// Takes the violations of keys since the last call.
+    pub(crate) fn take_key_violations(&mut self) -> impl Iterator<Item = KeyViolations> {
+        self.key_violations.take()
     }
 
     /// Returns the flight recorder, if the device records.

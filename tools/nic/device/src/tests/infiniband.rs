@@ -25,7 +25,7 @@ const IS_DEVICE_MANAGEMENT_SUPPORTED: u32 = 1 << 19;
 const IS_CLIENT_REREGISTRATION_SUPPORTED: u32 = 1 << 25;
 
 /// Returns the configuration of an active port with two LIDs.
-fn port(lid: u16, pkeys: &[u16]) -> InfiniBandPort {
+pub(super) fn port(lid: u16, pkeys: &[u16]) -> InfiniBandPort {
     let mut gid = [0; 16];
     gid[15] = lid as u8;
     InfiniBandPort {
@@ -44,7 +44,7 @@ fn port(lid: u16, pkeys: &[u16]) -> InfiniBandPort {
     }
 }
 
-fn device(configuration: InfiniBandPort) -> Driver {
+pub(super) fn device(configuration: InfiniBandPort) -> Driver {
     let mut d = Driver::with(Config {
         link_layer: LinkLayer::InfiniBand,
         ..Config::default()
@@ -54,7 +54,7 @@ fn device(configuration: InfiniBandPort) -> Driver {
 }
 
 /// Returns the path to a LID.
-fn to_lid(dlid: u16, path_bits: u8) -> AddressVector {
+pub(super) fn to_lid(dlid: u16, path_bits: u8) -> AddressVector {
     AddressVector {
         dlid: dlid.into(),
         path_bits,
@@ -64,7 +64,7 @@ fn to_lid(dlid: u16, path_bits: u8) -> AddressVector {
 }
 
 /// Carries the packets of a device to another one. Returns them.
-fn carry(from: &mut Driver, to: &mut Driver) -> Vec<Rc<Vec<u8>>> {
+pub(super) fn carry(from: &mut Driver, to: &mut Driver) -> Vec<Rc<Vec<u8>>> {
     from.run();
     let packets: Vec<_> = std::iter::from_fn(|| from.device.next_frame()).collect();
     let all = packets.iter().map(|packet| &packet[..]);
@@ -223,7 +223,7 @@ fn a_change_of_the_port_reaches_the_event_queue() {
 
 /// Returns two devices with LIDs 2 and 8, and an RC queue pair of each. The first has a path to LID
 /// 9, which is path bit 1 of the second device, and the second to `peer_lid`.
-fn connected(peer_lid: u16) -> ([Driver; 2], [QpHandle; 2], [CqHandle; 2]) {
+pub(super) fn connected(peer_lid: u16) -> ([Driver; 2], [QpHandle; 2], [CqHandle; 2]) {
     let mut devices = [2, 8].map(|lid| device(port(lid, &[0xffff])));
     let cqs = [0, 1].map(|n| devices[n].create_cq(6));
     let qps = [0, 1].map(|n| devices[n].create_qp(&cqs[n], &cqs[n]));

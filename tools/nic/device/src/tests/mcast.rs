@@ -8,7 +8,7 @@ use crate::config::{MAX_MCAST_GRP, MAX_MCAST_QP_ATTACH};
 use crate::device::sched::SLICE_STEPS;
 use crate::error::CmdError;
 use crate::mock::{Driver, QpHandle, SendWr};
-use crate::objects::mcast::{is_group, mac, Groups, MULTICAST_QPN};
+use crate::objects::mcast::{is_group, mac, Groups};
 use crate::Config;
 use std::rc::Rc;
 use verbena_abi::cmd::*;
@@ -16,6 +16,7 @@ use verbena_abi::cqe::WcStatus;
 use verbena_abi::ctx::{AddressVector, QpState};
 use verbena_abi::stats::Counter;
 use verbena_abi::wqe::WqeOpcode;
+use verbena_transport::wire::bth::MULTICAST_QPN;
 
 /// The IPv4 group 239.129.2.3 as a GID of RoCE v2.
 const GROUP: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 129, 2, 3];

@@ -33,6 +33,7 @@ mod hostile_guest;
 mod infiniband;
 mod injected;
 mod key_uses;
+mod key_violations;
 mod keys;
 mod lives;
 mod load;

@@ -3,6 +3,7 @@
 //! Forwarding of management datagrams, and their delivery to agents and guests.
 
 use super::forward::{FarEnd, RouteHeader, MANAGEMENT_VL};
+use super::key_violations::{KeyViolations, ViolatedKey};
 use super::{Datagram, Fabric, Output, PortEvent, DATAGRAM_LEN, HOPS};
 use crate::agent::pma;
 use crate::agent::sma::{self, Effects, Origin, Outcome};
@@ -10,6 +11,7 @@ use crate::agent::smi::{self, Step};
 use crate::counters::PortError;
 use crate::mad::attribute::{capability, PortInfo};
 use crate::mad::{attribute_id, class, method, p_keys_match, Fields, Mad, PERMISSIVE_LID};
+use crate::port::Port;
 use crate::{PortId, Time};
 
 /// The Q_Key of QP1.
@@ -102,7 +104,8 @@ impl Fabric {
         let is_permissive = source == PERMISSIVE_LID && datagram.destination_lid == PERMISSIVE_LID;
         let is_source_own =
             is_permissive && datagram.is_smp() || source == port.lid() || port.has_lid(source);
-        if datagram.is_smp() && !node.guest_may_manage && !datagram.mad.get(Mad::RESPONSE) {
+        // Agents answer all requests to the adapter, so its guest has no response to send.
+        if datagram.is_smp() && !node.guest_may_manage {
             self.refused_smps += 1;
             return false;
         }
@@ -116,7 +119,7 @@ impl Fabric {
             if arrived.datagram.is_smp() {
                 self.arrive_smp(arrived, now);
             } else {
-                self.arrive_gmp(arrived);
+                self.arrive_gmp(arrived, now);
             }
         }
     }
@@ -258,7 +261,7 @@ impl Fabric {
     }
 
     /// A datagram of QP1 arrived at a port.
-    fn arrive_gmp(&mut self, arrived: InFlight) {
+    fn arrive_gmp(&mut self, arrived: InFlight, now: Time) {
         if !self.has_lid(arrived.at, arrived.datagram.destination_lid) {
             return self.relay_datagram(arrived);
         }
@@ -269,25 +272,18 @@ impl Fabric {
             return self.deliver(arrived);
         }
         let managed = node.managed_port(arrived.at.port);
+        let Some(port) = node.port(managed) else {
+            return;
+        };
         let datagram = &arrived.datagram;
-        let has_access = node.port_mut(managed).is_some_and(|port| {
-            let has_p_key = port
-                .p_keys
-                .iter()
-                .any(|entry| p_keys_match(datagram.p_key, *entry));
-            let has_q_key = datagram.q_key == GSI_Q_KEY;
-            let violated = if has_p_key {
-                PortInfo::Q_KEY_VIOLATIONS
-            } else {
-                PortInfo::P_KEY_VIOLATIONS
+        if let Some(kind) = violated_key(port, datagram) {
+            let port = PortId {
+                port: managed,
+                ..arrived.at
             };
-            if !has_p_key || !has_q_key {
-                port.info
-                    .set(violated, port.info.get(violated).saturating_add(1));
-            }
-            has_p_key && has_q_key
-        });
-        if !has_access || datagram.mad.get(Mad::CLASS) != class::PERFORMANCE {
+            return self.count_key_violations(port, &KeyViolations::by(datagram, kind), now);
+        }
+        if datagram.mad.get(Mad::CLASS) != class::PERFORMANCE {
             return;
         }
         if let Some(response) = pma::answer(node, &datagram.mad) {
@@ -405,6 +401,16 @@ impl Fabric {
             None => {}
         }
     }
+}
+
+/// Returns the key of a datagram by which an agent at QP1 of a port drops the datagram, if there is
+/// one.
+fn violated_key(port: &Port, datagram: &Datagram) -> Option<ViolatedKey> {
+    let is_entry = |entry: &u16| p_keys_match(datagram.p_key, *entry);
+    if !port.p_keys.iter().any(is_entry) {
+        return Some(ViolatedKey::PKey);
+    }
+    (datagram.q_key != GSI_Q_KEY).then_some(ViolatedKey::QKey)
 }
 
 /// Returns the fields of a datagram that forwarding depends on.

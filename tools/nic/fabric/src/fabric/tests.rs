@@ -5,6 +5,7 @@
 
 mod forwarding;
 mod hostile;
+mod key_violations;
 mod management;
 mod remote_links;
 

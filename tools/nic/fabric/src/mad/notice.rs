@@ -23,6 +23,18 @@ block! {
         CAPABILITY_MASK: u32 = 16, 0, 32;
         /// Trap 144: bit 0 is NodeDescriptionChange.
         CHANGE_FLAGS: u16 = 20, 0, 16;
+        /// Traps 257 and 258: SLID of the packet.
+        LIDADDR1: u16 = 12, 0, 16;
+        /// Traps 257 and 258: DLID of the packet.
+        LIDADDR2: u16 = 14, 0, 16;
+        /// Traps 257 and 258: the Q_Key, or the P_Key in the low half.
+        KEY: u32 = 16, 0, 32;
+        /// Traps 257 and 258: SL of the packet.
+        SL: u8 = 20, 0, 4;
+        /// Traps 257 and 258: queue pair that sent the packet.
+        QP1: u32 = 21, 0, 24;
+        /// Traps 257 and 258: queue pair for which the packet was.
+        QP2: u32 = 25, 0, 24;
         /// Trap 256: DrSLID of the SMP.
         DR_SLID: u16 = 14, 0, 16;
         /// Trap 256: method of the SMP.
@@ -47,6 +59,10 @@ pub const RETURN_PATH_AT: usize = 34;
 /// Entries of the return path in trap 256.
 pub const RETURN_PATH_LEN: usize = 30;
 
+/// Where GIDADDR1 of traps 257 and 258 begins, the source GID of the packet. GIDADDR2, its
+/// destination GID, follows.
+pub const GIDADDR1_AT: usize = 28;
+
 /// Types of notices (IBTA 13.4.8.2).
 mod notice_type {
     pub const URGENT: u8 = 1;
@@ -63,6 +79,10 @@ pub enum Trap {
     LocalChange,
     /// 256: an SMP had a wrong M_Key.
     BadMKey,
+    /// 257: a packet had a P_Key that its queue pair does not accept.
+    BadPKey,
+    /// 258: a datagram had another Q_Key than its queue pair.
+    BadQKey,
 }
 
 impl Trap {
@@ -72,6 +92,8 @@ impl Trap {
             Trap::LinkState => 128,
             Trap::LocalChange => 144,
             Trap::BadMKey => 256,
+            Trap::BadPKey => 257,
+            Trap::BadQKey => 258,
         }
     }
 
@@ -80,19 +102,20 @@ impl Trap {
         let urgency = match self {
             Trap::LinkState => notice_type::URGENT,
             Trap::LocalChange => notice_type::INFORMATIONAL,
-            Trap::BadMKey => notice_type::SECURITY,
+            Trap::BadMKey | Trap::BadPKey | Trap::BadQKey => notice_type::SECURITY,
         };
-        let place = match self {
-            Trap::LinkState => Notice::SWITCH_LID,
-            Trap::LocalChange | Trap::BadMKey => Notice::PORT_LID,
-        };
-        Notice::default()
+        let notice = Notice::default()
             .with(Notice::IS_GENERIC, true)
             .with(Notice::TYPE, urgency)
             .with(Notice::PRODUCER_TYPE, u32::from(node_type))
             .with(Notice::TRAP_NUMBER, self.number())
-            .with(Notice::ISSUER_LID, lid)
-            .with(place, lid)
+            .with(Notice::ISSUER_LID, lid);
+        match self {
+            Trap::LinkState => notice.with(Notice::SWITCH_LID, lid),
+            Trap::LocalChange | Trap::BadMKey => notice.with(Notice::PORT_LID, lid),
+            // These have only the LIDs of the packet.
+            Trap::BadPKey | Trap::BadQKey => notice,
+        }
     }
 }
 

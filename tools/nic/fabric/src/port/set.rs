@@ -119,9 +119,22 @@ impl Port {
         self.info.copy(PortInfo::M_KEY_PROTECT_BITS, new);
         self.info.copy(PortInfo::SUBNET_TIMEOUT, new);
         self.info.copy(PortInfo::INIT_TYPE, new);
-        self.info.copy(PortInfo::M_KEY_VIOLATIONS, new);
-        self.info.copy(PortInfo::P_KEY_VIOLATIONS, new);
-        self.info.copy(PortInfo::Q_KEY_VIOLATIONS, new);
+        self.clear_violations(new);
+    }
+
+    /// Clears the counters of violations that the Set has as 0. Other values change nothing: a
+    /// subnet manager that sets all of PortInfo as it has read it must not lose violations since
+    /// then.
+    fn clear_violations(&mut self, new: &PortInfo) {
+        for field in [
+            PortInfo::M_KEY_VIOLATIONS,
+            PortInfo::P_KEY_VIOLATIONS,
+            PortInfo::Q_KEY_VIOLATIONS,
+        ] {
+            if new.get(field) == 0 {
+                self.info.set(field, 0);
+            }
+        }
     }
 
     /// Stores the fields that only a port with a link has.
@@ -260,6 +273,25 @@ mod tests {
         assert_eq!(port.info.get(PortInfo::LINK_WIDTH_ENABLED), 3);
         assert_eq!(port.info.get(PortInfo::LINK_SPEED_ENABLED), 7);
         assert_eq!(port.info.get(PortInfo::LINK_SPEED_EXT_ENABLED), 0);
+    }
+
+    #[test]
+    fn only_zero_is_stored_in_a_counter_of_violations() {
+        let (mut port, keep) = port(PortKind::Adapter);
+        let fields = [
+            PortInfo::M_KEY_VIOLATIONS,
+            PortInfo::P_KEY_VIOLATIONS,
+            PortInfo::Q_KEY_VIOLATIONS,
+        ];
+        for field in fields {
+            port.info.set(field, 9);
+        }
+        let new = keep
+            .with(PortInfo::M_KEY_VIOLATIONS, 8)
+            .with(PortInfo::P_KEY_VIOLATIONS, 0)
+            .with(PortInfo::Q_KEY_VIOLATIONS, 0xffff);
+        assert!(port.set_info(&new).is_ok());
+        assert_eq!(fields.map(|field| port.info.get(field)), [9, 0, 9]);
     }
 
     #[test]

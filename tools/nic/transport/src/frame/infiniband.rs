@@ -6,13 +6,11 @@
 use super::{append_transport, parse_transport, split_icrc, Frame, ParsedFrame};
 use crate::packet::Packet;
 use crate::pool::Pool;
+use crate::wire::bth::MULTICAST_QPN;
 use crate::wire::lrh::{self, NextHeader};
 use crate::wire::{bth, grh, icrc, opcode, put, vcrc, LocalRoute, Malformed, Path};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
-
-/// QPN of packets to a multicast group.
-const MULTICAST_QPN: u32 = 0xff_ffff;
 
 /// Returns the path of a packet. The checksums, and bytes after the GRH, are not read.
 pub fn peek_infiniband(bytes: &[u8]) -> Option<Path> {

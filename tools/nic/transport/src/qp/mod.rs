@@ -451,7 +451,7 @@ impl Qp {
             return;
         }
         if !core.is_in_partition(host, packet.pkey) {
-            core.counters.dropped_pkey += 1;
+            core.drop_for_pkey(host, &packet);
             return;
         }
         if packet.marked {

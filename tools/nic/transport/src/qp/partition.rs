@@ -2,8 +2,10 @@
 
 //! Partitions (IBTA 10.9): the P_Keys of the packets that a queue pair accepts.
 
+use super::responder::Responder;
 use super::{Core, Qp, QpType};
-use crate::host::{pkeys_match, Host};
+use crate::host::{pkeys_match, Host, ViolatedKey};
+use crate::packet::Packet;
 
 impl Core {
     /// True if the P_Key of a packet matches that of the queue pair, or if the queue pair also
@@ -21,6 +23,15 @@ impl Core {
             QpType::Smi => true,
             QpType::Gsi => host.has_pkey(pkey),
             _ => false,
+        }
+    }
+
+    /// Drops a packet of another partition, and reports the violation.
+    #[cold]
+    pub(crate) fn drop_for_pkey<H: Host>(&mut self, host: &mut H, packet: &Packet) {
+        self.counters.dropped_pkey += 1;
+        if Responder::is_receiving(self.state) {
+            host.on_key_violation(ViolatedKey::PKey, packet);
         }
     }
 }

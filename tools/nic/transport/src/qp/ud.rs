@@ -7,7 +7,8 @@ use super::requester::Requester;
 use super::responder::{Responder, UnreliableDrop};
 use super::{Budget, Core, QpState, QpType};
 use crate::host::{
-    CopyFault, CopySource, CopyTarget, DatagramSource, Host, Syndrome, WcStatus, WorkCompletion,
+    CopyFault, CopySource, CopyTarget, DatagramSource, Host, Syndrome, ViolatedKey, WcStatus,
+    WorkCompletion,
 };
 use crate::packet::{Packet, PacketKind, SendTail};
 
@@ -67,6 +68,7 @@ pub(crate) fn receive<H: Host>(
     // QP0 checks no Q_Key (IBTA 9.6.1.4.1).
     if datagram.qkey != qkey && core.config.qp_type != QpType::Smi {
         core.counters.dropped_qkey += 1;
+        host.on_key_violation(ViolatedKey::QKey, &packet);
         return None;
     }
     match resp.require_recv_unacknowledged(core, host) {

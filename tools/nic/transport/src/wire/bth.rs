@@ -7,6 +7,8 @@ use super::{field, field24, put, put24, split, Malformed};
 
 /// Number of bytes of the header.
 pub const LEN: usize = 12;
+/// Destination QPN of every packet to a multicast group (IBTA 3.5.11).
+pub const MULTICAST_QPN: u32 = 0xff_ffff;
 
 mod at {
     pub const OPCODE: usize = 0;

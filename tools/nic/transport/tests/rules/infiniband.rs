@@ -4,7 +4,7 @@
 
 use super::pattern;
 use verbena_lab_transport::{ArenaBuffer, LinkMode, PairSetup, PairSide::*, QpPair, SendPost};
-use verbena_transport::host::{DatagramDest, WcStatus::*};
+use verbena_transport::host::{DatagramDest, ViolatedKey, WcStatus::*};
 use verbena_transport::wire::{LocalRoute, Path};
 use verbena_transport::{Attr, Qp, QpConfig, QpState, QpType};
 
@@ -124,6 +124,59 @@ fn a_queue_pair_sends_and_checks_its_pkey() {
         let pkeys: Vec<u16> = pkeys.map(|got| got.source.unwrap().pkey).collect();
         assert_eq!(pkeys, if taken { vec![pkey] } else { vec![] });
         assert_eq!(p.qps[1].counters().dropped_pkey, u64::from(!taken));
+    }
+}
+
+#[test]
+fn a_packet_that_is_dropped_for_a_key_is_reported_as_one_violation() {
+    for (qkey, pkey, expected) in [
+        (0x1234, 0xffff, vec![]),
+        (0x9999, 0xffff, vec![ViolatedKey::QKey]),
+        (0x1234, 0x8123, vec![ViolatedKey::PKey]),
+        (0x9999, 0x8123, vec![ViolatedKey::PKey]),
+    ] {
+        let mut p = pair(QpType::Ud, false, None);
+        let (src, dst) = (p.zeros(A, 100), p.zeros(B, 200));
+        let attr = Attr { pkey, ..p.attr(A) };
+        p.modify_attr(A, QpState::Rts, &attr).unwrap();
+        p.post_recv(B, 1, &[dst.sge()]);
+        p.post(A, send(src, path(false, 1, 2), 0x11, qkey, None));
+        p.settle();
+        assert_eq!(p.statuses(B).len(), usize::from(expected.is_empty()));
+        assert_eq!(p.adapter.queues(B).violations, expected);
+    }
+}
+
+#[test]
+fn a_queue_pair_reports_violations_in_the_states_that_receive() {
+    use QpState::*;
+    for (states, is_reported) in [
+        (&[][..], false),
+        (&[Init], false),
+        (&[Init, Rtr], true),
+        (&[Init, Rtr, Rts, Err], false),
+    ] {
+        let mut p = QpPair::in_reset(PairSetup {
+            qp_type: QpType::Ud,
+            mode: LinkMode::Wire,
+            paths: [path(false, 1, 2), path(false, 2, 1)],
+            ..PairSetup::default()
+        });
+        p.connect(A);
+        for to in states {
+            p.modify(B, *to).unwrap();
+        }
+        let src = p.zeros(A, 100);
+        let attr = Attr {
+            pkey: 0x8123,
+            ..p.attr(A)
+        };
+        p.modify_attr(A, Rts, &attr).unwrap();
+        p.post(A, send(src, path(false, 1, 2), 0x11, 0x1234, None));
+        p.settle();
+        assert_eq!(p.qps[1].counters().dropped_pkey, 1, "{states:?}");
+        let violations = &p.adapter.queues(B).violations;
+        assert_eq!(violations.len(), usize::from(is_reported), "{states:?}");
     }
 }
 

@@ -11,6 +11,7 @@ use verbena_device::memory::GuestMemory;
 use verbena_device::mock::{CqHandle, Driver, QpHandle, SendWr};
 use verbena_device::Config;
 use verbena_fabric::mad::attribute::SwitchInfo;
+use verbena_fabric::mad::notice::Notice;
 use verbena_fabric::mad::performance::PortCounters;
 
 /// Length of a message of several packets, of which the last has another length.
@@ -184,6 +185,7 @@ fn active() -> Subnet {
                 };
                 let mut info = subnet.fabric.port_info(id).unwrap();
                 info.set(PortInfo::LID, lid.into());
+                info.set(PortInfo::MASTER_SM_LID, 1);
                 info.set(PortInfo::PORT_STATE, state);
                 info.set(PortInfo::PORT_PHYSICAL_STATE, 0);
                 info.set(PortInfo::LINK_SPEED_ENABLED, 0);
@@ -217,6 +219,41 @@ fn a_message_by_reference_has_the_effects_of_one_in_bytes() {
     assert_eq!(*completions, [(1, WcStatus::Success)]);
     assert!(written.iter().any(|byte| *byte != 0));
     assert_eq!(reference, bytes);
+}
+
+#[test]
+fn violations_of_a_message_by_reference_are_those_of_one_in_bytes() {
+    let [reference, bytes] = [true, false].map(|neighbours| {
+        let mut two = Two::new(neighbours);
+        let mut sender = two.subnet.port(0).unwrap();
+        sender.pkeys = vec![0x8001];
+        two.ends[0].d.device.configure_port(sender);
+        two.write();
+        assert_eq!(two.by_reference > 0, neighbours);
+        let violations = two.ends[1].d.device.take_key_violations();
+        (violations.collect::<Vec<_>>(), two.subnet)
+    });
+    assert_eq!(reference.0, bytes.0);
+    for (violations, mut subnet) in [reference, bytes] {
+        for violations in &violations {
+            subnet.report_key_violations(1, violations, NOW);
+        }
+        let port = subnet.port(1).unwrap().attributes;
+        let counters = (port.bad_pkey_cntr.get(), port.qkey_viol_cntr.get());
+        assert_eq!(counters, (LENGTH.div_ceil(1024), 0));
+        let all = deliveries(&mut subnet);
+        let [(0, Delivery::Packet(packet)), (1, Delivery::Change(events))] = &all[..] else {
+            panic!("{all:?}")
+        };
+        assert_eq!(*events, []);
+        let trap = parse_datagram(packet).unwrap();
+        assert_eq!(trap.mad.get(Mad::METHOD), method::TRAP);
+        let notice = Notice(trap.mad.data());
+        let number = notice.get(Notice::TRAP_NUMBER);
+        assert_eq!((number, notice.get(Notice::KEY)), (257, 0x8001));
+        let lids = (notice.get(Notice::LIDADDR1), notice.get(Notice::LIDADDR2));
+        assert_eq!(lids, (1, 2));
+    }
 }
 
 #[test]

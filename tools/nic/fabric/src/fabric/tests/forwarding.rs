@@ -155,6 +155,8 @@ fn performance_management_needs_keys_and_active_ports() {
             .get(PortInfo::P_KEY_VIOLATIONS),
         1
     );
+    // The trap.
+    assert_eq!(lab.datagrams().len(), 1);
     // A guest's datagrams of QP1 are the guest's own.
     assert_eq!(
         lab.ask_pma(H4 as u16 + 1, attribute_id::PORT_COUNTERS, select),
