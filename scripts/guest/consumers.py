@@ -43,10 +43,9 @@ def disks():
     storage.run("modprobe", "brd", "rd_nr=2", f"rd_size={region_mib() * 1024}")
 
 
-def uses_rdma(module):
-    """Fails unless a module of the kernel has a CQ."""
-    if f"[{module}]" not in storage.run("rdma", "resource", "show", "cq"):
-        raise Failed(f"no CQ belongs to {module}")
+def connected():
+    """True if an RC queue pair of this guest can send. Only the consumer under test has such queue pairs."""
+    return any(qp["type"] == "RC" and qp["state"] == "RTS" for qp in json.loads(storage.run("rdma", "-j", "resource", "show", "qp")))
 
 
 # --- the data ------------------------------------------------------------------------------------------------------------
@@ -120,11 +119,6 @@ class EthernetLink:
 def carries():
     """True if the server answers."""
     return subprocess.run(["ping", "-c", "1", "-W", "1", SERVER], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
-
-
-def connected():
-    """True if an RC queue pair of this guest can send. Only the consumer under test has such queue pairs."""
-    return any(qp["type"] == "RC" and qp["state"] == "RTS" for qp in json.loads(storage.run("rdma", "-j", "resource", "show", "qp")))
 
 
 def interrupted(goes_on, until_lost=False):
