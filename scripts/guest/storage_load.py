@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
-"""Runs in the guest: workers that write and read random extents with O_DIRECT, and compare every byte. For `storage` and `storage-wire`."""
+"""Runs in the guest: workers that write and read random extents with O_DIRECT, and compare every byte. For `storage`,
+`storage-wire` and `consumers.py`."""
 import errno
 import mmap
 import os
@@ -25,16 +26,17 @@ class Worker(threading.Thread):
     """Owns a range of blocks of a file. Writes and reads random extents of it, and knows what each block must contain.
 
     A block is filled with its number and the count of the write that wrote it. A failed write may have been executed or not. Each of the error
-    numbers `excused` is tolerated once.
+    numbers `excused` is tolerated once, and each of `tolerated` any number of times.
     """
 
-    def __init__(self, path, first, blocks, seed, excused):
+    def __init__(self, path, first, blocks, seed, excused, tolerated):
         super().__init__(daemon=True)
         self.path, self.first, self.blocks = path, first, blocks
         self.rng = random.Random(seed)
         self.count = 0
         self.may = [{0} for _ in range(blocks)]  # counts that each block may contain; 0: not written yet
         self.stop, self.why, self.errors, self.excused = threading.Event(), None, 0, set(excused)
+        self.tolerated, self.failed = tolerated, 0
         self.written = self.read = 0
         self.buffer = mmap.mmap(-1, 64 * BLOCK)
 
@@ -82,6 +84,10 @@ class Worker(threading.Thread):
                 try:
                     (self.put if self.rng.random() < 0.5 else self.look)(fd, *self.extent())
                 except OSError as e:
+                    if e.errno in self.tolerated:
+                        self.failed += 1
+                        time.sleep(0.2)
+                        continue
                     if e.errno not in self.excused:
                         raise
                     self.excused.remove(e.errno)
@@ -107,9 +113,9 @@ class Worker(threading.Thread):
 class Load:
     """Several workers on one file."""
 
-    def __init__(self, path, blocks, workers=4, seed=1, excused=()):
+    def __init__(self, path, blocks, workers=4, seed=1, excused=(), tolerated=()):
         each = blocks // workers
-        self.workers = [Worker(path, number * each, each, seed * 100 + number, excused) for number in range(workers)]
+        self.workers = [Worker(path, number * each, each, seed * 100 + number, excused, tolerated) for number in range(workers)]
         for worker in self.workers:
             worker.start()
 
@@ -146,4 +152,5 @@ class Load:
 
     def summary(self):
         written, read = (sum(getattr(w, kind) for w in self.workers) * BLOCK >> 20 for kind in ("written", "read"))
-        return f"{written} MiB written, {read} MiB read and compared"
+        failed = sum(w.failed for w in self.workers)
+        return f"{written} MiB written, {read} MiB read and compared" + (f", {failed} requests failed" if failed else "")
