@@ -323,7 +323,7 @@ def lines():
 
 
 def floors():
-    """In the device model, the transport, the daemon, the subnet, the driver and its verbs, no file uses a part of a higher layer."""
+    """In the device model, the transport, the daemon, the subnet, the guests, the driver and its verbs, no file uses a part of a higher layer."""
     for top, names in FLOORS.items():
         files = [f.removeprefix(top) for f in tracked(".rs") if f.startswith(top)]
         root = roots(code("".join(read(top + f) for f in files if f in ("lib.rs", "main.rs", "mod.rs"))))

@@ -26,6 +26,17 @@ FLOORS = {
         "control engine vm_server",
     ),
     "tools/nic/fabric/src/": ("mad", "counters topology", "port", "forwarding traps", "node", "agent", "fabric"),
+    "tools/vm/src/": (
+        "archive boots installation options output run_directory shell signals",
+        "complaints nic session watcher",
+        "guest_files process root",
+        "qemu",
+        "guest",
+        "judge",
+        "summary",
+        "boot",
+        "launch",
+    ),
     "rust/verbena/": (
         "bars ids ratelimit served_areas",
         "health",

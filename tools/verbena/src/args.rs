@@ -1,0 +1,365 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The command line.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use verbena_vm::options::MAX_GUESTS;
+use verbena_vm::{shell, Accelerator, LinkKind, LinkLayer, RunOptions};
+
+/// Run commands in virtual machines that have a Verbena RDMA device.
+#[derive(Parser, Debug)]
+#[command(version)]
+pub struct VerbenaArgs {
+    #[command(subcommand)]
+    command: VerbenaCommand,
+}
+
+#[derive(Subcommand, Debug)]
+enum VerbenaCommand {
+    /// Boot guests, run a command in them as root, and exit with its status
+    ///
+    /// The current directory is mounted in each guest at the same path, writable, and is the working
+    /// directory of the command. A command of one word is for the shell of the guest; of a command of
+    /// several words, the first is the program. The command (with several guests that of vm1) reads
+    /// the standard input of `verbena`, unless that is a terminal. In the guest, $VERBENA_GID is the
+    /// index of the RoCE v2 GID of verbena0. With several guests, vmK has the address 10.0.0.K;
+    /// $PEER is vm2 in vm1, and vm1 in the others; $DEVICE and $GID are the RDMA device and the index
+    /// of its GID; `barrier NAME` returns when all guests have called it.
+    ///
+    /// Exit status: that of the command; 124 after a timeout; 125 after any other failure, and if the
+    /// kernel log has an oops or a warning, or the NIC failed. With several guests the greatest.
+    Run {
+        #[command(flatten)]
+        options: GuestOptions,
+
+        /// The command of guest K, or with `all` of each guest without its own. A guest without a
+        /// command stays until the others have ended
+        #[arg(long, num_args = 2, value_names = ["K", "COMMAND"])]
+        on: Vec<String>,
+
+        /// The command of vm1
+        #[arg(last = true, value_name = "COMMAND")]
+        command: Vec<String>,
+    },
+    /// Boot guests, with a shell in vm1. Ctrl-A x ends a guest that hangs
+    Shell {
+        #[command(flatten)]
+        options: GuestOptions,
+    },
+}
+
+/// Options of the commands that boot guests.
+#[derive(Args, Debug)]
+struct GuestOptions {
+    /// Number of guests on one network, vm1 to vmN
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    nodes: usize,
+    /// What vm2 and up have instead of Verbena
+    #[arg(long, value_name = "KIND")]
+    peer: Option<PeerKind>,
+    /// Link between the NICs of the guests [default: unix; one-process with --link-layer ib]
+    #[arg(long, value_name = "KIND")]
+    link: Option<LinkName>,
+    /// Link layer of the RDMA ports
+    #[arg(long, value_name = "LAYER", default_value = "ethernet")]
+    link_layer: LayerName,
+    /// Another directory that is mounted in each guest at the same path, writable. May be repeated
+    #[arg(long, value_name = "DIR")]
+    share: Vec<PathBuf>,
+    /// Virtual CPUs of each guest
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    cpus: u32,
+    /// Memory of each guest in MB
+    #[arg(long, value_name = "MB", default_value_t = 2048)]
+    mem: u32,
+    /// MTU of the guests' Ethernet in bytes [default: 1500]
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1280..=9216))]
+    mtu: Option<u32>,
+    /// What executes the guests' instructions [default: kvm where it works, else tcg]
+    #[arg(long, value_name = "KIND")]
+    accel: Option<AcceleratorName>,
+    /// End the guests S seconds after power-on, and exit with 124
+    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..))]
+    timeout: Option<u64>,
+    /// End a guest that prints nothing for S seconds while it boots
+    #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
+    silence: u64,
+    /// More arguments for the guests' kernel, split at blanks. May be repeated
+    #[arg(long, value_name = "ARGS", allow_hyphen_values = true)]
+    kernel_args: Vec<String>,
+    /// More arguments for the NIC (verbena-nic), split at blanks. May be repeated
+    #[arg(long, value_name = "ARGS", allow_hyphen_values = true)]
+    nic_args: Vec<String>,
+    /// Capture all RDMA packets for Wireshark, as rdma.pcapng beside the logs
+    #[arg(long)]
+    capture: bool,
+    /// Switch the flight recorder off, which explains errors after they have happened
+    #[arg(long)]
+    no_record: bool,
+    /// Lines of the guests' kernel logs that are no failure: a regular expression
+    #[arg(long, value_name = "REGEX")]
+    expected: Option<String>,
+    /// Directory for the logs [default: a new one, which the last lines of a failed run name]
+    #[arg(long, value_name = "DIR")]
+    run_dir: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum PeerKind {
+    /// The kernel's soft RoCE, rxe0
+    Rxe,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum LinkName {
+    /// Datagram sockets
+    Unix,
+    /// Tunnels over the loopback network
+    Udp,
+    /// One NIC process for all guests
+    OneProcess,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum LayerName {
+    /// RoCE v2
+    Ethernet,
+    /// InfiniBand ports, with opensm in vm1
+    Ib,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum AcceleratorName {
+    /// QEMU's emulator
+    Tcg,
+    /// Hardware virtualisation
+    Kvm,
+}
+
+impl VerbenaArgs {
+    /// Returns the options of the run, and the directory for its logs, if one was chosen.
+    ///
+    /// # Errors
+    ///
+    /// Commands are missing or given twice, or a directory does not exist.
+    pub fn into_options(self) -> Result<(RunOptions, Option<PathBuf>), String> {
+        let here = std::env::current_dir()
+            .map_err(|e| format!("the current directory cannot be used: {e}"))?;
+        match self.command {
+            VerbenaCommand::Run {
+                options,
+                on,
+                command,
+            } => {
+                let commands = commands(options.nodes, &on, &command)?;
+                options.into_options(&here, commands, false)
+            }
+            VerbenaCommand::Shell { options } => {
+                if !std::io::stdin().is_terminal() || !std::io::stdout().is_terminal() {
+                    return Err(String::from(
+                        "verbena shell needs a terminal: use `verbena run -- COMMAND`",
+                    ));
+                }
+                options.into_options(&here, Vec::new(), true)
+            }
+        }
+    }
+}
+
+impl GuestOptions {
+    fn into_options(
+        self,
+        here: &Path,
+        commands: Vec<Option<String>>,
+        is_shell: bool,
+    ) -> Result<(RunOptions, Option<PathBuf>), String> {
+        let mut shares = vec![here.to_owned()];
+        for share in &self.share {
+            let path = std::fs::canonicalize(share)
+                .map_err(|e| format!("--share {}: {e}", share.display()))?;
+            if !path.is_dir() {
+                return Err(format!("--share {}: this is no directory", share.display()));
+            }
+            shares.push(path);
+        }
+        let split = |lists: &[String]| {
+            let words = lists.iter().flat_map(|list| list.split_ascii_whitespace());
+            words.map(String::from).collect()
+        };
+        let options = RunOptions {
+            guests: self.nodes,
+            commands,
+            is_shell,
+            shares,
+            directory: Some(here.to_owned()),
+            link: self.link.map(|link| match link {
+                LinkName::Unix => LinkKind::Unix,
+                LinkName::Udp => LinkKind::Udp,
+                LinkName::OneProcess => LinkKind::OneProcess,
+            }),
+            link_layer: match self.link_layer {
+                LayerName::Ethernet => LinkLayer::Ethernet,
+                LayerName::Ib => LinkLayer::InfiniBand,
+            },
+            is_peer_rxe: self.peer.is_some(),
+            mtu: self.mtu,
+            cpus: self.cpus,
+            memory_mb: self.mem,
+            accelerator: self.accel.map(|accelerator| match accelerator {
+                AcceleratorName::Tcg => Accelerator::Tcg,
+                AcceleratorName::Kvm => Accelerator::Kvm,
+            }),
+            kernel_args: split(&self.kernel_args),
+            nic_args: split(&self.nic_args),
+            is_recorded: !self.no_record,
+            is_captured: self.capture,
+            timeout_s: self.timeout,
+            silence_s: self.silence,
+            expected: self.expected,
+        };
+        Ok((options, self.run_dir))
+    }
+}
+
+/// Returns the command of each guest.
+fn commands(
+    guests: usize,
+    on: &[String],
+    command: &[String],
+) -> Result<Vec<Option<String>>, String> {
+    // The check of the options refuses a wrong number of guests.
+    let guests = guests.clamp(1, MAX_GUESTS);
+    let mut commands: Vec<Option<String>> = vec![None; guests];
+    let mut of_all = None;
+    for pair in on.chunks_exact(2) {
+        let (who, text) = (pair[0].as_str(), &pair[1]);
+        if who == "all" {
+            of_all = Some(text.clone());
+            continue;
+        }
+        let number = who
+            .parse()
+            .ok()
+            .filter(|number| (1..=MAX_GUESTS).contains(number));
+        let number: usize =
+            number.ok_or_else(|| format!("--on is 1 to {MAX_GUESTS} or all, not {who:?}"))?;
+        if commands.len() < number {
+            commands.resize(number, None);
+        }
+        if commands[number - 1].replace(text.clone()).is_some() {
+            return Err(format!(
+                "--on {number}: vm{number} has two commands, and may have one"
+            ));
+        }
+    }
+    let first = match command {
+        [] => None,
+        [text] => Some(text.clone()),
+        words => Some(String::from_utf8_lossy(&shell::join(words)).into_owned()),
+    };
+    if let (Some(own), Some(_)) = (commands.first_mut(), &first) {
+        if own.is_some() {
+            return Err(String::from(
+                "vm1 has two commands: that of --on 1, and that after --",
+            ));
+        }
+        *own = first;
+    }
+    for own in commands.iter_mut().take(guests) {
+        *own = own.take().or_else(|| of_all.clone());
+    }
+    if commands.iter().all(Option::is_none) {
+        return Err(String::from(
+            "there is no command: add `-- COMMAND`, or use `verbena shell` for a shell",
+        ));
+    }
+    Ok(commands)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        VerbenaArgs::command().debug_assert();
+    }
+
+    fn parse(line: &[&str]) -> Result<RunOptions, String> {
+        let words = ["verbena", "run"].iter().chain(line);
+        let args = VerbenaArgs::try_parse_from(words).map_err(|e| e.to_string())?;
+        args.into_options().map(|(options, _)| options)
+    }
+
+    #[test]
+    fn a_command_of_several_words_keeps_them() {
+        let command = |line: &[&str]| parse(line).unwrap().commands[0].clone().unwrap();
+        assert_eq!(command(&["--", "ls *.c | wc -l"]), "ls *.c | wc -l");
+        assert_eq!(
+            command(&["--", "ls", "-l", "a b", "$HOME"]),
+            "ls -l 'a b' '$HOME'"
+        );
+    }
+
+    #[test]
+    fn each_guest_has_at_most_one_command() {
+        let commands = |line: &[&str]| parse(line).map(|options| options.commands);
+        let text = |text: &str| Some(String::from(text));
+        let all = commands(&["--nodes", "3", "--on", "all", "a", "--on", "2", "b"]).unwrap();
+        assert_eq!(all, [text("a"), text("b"), text("a")]);
+        let first = commands(&["--nodes", "2", "--on", "2", "b", "--", "c"]).unwrap();
+        assert_eq!(first, [text("c"), text("b")]);
+        let error = commands(&["--on", "1", "a", "--", "b"]).unwrap_err();
+        assert!(error.starts_with("vm1 has two commands"), "{error}");
+        let error = commands(&["--on", "1", "a", "--on", "1", "b"]).unwrap_err();
+        assert!(error.contains("two commands"), "{error}");
+        let error = commands(&["--on", "x", "a"]).unwrap_err();
+        assert!(error.contains("not \"x\""), "{error}");
+        let error = commands(&[]).unwrap_err();
+        assert!(error.contains("verbena shell"), "{error}");
+        // The check of the options refuses a guest that does not exist.
+        let options = parse(&["--on", "2", "a"]).unwrap();
+        assert!(options.check().unwrap_err().contains("--nodes 2"));
+    }
+
+    #[test]
+    fn the_current_directory_is_shared_and_others_must_exist() {
+        let here = std::env::current_dir().unwrap();
+        let options = parse(&["--share", ".", "--", "true"]).unwrap();
+        assert_eq!(options.shares, [here.clone(), here.clone()]);
+        assert_eq!(options.directory, Some(here));
+        let error = parse(&["--share", "/no/such", "--", "true"]).unwrap_err();
+        assert!(error.starts_with("--share /no/such: "), "{error}");
+        let error = parse(&["--share", "Cargo.toml", "--", "true"]).unwrap_err();
+        assert!(error.ends_with("no directory"), "{error}");
+    }
+
+    #[test]
+    fn names_of_options_and_values_are_checked() {
+        let error = parse(&["--nodez", "2", "--", "true"]).unwrap_err();
+        assert!(error.contains("--nodes"), "{error}");
+        let error = parse(&["--link", "tap", "--", "true"]).unwrap_err();
+        assert!(
+            error.contains("'tap'") && error.contains("one-process"),
+            "{error}"
+        );
+        for bad in [
+            ["--timeout", "0"],
+            ["--mtu", "100"],
+            ["--peer", "x"],
+            ["--cpus", "-1"],
+        ] {
+            assert!(parse(&[bad[0], bad[1], "--", "true"]).is_err(), "{bad:?}");
+        }
+        let options = parse(&["--kernel-args", "a b", "--kernel-args", "c", "--", "x"]).unwrap();
+        assert_eq!(options.kernel_args, ["a", "b", "c"]);
+        let options = parse(&["--nic-args", "--wire-local --drop 5", "--", "x"]).unwrap();
+        assert_eq!(options.nic_args, ["--wire-local", "--drop", "5"]);
+        let options = parse(&["--link-layer", "ib", "--no-record", "--", "x"]).unwrap();
+        assert_eq!(options.link_layer, LinkLayer::InfiniBand);
+        assert!(!options.is_recorded);
+    }
+}

@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! A whole run: starts all guests, streams their outputs, waits for them, and judges them.
+
+use crate::guest::{Guest, Shared};
+use crate::guest_files::ShellTerminal;
+use crate::judge::{self, Verdict};
+use crate::options::Run;
+use crate::output::{OutputStreams, Stream};
+use crate::process::{command, NicProcess};
+use crate::qemu::Host;
+use crate::root::Places;
+use crate::signals::Signals;
+use crate::summary;
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// Exit status after the reader of an output has closed its pipe: that of SIGPIPE.
+const READER_GONE: u8 = 141;
+
+/// What a caller may show while guests boot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// Guests boot. Called several times a second.
+    Booting {
+        /// Time since power-on.
+        elapsed: Duration,
+        /// The accelerator.
+        accelerator: String,
+        /// Guests that are up, and all guests.
+        up: (usize, usize),
+    },
+    /// All guests are up, or the run has ended. Called once.
+    Done,
+}
+
+/// The result of a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// Exit status: that of the command, 124, or 125; of several guests the greatest.
+    pub status: u8,
+    /// What the host found wrong, for standard error.
+    pub errors: Vec<String>,
+    /// What happened and where its files are, if something failed.
+    pub summary: Vec<String>,
+}
+
+/// Boots the guests and runs their commands, in the root directory of the run. `progress` is called
+/// while they boot.
+///
+/// # Errors
+///
+/// A guest cannot be started.
+pub fn boot(
+    run: &Run,
+    places: &Places,
+    signals: &Signals,
+    terminal: ShellTerminal,
+    mut progress: impl FnMut(Progress),
+) -> Result<Outcome, String> {
+    let host = Host::inspect(run.accelerator)?;
+    let _temporary = Temporary { run, places };
+    let shared = Shared {
+        run,
+        places,
+        host: &host,
+        loopback: loopback(RandomState::new().hash_one(())),
+        terminal,
+    };
+    if run.guests > 1 {
+        let together = places.logs.join("together");
+        std::fs::create_dir_all(&together).map_err(|e| format!("{}: {e}", together.display()))?;
+    }
+    let mut streams = OutputStreams::default();
+    for number in run.numbers() {
+        Guest::prepare(&shared, number)?;
+        if !run.is_shell_of(number) {
+            let logs = shared.places_of(number).logs;
+            let prefix = match run.guests {
+                1 => String::new(),
+                _ => format!("{}| ", run.name(number)),
+            };
+            streams.add(&logs.join("stdout"), Stream::Out, &prefix)?;
+            streams.add(&logs.join("stderr"), Stream::Err, &prefix)?;
+        }
+    }
+    let input = match run.is_shell {
+        true => None,
+        false => command_input()?,
+    };
+    let (guests, nic_of_all) =
+        start_all(&shared, input).map_err(|e| with_nic_log(&e, run, places))?;
+    let mut guests = guests;
+    let aborted = wait_for_all(&mut guests, &shared, signals, &streams, &mut progress);
+    progress(Progress::Done);
+    if let Some(status) = aborted? {
+        guests.iter_mut().for_each(Guest::abort);
+        return Ok(Outcome {
+            status,
+            errors: Vec::new(),
+            summary: Vec::new(),
+        });
+    }
+    let nic_failure = nic_of_all.and_then(NicProcess::end);
+    let verdicts: Vec<Verdict> = guests
+        .iter_mut()
+        .map(|guest| {
+            let failure = guest.end_nic().or_else(|| nic_failure.clone());
+            judge::judge(&shared, guest, failure)
+        })
+        .collect();
+    streams.finish();
+    let status = verdicts
+        .iter()
+        .map(|verdict| verdict.status)
+        .max()
+        .unwrap_or(0);
+    let errors = verdicts
+        .iter()
+        .flat_map(|verdict| verdict.errors.clone())
+        .collect();
+    let summary = match run.is_recorded {
+        true => summary::summarize(&shared, &guests, &verdicts, status),
+        false => Vec::new(),
+    };
+    Ok(Outcome {
+        status,
+        errors,
+        summary,
+    })
+}
+
+/// Returns the beginning of a loopback address that other runs have only by chance.
+fn loopback(random: u64) -> String {
+    format!("127.{}.{}", random % 250 + 2, random / 250 % 250 + 2)
+}
+
+/// Starts the NIC of all guests, if they share one, and the guests. vm1 starts last, so that its
+/// command finds its peers sooner.
+fn start_all<'a>(
+    shared: &'a Shared<'a>,
+    mut input: Option<OwnedFd>,
+) -> Result<(Vec<Guest<'a>>, Option<NicProcess>), String> {
+    let nic = match shared.run.has_shared_nic() {
+        true => Some(shared.start_nic_of_all()?),
+        false => None,
+    };
+    let mut guests = Vec::new();
+    for number in shared.run.numbers().rev() {
+        let input = if number == 1 { input.take() } else { None };
+        let guest = Guest::start(shared, number, input)?;
+        if shared.run.is_captured {
+            capture(shared, &guest)?;
+        }
+        guests.insert(0, guest);
+    }
+    Ok((guests, nic))
+}
+
+/// Starts to capture the packets of a guest's NIC. The capture ends with the NIC.
+fn capture(shared: &Shared<'_>, guest: &Guest<'_>) -> Result<(), String> {
+    let [_, _, control] = guest.places.nic_sockets();
+    command(
+        &shared.places.verbenactl,
+        &guest.places.logs.join("nic.log"),
+    )?
+    .arg("--socket")
+    .arg(control)
+    .arg("capture")
+    .arg(guest.places.logs.join("rdma.pcapng"))
+    .spawn()
+    .map(drop)
+    .map_err(|e| format!("the capture cannot be started: {e}"))
+}
+
+/// Waits until all guests have ended. Returns an exit status if the run was aborted.
+fn wait_for_all(
+    guests: &mut [Guest<'_>],
+    shared: &Shared<'_>,
+    signals: &Signals,
+    streams: &OutputStreams,
+    progress: &mut impl FnMut(Progress),
+) -> Result<Option<u8>, String> {
+    let powered_on = Instant::now();
+    let mut is_booting = true;
+    loop {
+        for guest in guests.iter_mut() {
+            guest.look()?;
+        }
+        if guests.iter().all(|guest| guest.end.is_some()) {
+            return Ok(None);
+        }
+        if let Some(signal) = signals.received() {
+            return Ok(Some(128 + signal as u8));
+        }
+        if streams.is_reader_gone() {
+            return Ok(Some(READER_GONE));
+        }
+        if is_booting {
+            let up = guests.iter().filter(|guest| guest.is_up()).count();
+            is_booting = up < guests.len();
+            progress(match is_booting {
+                true => Progress::Booting {
+                    elapsed: powered_on.elapsed(),
+                    accelerator: shared.host.accelerator.to_string(),
+                    up: (up, guests.len()),
+                },
+                false => Progress::Done,
+            });
+        }
+        std::thread::sleep(POLL_INTERVAL);
+    }
+}
+
+/// Adds the end of the NIC's log to an error.
+fn with_nic_log(error: &str, run: &Run, places: &Places) -> String {
+    let mut logs = vec![places.logs.join("nic.log")];
+    logs.extend(
+        run.numbers()
+            .map(|number| places.logs.join(run.name(number)).join("nic.log")),
+    );
+    let mut text = String::from(error);
+    for log in logs.iter().filter(|log| log.exists()) {
+        text += &format!("\n{}", judge::end_of_log(places, log));
+    }
+    text
+}
+
+/// Returns a pipe with the standard input of this process, unless that is a terminal or /dev/null.
+fn command_input() -> Result<Option<OwnedFd>, String> {
+    let failed = |e: io::Error| format!("cannot read standard input: {e}");
+    let stdin = io::stdin();
+    let own = stdin.as_fd().try_clone_to_owned().map_err(failed)?;
+    if io::IsTerminal::is_terminal(&stdin) || is_null(&own).map_err(failed)? {
+        return Ok(None);
+    }
+    // QEMU reads a pipe, because it changes the mode of the file that it reads, which other processes
+    // may have open.
+    let (reader, writer) =
+        nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC).map_err(|e| failed(e.into()))?;
+    std::thread::spawn(move || {
+        let (mut from, mut to) = (std::fs::File::from(own), std::fs::File::from(writer));
+        // The guest may end before its input.
+        let _ = io::copy(&mut from, &mut to);
+    });
+    Ok(Some(reader))
+}
+
+fn is_null(input: &OwnedFd) -> io::Result<bool> {
+    let own = std::fs::File::from(input.try_clone()?).metadata()?;
+    let null = Path::new("/dev/null").metadata()?;
+    Ok(own.file_type().is_char_device() && own.rdev() == null.rdev())
+}
+
+/// Files that are removed when a run ends.
+struct Temporary<'a> {
+    run: &'a Run,
+    places: &'a Places,
+}
+
+impl Drop for Temporary<'_> {
+    fn drop(&mut self) {
+        let logs = &self.places.logs;
+        // What is missing was not made.
+        let _ = std::fs::remove_dir_all(logs.join("together"));
+        let _ = std::fs::remove_file(logs.join("initrd.cpio"));
+        for number in self.run.numbers() {
+            let _ = std::fs::remove_file(logs.join(self.run.name(number)).join("initrd.cpio"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_addresses_are_valid() {
+        assert_eq!(loopback(0), "127.2.2");
+        assert_eq!(loopback(250 * 250 - 1), "127.251.251");
+        assert_eq!(
+            loopback(u64::MAX),
+            format!("127.{}.{}", u64::MAX % 250 + 2, u64::MAX / 250 % 250 + 2)
+        );
+    }
+
+    #[test]
+    fn only_the_null_device_is_no_input() {
+        let open = |path: &str| OwnedFd::from(std::fs::File::open(path).unwrap());
+        assert!(is_null(&open("/dev/null")).unwrap());
+        assert!(!is_null(&open("/dev/zero")).unwrap());
+        assert!(!is_null(&open("/etc/passwd")).unwrap());
+    }
+}

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Where the parts of a guest come from: QEMU, the kernel, the disk, the NIC.
+//!
+//! A file of lines `KEY=PATH` names the parts. In a checkout `scripts/build installation` makes them
+//! and writes the file `build/installation`. `VERBENA_INSTALLATION` names another such file.
+
+use std::path::{Path, PathBuf};
+
+/// The environment variable that names the file of an installation.
+pub const VARIABLE: &str = "VERBENA_INSTALLATION";
+/// The file of a checkout.
+const IN_CHECKOUT: &str = "build/installation";
+
+/// The parts of a guest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Installation {
+    /// A Debian root with QEMU and the libraries of the other programs.
+    pub qemu_root: PathBuf,
+    /// The unpacked kernel of the guests.
+    pub kernel: PathBuf,
+    /// The disk image of the guests, which runs do not change.
+    pub disk: PathBuf,
+    /// The first root of the guests: a cpio archive with the module, the provider and the programs.
+    pub initrd: PathBuf,
+    /// The program `verbena-nic`.
+    pub nic: PathBuf,
+    /// The program `verbenactl`.
+    pub verbenactl: PathBuf,
+    /// The directory for the logs of runs.
+    pub runs: PathBuf,
+}
+
+impl Installation {
+    /// Reads the file of an installation.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read, a part is not named, or a part does not exist.
+    pub fn read(file: &Path) -> Result<Self, String> {
+        let shown = file.display();
+        let text = std::fs::read_to_string(file)
+            .map_err(|e| format!("the installation {shown} cannot be read: {e}"))?;
+        let parts = Self::parse(&text).map_err(|e| format!("the installation {shown} {e}"))?;
+        for part in parts.all() {
+            if let Err(e) = part.metadata() {
+                let part = part.display();
+                return Err(format!(
+                    "the installation {shown} names {part}, which cannot be used: {e}. In a checkout, root makes it again by `scripts/build installation`"
+                ));
+            }
+        }
+        Ok(parts)
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let value = |key: &str| {
+            let mut lines = text.lines().filter_map(|line| line.split_once('='));
+            let (_, value) = lines
+                .find(|(name, _)| *name == key)
+                .ok_or_else(|| format!("has no line `{key}=PATH`"))?;
+            match Path::new(value).is_absolute() {
+                true => Ok(PathBuf::from(value)),
+                false => Err(format!("has `{key}={value}`, which is no absolute path")),
+            }
+        };
+        Ok(Self {
+            qemu_root: value("qemu_root")?,
+            kernel: value("kernel")?,
+            disk: value("disk")?,
+            initrd: value("initrd")?,
+            nic: value("nic")?,
+            verbenactl: value("verbenactl")?,
+            runs: value("runs")?,
+        })
+    }
+
+    /// Returns the parts that must exist.
+    fn all(&self) -> [&Path; 6] {
+        let Self {
+            qemu_root,
+            kernel,
+            disk,
+            initrd,
+            nic,
+            verbenactl,
+            runs: _,
+        } = self;
+        [qemu_root, kernel, disk, initrd, nic, verbenactl].map(PathBuf::as_path)
+    }
+}
+
+/// Where an installation comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A file, whose parts are complete.
+    File(PathBuf),
+    /// A checkout, where `scripts/build installation` makes what is missing or outdated.
+    Checkout(PathBuf),
+}
+
+impl Source {
+    /// Finds the installation of the program `program`: that of [`VARIABLE`], else that of the
+    /// checkout in which the program was built.
+    ///
+    /// # Errors
+    ///
+    /// There is neither.
+    pub fn find(variable: Option<PathBuf>, program: &Path) -> Result<Self, String> {
+        if let Some(file) = variable {
+            return Ok(Self::File(file));
+        }
+        let mut above = program.ancestors();
+        let checkout = above.find(|top| top.join("scripts/in-root").is_file());
+        checkout.map(|top| Self::Checkout(top.to_owned())).ok_or_else(|| {
+            format!(
+                "{} is not in a checkout of Verbena, so {VARIABLE} must name an installation, the file that `scripts/build installation` writes: {IN_CHECKOUT} of a checkout",
+                program.display()
+            )
+        })
+    }
+
+    /// Returns the file that names the parts.
+    pub fn file(&self) -> PathBuf {
+        match self {
+            Self::File(file) => file.clone(),
+            Self::Checkout(top) => top.join(IN_CHECKOUT),
+        }
+    }
+
+    /// Returns the command that makes or updates the parts, if there is one. It needs root.
+    pub fn build_command(&self) -> Option<Vec<PathBuf>> {
+        match self {
+            Self::File(_) => None,
+            Self::Checkout(top) => Some(vec![
+                top.join("scripts/build"),
+                PathBuf::from("installation"),
+            ]),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "# comment\nqemu_root=/q\nkernel=/k\ndisk=/d\ninitrd=/i\nnic=/n\nverbenactl=/v\nruns=/r=1\n";
+
+    #[test]
+    fn each_part_has_a_line() {
+        let parts = Installation::parse(TEXT).unwrap();
+        assert_eq!(parts.qemu_root, Path::new("/q"));
+        assert_eq!(parts.runs, Path::new("/r=1"));
+        assert_eq!(parts.all().len(), 6);
+        let text = TEXT.replace("disk=", "drive=");
+        let error = Installation::parse(&text).unwrap_err();
+        assert_eq!(error, "has no line `disk=PATH`");
+        let error = Installation::parse(&TEXT.replace("=/k", "=k")).unwrap_err();
+        assert!(error.contains("`kernel=k`"), "{error}");
+    }
+
+    #[test]
+    fn a_missing_file_or_part_is_named() {
+        let dir = std::env::temp_dir().join(format!("verbena-installation-{}", std::process::id()));
+        std::fs::create_dir(&dir).unwrap();
+        let file = dir.join("installation");
+        let error = Installation::read(&file).unwrap_err();
+        assert!(error.contains("installation cannot be read"), "{error}");
+        std::fs::write(&file, TEXT).unwrap();
+        let error = Installation::read(&file).unwrap_err();
+        assert!(
+            error.contains("names /q") && error.contains("scripts/build"),
+            "{error}"
+        );
+        let here = dir.display().to_string();
+        let lines = TEXT.lines().skip(1).map(|line| {
+            let (key, _) = line.split_once('=').unwrap();
+            format!("{key}={here}\n")
+        });
+        let text = lines.collect::<Vec<String>>().concat();
+        std::fs::write(&file, text).unwrap();
+        assert_eq!(Installation::read(&file).unwrap().nic, dir);
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn the_variable_comes_before_the_checkout() {
+        let top = std::env::temp_dir().join(format!("verbena-source-{}", std::process::id()));
+        let program = top.join("build/cargo/release/verbena");
+        let error = Source::find(None, &program).unwrap_err();
+        assert!(error.contains(VARIABLE), "{error}");
+        std::fs::create_dir_all(top.join("scripts")).unwrap();
+        std::fs::write(top.join("scripts/in-root"), "").unwrap();
+        let source = Source::find(None, &program).unwrap();
+        assert_eq!(source.file(), top.join("build/installation"));
+        let command = source.build_command().unwrap();
+        assert_eq!(command[0], top.join("scripts/build"));
+        let source = Source::find(Some(PathBuf::from("/x")), &program).unwrap();
+        assert_eq!(
+            (source.file(), source.build_command()),
+            (PathBuf::from("/x"), None)
+        );
+        std::fs::remove_dir_all(&top).unwrap();
+    }
+}
