@@ -252,6 +252,16 @@ impl Lab {
         outputs.into_iter().filter_map(datagram).collect()
     }
 
+    /// Represses a trap, as the subnet manager of guest 1.
+    fn repress(&mut self, trap: &Datagram) {
+        let repress = trap.mad.with(Mad::METHOD, method::TRAP_REPRESS);
+        self.fabric.send(
+            GUEST_1,
+            Datagram::smp(trap.destination_lid, trap.source_lid, repress),
+            self.now,
+        );
+    }
+
     /// Sends a data packet of guest 1, and returns the nodes that it reaches.
     fn forward(&mut self, lid: u16, sl: u8, p_key: u16) -> Vec<usize> {
         let header = RouteHeader {

@@ -108,12 +108,7 @@ fn a_later_violation_replaces_the_trap_and_a_repressed_trap_is_not_sent_again() 
         panic!("{datagrams:?}")
     };
     assert_eq!(Notice(trap.mad.data()).get(Notice::KEY), 0x8003);
-    let repress = trap.mad.with(Mad::METHOD, method::TRAP_REPRESS);
-    lab.fabric.send(
-        GUEST_1,
-        Datagram::smp(trap.destination_lid, trap.source_lid, repress),
-        lab.now,
-    );
+    lab.repress(trap);
     assert_eq!(lab.fabric.next_deadline(), None);
     assert_eq!(counted(&lab), (3, 0));
 }

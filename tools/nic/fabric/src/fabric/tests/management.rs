@@ -267,12 +267,7 @@ fn a_pulled_cable_is_reported_until_the_manager_represses_the_trap() {
     lab.fabric.poll(lab.now);
     let again = lab.datagrams();
     assert_eq!(again[0].1, *trap);
-    let repress = trap.mad.with(Mad::METHOD, method::TRAP_REPRESS);
-    lab.fabric.send(
-        GUEST_1,
-        Datagram::smp(trap.destination_lid, trap.source_lid, repress),
-        lab.now,
-    );
+    lab.repress(trap);
     assert_eq!(lab.fabric.next_deadline(), None);
     lab.fabric.set_cable(TO_H4, true, lab.now);
     assert_eq!(
