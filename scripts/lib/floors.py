@@ -27,6 +27,7 @@ FLOORS = {
     ),
     "tools/nic/fabric/src/": ("mad", "counters topology", "port", "forwarding traps", "node", "agent", "fabric"),
     "tools/vm/src/": (
+        "scratch",
         "archive boots installation options output run_directory shell signals",
         "complaints nic session watcher",
         "guest_files process root",

@@ -35,7 +35,7 @@ pub enum Progress {
         /// Guests that are up, and all guests.
         up: (usize, usize),
     },
-    /// All guests are up, or the run has ended. Called once.
+    /// All guests are up. Also reported when the run ends.
     Done,
 }
 

@@ -143,6 +143,7 @@ impl Source {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scratch::Scratch;
 
     const TEXT: &str = "# comment\nqemu_root=/q\nkernel=/k\ndisk=/d\ninitrd=/i\nnic=/n\nverbenactl=/v\nruns=/r=1\n";
 
@@ -161,8 +162,8 @@ mod tests {
 
     #[test]
     fn a_missing_file_or_part_is_named() {
-        let dir = std::env::temp_dir().join(format!("verbena-installation-{}", std::process::id()));
-        std::fs::create_dir(&dir).unwrap();
+        let scratch = Scratch::new("installation");
+        let dir = &scratch.0;
         let file = dir.join("installation");
         let error = Installation::read(&file).unwrap_err();
         assert!(error.contains("installation cannot be read"), "{error}");
@@ -179,13 +180,13 @@ mod tests {
         });
         let text = lines.collect::<Vec<String>>().concat();
         std::fs::write(&file, text).unwrap();
-        assert_eq!(Installation::read(&file).unwrap().nic, dir);
-        std::fs::remove_dir_all(&dir).unwrap();
+        assert_eq!(Installation::read(&file).unwrap().nic, *dir);
     }
 
     #[test]
     fn the_variable_comes_before_the_checkout() {
-        let top = std::env::temp_dir().join(format!("verbena-source-{}", std::process::id()));
+        let scratch = Scratch::new("source");
+        let top = &scratch.0;
         let program = top.join("build/cargo/release/verbena");
         let error = Source::find(None, &program).unwrap_err();
         assert!(error.contains(VARIABLE), "{error}");
@@ -200,6 +201,5 @@ mod tests {
             (source.file(), source.build_command()),
             (PathBuf::from("/x"), None)
         );
-        std::fs::remove_dir_all(&top).unwrap();
     }
 }

@@ -178,6 +178,7 @@ pub fn end_of_log(places: &Places, log: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scratch::Scratch;
 
     fn conclude(status: Option<u8>, end: &GuestEnd, troubles: &[&str]) -> Conclusion {
         let facts = Facts {
@@ -246,7 +247,8 @@ mod tests {
 
     #[test]
     fn the_end_of_a_log_is_shown_with_its_path_on_the_host() {
-        let file = std::env::temp_dir().join(format!("verbena-end-of-log-{}", std::process::id()));
+        let scratch = Scratch::new("end-of-log");
+        let file = scratch.0.join("log");
         let lines: Vec<String> = (1..=20).map(|n| format!("line {n}\r\n")).collect();
         std::fs::write(&file, lines.concat()).unwrap();
         let places = Places::new(PathBuf::from("/host"), 0);

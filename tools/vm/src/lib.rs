@@ -34,6 +34,8 @@ pub mod process;
 pub mod qemu;
 pub mod root;
 pub mod run_directory;
+#[cfg(test)]
+mod scratch;
 pub mod session;
 pub mod shell;
 pub mod signals;

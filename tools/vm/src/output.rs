@@ -113,7 +113,7 @@ impl OutputStreams {
 
     /// Writes the rest of the outputs. No guest may run any more.
     pub fn finish(self) {
-        self.has_ended.store(true, Ordering::Relaxed);
+        self.has_ended.store(true, Ordering::Release);
         for thread in self.threads {
             // A thread that panicked has printed why.
             let _ = thread.join();

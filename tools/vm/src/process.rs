@@ -157,6 +157,7 @@ fn judge_end(log: &str, code: Option<u8>, is_asked: bool) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scratch::Scratch;
 
     #[test]
     fn the_end_of_a_nic_is_judged() {
@@ -171,22 +172,6 @@ mod tests {
         let log = "start\nthread 'engine' panicked at x.rs:1:\nindex out of bounds\nmore\n";
         let panicked = "panicked: thread 'engine' panicked at x.rs:1: index out of bounds";
         assert_eq!(judge_end(log, Some(0), true).unwrap(), panicked);
-    }
-
-    struct Scratch(PathBuf);
-
-    impl Scratch {
-        fn new(name: &str) -> Self {
-            let path = std::env::temp_dir().join(format!("verbena-{name}-{}", std::process::id()));
-            std::fs::create_dir(&path).unwrap();
-            Self(path)
-        }
-    }
-
-    impl Drop for Scratch {
-        fn drop(&mut self) {
-            let _ = std::fs::remove_dir_all(&self.0);
-        }
     }
 
     /// Starts a shell script in place of the NIC.

@@ -150,7 +150,7 @@ fn remove_dead(parent: &Path, is_ours: impl Fn(&str) -> bool, kept: usize) {
 
 /// Removes what an earlier run has left in a directory that was chosen again.
 fn remove_outputs(logs: &Path) {
-    const FILES: [&str; 12] = [
+    const FILES: [&str; 14] = [
         "stdout",
         "stderr",
         "status",
@@ -162,9 +162,11 @@ fn remove_outputs(logs: &Path) {
         "rdma.pcapng",
         "death.record",
         "flight.record",
+        "flight.pcapng",
+        "flight.html",
         "initrd.cpio",
     ];
-    for file in FILES.into_iter().chain(["flight.pcapng", "flight.html"]) {
+    for file in FILES {
         let _ = std::fs::remove_file(logs.join(file));
     }
     for directory in ["vm1", "vm2", "vm3", "vm4", "nic", "together"] {
@@ -175,24 +177,11 @@ fn remove_outputs(logs: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    struct Scratch(PathBuf);
-
-    impl Scratch {
-        fn new() -> Self {
-            Self(new_directory(&std::env::temp_dir(), "verbena-run-directory-").unwrap())
-        }
-    }
-
-    impl Drop for Scratch {
-        fn drop(&mut self) {
-            let _ = std::fs::remove_dir_all(&self.0);
-        }
-    }
+    use crate::scratch::Scratch;
 
     #[test]
     fn a_chosen_directory_belongs_to_one_run_and_loses_old_files() {
-        let scratch = Scratch::new();
+        let scratch = Scratch::new("chosen");
         let chosen = scratch.0.join("chosen");
         std::fs::create_dir(&chosen).unwrap();
         std::fs::write(chosen.join("status"), "1").unwrap();
@@ -213,7 +202,7 @@ mod tests {
 
     #[test]
     fn the_newest_runs_and_those_that_live_are_kept() {
-        let scratch = Scratch::new();
+        let scratch = Scratch::new("newest");
         let names = ["run.1", "run.2", "run.3", "other"];
         for name in names {
             std::fs::create_dir(scratch.0.join(name)).unwrap();

@@ -225,52 +225,40 @@ impl Connection {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scratch::Scratch;
     use std::os::unix::net::UnixListener;
 
-    struct Scratch(PathBuf);
-
-    impl Scratch {
-        fn new(name: &str) -> Self {
-            let path = std::env::temp_dir().join(format!("verbena-{name}-{}", std::process::id()));
-            std::fs::create_dir(&path).unwrap();
-            std::fs::write(
-                path.join("log"),
-                "an earlier boot\nverbena: the guest is up\n",
-            )
-            .unwrap();
-            Self(path)
-        }
-
-        fn watcher(&self, silence_s: u64) -> Watcher {
-            Watcher::new(
-                self.0.join("watch"),
-                &self.0.join("log"),
-                silence_s,
-                Accelerator::Tcg,
-            )
-        }
-
-        fn print(&self, text: &str) {
-            let log = self.0.join("log");
-            let old = std::fs::read_to_string(&log).unwrap();
-            std::fs::write(&log, old + text).unwrap();
-        }
+    /// Returns a directory with the kernel log of a guest that has booted before.
+    fn booted_before(name: &str) -> Scratch {
+        let scratch = Scratch::new(name);
+        let log = "an earlier boot\nverbena: the guest is up\n";
+        std::fs::write(scratch.0.join("log"), log).unwrap();
+        scratch
     }
 
-    impl Drop for Scratch {
-        fn drop(&mut self) {
-            let _ = std::fs::remove_dir_all(&self.0);
-        }
+    fn watcher(scratch: &Scratch, silence_s: u64) -> Watcher {
+        Watcher::new(
+            scratch.0.join("watch"),
+            &scratch.0.join("log"),
+            silence_s,
+            Accelerator::Tcg,
+        )
+    }
+
+    fn print(scratch: &Scratch, text: &str) {
+        let log = scratch.0.join("log");
+        let old = std::fs::read_to_string(&log).unwrap();
+        std::fs::write(&log, old + text).unwrap();
     }
 
     #[test]
     fn a_guest_is_up_when_this_boot_says_so() {
-        let scratch = Scratch::new("up");
-        let mut watcher = scratch.watcher(60);
+        let scratch = booted_before("up");
+        let mut watcher = watcher(&scratch, 60);
         let now = Instant::now();
         assert_eq!(watcher.look(now), None);
         assert!(!watcher.is_up());
-        scratch.print("[ 1.0] verbena: the guest is up\n");
+        print(&scratch, "[ 1.0] verbena: the guest is up\n");
         assert_eq!(watcher.look(now), None);
         assert!(watcher.is_up());
         // Silence ends only a guest that boots.
@@ -279,12 +267,12 @@ mod tests {
 
     #[test]
     fn a_silent_boot_is_ended_and_each_line_extends_its_time() {
-        let scratch = Scratch::new("silent");
-        let mut watcher = scratch.watcher(60);
+        let scratch = booted_before("silent");
+        let mut watcher = watcher(&scratch, 60);
         let begin = Instant::now();
         let after = |seconds| begin + Duration::from_secs(seconds);
         assert_eq!(watcher.look(after(59)), None);
-        scratch.print("a line\n");
+        print(&scratch, "a line\n");
         assert_eq!(watcher.look(after(59)), None);
         assert_eq!(watcher.look(after(118)), None);
         let reason = watcher.look(after(120)).unwrap();
@@ -293,9 +281,9 @@ mod tests {
 
     #[test]
     fn qemu_is_asked_and_its_errors_end_the_guest() {
-        let scratch = Scratch::new("qmp");
+        let scratch = booted_before("qmp");
         let listener = UnixListener::bind(scratch.0.join("watch")).unwrap();
-        let mut watcher = scratch.watcher(60);
+        let mut watcher = watcher(&scratch, 60);
         let now = Instant::now();
         assert_eq!(watcher.look(now), None);
         let (mut qemu, _) = listener.accept().unwrap();
