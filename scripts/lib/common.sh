@@ -10,6 +10,8 @@
 #   $cache/users-HASH/          a root to build external suites in     (scripts/rootfs users)
 #   $cache/browser-HASH/        a root with a browser                      (scripts/rootfs browser)
 #   $cache/fabric-HASH/         a root with opensm, infiniband-diags and ibsim (scripts/rootfs fabric)
+#   $cache/{package,runtime,clean}-HASH/  roots to make packages and the image in, and to test them (scripts/rootfs)
+#   $cache/package-archives/    packages of Debian that the tests of packages install
 #   $cache/suites-HASH/         external suites                        (scripts/lib/users-suites)
 #   $cache/cargo/               Cargo's registry
 #
@@ -19,6 +21,9 @@ top=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../..")
 cache=$(realpath -m "${VERBENA_CACHE:-${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/verbena}")
 build=$top/build
 started=${VERBENA_STARTED:-$(date +%s)}
+# The time of what is made for images and archives, so that those of the same files have the same bytes. Unchanged files of Debian's packages
+# are older and keep their times, which compiled Python files name.
+image_time=1795910400
 # Each run has its own logs, so that runs at the same time do not mix. The first step makes the directory.
 logs=${VERBENA_LOGS:-$build/log/$(date -d "@$started" +%m%d-%H%M%S).$$}
 export VERBENA_STARTED=$started VERBENA_CACHE=$cache VERBENA_LOGS=$logs
@@ -265,7 +270,7 @@ apt_transport() {
 used() { touch "$1/.used" 2>/dev/null || true; }
 forget_unused() {
 	local d
-	for d in "$cache"/{toolchain,linux,guest,users,browser,fabric,suites}-*/; do
+	for d in "$cache"/{toolchain,linux,guest,users,browser,fabric,package,runtime,clean,suites}-*/; do
 		[ -e "$d/.used" ] || continue
 		[ -z "$(find "$d/.used" -mtime +14)" ] || rm -rf --one-file-system "$d"
 	done

@@ -3,7 +3,8 @@
 //! Where the parts of a guest come from: QEMU, the kernel, the disk, the NIC.
 //!
 //! A file of lines `KEY=PATH` names the parts. In a checkout `scripts/build installation` makes them
-//! and writes the file `build/installation`. `VERBENA_INSTALLATION` names another such file.
+//! and writes the file `build/installation`. The Debian packages install the parts and the file
+//! `share/verbena/installation`. `VERBENA_INSTALLATION` names another such file.
 
 use std::path::{Path, PathBuf};
 
@@ -11,11 +12,14 @@ use std::path::{Path, PathBuf};
 pub const VARIABLE: &str = "VERBENA_INSTALLATION";
 /// The file of a checkout.
 const IN_CHECKOUT: &str = "build/installation";
+/// The file of the packages, from the directory above that of the program.
+const IN_PREFIX: &str = "share/verbena/installation";
 
 /// The parts of a guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Installation {
-    /// A Debian root with QEMU and the libraries of the other programs.
+    /// A Debian root with QEMU and the libraries of the other programs. `/` if they are installed on
+    /// this machine.
     pub qemu_root: PathBuf,
     /// The unpacked kernel of the guests.
     pub kernel: PathBuf,
@@ -46,7 +50,8 @@ impl Installation {
             if let Err(e) = part.metadata() {
                 let part = part.display();
                 return Err(format!(
-                    "the installation {shown} names {part}, which cannot be used: {e}. In a checkout, root makes it again by `scripts/build installation`"
+                    "the installation {shown} names {part}, which cannot be used: {e}. {}",
+                    next_step(file)
                 ));
             }
         }
@@ -75,6 +80,11 @@ impl Installation {
         })
     }
 
+    /// True if QEMU is installed in the root of this machine, and not in a root of its own.
+    pub fn is_in_place(&self) -> bool {
+        self.qemu_root == Path::new("/")
+    }
+
     /// Returns the parts that must exist.
     fn all(&self) -> [&Path; 6] {
         let Self {
@@ -90,6 +100,14 @@ impl Installation {
     }
 }
 
+/// Returns what makes a missing part of an installation again.
+fn next_step(file: &Path) -> &'static str {
+    match file.ends_with(IN_PREFIX) {
+        true => "Install the packages verbena and verbena-guest again, of the same version",
+        false => "In a checkout, root makes it again by `scripts/build installation`",
+    }
+}
+
 /// Where an installation comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
@@ -101,23 +119,30 @@ pub enum Source {
 
 impl Source {
     /// Finds the installation of the program `program`: that of [`VARIABLE`], else that of the
-    /// checkout in which the program was built.
+    /// checkout in which the program was built, else that of the packages with the program.
     ///
     /// # Errors
     ///
-    /// There is neither.
+    /// There is none.
     pub fn find(variable: Option<PathBuf>, program: &Path) -> Result<Self, String> {
         if let Some(file) = variable {
             return Ok(Self::File(file));
         }
         let mut above = program.ancestors();
         let checkout = above.find(|top| top.join("scripts/in-root").is_file());
-        checkout.map(|top| Self::Checkout(top.to_owned())).ok_or_else(|| {
-            format!(
-                "{} is not in a checkout of Verbena, so {VARIABLE} must name an installation, the file that `scripts/build installation` writes: {IN_CHECKOUT} of a checkout",
-                program.display()
-            )
-        })
+        if let Some(top) = checkout {
+            return Ok(Self::Checkout(top.to_owned()));
+        }
+        let prefix = program.ancestors().nth(2).unwrap_or(Path::new("/"));
+        let installed = prefix.join(IN_PREFIX);
+        if installed.is_file() {
+            return Ok(Self::File(installed));
+        }
+        Err(format!(
+            "{} is not in a checkout of Verbena, and there is no {}: install the packages verbena and verbena-guest, or let {VARIABLE} name an installation, the file that `scripts/build installation` writes: {IN_CHECKOUT} of a checkout",
+            program.display(),
+            installed.display()
+        ))
     }
 
     /// Returns the file that names the parts.
@@ -184,12 +209,34 @@ mod tests {
     }
 
     #[test]
+    fn an_installed_program_finds_the_file_of_its_packages_and_builds_nothing() {
+        let scratch = Scratch::new("installed");
+        let file = scratch.0.join("usr/share/verbena/installation");
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(&file, TEXT.replace("=/q", "=/")).unwrap();
+        let source = Source::find(None, &scratch.0.join("usr/bin/verbena")).unwrap();
+        assert_eq!(source.file(), file);
+        assert_eq!(source.build_command(), None);
+        let error = Installation::read(&source.file()).unwrap_err();
+        assert!(error.contains("Install the packages"), "{error}");
+    }
+
+    #[test]
+    fn a_root_of_its_own_is_not_in_place() {
+        let parts = Installation::parse(TEXT).unwrap();
+        assert!(!parts.is_in_place());
+        let parts = Installation::parse(&TEXT.replace("=/q", "=/")).unwrap();
+        assert!(parts.is_in_place());
+    }
+
+    #[test]
     fn the_variable_comes_before_the_checkout() {
         let scratch = Scratch::new("source");
         let top = &scratch.0;
         let program = top.join("build/cargo/release/verbena");
         let error = Source::find(None, &program).unwrap_err();
         assert!(error.contains(VARIABLE), "{error}");
+        assert!(error.contains("install the packages"), "{error}");
         std::fs::create_dir_all(top.join("scripts")).unwrap();
         std::fs::write(top.join("scripts/in-root"), "").unwrap();
         let source = Source::find(None, &program).unwrap();

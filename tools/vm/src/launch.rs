@@ -7,7 +7,7 @@ use crate::guest_files::ShellTerminal;
 use crate::installation::{Installation, Source, VARIABLE};
 use crate::options::Run;
 use crate::qemu::Host;
-use crate::root;
+use crate::root::{self, Places};
 use crate::run_directory::{writable_runs, RunDirectories};
 use crate::session::{self, Inside};
 use crate::signals::Signals;
@@ -30,7 +30,9 @@ impl Launch<'_> {
     /// Boots the guests, runs their commands, and returns the exit status. Prints what was wrong to
     /// standard error. Must be called before the process has a second thread.
     ///
-    /// The run happens in a second process, which calls this function again with the same arguments.
+    /// The run happens in a second process, which calls this function again with the same arguments. If
+    /// QEMU is installed on this machine, and not in a root of its own, the run happens in this process,
+    /// which then needs no namespaces.
     ///
     /// # Errors
     ///
@@ -38,11 +40,11 @@ impl Launch<'_> {
     pub fn run(self, progress: impl FnMut(Progress)) -> Result<u8, String> {
         match Inside::of_this_process()? {
             Some(inside) => self.run_inside(&inside, progress),
-            None => self.run_outside(),
+            None => self.run_outside(progress),
         }
     }
 
-    fn run_outside(self) -> Result<u8, String> {
+    fn run_outside(self, progress: impl FnMut(Progress)) -> Result<u8, String> {
         // What is refused is refused before anything is built.
         Host::inspect(self.run.accelerator)?;
         let program = std::env::current_exe().map_err(|e| format!("this program: {e}"))?;
@@ -50,22 +52,43 @@ impl Launch<'_> {
         build(&source)?;
         let installation = Installation::read(&source.file())?;
         let runs = match self.run_directory {
-            Some(_) => installation.runs,
+            Some(_) => installation.runs.clone(),
             None => writable_runs(&installation.runs)?,
         };
         let root = &installation.qemu_root;
         let cache = root.parent().unwrap_or(root);
         let directories = RunDirectories::make(&runs, self.run_directory, cache)?;
-        session::run_again(&directories, (VARIABLE, &source.file()))
+        if !installation.is_in_place() {
+            return session::run_again(&directories, (VARIABLE, &source.file()));
+        }
+        let inside = Inside {
+            logs: directories.logs.clone(),
+            sockets: directories.sockets.clone(),
+        };
+        let signals = Signals::catch()?;
+        let places = root::link(&installation, self.run, &inside)?;
+        let terminal = session::Terminal::save();
+        let status = self.boot(&places, &signals, progress);
+        terminal.restore();
+        status
     }
 
     fn run_inside(self, inside: &Inside, progress: impl FnMut(Progress)) -> Result<u8, String> {
         let signals = Signals::catch()?;
         let file = std::env::var_os(VARIABLE).unwrap_or_default();
         let installation = Installation::read(Path::new(&file))?;
-        let terminal = shell_terminal(self.run.is_shell);
         let places = root::enter(&installation, self.run, inside)?;
-        let outcome = boot::boot(self.run, &places, &signals, terminal, progress)?;
+        self.boot(&places, &signals, progress)
+    }
+
+    fn boot(
+        self,
+        places: &Places,
+        signals: &Signals,
+        progress: impl FnMut(Progress),
+    ) -> Result<u8, String> {
+        let terminal = shell_terminal(self.run.is_shell);
+        let outcome = boot::boot(self.run, places, signals, terminal, progress)?;
         for line in outcome.errors.iter().chain(&outcome.summary) {
             eprintln!("{line}");
         }

@@ -30,7 +30,17 @@ pub fn command(program: impl Into<OsString>, log: &Path) -> Result<Command, Stri
     let log_of_errors = log
         .try_clone()
         .map_err(|e| format!("cannot share a log: {e}"))?;
-    let mut command = Command::new(program.into());
+    let program = program.into();
+    // The first process of a PID namespace takes all others with it when it ends. Any other process
+    // asks the kernel to end its children with it.
+    let mut command = match nix::unistd::getpid() == Pid::from_raw(1) {
+        true => Command::new(program),
+        false => {
+            let mut command = Command::new("setpriv");
+            command.args(["--pdeathsig", "KILL", "--"]).arg(program);
+            command
+        }
+    };
     command
         .env_clear()
         .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")

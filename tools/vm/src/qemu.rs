@@ -6,7 +6,8 @@ use crate::nic::{mac_address, GuestPlaces};
 use crate::options::{Accelerator, Run};
 use crate::root::Places;
 use std::ffi::OsString;
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
+use std::io::Read;
 use std::path::Path;
 
 /// The program, in the installation's Debian root.
@@ -77,6 +78,18 @@ fn clock_args(cpuinfo: &str) -> String {
     }
 }
 
+/// Returns the format of a disk image for QEMU: `qcow2` (in the packages) or `raw`. No guest can choose
+/// the format by what it writes, because runs do not change the image.
+fn disk_format(disk: &Path) -> &'static str {
+    const MAGIC_OF_QCOW2: [u8; 4] = *b"QFI\xfb";
+    let mut head = [0; 4];
+    let read = File::open(disk).and_then(|mut file| file.read_exact(&mut head));
+    match read {
+        Ok(()) if head == MAGIC_OF_QCOW2 => "qcow2",
+        _ => "raw",
+    }
+}
+
 /// Returns the arguments of QEMU for a guest. `has_input` says that QEMU's standard input is that of
 /// the guest's command.
 pub fn arguments(
@@ -108,8 +121,9 @@ pub fn arguments(
     line.option(
         "-drive",
         format!(
-            "file={},format=raw,if=virtio,snapshot=on",
-            path(&places.disk)
+            "file={},format={},if=virtio,snapshot=on",
+            path(&places.disk),
+            disk_format(&places.disk)
         ),
     );
     line.option(
@@ -245,6 +259,7 @@ impl Line {
 mod tests {
     use super::*;
     use crate::options::RunOptions;
+    use crate::scratch::Scratch;
     use std::path::PathBuf;
 
     fn line(options: RunOptions, number: usize, has_input: bool) -> String {
@@ -258,6 +273,19 @@ mod tests {
         let arguments = arguments(&run, number, &host, &places, &guest, has_input);
         let words: Vec<_> = arguments.iter().map(|a| a.to_str().unwrap()).collect();
         words.join(" ")
+    }
+
+    #[test]
+    fn the_format_of_a_disk_is_known_by_its_first_bytes() {
+        let scratch = Scratch::new("disk");
+        let disk = scratch.0.join("disk");
+        assert_eq!(disk_format(&disk), "raw");
+        for (head, format) in [("QFI", "raw"), ("QFI.", "raw"), ("\0\0\0\0\0", "raw")] {
+            std::fs::write(&disk, head).unwrap();
+            assert_eq!(disk_format(&disk), format, "{head:?}");
+        }
+        std::fs::write(&disk, b"QFI\xfb\0\0\0\x03").unwrap();
+        assert_eq!(disk_format(&disk), "qcow2");
     }
 
     #[test]

@@ -54,7 +54,11 @@ pub struct Places {
 impl Places {
     /// Returns the places in the root that [`enter`] makes for `shares` shared directories.
     pub fn new(logs_on_host: PathBuf, shares: usize) -> Self {
-        let place = |name: &str| Path::new(OURS).join(name);
+        Self::below(Path::new(OURS), logs_on_host, shares)
+    }
+
+    fn below(directory: &Path, logs_on_host: PathBuf, shares: usize) -> Self {
+        let place = |name: &str| directory.join(name);
         Self {
             logs: place("logs"),
             sockets: place("sockets"),
@@ -66,6 +70,25 @@ impl Places {
             shares: (0..shares).map(|n| place(&format!("share{n}"))).collect(),
             logs_on_host,
         }
+    }
+
+    /// Returns each file of the host, except the sockets, with its place.
+    fn of_host<'a>(
+        &'a self,
+        installation: &'a Installation,
+        run: &'a Run,
+        inside: &'a Inside,
+    ) -> Vec<(&'a PathBuf, &'a PathBuf)> {
+        let mut files = vec![
+            (&inside.logs, &self.logs),
+            (&installation.kernel, &self.kernel),
+            (&installation.disk, &self.disk),
+            (&installation.initrd, &self.initrd),
+            (&installation.nic, &self.nic),
+            (&installation.verbenactl, &self.verbenactl),
+        ];
+        files.extend(run.shares.iter().zip(&self.shares));
+        files
     }
 
     /// Returns the path on the host of a file among the logs.
@@ -110,16 +133,7 @@ pub fn enter(installation: &Installation, run: &Run, inside: &Inside) -> Result<
         format!("cannot mount /proc for the guests' processes: {e}. In a container whose /proc is masked, start it with --privileged, or with --security-opt unmask=ALL")
     })?;
     let places = Places::new(inside.logs.clone(), run.shares.len());
-    let mut binds = vec![
-        (&inside.logs, &places.logs),
-        (&installation.kernel, &places.kernel),
-        (&installation.disk, &places.disk),
-        (&installation.initrd, &places.initrd),
-        (&installation.nic, &places.nic),
-        (&installation.verbenactl, &places.verbenactl),
-    ];
-    binds.extend(run.shares.iter().zip(&places.shares));
-    for (from, to) in binds {
+    for (from, to) in places.of_host(installation, run, inside) {
         bind(from, &below(&root, to), MsFlags::MS_REC)?;
     }
     // Without the new root, which is mounted in this directory.
@@ -136,6 +150,24 @@ pub fn enter(installation: &Installation, run: &Run, inside: &Inside) -> Result<
                 root.display()
             )
         })?;
+    Ok(places)
+}
+
+/// Makes the places for QEMU and a NIC that run in the root of this process: symbolic links, because
+/// QEMU's arguments cannot have every path of a host.
+///
+/// # Errors
+///
+/// A link cannot be made.
+pub fn link(installation: &Installation, run: &Run, inside: &Inside) -> Result<Places, String> {
+    let directory = inside.sockets.join("places");
+    let mut places = Places::below(&directory, inside.logs.clone(), run.shares.len());
+    places.sockets.clone_from(&inside.sockets);
+    let failed = |e: std::io::Error| format!("{}: {e}", directory.display());
+    std::fs::create_dir(&directory).map_err(failed)?;
+    for (from, to) in places.of_host(installation, run, inside) {
+        symlink(from, to).map_err(failed)?;
+    }
     Ok(places)
 }
 
@@ -183,6 +215,8 @@ fn bind(from: &Path, to: &Path, depth: MsFlags) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::options::RunOptions;
+    use crate::scratch::Scratch;
 
     #[test]
     fn logs_have_a_path_on_the_host() {
@@ -195,6 +229,43 @@ mod tests {
         assert_eq!(on_host("/verbena/logs"), Path::new("/home/a/run.1"));
         assert_eq!(on_host("/etc"), Path::new("/etc"));
         assert_eq!(places.shares[1], Path::new("/verbena/share1"));
+    }
+
+    #[test]
+    fn in_place_each_path_of_the_host_has_a_link_without_commas() {
+        let scratch = Scratch::new("places");
+        let share = scratch.0.join("a,b");
+        std::fs::create_dir(&share).unwrap();
+        let options = RunOptions {
+            shares: vec![share.clone()],
+            ..RunOptions::default()
+        };
+        let run = options.check().unwrap();
+        let file = |name: &str| scratch.0.join(name);
+        let installation = Installation {
+            qemu_root: PathBuf::from("/"),
+            kernel: file("k"),
+            disk: file("d"),
+            initrd: file("i"),
+            nic: file("n"),
+            verbenactl: file("v"),
+            runs: file("r"),
+        };
+        let inside = Inside {
+            logs: share.clone(),
+            sockets: scratch.0.clone(),
+        };
+        let places = link(&installation, &run, &inside).unwrap();
+        let target = |place: &Path| std::fs::read_link(place).unwrap();
+        assert_eq!(target(&places.shares[0]), share);
+        assert_eq!(target(&places.disk), installation.disk);
+        assert_eq!(target(&places.nic), installation.nic);
+        assert_eq!(places.sockets, inside.sockets);
+        assert_eq!(
+            places.on_host(&places.logs.join("vm1/kernel.log")),
+            share.join("vm1/kernel.log")
+        );
+        assert!(link(&installation, &run, &inside).is_err());
     }
 
     #[test]

@@ -175,10 +175,12 @@ fn next_step() -> String {
 }
 
 /// The settings of the terminal, which QEMU changes for a shell in a guest.
-struct Terminal(Option<nix::sys::termios::Termios>);
+#[derive(Debug)]
+pub struct Terminal(Option<nix::sys::termios::Termios>);
 
 impl Terminal {
-    fn save() -> Self {
+    /// Remembers the settings of the terminal at standard input, if that is a terminal.
+    pub fn save() -> Self {
         let stdin = std::io::stdin();
         Self(match stdin.is_terminal() {
             true => nix::sys::termios::tcgetattr(&stdin).ok(),
@@ -186,7 +188,8 @@ impl Terminal {
         })
     }
 
-    fn restore(self) {
+    /// Sets the terminal as it was.
+    pub fn restore(self) {
         if let Some(settings) = self.0 {
             let stdin = std::io::stdin();
             let now = nix::sys::termios::SetArg::TCSADRAIN;
