@@ -2,6 +2,7 @@
 
 //! The command line.
 
+use crate::control::ControlArgs;
 use crate::node_args::{CopyArgs, DownArgs, ExecArgs, ListArgs};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::io::IsTerminal;
@@ -84,6 +85,8 @@ enum VerbenaCommand {
     Down(DownArgs),
     /// List the guests that run: nodes of `verbena up`, and those of `verbena run`
     Ps(ListArgs),
+    #[command(flatten)]
+    Control(ControlArgs),
 }
 
 /// What `verbena` has to do.
@@ -99,6 +102,8 @@ pub enum Task {
     Down(DownArgs),
     /// List guests.
     List(ListArgs),
+    /// Query or control the NIC of a node.
+    Control(Box<ControlArgs>),
 }
 
 /// Guests to boot.
@@ -242,6 +247,7 @@ impl VerbenaArgs {
             VerbenaCommand::Cp(copy) => return Ok(Task::Copy(copy)),
             VerbenaCommand::Down(down) => return Ok(Task::Down(down)),
             VerbenaCommand::Ps(list) => return Ok(Task::List(list)),
+            VerbenaCommand::Control(control) => return Ok(Task::Control(Box::new(control))),
         };
         Ok(Task::Launch(task))
     }

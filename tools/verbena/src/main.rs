@@ -3,9 +3,11 @@
 //! `verbena`: runs commands in virtual machines that have a Verbena RDMA device.
 //!
 //! [`args`] and [`node_args`] are the command line, [`nodes`] the commands for guests that run,
-//! and [`progress`] the line that a terminal shows while guests boot. The crate `verbena-vm` does the work.
+//! [`control`] those for NICs, and
+//! [`progress`] the line that a terminal shows while guests boot. The crate `verbena-vm` does the work.
 
 mod args;
+mod control;
 mod node_args;
 mod nodes;
 mod progress;
@@ -50,6 +52,7 @@ fn run(args: VerbenaArgs) -> Result<u8, String> {
         Task::Copy(args) => nodes::copy(&args),
         Task::Down(args) => nodes::down(&args),
         Task::List(args) => nodes::list(&args),
+        Task::Control(args) => args.run(),
     }
 }
 
