@@ -3,6 +3,7 @@
 //! The command line.
 
 use crate::control::ControlArgs;
+use crate::doctor::DoctorArgs;
 use crate::node_args::{CopyArgs, DownArgs, ExecArgs, ListArgs};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::io::IsTerminal;
@@ -85,6 +86,10 @@ enum VerbenaCommand {
     Down(DownArgs),
     /// List the guests that run: nodes of `verbena up`, and those of `verbena run`
     Ps(ListArgs),
+    /// Say what guests lack on this machine, what that costs, and how to get it
+    ///
+    /// Builds nothing, and changes nothing. Exit status: 0 if `verbena run` will work, else 1.
+    Doctor(DoctorArgs),
     #[command(flatten)]
     Control(ControlArgs),
 }
@@ -102,6 +107,8 @@ pub enum Task {
     Down(DownArgs),
     /// List guests.
     List(ListArgs),
+    /// Examine the machine.
+    Doctor(DoctorArgs),
     /// Query or control the NIC of a node.
     Control(Box<ControlArgs>),
 }
@@ -247,6 +254,7 @@ impl VerbenaArgs {
             VerbenaCommand::Cp(copy) => return Ok(Task::Copy(copy)),
             VerbenaCommand::Down(down) => return Ok(Task::Down(down)),
             VerbenaCommand::Ps(list) => return Ok(Task::List(list)),
+            VerbenaCommand::Doctor(doctor) => return Ok(Task::Doctor(doctor)),
             VerbenaCommand::Control(control) => return Ok(Task::Control(Box::new(control))),
         };
         Ok(Task::Launch(task))

@@ -3,11 +3,12 @@
 //! `verbena`: runs commands in virtual machines that have a Verbena RDMA device.
 //!
 //! [`args`] and [`node_args`] are the command line, [`nodes`] the commands for guests that run,
-//! [`control`] those for NICs, and
+//! [`control`] those for NICs, [`doctor`] that for the machine, and
 //! [`progress`] the line that a terminal shows while guests boot. The crate `verbena-vm` does the work.
 
 mod args;
 mod control;
+mod doctor;
 mod node_args;
 mod nodes;
 mod progress;
@@ -24,6 +25,9 @@ use verbena_vm::{shell, Launch};
 const FAILED: u8 = 125;
 
 fn main() -> ExitCode {
+    if let Some(status) = verbena_vm::doctor::probe::of_this_process() {
+        return ExitCode::from(status);
+    }
     let args = match VerbenaArgs::try_parse() {
         Ok(args) => args,
         Err(e) => {
@@ -52,6 +56,7 @@ fn run(args: VerbenaArgs) -> Result<u8, String> {
         Task::Copy(args) => nodes::copy(&args),
         Task::Down(args) => nodes::down(&args),
         Task::List(args) => nodes::list(&args),
+        Task::Doctor(args) => doctor::run(&args),
         Task::Control(args) => args.run(),
     }
 }

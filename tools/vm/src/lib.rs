@@ -14,6 +14,8 @@
 //! clients ([`node_client`]) send to the session ([`node_server`], [`agent_link`]) in frames
 //! ([`frames`], [`window`]). [`node_set`] finds running guests.
 //!
+//! [`doctor`] says what this machine lacks.
+//!
 //! The guest unpacks one archive for all guests, which an [`Installation`] has, and a small archive
 //! of its own ([`guest_files`], [`archive`]). `scripts/guest/init` is the first process in it.
 //!
@@ -31,6 +33,7 @@ pub mod boot;
 pub mod boots;
 pub mod complaints;
 pub mod copy;
+pub mod doctor;
 pub mod frames;
 pub mod guest;
 pub mod guest_files;
