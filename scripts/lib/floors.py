@@ -37,7 +37,7 @@ FLOORS = {
         "summary",
         "boot",
         "background node_client node_session",
-        "bin copy doctor launch",
+        "bin cache copy doctor launch",
     ),
     "rust/verbena/": (
         "bars ids ratelimit served_areas",

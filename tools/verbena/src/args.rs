@@ -2,6 +2,7 @@
 
 //! The command line.
 
+use crate::cache::CacheArgs;
 use crate::control::ControlArgs;
 use crate::doctor::DoctorArgs;
 use crate::node_args::{CopyArgs, DownArgs, ExecArgs, ListArgs};
@@ -90,6 +91,8 @@ enum VerbenaCommand {
     ///
     /// Builds nothing, and changes nothing. Exit status: 0 if `verbena run` will work, else 1.
     Doctor(DoctorArgs),
+    /// List or remove what Verbena keeps on this machine
+    Cache(CacheArgs),
     #[command(flatten)]
     Control(ControlArgs),
 }
@@ -109,6 +112,8 @@ pub enum Task {
     List(ListArgs),
     /// Examine the machine.
     Doctor(DoctorArgs),
+    /// List or clean what Verbena keeps.
+    Cache(CacheArgs),
     /// Query or control the NIC of a node.
     Control(Box<ControlArgs>),
 }
@@ -255,6 +260,7 @@ impl VerbenaArgs {
             VerbenaCommand::Down(down) => return Ok(Task::Down(down)),
             VerbenaCommand::Ps(list) => return Ok(Task::List(list)),
             VerbenaCommand::Doctor(doctor) => return Ok(Task::Doctor(doctor)),
+            VerbenaCommand::Cache(cache) => return Ok(Task::Cache(cache)),
             VerbenaCommand::Control(control) => return Ok(Task::Control(Box::new(control))),
         };
         Ok(Task::Launch(task))

@@ -3,10 +3,11 @@
 //! `verbena`: runs commands in virtual machines that have a Verbena RDMA device.
 //!
 //! [`args`] and [`node_args`] are the command line, [`nodes`] the commands for guests that run,
-//! [`control`] those for NICs, [`doctor`] that for the machine, and
+//! [`control`] those for NICs, [`doctor`] and [`cache`] those for the machine, and
 //! [`progress`] the line that a terminal shows while guests boot. The crate `verbena-vm` does the work.
 
 mod args;
+mod cache;
 mod control;
 mod doctor;
 mod node_args;
@@ -57,6 +58,7 @@ fn run(args: VerbenaArgs) -> Result<u8, String> {
         Task::Down(args) => nodes::down(&args),
         Task::List(args) => nodes::list(&args),
         Task::Doctor(args) => doctor::run(&args),
+        Task::Cache(args) => cache::run(&args),
         Task::Control(args) => args.run(),
     }
 }

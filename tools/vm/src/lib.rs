@@ -14,7 +14,7 @@
 //! clients ([`node_client`]) send to the session ([`node_server`], [`agent_link`]) in frames
 //! ([`frames`], [`window`]). [`node_set`] finds running guests.
 //!
-//! [`doctor`] says what this machine lacks.
+//! [`doctor`] says what this machine lacks, [`cache`] what Verbena keeps on it.
 //!
 //! The guest unpacks one archive for all guests, which an [`Installation`] has, and a small archive
 //! of its own ([`guest_files`], [`archive`]). `scripts/guest/init` is the first process in it.
@@ -31,6 +31,7 @@ pub mod archive;
 mod background;
 pub mod boot;
 pub mod boots;
+pub mod cache;
 pub mod complaints;
 pub mod copy;
 pub mod doctor;
