@@ -95,6 +95,13 @@ enum VerbenaCommand {
     Cache(CacheArgs),
     #[command(flatten)]
     Control(ControlArgs),
+    /// Write shell completions and man pages into a directory
+    #[command(hide = true)]
+    Generate {
+        /// The directory
+        #[arg(value_name = "DIR")]
+        directory: PathBuf,
+    },
 }
 
 /// What `verbena` has to do.
@@ -116,6 +123,8 @@ pub enum Task {
     Cache(CacheArgs),
     /// Query or control the NIC of a node.
     Control(Box<ControlArgs>),
+    /// Write completions and man pages into this directory.
+    Generate(PathBuf),
 }
 
 /// Guests to boot.
@@ -262,6 +271,7 @@ impl VerbenaArgs {
             VerbenaCommand::Doctor(doctor) => return Ok(Task::Doctor(doctor)),
             VerbenaCommand::Cache(cache) => return Ok(Task::Cache(cache)),
             VerbenaCommand::Control(control) => return Ok(Task::Control(Box::new(control))),
+            VerbenaCommand::Generate { directory } => return Ok(Task::Generate(directory)),
         };
         Ok(Task::Launch(task))
     }

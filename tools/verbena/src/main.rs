@@ -3,13 +3,15 @@
 //! `verbena`: runs commands in virtual machines that have a Verbena RDMA device.
 //!
 //! [`args`] and [`node_args`] are the command line, [`nodes`] the commands for guests that run,
-//! [`control`] those for NICs, [`doctor`] and [`cache`] those for the machine, and
-//! [`progress`] the line that a terminal shows while guests boot. The crate `verbena-vm` does the work.
+//! [`control`] those for NICs, [`doctor`] and [`cache`] those for the machine. [`generate`] writes
+//! completions and man pages, and [`progress`] the line that a terminal shows while guests boot. The
+//! crate `verbena-vm` does the work.
 
 mod args;
 mod cache;
 mod control;
 mod doctor;
+mod generate;
 mod node_args;
 mod nodes;
 mod progress;
@@ -60,6 +62,7 @@ fn run(args: VerbenaArgs) -> Result<u8, String> {
         Task::Doctor(args) => doctor::run(&args),
         Task::Cache(args) => cache::run(&args),
         Task::Control(args) => args.run(),
+        Task::Generate(directory) => generate::run(&directory),
     }
 }
 
