@@ -2,9 +2,14 @@
 
 //! The command line.
 
+use crate::cache::CacheArgs;
+use crate::control::ControlArgs;
+use crate::doctor::DoctorArgs;
+use crate::node_args::{CopyArgs, DownArgs, ExecArgs, ListArgs};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
+use verbena_vm::node_set::{check_name, DEFAULT_NAME};
 use verbena_vm::options::MAX_GUESTS;
 use verbena_vm::{shell, Accelerator, LinkKind, LinkLayer, RunOptions};
 
@@ -48,6 +53,89 @@ enum VerbenaCommand {
         #[command(flatten)]
         options: GuestOptions,
     },
+    /// Boot nodes: guests that stay until `verbena down`, and return when they take commands
+    ///
+    /// `verbena exec 2 -- COMMAND` runs a command in vm2, `verbena cp` copies files, `verbena ps`
+    /// lists the nodes. The nodes have the current directory as in `verbena run`. They survive the
+    /// terminal.
+    Up {
+        /// Name of these nodes, for several sets of nodes at a time
+        #[arg(long, value_name = "NAME", default_value = DEFAULT_NAME)]
+        name: String,
+        #[command(flatten)]
+        options: GuestOptions,
+    },
+    /// Run a command in a node of `verbena up`, as root, and exit with its status
+    ///
+    /// The command runs in the current directory if the node has it, else in /root. A command of one
+    /// word is for the shell of the node; of a command of several words, the first is the program.
+    /// The command reads the standard input of `verbena`, unless that is a terminal. Ctrl-C reaches
+    /// the command. Several commands can run at a time.
+    ///
+    /// Exit status: that of the command, 128 plus the number of a signal that ended it, 125 after any
+    /// other failure.
+    Exec(ExecArgs),
+    /// Copy a file or a directory to or from a node
+    ///
+    /// SOURCE and DESTINATION are paths of this machine, or NODE:PATH, as in vm1:/etc/hosts or
+    /// 2:results. If DESTINATION is a directory, the copy has the name of SOURCE in it. A relative
+    /// path in a node begins at /root. `./1:x` is a file of this machine.
+    Cp(CopyArgs),
+    /// End nodes
+    ///
+    /// Exit status: 125 if something was wrong with the nodes while they ran, as with `verbena run`.
+    Down(DownArgs),
+    /// List the guests that run: nodes of `verbena up`, and those of `verbena run`
+    Ps(ListArgs),
+    /// Say what guests lack on this machine, what that costs, and how to get it
+    ///
+    /// Builds nothing, and changes nothing. Exit status: 0 if `verbena run` will work, else 1.
+    Doctor(DoctorArgs),
+    /// List or remove what Verbena keeps on this machine
+    Cache(CacheArgs),
+    #[command(flatten)]
+    Control(ControlArgs),
+    /// Write shell completions and man pages into a directory
+    #[command(hide = true)]
+    Generate {
+        /// The directory
+        #[arg(value_name = "DIR")]
+        directory: PathBuf,
+    },
+}
+
+/// What `verbena` has to do.
+#[derive(Debug)]
+pub enum Task {
+    /// Boot guests.
+    Launch(LaunchTask),
+    /// Run a command in a node.
+    Exec(ExecArgs),
+    /// Copy files.
+    Copy(CopyArgs),
+    /// End nodes.
+    Down(DownArgs),
+    /// List guests.
+    List(ListArgs),
+    /// Examine the machine.
+    Doctor(DoctorArgs),
+    /// List or clean what Verbena keeps.
+    Cache(CacheArgs),
+    /// Query or control the NIC of a node.
+    Control(Box<ControlArgs>),
+    /// Write completions and man pages into this directory.
+    Generate(PathBuf),
+}
+
+/// Guests to boot.
+#[derive(Debug)]
+pub struct LaunchTask {
+    /// The options, to be checked.
+    pub options: RunOptions,
+    /// The directory for logs, if one was chosen.
+    pub run_directory: Option<PathBuf>,
+    /// The name of guests that stay.
+    pub name: Option<String>,
 }
 
 /// Options of the commands that boot guests.
@@ -139,22 +227,26 @@ enum AcceleratorName {
 }
 
 impl VerbenaArgs {
-    /// Returns the options of the run, and the directory for its logs, if one was chosen.
+    /// Returns what there is to do.
     ///
     /// # Errors
     ///
-    /// Commands are missing or given twice, or a directory does not exist.
-    pub fn into_options(self) -> Result<(RunOptions, Option<PathBuf>), String> {
-        let here = std::env::current_dir()
-            .map_err(|e| format!("the current directory cannot be used: {e}"))?;
-        match self.command {
+    /// Commands are missing or given twice, a directory does not exist, or a name is not plain.
+    pub fn into_task(self) -> Result<Task, String> {
+        let here = || {
+            std::env::current_dir()
+                .map_err(|e| format!("the current directory cannot be used: {e}"))
+        };
+        let task = match self.command {
             VerbenaCommand::Run {
                 options,
                 on,
                 command,
             } => {
                 let commands = commands(options.nodes, &on, &command)?;
-                options.into_options(&here, commands, false)
+                options
+                    .into_task(&here()?)?
+                    .with(|run| run.commands = commands)
             }
             VerbenaCommand::Shell { options } => {
                 if !std::io::stdin().is_terminal() || !std::io::stdout().is_terminal() {
@@ -162,19 +254,38 @@ impl VerbenaArgs {
                         "verbena shell needs a terminal: use `verbena run -- COMMAND`",
                     ));
                 }
-                options.into_options(&here, Vec::new(), true)
+                options.into_task(&here()?)?.with(|run| run.is_shell = true)
             }
-        }
+            VerbenaCommand::Up { name, options } => {
+                check_name(&name)?;
+                let task = options.into_task(&here()?)?;
+                LaunchTask {
+                    name: Some(name),
+                    ..task.with(|run| run.stays = true)
+                }
+            }
+            VerbenaCommand::Exec(exec) => return Ok(Task::Exec(exec)),
+            VerbenaCommand::Cp(copy) => return Ok(Task::Copy(copy)),
+            VerbenaCommand::Down(down) => return Ok(Task::Down(down)),
+            VerbenaCommand::Ps(list) => return Ok(Task::List(list)),
+            VerbenaCommand::Doctor(doctor) => return Ok(Task::Doctor(doctor)),
+            VerbenaCommand::Cache(cache) => return Ok(Task::Cache(cache)),
+            VerbenaCommand::Control(control) => return Ok(Task::Control(Box::new(control))),
+            VerbenaCommand::Generate { directory } => return Ok(Task::Generate(directory)),
+        };
+        Ok(Task::Launch(task))
+    }
+}
+
+impl LaunchTask {
+    fn with(mut self, change: impl FnOnce(&mut RunOptions)) -> Self {
+        change(&mut self.options);
+        self
     }
 }
 
 impl GuestOptions {
-    fn into_options(
-        self,
-        here: &Path,
-        commands: Vec<Option<String>>,
-        is_shell: bool,
-    ) -> Result<(RunOptions, Option<PathBuf>), String> {
+    fn into_task(self, here: &Path) -> Result<LaunchTask, String> {
         let mut shares = vec![here.to_owned()];
         for share in &self.share {
             let path = std::fs::canonicalize(share)
@@ -190,8 +301,9 @@ impl GuestOptions {
         };
         let options = RunOptions {
             guests: self.nodes,
-            commands,
-            is_shell,
+            commands: Vec::new(),
+            is_shell: false,
+            stays: false,
             shares,
             directory: Some(here.to_owned()),
             link: self.link.map(|link| match link {
@@ -219,7 +331,11 @@ impl GuestOptions {
             silence_s: self.silence,
             expected: self.expected,
         };
-        Ok((options, self.run_dir))
+        Ok(LaunchTask {
+            options,
+            run_directory: self.run_dir,
+            name: None,
+        })
     }
 }
 
@@ -254,11 +370,7 @@ fn commands(
             ));
         }
     }
-    let first = match command {
-        [] => None,
-        [text] => Some(text.clone()),
-        words => Some(String::from_utf8_lossy(&shell::join(words)).into_owned()),
-    };
+    let first = (!command.is_empty()).then(|| command_text(command));
     if let (Some(own), Some(_)) = (commands.first_mut(), &first) {
         if own.is_some() {
             return Err(String::from(
@@ -278,6 +390,14 @@ fn commands(
     Ok(commands)
 }
 
+/// Returns the text for a shell of a command of one word or several.
+pub fn command_text(words: &[String]) -> String {
+    match words {
+        [text] => text.clone(),
+        words => String::from_utf8_lossy(&shell::join(words)).into_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -289,9 +409,27 @@ mod tests {
     }
 
     fn parse(line: &[&str]) -> Result<RunOptions, String> {
-        let words = ["verbena", "run"].iter().chain(line);
+        launch("run", line).map(|task| task.options)
+    }
+
+    fn launch(command: &str, line: &[&str]) -> Result<LaunchTask, String> {
+        let words = ["verbena", command].into_iter().chain(line.iter().copied());
         let args = VerbenaArgs::try_parse_from(words).map_err(|e| e.to_string())?;
-        args.into_options().map(|(options, _)| options)
+        match args.into_task()? {
+            Task::Launch(task) => Ok(task),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn nodes_that_stay_have_a_name_and_no_command() {
+        let task = launch("up", &["--nodes", "2"]).unwrap();
+        assert_eq!(task.name.as_deref(), Some("default"));
+        assert!(task.options.stays && task.options.check().unwrap().guests == 2);
+        let error = launch("up", &["--name", "a/b"]).unwrap_err();
+        assert!(error.starts_with("--name \"a/b\": "), "{error}");
+        assert!(launch("up", &["--", "true"]).is_err());
+        assert_eq!(launch("run", &["--", "true"]).unwrap().name, None);
     }
 
     #[test]

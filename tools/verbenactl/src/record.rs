@@ -60,6 +60,11 @@ impl RecordCommand {
     pub fn has_answer(&self) -> bool {
         matches!(self, Self::On { .. } | Self::Off | Self::Status)
     }
+
+    /// True if the command asks a NIC.
+    pub fn needs_nic(&self) -> bool {
+        !matches!(self, Self::Export { .. } | Self::Finish { .. })
+    }
 }
 
 /// Runs the command and returns the state of the recorder afterwards.

@@ -3,12 +3,10 @@
 //! A whole run: starts all guests, streams their outputs, waits for them, and judges them.
 
 use crate::guest::{Guest, Shared};
-use crate::guest_files::ShellTerminal;
 use crate::judge::{self, Verdict};
 use crate::options::Run;
 use crate::output::{OutputStreams, Stream};
 use crate::process::{command, NicProcess};
-use crate::qemu::Host;
 use crate::root::Places;
 use crate::signals::Signals;
 use crate::summary;
@@ -50,6 +48,46 @@ pub struct Outcome {
     pub summary: Vec<String>,
 }
 
+impl Shared<'_> {
+    /// Returns the progress of guests, of which `up` are up.
+    pub fn booting(&self, powered_on: Instant, up: usize) -> Progress {
+        Progress::Booting {
+            elapsed: powered_on.elapsed(),
+            accelerator: self.host.accelerator.to_string(),
+            up: (up, self.run.guests),
+        }
+    }
+}
+
+/// Returns the beginning of a loopback address that other runs have only by chance.
+pub fn random_loopback() -> String {
+    loopback(RandomState::new().hash_one(()))
+}
+
+fn loopback(random: u64) -> String {
+    format!("127.{}.{}", random % 250 + 2, random / 250 % 250 + 2)
+}
+
+impl Outcome {
+    /// Returns the outcome of a run that was aborted.
+    pub fn aborted(status: u8) -> Self {
+        Self {
+            status,
+            errors: Vec::new(),
+            summary: Vec::new(),
+        }
+    }
+}
+
+/// The guests of a run.
+#[derive(Debug)]
+pub struct Guests<'a> {
+    /// Each guest, in the order of their numbers.
+    pub each: Vec<Guest<'a>>,
+    /// The NIC that serves all of them, if they share one.
+    pub nic_of_all: Option<NicProcess>,
+}
+
 /// Boots the guests and runs their commands, in the root directory of the run. `progress` is called
 /// while they boot.
 ///
@@ -57,109 +95,111 @@ pub struct Outcome {
 ///
 /// A guest cannot be started.
 pub fn boot(
-    run: &Run,
-    places: &Places,
+    shared: &Shared<'_>,
     signals: &Signals,
-    terminal: ShellTerminal,
     mut progress: impl FnMut(Progress),
 ) -> Result<Outcome, String> {
-    let host = Host::inspect(run.accelerator)?;
-    let _temporary = Temporary { run, places };
-    let shared = Shared {
-        run,
-        places,
-        host: &host,
-        loopback: loopback(RandomState::new().hash_one(())),
-        terminal,
-    };
-    if run.guests > 1 {
-        let together = places.logs.join("together");
-        std::fs::create_dir_all(&together).map_err(|e| format!("{}: {e}", together.display()))?;
-    }
+    let run = shared.run;
+    prepare(shared)?;
     let mut streams = OutputStreams::default();
-    for number in run.numbers() {
-        Guest::prepare(&shared, number)?;
-        if !run.is_shell_of(number) {
-            let logs = shared.places_of(number).logs;
-            let prefix = match run.guests {
-                1 => String::new(),
-                _ => format!("{}| ", run.name(number)),
-            };
-            streams.add(&logs.join("stdout"), Stream::Out, &prefix)?;
-            streams.add(&logs.join("stderr"), Stream::Err, &prefix)?;
-        }
+    for number in run.numbers().filter(|&number| !run.is_shell_of(number)) {
+        let logs = shared.places_of(number).logs;
+        let prefix = match run.guests {
+            1 => String::new(),
+            _ => format!("{}| ", run.name(number)),
+        };
+        streams.add(&logs.join("stdout"), Stream::Out, &prefix)?;
+        streams.add(&logs.join("stderr"), Stream::Err, &prefix)?;
     }
     let input = match run.is_shell {
         true => None,
         false => command_input()?,
     };
-    let (guests, nic_of_all) =
-        start_all(&shared, input).map_err(|e| with_nic_log(&e, run, places))?;
-    let mut guests = guests;
-    let aborted = wait_for_all(&mut guests, &shared, signals, &streams, &mut progress);
+    let mut guests = start_all(shared, input)?;
+    let aborted = wait_for_all(&mut guests.each, shared, signals, &streams, &mut progress);
     progress(Progress::Done);
     if let Some(status) = aborted? {
-        guests.iter_mut().for_each(Guest::abort);
-        return Ok(Outcome {
-            status,
-            errors: Vec::new(),
-            summary: Vec::new(),
-        });
+        guests.each.iter_mut().for_each(Guest::abort);
+        return Ok(Outcome::aborted(status));
     }
-    let nic_failure = nic_of_all.and_then(NicProcess::end);
+    let outcome = conclude(shared, guests);
+    streams.finish();
+    Ok(outcome)
+}
+
+/// Makes the directories and files of all guests.
+///
+/// # Errors
+///
+/// A file cannot be written.
+pub fn prepare(shared: &Shared<'_>) -> Result<(), String> {
+    if shared.run.guests > 1 {
+        let together = shared.places.logs.join("together");
+        std::fs::create_dir_all(&together).map_err(|e| format!("{}: {e}", together.display()))?;
+    }
+    for number in shared.run.numbers() {
+        Guest::prepare(shared, number)?;
+    }
+    Ok(())
+}
+
+/// Ends the NICs of guests that have ended, and judges the run.
+pub fn conclude(shared: &Shared<'_>, mut guests: Guests<'_>) -> Outcome {
+    let nic_failure = guests.nic_of_all.and_then(NicProcess::end);
     let verdicts: Vec<Verdict> = guests
+        .each
         .iter_mut()
         .map(|guest| {
             let failure = guest.end_nic().or_else(|| nic_failure.clone());
-            judge::judge(&shared, guest, failure)
+            judge::judge(shared, guest, failure)
         })
         .collect();
-    streams.finish();
-    let status = verdicts
-        .iter()
-        .map(|verdict| verdict.status)
-        .max()
-        .unwrap_or(0);
+    let statuses = verdicts.iter().map(|verdict| verdict.status);
+    let status = statuses.max().unwrap_or(0);
     let errors = verdicts
         .iter()
         .flat_map(|verdict| verdict.errors.clone())
         .collect();
-    let summary = match run.is_recorded {
-        true => summary::summarize(&shared, &guests, &verdicts, status),
+    let summary = match shared.run.is_recorded {
+        true => summary::summarize(shared, &guests.each, &verdicts, status),
         false => Vec::new(),
     };
-    Ok(Outcome {
+    Outcome {
         status,
         errors,
         summary,
-    })
-}
-
-/// Returns the beginning of a loopback address that other runs have only by chance.
-fn loopback(random: u64) -> String {
-    format!("127.{}.{}", random % 250 + 2, random / 250 % 250 + 2)
+    }
 }
 
 /// Starts the NIC of all guests, if they share one, and the guests. vm1 starts last, so that its
 /// command finds its peers sooner.
-fn start_all<'a>(
+///
+/// # Errors
+///
+/// A process cannot be started. The text has the end of the NIC's log.
+pub fn start_all<'a>(shared: &'a Shared<'a>, input: Option<OwnedFd>) -> Result<Guests<'a>, String> {
+    let started = start_each(shared, input);
+    started.map_err(|e| with_nic_log(&e, shared.run, shared.places))
+}
+
+fn start_each<'a>(
     shared: &'a Shared<'a>,
     mut input: Option<OwnedFd>,
-) -> Result<(Vec<Guest<'a>>, Option<NicProcess>), String> {
-    let nic = match shared.run.has_shared_nic() {
+) -> Result<Guests<'a>, String> {
+    let nic_of_all = match shared.run.has_shared_nic() {
         true => Some(shared.start_nic_of_all()?),
         false => None,
     };
-    let mut guests = Vec::new();
+    let mut each = Vec::new();
     for number in shared.run.numbers().rev() {
         let input = if number == 1 { input.take() } else { None };
         let guest = Guest::start(shared, number, input)?;
         if shared.run.is_captured {
             capture(shared, &guest)?;
         }
-        guests.insert(0, guest);
+        each.insert(0, guest);
     }
-    Ok((guests, nic))
+    Ok(Guests { each, nic_of_all })
 }
 
 /// Starts to capture the packets of a guest's NIC. The capture ends with the NIC.
@@ -205,11 +245,7 @@ fn wait_for_all(
             let up = guests.iter().filter(|guest| guest.is_up()).count();
             is_booting = up < guests.len();
             progress(match is_booting {
-                true => Progress::Booting {
-                    elapsed: powered_on.elapsed(),
-                    accelerator: shared.host.accelerator.to_string(),
-                    up: (up, guests.len()),
-                },
+                true => shared.booting(powered_on, up),
                 false => Progress::Done,
             });
         }
@@ -258,9 +294,12 @@ fn is_null(input: &OwnedFd) -> io::Result<bool> {
 }
 
 /// Files that are removed when a run ends.
-struct Temporary<'a> {
-    run: &'a Run,
-    places: &'a Places,
+#[derive(Debug)]
+pub struct Temporary<'a> {
+    /// The checked options.
+    pub run: &'a Run,
+    /// Where the files are.
+    pub places: &'a Places,
 }
 
 impl Drop for Temporary<'_> {

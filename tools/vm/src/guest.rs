@@ -64,6 +64,8 @@ pub struct Guest<'a> {
     repeated_boots: u32,
     /// The end, once the guest has ended.
     pub end: Option<GuestEnd>,
+    /// Why a guest that stays has ended.
+    pub reason: Option<String>,
 }
 
 impl<'a> Guest<'a> {
@@ -117,6 +119,7 @@ impl<'a> Guest<'a> {
             powered_on: Instant::now(),
             repeated_boots: 0,
             end: None,
+            reason: None,
         })
     }
 
@@ -151,6 +154,11 @@ impl<'a> Guest<'a> {
                 None => return Ok(()),
             },
         };
+        self.note_end(end);
+        Ok(())
+    }
+
+    fn note_end(&mut self, end: GuestEnd) {
         self.end = Some(end);
         if self.shared.run.guests > 1 {
             // The other guests wait for this file. The guest may have written it itself.
@@ -158,7 +166,19 @@ impl<'a> Guest<'a> {
             let file = together.join(format!("ended.vm{}", self.number));
             let _ = OpenOptions::new().create(true).append(true).open(file);
         }
-        Ok(())
+    }
+
+    /// Ends the guest, if it has not ended yet, for this reason.
+    pub fn switch_off(&mut self, reason: &str) {
+        if self.end.is_none() {
+            self.kill_qemu();
+            self.note_end(GuestEnd::Failed(String::from(reason)));
+        }
+    }
+
+    /// Returns how the guest's own NIC has ended, although nobody asked it to.
+    pub fn nic_trouble(&mut self) -> Option<String> {
+        self.nic.as_mut().and_then(NicProcess::trouble)
     }
 
     fn reason_to_end(&mut self) -> Option<GuestEnd> {

@@ -49,6 +49,7 @@ fn settings(run: &Run, number: usize, terminal: &ShellTerminal) -> Vec<u8> {
         ("rxe", String::new()),
         ("share", String::new()),
         ("interactive", String::from(flag(run.is_shell_of(number)))),
+        ("agent", String::from(flag(run.stays))),
         ("slow", String::from("1")),
         ("link_layer", String::from(link_layer)),
         ("sm", String::from("1")),

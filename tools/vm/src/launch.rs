@@ -2,9 +2,14 @@
 
 //! A run from its checked options to its exit status, in both processes of its session.
 
-use crate::boot::{self, Progress};
+use crate::background;
+use crate::boot::{self, Progress, Temporary};
+use crate::guest::Shared;
 use crate::guest_files::ShellTerminal;
 use crate::installation::{Installation, Source, VARIABLE};
+use crate::node_request::VERSION;
+use crate::node_session;
+use crate::node_set::{describe, name_of_run, now_s, Description};
 use crate::options::Run;
 use crate::qemu::Host;
 use crate::root::{self, Places};
@@ -22,34 +27,64 @@ pub struct Launch<'a> {
     pub run: &'a Run,
     /// Directory for the logs, or `None` for a new one.
     pub run_directory: Option<&'a Path>,
+    /// The name of guests that stay, or `None` for guests that end with their commands.
+    pub name: Option<&'a str>,
     /// The command line that repeats the run, for the last line of a failed run.
     pub command_line: &'a str,
 }
 
 impl Launch<'_> {
     /// Boots the guests, runs their commands, and returns the exit status. Prints what was wrong to
-    /// standard error. Must be called before the process has a second thread.
+    /// standard error. Guests that stay are up when this returns 0. Must be called before the process
+    /// has a second thread.
     ///
-    /// The run happens in a second process, which calls this function again with the same arguments. If
-    /// QEMU is installed on this machine, and not in a root of its own, the run happens in this process,
-    /// which then needs no namespaces.
+    /// The run happens in other processes of the same program, which call this function again with
+    /// the same arguments. If QEMU is installed on this machine, and not in a root of its own, no
+    /// other process is needed for guests that end, and no namespaces.
     ///
     /// # Errors
     ///
     /// The guests could not be started. The text says why, and what to do.
     pub fn run(self, progress: impl FnMut(Progress)) -> Result<u8, String> {
-        match Inside::of_this_process()? {
-            Some(inside) => self.run_inside(&inside, progress),
-            None => self.run_outside(progress),
+        if let Some(inside) = Inside::of_this_process()? {
+            return self.run_inside(&inside, progress);
+        }
+        match self.name {
+            None => {
+                let source = self.make_parts()?;
+                self.run_session(&source, progress)
+            }
+            Some(name) if background::is_keeper() => {
+                let _claim = background::become_keeper(name)?;
+                // The program that started this one has made the parts.
+                let file = std::env::var_os(VARIABLE).unwrap_or_default();
+                self.run_session(&Source::File(file.into()), progress)
+            }
+            Some(_) => {
+                let source = self.make_parts()?;
+                background::start(&source.file(), progress)
+            }
         }
     }
 
-    fn run_outside(self, progress: impl FnMut(Progress)) -> Result<u8, String> {
+    /// Finds the installation, and makes what is missing in a checkout.
+    fn make_parts(&self) -> Result<Source, String> {
         // What is refused is refused before anything is built.
         Host::inspect(self.run.accelerator)?;
         let program = std::env::current_exe().map_err(|e| format!("this program: {e}"))?;
         let source = Source::find(std::env::var_os(VARIABLE).map(PathBuf::from), &program)?;
         build(&source)?;
+        Installation::read(&source.file())?;
+        Ok(source)
+    }
+
+    /// Makes the directories of the run, and runs the rest, in its own namespaces unless QEMU is
+    /// installed on this machine.
+    fn run_session(
+        &self,
+        source: &Source,
+        progress: impl FnMut(Progress),
+    ) -> Result<u8, String> {
         let installation = Installation::read(&source.file())?;
         let runs = match self.run_directory {
             Some(_) => installation.runs.clone(),
@@ -58,6 +93,18 @@ impl Launch<'_> {
         let root = &installation.qemu_root;
         let cache = root.parent().unwrap_or(root);
         let directories = RunDirectories::make(&runs, self.run_directory, cache)?;
+        let sockets = &directories.sockets;
+        let description = Description {
+            version: VERSION,
+            name: self.name.map_or_else(|| name_of_run(sockets), String::from),
+            stays: self.name.is_some(),
+            guests: self.run.guests,
+            keeper: nix::unistd::getpid().as_raw(),
+            since_s: now_s(),
+            logs: directories.logs.clone(),
+            command_line: String::from(self.command_line),
+        };
+        describe(sockets, &description)?;
         if !installation.is_in_place() {
             return session::run_again(&directories, (VARIABLE, &source.file()));
         }
@@ -85,10 +132,29 @@ impl Launch<'_> {
         self,
         places: &Places,
         signals: &Signals,
-        progress: impl FnMut(Progress),
+        mut progress: impl FnMut(Progress),
     ) -> Result<u8, String> {
         let terminal = shell_terminal(self.run.is_shell);
-        let outcome = boot::boot(self.run, places, signals, terminal, progress)?;
+        let host = Host::inspect(self.run.accelerator)?;
+        let _temporary = Temporary {
+            run: self.run,
+            places,
+        };
+        let shared = Shared {
+            run: self.run,
+            places,
+            host: &host,
+            loopback: boot::random_loopback(),
+            terminal,
+        };
+        let outcome = match self.name {
+            None => boot::boot(&shared, signals, &mut progress)?,
+            Some(_) => {
+                let log = places.logs.join("session.log");
+                let report = |progress: &Progress| background::report(progress, &log);
+                node_session::stay(&shared, signals, report)?
+            }
+        };
         for line in outcome.errors.iter().chain(&outcome.summary) {
             eprintln!("{line}");
         }

@@ -34,6 +34,11 @@ impl GuestPlaces {
         }
     }
 
+    /// Returns the socket to which QEMU connects the port of the agent in a guest that stays.
+    pub fn agent_socket(&self) -> PathBuf {
+        self.sockets.join("agent")
+    }
+
     /// Returns the sockets that the NIC opens for this guest.
     pub fn nic_sockets(&self) -> [PathBuf; 3] {
         ["nic", "net", "control"].map(|name| self.sockets.join(name))

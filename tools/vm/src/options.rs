@@ -60,6 +60,8 @@ pub struct RunOptions {
     pub commands: Vec<Option<String>>,
     /// True if vm1 has an interactive shell instead of a command.
     pub is_shell: bool,
+    /// True if the guests stay until they are asked to end, and take commands meanwhile.
+    pub stays: bool,
     /// Host directories, which guests mount at the same paths, writable.
     pub shares: Vec<PathBuf>,
     /// Working directory of the commands: a path below one of `shares`, or `None` for `/root`.
@@ -100,6 +102,7 @@ impl Default for RunOptions {
             guests: 1,
             commands: Vec::new(),
             is_shell: false,
+            stays: false,
             shares: Vec::new(),
             directory: None,
             link: None,

@@ -22,7 +22,20 @@ pub enum Stream {
 }
 
 impl Stream {
-    fn write(self, bytes: &[u8]) -> io::Result<()> {
+    /// Returns 0 for standard output, 1 for standard error.
+    pub fn index(self) -> usize {
+        match self {
+            Self::Out => 0,
+            Self::Err => 1,
+        }
+    }
+
+    /// Writes bytes to this output at once.
+    ///
+    /// # Errors
+    ///
+    /// The reader has closed its pipe, or the file cannot be written.
+    pub fn write(self, bytes: &[u8]) -> io::Result<()> {
         match self {
             Self::Out => {
                 let mut out = io::stdout().lock();

@@ -120,6 +120,15 @@ impl NicProcess {
         Ok(nic)
     }
 
+    /// Returns how the NIC has ended, although nobody asked it to.
+    pub fn trouble(&mut self) -> Option<String> {
+        let status = self.child.try_wait().ok().flatten()?;
+        let log = std::fs::read(&self.log).unwrap_or_default();
+        let code = exit_status(status);
+        let judged = judge_end(&String::from_utf8_lossy(&log), Some(code), false);
+        Some(judged.unwrap_or_else(|| format!("exited with {code}")))
+    }
+
     /// Kills the NIC, whose QEMU has ended, because the guest boots again.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
@@ -210,8 +219,22 @@ mod tests {
         let scratch = Scratch::new("nic-end");
         std::fs::write(scratch.0.join("socket"), "of an earlier boot").unwrap();
         let socket = scratch.0.join("socket").display().to_string();
-        let nic = start(&scratch, &format!("touch {socket}; exec sleep 1000")).unwrap();
+        let mut nic = start(&scratch, &format!("touch {socket}; exec sleep 1000")).unwrap();
         assert_eq!(std::fs::read(&socket).unwrap(), b"");
+        assert_eq!(nic.trouble(), None);
         assert_eq!(nic.end(), None);
+    }
+
+    #[test]
+    fn a_nic_that_ends_by_itself_is_noticed() {
+        let scratch = Scratch::new("nic-trouble");
+        let socket = scratch.0.join("socket").display().to_string();
+        let mut nic = start(&scratch, &format!("touch {socket}; exec sleep 1000")).unwrap();
+        let _ = nic.child.kill();
+        let mut trouble = None;
+        while trouble.is_none() {
+            trouble = nic.trouble();
+        }
+        assert_eq!(trouble.unwrap(), "exited with 137");
     }
 }

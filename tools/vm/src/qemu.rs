@@ -53,7 +53,8 @@ impl Host {
     }
 }
 
-fn has_virtualisation(cpuinfo: &str) -> bool {
+/// True if the processor can run guests by hardware virtualisation, by `/proc/cpuinfo`.
+pub fn has_virtualisation(cpuinfo: &str) -> bool {
     cpuinfo
         .lines()
         .filter(|line| line.starts_with("flags"))
@@ -144,6 +145,10 @@ pub fn arguments(
         for name in ["stdout", "stderr"] {
             line.port(name, format!("file,id={name},append=on,path={}", log(name)));
         }
+    }
+    if run.stays {
+        let socket = guest.agent_socket().display().to_string();
+        line.port("agent", format!("socket,id=agent,path={socket},server=off"));
     }
     line.option(
         "-netdev",
@@ -331,6 +336,17 @@ mod tests {
         ] {
             assert!(line.contains(part), "{part}\n{line}");
         }
+    }
+
+    #[test]
+    fn only_a_guest_that_stays_has_an_agent() {
+        let options = RunOptions {
+            stays: true,
+            ..RunOptions::default()
+        };
+        let port = "-chardev socket,id=agent,path=/verbena/sockets/agent,server=off -device virtserialport,chardev=agent,name=verbena.agent";
+        assert!(line(options, 1, false).contains(port));
+        assert!(!line(RunOptions::default(), 1, false).contains("verbena.agent"));
     }
 
     #[test]

@@ -27,6 +27,9 @@ pub struct RunDirectories {
     /// Sockets.
     pub sockets: PathBuf,
     _locks: [Flock<File>; 2],
+    /// Of the directory of the sockets itself. systemd-tmpfiles removes old files of /tmp, except
+    /// below a directory that is locked.
+    _against_aging: Flock<File>,
 }
 
 impl RunDirectories {
@@ -63,6 +66,7 @@ impl RunDirectories {
             written.map_err(|e| format!("the lock of this run cannot be written: {e}"))?;
         }
         Ok(Self {
+            _against_aging: lock_against_aging(&sockets)?,
             logs,
             sockets,
             _locks: locks,
@@ -78,15 +82,16 @@ impl Drop for RunDirectories {
     }
 }
 
+fn lock_against_aging(directory: &Path) -> Result<Flock<File>, String> {
+    let failed = |e: io::Error| format!("{}: {e}", directory.display());
+    let opened = File::open(directory).map_err(failed)?;
+    Flock::lock(opened, FlockArg::LockExclusiveNonblock).map_err(|(_, e)| failed(e.into()))
+}
+
 /// Returns the directory for logs: that of the installation if this user may write there, else one
 /// in the user's cache.
 pub fn writable_runs(installed: &Path) -> Result<PathBuf, String> {
-    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-    let cache = variable("VERBENA_CACHE")
-        .map(PathBuf::from)
-        .or_else(|| variable("XDG_CACHE_HOME").map(|cache| Path::new(&cache).join("verbena")))
-        .or_else(|| variable("HOME").map(|home| Path::new(&home).join(".cache/verbena")))
-        .map(|cache| cache.join("runs"));
+    let cache = user_cache().map(|cache| cache.join("runs"));
     for runs in [Some(installed.to_owned()), cache].into_iter().flatten() {
         let is_writable = std::fs::create_dir_all(&runs).is_ok()
             && nix::unistd::access(&runs, nix::unistd::AccessFlags::W_OK).is_ok();
@@ -100,6 +105,15 @@ pub fn writable_runs(installed: &Path) -> Result<PathBuf, String> {
     ))
 }
 
+/// Returns the cache of this user, which may not exist.
+pub fn user_cache() -> Option<PathBuf> {
+    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    variable("VERBENA_CACHE")
+        .map(PathBuf::from)
+        .or_else(|| variable("XDG_CACHE_HOME").map(|cache| Path::new(&cache).join("verbena")))
+        .or_else(|| variable("HOME").map(|home| Path::new(&home).join(".cache/verbena")))
+}
+
 /// Makes a new directory that only this user may enter.
 fn new_directory(parent: &Path, prefix: &str) -> Result<PathBuf, String> {
     let template = parent.join(format!("{prefix}XXXXXX"));
@@ -108,8 +122,39 @@ fn new_directory(parent: &Path, prefix: &str) -> Result<PathBuf, String> {
         .map_err(|e| format!("cannot make a directory in {}: {e}", parent.display()))
 }
 
+/// Returns the directories of sockets of all runs, also of those that have ended.
+pub fn socket_directories() -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(SOCKETS).into_iter().flatten().flatten();
+    let ours = entries.filter(|entry| {
+        entry
+            .file_name()
+            .as_encoded_bytes()
+            .starts_with(PREFIX.as_bytes())
+    });
+    ours.map(|entry| entry.path()).collect()
+}
+
+/// True if a run that lives has the lock of this directory.
+pub fn is_locked(directory: &Path) -> bool {
+    // A shared lock, so that two processes that ask do not see each other.
+    is_held(&directory.join(LOCK), FlockArg::LockSharedNonblock)
+}
+
+/// True if a process has an exclusive or a shared lock of this file.
+pub fn is_flocked(path: &Path) -> bool {
+    is_held(path, FlockArg::LockExclusiveNonblock)
+}
+
+fn is_held(path: &Path, asked: FlockArg) -> bool {
+    let Ok(file) = File::open(path) else {
+        return false;
+    };
+    let answer = Flock::lock(file, asked);
+    matches!(answer, Err((_, nix::errno::Errno::EAGAIN)))
+}
+
 /// Locks a directory for this run; `None` if another run that lives has the lock.
-fn lock(directory: &Path) -> Result<Option<Flock<File>>, String> {
+pub fn lock(directory: &Path) -> Result<Option<Flock<File>>, String> {
     let path = directory.join(LOCK);
     let file = OpenOptions::new()
         .create(true)

@@ -115,7 +115,12 @@ pub fn exit_status(status: ExitStatus) -> u8 {
     u8::try_from(code).unwrap_or(u8::MAX)
 }
 
-fn make_namespaces() -> Result<(), String> {
+/// Makes the namespaces of a run: those of its child processes, and if needed a user namespace.
+///
+/// # Errors
+///
+/// The machine allows no namespaces. The last sentence of the text says what to do.
+pub fn make_namespaces() -> Result<(), String> {
     let (user, group) = (geteuid(), getegid());
     let plain = match user.is_root() {
         true => unshare(CloneFlags::CLONE_NEWPID),

@@ -39,6 +39,13 @@ impl Signals {
         let (signal, _) = flags.find(|(_, flag)| flag.load(Ordering::Relaxed))?;
         Some(*signal)
     }
+
+    /// Returns a signal that has arrived, once.
+    pub fn take(&self) -> Option<Signal> {
+        let mut flags = self.0.iter();
+        let (signal, _) = flags.find(|(_, flag)| flag.swap(false, Ordering::Relaxed))?;
+        Some(*signal)
+    }
 }
 
 /// True if the process with this `/proc/PID/status` ignores the signal.
@@ -71,5 +78,7 @@ mod tests {
             std::thread::yield_now();
         }
         assert_eq!(signals.received(), Some(Signal::SIGTERM));
+        assert_eq!(signals.take(), Some(Signal::SIGTERM));
+        assert_eq!((signals.take(), signals.received()), (None, None));
     }
 }
