@@ -2,7 +2,8 @@
 
 //! Differences between the kernels that this module builds for: Linux 7.2, and 7.3 and later. All
 //! conditional code of the module is here, and in the file of the same name of the crate `rdma`.
-//! `Kbuild` derives `linux_7_3` from the version of the kernel's tree.
+//! `Kbuild` derives `linux_7_3` from the version of the kernel's tree, and `irqreturn_is_newtype`
+//! from the parameters of its bindings, because release candidates of 7.3 differ in that.
 
 use kernel::{
     bindings as kbindings,
@@ -11,10 +12,10 @@ use kernel::{
 };
 
 /// Return value of an interrupt handler whose device raised the interrupt.
-#[cfg(linux_7_3)]
+#[cfg(irqreturn_is_newtype)]
 pub(crate) const IRQ_HANDLED: kbindings::irqreturn_t = kbindings::irqreturn::IRQ_HANDLED;
 /// Return value of an interrupt handler whose device raised the interrupt.
-#[cfg(not(linux_7_3))]
+#[cfg(not(irqreturn_is_newtype))]
 pub(crate) const IRQ_HANDLED: kbindings::irqreturn_t = kbindings::irqreturn_IRQ_HANDLED;
 
 /// Argument of `probe` for the entry of the ID table that matches the device.

@@ -5,6 +5,7 @@
 # the cache, in directories named after a hash of their inputs:
 #
 #   $cache/toolchain-HASH/      a Debian root: toolchain and QEMU          (scripts/rootfs toolchain)
+#   $cache/kernel-HASH/         a root of another suite, to build modules for its kernel (scripts/rootfs kernel)
 #   $cache/linux-DEB-HASH/      the prepared kernel tree                   (scripts/kernel)
 #   $cache/guest-HASH/          guest disk, kernel, module tree            (scripts/rootfs guest)
 #   $cache/users-HASH/          a root to build external suites in     (scripts/rootfs users)
@@ -270,11 +271,14 @@ apt_transport() {
 used() { touch "$1/.used" 2>/dev/null || true; }
 forget_unused() {
 	local d
-	for d in "$cache"/{toolchain,linux,guest,users,browser,fabric,package,runtime,clean,suites}-*/; do
+	for d in "$cache"/{toolchain,kernel,linux,guest,users,browser,fabric,package,runtime,clean,suites}-*/; do
 		[ -e "$d/.used" ] || continue
 		[ -z "$(find "$d/.used" -mtime +14)" ] || rm -rf --one-file-system "$d"
 	done
 	find "$cache" -maxdepth 1 -name 'mmdebstrap.*' -mmin +120 -exec rm -rf --one-file-system {} +
 }
+
+# rust_of CONFIGURATION: prints the version of Rust that built a kernel, which its configuration has as 108501 for 1.85.1
+rust_of() { sed -nE 's/^CONFIG_RUSTC_VERSION=//p' "$1" | awk '{ printf "%d.%d.%d\n", $1 / 100000, $1 / 100 % 1000, $1 % 100 }'; }
 
 hash_of() { sha256sum | cut -c 1-12; }
