@@ -17,8 +17,9 @@ use std::process::Command;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// Releases of rdma-core in which a function that the provider calls got one more argument.
-const CHANGES: [u32; 4] = [54, 57, 59, 64];
+/// Releases of rdma-core that added an operation to extended queue pairs (44, 45), or an argument to
+/// a function that the provider calls.
+const CHANGES: [u32; 6] = [44, 45, 54, 57, 59, 64];
 
 /// A file of bindings.
 struct Bindings {
