@@ -88,7 +88,8 @@ $b mount -t proc p /proc
 $b mount -t devtmpfs d /dev
 for m in /modules/*.ko; do [ ! -e $m ] || $b insmod $m; done
 $b mount -t ext4 -o noatime /dev/vda /root || exec $b poweroff -f
-$b cp -a /overlay/. /root/
+# -f replaces symbolic links of the image, such as that of a library to its file.
+$b cp -af /overlay/. /root/
 # A kernel that is not of the image has its modules on a disk.
 if [ -b /dev/vdb ]; then
 	d=/root/usr/lib/modules/$($b uname -r)/kernel

@@ -31,8 +31,8 @@
 //! reads 0, and this result is latched. Posting is still accepted, and polls flush all outstanding
 //! requests from the windows, once and in order ([`cq`]).
 //!
-//! All `unsafe` is in [`ffi`]. `ffi::v34` is generated from rdma-core's private headers;
-//! [`ffi::pabi`] describes the steps to another private ABI.
+//! All `unsafe` is in [`ffi`]. `ffi::bindings` is generated from rdma-core's private headers, for the
+//! private ABI that `build.rs` selects. [`release`] has the table of private ABIs.
 
 // Unit tests run without libibverbs, so items that only the libibverbs glue uses are unused there.
 #![cfg_attr(test, allow(dead_code))]

@@ -55,8 +55,14 @@ pub const OPCODES: [(WqeOpcode, WqeForm); 16] = {
     table[IBV_WR_ATOMIC_FETCH_AND_ADD as usize] = (WqeOpcode::FetchAdd, WqeForm::Atomic);
     table[IBV_WR_LOCAL_INV as usize] = (WqeOpcode::LocalInv, WqeForm::Key);
     table[IBV_WR_BIND_MW as usize] = (WqeOpcode::BindMw, WqeForm::Bind);
-    table[IBV_WR_ATOMIC_WRITE as usize] = (WqeOpcode::AtomicWrite, WqeForm::Value);
-    table[IBV_WR_FLUSH as usize] = (WqeOpcode::Flush, WqeForm::Flush);
+    #[cfg(rdma_core_44)]
+    {
+        table[IBV_WR_ATOMIC_WRITE as usize] = (WqeOpcode::AtomicWrite, WqeForm::Value);
+    }
+    #[cfg(rdma_core_45)]
+    {
+        table[IBV_WR_FLUSH as usize] = (WqeOpcode::Flush, WqeForm::Flush);
+    }
     table[IBV_WR_SEND_WITH_INV as usize] = (WqeOpcode::SendInv, WqeForm::Send);
     table
 };

@@ -8,7 +8,7 @@
 use super::memory::DoorbellMapping;
 use super::object::Zeroed;
 use super::pabi::*;
-use super::{data, domains, poll_ex, queues, srqs, verbs, windows, xrc};
+use super::{commands, data, domains, poll_ex, queues, srqs, verbs, windows, xrc};
 use crate::errno::Errno;
 use crate::release;
 use crate::wall_clock::{ClockComparison, WallClock};
@@ -47,9 +47,9 @@ struct DlInfo {
     address: *mut c_void,
 }
 
-/// Returns the file of the libibverbs that this provider is bound to, and true if that library has
-/// a symbol that only releases from v49 on have.
-fn libibverbs() -> (PathBuf, bool) {
+/// Returns the file of the libibverbs that this provider is bound to, and for each of
+/// [`release::MARKS`] whether that library has the symbol.
+fn libibverbs() -> (PathBuf, release::Marks) {
     /// dlopen(3): do not load the library, which is loaded already.
     const RTLD_NOLOAD: c_int = 4;
     const RTLD_LAZY: c_int = 1;
@@ -62,7 +62,7 @@ fn libibverbs() -> (PathBuf, bool) {
     let function = verbs_set_ops as *const c_void;
     // SAFETY: dladdr accepts any address, and `info` is a local variable.
     if unsafe { dladdr(function, &mut info) } == 0 || info.file.is_null() {
-        return (PathBuf::new(), false);
+        return (PathBuf::new(), release::Marks::default());
     }
     // SAFETY: dladdr gives a string that lives as long as the library is loaded.
     let name = unsafe { CStr::from_ptr(info.file) };
@@ -72,13 +72,15 @@ fn libibverbs() -> (PathBuf, bool) {
     // SAFETY: `name` is a valid string.
     let library = unsafe { dlopen(name.as_ptr(), RTLD_LAZY | RTLD_NOLOAD) };
     if library.is_null() {
-        return (file, false);
+        return (file, release::Marks::default());
     }
-    // SAFETY: the handle and the string are valid.
-    let is_recent = !unsafe { dlsym(library, c"ibv_wr_opcode_str".as_ptr()) }.is_null();
+    let marks = release::MARKS.map(|(_, symbol)| {
+        // SAFETY: the handle and the string are valid.
+        !unsafe { dlsym(library, symbol.as_ptr()) }.is_null()
+    });
     // SAFETY: the handle is closed once; the library stays loaded, because this file needs it.
     unsafe { dlclose(library) };
-    (file, is_recent)
+    (file, marks)
 }
 
 /// True if the libibverbs of this process has the layouts of this provider. If it does not have
@@ -86,8 +88,8 @@ fn libibverbs() -> (PathBuf, bool) {
 fn has_known_layouts() -> bool {
     static FITS: OnceLock<bool> = OnceLock::new();
     *FITS.get_or_init(|| {
-        let (file, is_recent) = libibverbs();
-        let why = release::refusal(&file, is_recent);
+        let (file, marks) = libibverbs();
+        let why = release::refusal(&file, marks);
         if let Some(why) = &why {
             // A process without standard error gets no message.
             let _ = writeln!(std::io::stderr(), "{why}");
@@ -288,7 +290,7 @@ unsafe fn alloc_inner(verbs: *mut verbs_context, fd: c_int) -> Result<ContextDat
     let mut response = DriverMessage::<ib_uverbs_get_context_resp, AllocUcontextResp>::zeroed();
     // SAFETY: the sizes are those of the structures; the caller vouches for the context.
     check(unsafe {
-        ibv_cmd_get_context(
+        commands::get_context(
             verbs,
             &mut request.core,
             size_of_val(&request),

@@ -5,14 +5,15 @@
 //!
 //! | file | contents |
 //! | --- | --- |
-//! | `v34` | generated: libibverbs' private structures and functions, private ABI 34 |
-//! | [`pabi`] | the private ABI of `v34`, and the steps to another one |
+//! | `bindings` | generated: libibverbs' private structures and functions, in a file for each private ABI |
+//! | [`pabi`] | the private ABI that this library is built for |
 //! | [`memory`] | mappings, doorbell areas, rings |
 //! | [`lock`] | the lock of a queue |
 //! | [`wr`] | work requests as C passes them |
 //! | [`object`] | objects that C holds by pointer |
 //! | [`address`] | address vectors |
 //! | [`options`] | checks of the options that programs request |
+//! | `commands` | functions of libibverbs whose arguments differ between releases |
 //! | `device` | registration with libibverbs, opening a device, the table of operations |
 //! | `verbs`, `domains`, `queues`, `srqs`, `windows`, `xrc` | verbs that create, change, destroy |
 //! | `data` | post, poll, arm |
@@ -22,7 +23,7 @@
 // has 40 bytes here and 48 on aarch64.
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu")))]
 compile_error!(
-    "the generated bindings of libibverbs (tools/provider/src/ffi/v34.rs) are those of x86_64-unknown-linux-gnu: \
+    "the generated bindings of libibverbs (tools/provider/src/ffi/vN.rs) are those of x86_64-unknown-linux-gnu: \
      generate those of this target first (scripts/provider-bindings)"
 );
 
@@ -37,6 +38,8 @@ pub mod pabi;
 pub mod wr;
 
 // Unit tests run without libibverbs, so no code in them may refer to its functions.
+#[cfg(not(test))]
+mod commands;
 #[cfg(not(test))]
 mod data;
 #[cfg(not(test))]
@@ -65,8 +68,11 @@ mod xrc;
     non_snake_case,
     non_upper_case_globals,
     dead_code,
+    unused_imports,
     clippy::all,
     clippy::undocumented_unsafe_blocks,
     clippy::multiple_unsafe_ops_per_block
 )]
-mod v34;
+mod bindings {
+    include!(env!("VERBENA_BINDINGS"));
+}

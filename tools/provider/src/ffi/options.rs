@@ -69,8 +69,7 @@ const RELIABLE: u32 = UNRELIABLE
     | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
     | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
     | IBV_QP_EX_WITH_SEND_WITH_INV
-    | IBV_QP_EX_WITH_FLUSH
-    | IBV_QP_EX_WITH_ATOMIC_WRITE;
+    | PLACEMENT;
 
 /// Returns the `ibv_wr_*` operations of a type of queue pair. UC has no operations with a response,
 /// and none that invalidates a key of the peer.
@@ -83,8 +82,16 @@ fn operations(qp_type: ibv_qp_type) -> Result<u32, Errno> {
     }
 }
 
-/// Operations that few devices have.
-const PLACEMENT: u32 = IBV_QP_EX_WITH_FLUSH | IBV_QP_EX_WITH_ATOMIC_WRITE;
+/// Operations that few devices have. Older releases of libibverbs have no functions for them.
+const PLACEMENT: u32 = {
+    #[cfg(rdma_core_45)]
+    let operations = IBV_QP_EX_WITH_FLUSH | IBV_QP_EX_WITH_ATOMIC_WRITE;
+    #[cfg(all(rdma_core_44, not(rdma_core_45)))]
+    let operations = IBV_QP_EX_WITH_ATOMIC_WRITE;
+    #[cfg(not(rdma_core_44))]
+    let operations = 0;
+    operations
+};
 
 /// Returns the operations that work on a queue pair for which the program requests `wanted`: all
 /// operations of its type, but those of [`PLACEMENT`] only if they are in `wanted`.

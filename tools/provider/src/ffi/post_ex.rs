@@ -122,8 +122,9 @@ unsafe fn window(mw: *mut ibv_mw, rkey: u32, info: *const ibv_mw_bind_info) -> O
 }
 
 macro_rules! requests {
-    ($($field:ident = $name:ident($($arg:ident: $type:ty),*): $operation:expr, $opcode:expr, $operands:expr;)*) => {
+    ($($(#[$when:meta])* $field:ident = $name:ident($($arg:ident: $type:ty),*): $operation:expr, $opcode:expr, $operands:expr;)*) => {
         $(
+            $(#[$when])*
             unsafe extern "C" fn $name(qp: *mut ibv_qp_ex $(, $arg: $type)*) {
                 let operands = $operands;
                 // SAFETY: the program calls this function between start and complete.
@@ -133,16 +134,19 @@ macro_rules! requests {
 
         fn set_requests(ex: &mut ibv_qp_ex, offered: u32) {
             $(
-                unsafe extern "C" fn $field(ex: *mut ibv_qp_ex $(, _: $type)*) {
-                    // SAFETY: the program calls this function between start and complete.
-                    let (qp, mut guard) = unsafe { resume_guard(ex) };
-                    qp.sends.refuse(&mut guard);
+                $(#[$when])*
+                {
+                    unsafe extern "C" fn $field(ex: *mut ibv_qp_ex $(, _: $type)*) {
+                        // SAFETY: the program calls this function between start and complete.
+                        let (qp, mut guard) = unsafe { resume_guard(ex) };
+                        qp.sends.refuse(&mut guard);
+                    }
+                    ex.$field = match function(offered, $operation) {
+                        Function::Works => Some($name),
+                        Function::Refuses => Some($field),
+                        Function::Missing => None,
+                    };
                 }
-                ex.$field = match function(offered, $operation) {
-                    Function::Works => Some($name),
-                    Function::Refuses => Some($field),
-                    Function::Missing => None,
-                };
             )*
         }
     };
@@ -167,10 +171,12 @@ requests! {
         IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_CMP_AND_SWP, Operands::Atomic(rkey, addr, compare, swap);
     wr_atomic_fetch_add = atomic_fetch_add(rkey: u32, addr: u64, add: u64):
         IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD, IBV_WR_ATOMIC_FETCH_AND_ADD, Operands::Atomic(rkey, addr, add, 0);
+    #[cfg(rdma_core_44)]
     wr_atomic_write = atomic_write(rkey: u32, addr: u64, value: *const c_void):
         IBV_QP_EX_WITH_ATOMIC_WRITE, IBV_WR_ATOMIC_WRITE,
         // SAFETY: the program passes 8 readable bytes.
         Operands::Value(rkey, addr, unsafe { value.cast::<[u8; 8]>().read_unaligned() });
+    #[cfg(rdma_core_45)]
     wr_flush = flush(rkey: u32, addr: u64, length: usize, placement: u8, level: u8):
         IBV_QP_EX_WITH_FLUSH, IBV_WR_FLUSH, Operands::Flush(rkey, addr, length, placement, level);
 }

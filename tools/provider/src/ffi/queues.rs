@@ -13,7 +13,7 @@ use super::object::{or_null, InDomain, ObjectDraft, VerbsObject};
 use super::options::{check_qp, offered};
 use super::pabi::*;
 use super::srqs::VerbsSrq;
-use super::{post_ex, xrc};
+use super::{commands, post_ex, xrc};
 use crate::cq::{self, Cq};
 use crate::errno::Errno;
 use crate::qp::{Qp, ReceiveSource};
@@ -93,7 +93,7 @@ pub unsafe fn new_cq(
     let mut cq = ObjectDraft::<verbs_cq, InDomain<Arc<Cq>>>::new();
     // SAFETY: see the head of this file.
     check(unsafe {
-        ibv_cmd_create_cq_ex(
+        commands::create_cq_ex(
             context,
             attr,
             cq.verbs(),
@@ -284,7 +284,7 @@ unsafe fn new_qp(
     let mut qp = ObjectDraft::<verbs_qp, QpMember>::new();
     // SAFETY: see the head of this file.
     check(unsafe {
-        ibv_cmd_create_qp_ex2(
+        commands::create_qp_ex2(
             context,
             qp.verbs(),
             attr,

@@ -10,6 +10,7 @@
 #![allow(clippy::missing_safety_doc)]
 
 use super::address::address_vector;
+use super::commands;
 use super::device::{check, ContextData, DriverMessage};
 use super::domains::Pd;
 use super::object::{or_null, Ah, ObjectDraft, VerbsObject};
@@ -157,19 +158,9 @@ pub unsafe extern "C" fn reg_dmabuf_mr(
     // SAFETY: see the head of this file.
     let domain = unsafe { Pd::of(pd) }.begin_use();
     // SAFETY: see the head of this file.
-    let result = check(unsafe {
-        ibv_cmd_reg_dmabuf_mr(
-            pd,
-            offset,
-            length,
-            iova,
-            fd,
-            access,
-            mr.verbs(),
-            core::ptr::null_mut(),
-        )
-    });
-    or_null(result.map(|()| mr.finish(Mr::new(domain)).cast()))
+    let result =
+        unsafe { commands::reg_dmabuf_mr(pd, offset, length, iova, fd, access, mr.verbs()) };
+    or_null(check(result).map(|()| mr.finish(Mr::new(domain)).cast()))
 }
 
 pub unsafe extern "C" fn rereg_mr(

@@ -6,6 +6,7 @@
 // The head of `verbs` states the preconditions of all verbs.
 #![allow(clippy::missing_safety_doc)]
 
+use super::commands;
 use super::device::{check, ContextData, DriverMessage};
 use super::domains::Pd;
 use super::object::{or_null, InDomain, ObjectDraft, VerbsObject};
@@ -152,7 +153,7 @@ pub unsafe fn new_target(
     let mut qp = ObjectDraft::<verbs_qp, QpMember>::new();
     // SAFETY: see the head of `verbs`.
     check(unsafe {
-        ibv_cmd_create_qp_ex2(
+        commands::create_qp_ex2(
             context,
             qp.verbs(),
             attr,

@@ -6,7 +6,12 @@ use crate::{Fail, GuestTest, TestResult};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-pub static TESTS: &[GuestTest] = &[GuestTest::new("res/old-libibverbs-is-refused", old_library)];
+pub static TESTS: &[GuestTest] = &[GuestTest::new(
+    "res/other-libibverbs-is-refused",
+    other_library,
+)];
+
+const STOCK: &str = "/usr/lib/x86_64-linux-gnu/libibverbs.so.1";
 
 /// Runs `ibv_devinfo` with the libibverbs of this directory. Returns true if it succeeded, and its
 /// standard error.
@@ -22,40 +27,56 @@ fn devinfo(library: &Path) -> Result<(bool, String), Fail> {
 
 /// Creates a directory with the stock library under the name of another release.
 fn renamed(release: &str) -> Result<PathBuf, Fail> {
-    let stock = Path::new("/usr/lib/x86_64-linux-gnu/libibverbs.so.1");
     let dir = std::env::temp_dir().join(format!("verbena-libibverbs-{release}"));
     let name = format!("libibverbs.so.1.14.{release}");
     // An interrupted run may have left the directory.
     let _ = std::fs::remove_dir_all(&dir);
     std::fs::create_dir(&dir).at("a directory")?;
-    std::fs::copy(stock, dir.join(&name)).at("the stock library")?;
+    std::fs::copy(STOCK, dir.join(&name)).at("the stock library")?;
     std::os::unix::fs::symlink(&name, dir.join("libibverbs.so.1")).at("a link")?;
     Ok(dir)
 }
 
-fn old_library(_rig: &Rig) -> TestResult {
+/// Returns the major number of the stock library's release of rdma-core.
+fn stock_release() -> Result<u32, Fail> {
+    let file = std::fs::canonicalize(STOCK).at("the stock library")?;
+    let name = file.to_string_lossy().into_owned();
+    let release = name.rsplit('.').nth(1).and_then(|text| text.parse().ok());
+    release.ok_or_else(|| Fail::from(format!("{name} does not name a release")))
+}
+
+/// The provider of the stock library works with the releases that have the same private structures,
+/// and with no other. The number of the private ABI is that of the stock library in each case.
+fn other_library(_rig: &Rig) -> TestResult {
+    let (first, last) = match stock_release()? {
+        36..44 => (36, 43),
+        44 => (44, 44),
+        45..57 => (45, 56),
+        57..59 => (57, 58),
+        59..62 => (59, 61),
+        62..64 => (62, 63),
+        newer => (newer, newer),
+    };
     for (release, fits) in [
-        ("39.0", false),
-        ("44.0", false),
-        ("45.0", true),
-        ("56.9", true),
+        (first - 1, false),
+        (first, true),
+        (last, true),
+        (last + 1, false),
+        (99, false),
     ] {
-        let dir = renamed(release)?;
-        let (opened, said) = devinfo(&dir).at(release)?;
+        let release = format!("{release}.4");
+        let dir = renamed(&release)?;
+        let (opened, said) = devinfo(&dir).at(&release)?;
         ensure_eq!(opened, fits, "with {release}: {}", said.trim());
-        let refusal = format!("verbena: libibverbs {release} ({}/", dir.display());
-        ensure_eq!(
-            said.contains(&refusal),
-            !fits,
-            "with {release}: {}",
-            said.trim()
-        );
-        ensure_eq!(
-            said.contains("45.0 or newer"),
-            !fits,
-            "with {release}: {}",
-            said.trim()
-        );
+        let found = format!("verbena: libibverbs {release} ({}/", dir.display());
+        for refusal in [found, format!("built for rdma-core {first}")] {
+            ensure_eq!(
+                said.contains(&refusal),
+                !fits,
+                "with {release}: {}",
+                said.trim()
+            );
+        }
         std::fs::remove_dir_all(&dir).at("the directory")?;
     }
     Ok(())
