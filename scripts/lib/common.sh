@@ -10,6 +10,7 @@
 #   $cache/users-HASH/          a root to build external suites in     (scripts/rootfs users)
 #   $cache/browser-HASH/        a root with a browser                      (scripts/rootfs browser)
 #   $cache/fabric-HASH/         a root with opensm, infiniband-diags and ibsim (scripts/rootfs fabric)
+#   $cache/cross-arm64-HASH/   a root to build for arm64                   (scripts/rootfs cross-arm64)
 #   $cache/suites-HASH/         external suites                        (scripts/lib/users-suites)
 #   $cache/cargo/               Cargo's registry
 #
