@@ -215,12 +215,18 @@ pub trait Words {
     fn store64_release(&self, offset: usize, value: u64);
     /// Load of 64 bits with one access, with acquire order.
     fn load64_acquire(&self, offset: usize) -> u64;
-    /// Adds 1 atomically, because several threads of this side may do so. Only for words that this
-    /// side writes.
+    /// Adds 1 atomically with release order, because several threads of this side may do so. Only
+    /// for words that this side writes. Without release order, the device could see the new count
+    /// and still load an old producer index or arm, and would not look again.
     fn increment(&self, offset: usize);
     /// Full fence: orders all earlier accesses before all later ones, also earlier stores before
     /// later loads.
     fn fence(&self);
+    /// Read fence: orders all earlier loads before all later ones.
+    #[inline]
+    fn read_fence(&self) {
+        self.fence();
+    }
 }
 
 /// Guest: announces earlier stores to the device, for the group whose generation counter has the
@@ -256,6 +262,15 @@ pub fn post_recv<W: Words + ?Sized>(words: &W, slot: usize, producer: u32, ring:
     if words.load(qp_error(slot)) != 0 {
         notify(words, qp_generation(slot / GROUP_SLOTS), ring);
     }
+}
+
+/// Device: sets the error word of a queue pair. After that, the device must look for receives that
+/// it has to flush: because of the fences, either the device finds a posted receive, or the guest
+/// sees the error word and announces the receive ([`post_recv`]).
+#[inline]
+pub fn show_error<W: Words + ?Sized>(words: &W, slot: usize, in_error: bool) {
+    words.store(qp_error(slot), in_error.into());
+    words.fence();
 }
 
 /// Guest: arms a CQ. `last` is the previous arm, which is replaced by the new one.

@@ -14,6 +14,7 @@
 //! | [`ctx`] | contexts that the device publishes (QPC, CQC, SRQC, EQC, memory entries), translations, address vectors |
 //! | [`wqe`], [`cqe`], [`eqe`] | entries of the rings |
 //! | [`doorbell`] | doorbell areas, and the protocol of sleep and wake-up as code that both sides run |
+//! | [`shared`] | protocols of ring entries, consumer indexes and contexts, as code that both sides run |
 //! | [`syndrome`] | one code for each cause of an error, with a sentence that explains it |
 //! | [`stats`] | the port's counters |
 //! | [`uverbs`] | requests and responses of provider and module in uverbs |
@@ -33,6 +34,7 @@ pub mod doorbell;
 pub mod eqe;
 pub mod le;
 pub mod regs;
+pub mod shared;
 pub mod stats;
 pub mod syndrome;
 pub mod uverbs;

@@ -245,10 +245,11 @@ impl Chunk {
         Ok(())
     }
 
-    /// Adds 1 atomically to a word that only this side writes. Returns the old value.
+    /// Adds 1 atomically to a word that only this side writes, with the ordering of
+    /// [`store32_release`](Self::store32_release). Returns the old value.
     #[inline]
     pub fn increment32(&self, offset: usize) -> Result<u32> {
-        Ok(self.word::<u32>(offset)?.fetch_add(1, Relaxed))
+        Ok(self.word::<u32>(offset)?.fetch_add(1, Release))
     }
 
     /// Returns a double word with the ordering of [`load32_acquire`](Self::load32_acquire).

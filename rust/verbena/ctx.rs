@@ -19,6 +19,7 @@ use crate::abi::{
         QpContext,
         SrqContext, //
     },
+    shared,
     Le32,
     Le64, //
 };
@@ -31,7 +32,8 @@ use crate::{
         CommandQueue,
         Lender, //
     },
-    health::Health, //
+    health::Health,
+    ring::SharedWords, //
 };
 use base::{
     bind::Binding,
@@ -39,10 +41,7 @@ use base::{
         Chunk,
         Payer, //
     },
-    sync::{
-        dma_rmb,
-        msleep, //
-    }, //
+    sync::msleep, //
 };
 use kernel::{
     new_mutex,
@@ -178,12 +177,12 @@ impl ContextTables {
         };
         let offset = (number % Self::per_chunk::<C>()) as usize * size_of::<C>();
         for _ in 0..QUICK_TRIES {
-            let before = Le32::from_raw(chunk.load32_acquire(offset)?).get();
-            if before % 2 == 0 {
+            let copy = |seq| {
                 let context: C = chunk.read(offset)?;
-                dma_rmb();
-                let after = Le32::from_raw(chunk.load32(offset)?).get();
-                if before == after && context.seq() == before {
+                Ok::<_, Error>((context, context.seq() == seq))
+            };
+            if let Some(copied) = shared::read_context(&SharedWords::new(&chunk, offset), copy) {
+                if let (context, true) = copied? {
                     return Ok(context);
                 }
             }

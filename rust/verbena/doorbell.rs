@@ -37,15 +37,15 @@ use crate::{
         Lender, //
     },
     hw::Hw,
-    ids, //
+    ids,
+    ring::SharedWords, //
 };
 use base::{
     dma::{
         Chunk,
         Payer, //
     },
-    share::Part,
-    sync::mb, //
+    share::Part, //
 };
 use kernel::{
     new_mutex,
@@ -62,44 +62,6 @@ use rdma::mmap::{
     MmapContext,
     Protection, //
 };
-
-/// Words of an area, for the guest's side of the protocol. The contract defines the offsets, so no
-/// access is out of bounds.
-struct AreaWords<'a>(&'a Chunk);
-
-impl Words for AreaWords<'_> {
-    fn load(&self, offset: usize) -> u32 {
-        self.0.load32(offset).unwrap_or(0)
-    }
-
-    fn load_acquire(&self, offset: usize) -> u32 {
-        self.0.load32_acquire(offset).unwrap_or(0)
-    }
-
-    fn store(&self, offset: usize, value: u32) {
-        let _ = self.0.store32(offset, value);
-    }
-
-    fn store_release(&self, offset: usize, value: u32) {
-        let _ = self.0.store32_release(offset, value);
-    }
-
-    fn store64_release(&self, offset: usize, value: u64) {
-        let _ = self.0.store64_release(offset, value);
-    }
-
-    fn load64_acquire(&self, offset: usize) -> u64 {
-        self.0.load64_acquire(offset).unwrap_or(0)
-    }
-
-    fn increment(&self, offset: usize) {
-        let _ = self.0.increment32(offset);
-    }
-
-    fn fence(&self) {
-        mb()
-    }
-}
 
 /// Mappings of an area into a process, see [`AreaInfo`].
 struct AreaMappings {
@@ -373,8 +335,8 @@ impl DoorbellSlot {
         self.area.info()
     }
 
-    fn words(&self) -> AreaWords<'_> {
-        AreaWords(&self.area.part.memory)
+    fn words(&self) -> SharedWords<'_> {
+        SharedWords::new(&self.area.part.memory, 0)
     }
 
     fn ring(&self) {

@@ -27,15 +27,14 @@ use crate::{
             EqKind, //
             ASYNC_EQN,
         },
-        cqe::phase,
         ctx::EqContext,
         eqe::{
             Eqe,
             EventType,
             EQE_SIZE,
-            LOG_EQE_SIZE,
-            TAIL_OFFSET, //
+            LOG_EQE_SIZE, //
         },
+        shared,
         Le16,
         Le32,
         Le64, //
@@ -52,7 +51,10 @@ use crate::{
         DeviceResources,
         Hw, //
     },
-    ring::DmaRing, //
+    ring::{
+        DmaRing,
+        SharedWords, //
+    }, //
 };
 use base::{
     dma::{
@@ -63,7 +65,6 @@ use base::{
     new_irq_lock,
     new_work,
     sync::{
-        mb,
         msleep,
         IrqLock, //
     },
@@ -178,11 +179,8 @@ impl EventRing {
     fn next(&self) -> Option<Eqe> {
         let index = (self.ci & ((1 << LOG_SIZE) - 1)) as usize;
         let (chunk, offset) = self.memory.ring.at(index * EQE_SIZE).ok()?;
-        let tail = Le32::from_raw(chunk.load32_acquire(offset + TAIL_OFFSET).ok()?).get();
-        if (tail >> 31 != 0) != phase(self.ci, LOG_SIZE) {
-            return None;
-        }
-        chunk.read(offset).ok()
+        let entry = SharedWords::new(chunk, offset);
+        shared::read_event(&entry, self.ci, LOG_SIZE, || chunk.read(offset).ok())?
     }
 
     /// True if the entry that waits now already waited at the previous call. Its interrupt is
@@ -197,11 +195,7 @@ impl EventRing {
     fn take(&mut self) -> Option<Eqe> {
         let eqe = self.next()?;
         self.ci = self.ci.wrapping_add(1);
-        self.memory
-            .consumer
-            .store32_release(0, Le32::new(self.ci).to_raw())
-            .ok()?;
-        mb();
+        shared::consume_event(&SharedWords::new(&self.memory.consumer, 0), self.ci);
         Some(eqe)
     }
 

@@ -10,6 +10,7 @@
 use crate::{
     abi::{
         ctx::Translation,
+        doorbell::Words,
         Le32,
         Le64, //
     },
@@ -23,6 +24,10 @@ use base::{
     dma::{
         Chunk,
         Payer, //
+    },
+    sync::{
+        dma_rmb,
+        mb, //
     }, //
 };
 use kernel::{
@@ -53,6 +58,68 @@ pub(crate) fn entries(wanted: u32, most: u32) -> Result<u32> {
         .checked_next_power_of_two()
         .filter(|&count| wanted != 0 && count <= most)
         .ok_or(EINVAL)
+}
+
+/// Words of memory that the device shares, for the driver's side of the contract's protocols.
+/// Offsets count from `base`, and the contract defines them, so no access is out of bounds.
+pub(crate) struct SharedWords<'a> {
+    memory: &'a Chunk,
+    base: usize,
+}
+
+impl<'a> SharedWords<'a> {
+    /// Returns the words from offset `base` of `memory` on.
+    #[inline]
+    pub(crate) fn new(memory: &'a Chunk, base: usize) -> Self {
+        Self { memory, base }
+    }
+}
+
+impl Words for SharedWords<'_> {
+    #[inline]
+    fn load(&self, offset: usize) -> u32 {
+        self.memory.load32(self.base + offset).unwrap_or(0)
+    }
+
+    #[inline]
+    fn load_acquire(&self, offset: usize) -> u32 {
+        self.memory.load32_acquire(self.base + offset).unwrap_or(0)
+    }
+
+    #[inline]
+    fn store(&self, offset: usize, value: u32) {
+        let _ = self.memory.store32(self.base + offset, value);
+    }
+
+    #[inline]
+    fn store_release(&self, offset: usize, value: u32) {
+        let _ = self.memory.store32_release(self.base + offset, value);
+    }
+
+    #[inline]
+    fn store64_release(&self, offset: usize, value: u64) {
+        let _ = self.memory.store64_release(self.base + offset, value);
+    }
+
+    #[inline]
+    fn load64_acquire(&self, offset: usize) -> u64 {
+        self.memory.load64_acquire(self.base + offset).unwrap_or(0)
+    }
+
+    #[inline]
+    fn increment(&self, offset: usize) {
+        let _ = self.memory.increment32(self.base + offset);
+    }
+
+    #[inline]
+    fn fence(&self) {
+        mb()
+    }
+
+    #[inline]
+    fn read_fence(&self) {
+        dma_rmb()
+    }
 }
 
 /// Memory of a ring, which the device and perhaps a process access.

@@ -183,7 +183,8 @@ def shell():
 
 
 def rules():
-    """Each test in Documentation/rules.md exists: `a::b::test` in tools/nic/transport, or in another crate, as `device::...`, `lab_transport::...`."""
+    """Each test in Documentation/rules.md exists: `a::b::test` in tools/nic/transport, or in another crate, as `device::...`, `lab_transport::...`.
+    So does each model in Documentation/ordering.md."""
     page, tests = "Documentation/rules.md", {}
     folders = {name.removeprefix("verbena-").replace("-", "_"): folder for name, folder in crates().items()}
     for f in tracked(".rs"):
@@ -216,6 +217,12 @@ def rules():
                 yield f"{page}:{n + 1}: no test {path}"
     if named < 100:
         yield f"{page}: names only {named} tests"
+    models = re.findall(r"`(loom_\w+)`", read("Documentation/ordering.md"))
+    for name in models:
+        if not any(test == name for _, test in tests):
+            yield f"Documentation/ordering.md: no model {name}"
+    if len(models) < 10:
+        yield f"Documentation/ordering.md: names only {len(models)} models"
 
 
 def mutants():
@@ -236,7 +243,7 @@ def mutants():
     for f in patches:
         if f.startswith("tools/lab/mutants/guest/") and f'"{f}"' not in table:
             yield f"{f}: neither tools/lab/mutants/guest.toml nor conformance.toml names the tests that find it"
-    for folder, least in ("transport", 20), ("device", 20), ("provider", 10), ("daemon", 10), ("fabric", 10), ("guest", 20):
+    for folder, least in ("transport", 20), ("device", 20), ("provider", 10), ("daemon", 10), ("fabric", 10), ("loom", 10), ("guest", 20):
         count = sum(f.startswith(f"tools/lab/mutants/{folder}/") for f in patches)
         if count < least:
             yield f"tools/lab/mutants/{folder}: only {count} patches"

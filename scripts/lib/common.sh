@@ -13,6 +13,7 @@
 #   $cache/fabric-HASH/         a root with opensm, infiniband-diags and ibsim (scripts/rootfs fabric)
 #   $cache/{package,runtime,clean}-HASH/  roots to make packages and the image in, and to test them (scripts/rootfs)
 #   $cache/package-archives/    packages of Debian that the tests of packages install
+#   $cache/cross-arm64-HASH/   a root to build for arm64                   (scripts/rootfs cross-arm64)
 #   $cache/suites-HASH/         external suites                        (scripts/lib/users-suites)
 #   $cache/cargo/               Cargo's registry
 #

@@ -33,10 +33,16 @@ DEVICE = "tools/lab/mutants/device"
 PROVIDER = "tools/lab/mutants/provider"
 NIC = "tools/lab/mutants/daemon"
 FABRIC = "tools/lab/mutants/fabric"
+LOOM = "tools/lab/mutants/loom"
 # The tests for the mutants of each directory. For the transport: unit tests and the rules.
 TESTS = {SIM: ("-p", "verbena-transport", "--lib", "--test", "rules"), DEVICE: ("-p", "verbena-device", "--lib"),
          PROVIDER: ("-p", "verbena-provider", "--lib"), NIC: ("-p", "verbena-nic", "--lib", "--test", "daemon"),
-         FABRIC: ("-p", "verbena-fabric", "--lib")}
+         FABRIC: ("-p", "verbena-fabric", "--lib"),
+         LOOM: ("-p", "verbena-abi", "-p", "verbena-device", "--test", "loom*")}
+# Further tests for the mutants of a directory.
+MORE_TESTS = {LOOM: (("-p", "verbena-provider", "--lib", "loom"),)}
+# The models are compiled with loom's atomics (suite `loom`).
+FLAGS = {LOOM: "--cfg loom"}
 # Options of the simulation for the mutants of each directory: queue pairs on a network, or programs on the whole device.
 LABORATORY = {SIM: (), DEVICE: ("--device",)}
 # Features with which the simulation is built for each directory.
@@ -47,9 +53,10 @@ class DoesNotCompile(Exception):
     """The mutant does not compile; the text is the compiler's."""
 
 
-def run(*command, timeout=None):
-    """Runs a command. All its processes end with it, or at the timeout."""
-    with subprocess.Popen(command, cwd=SOURCE, env=ENVIRONMENT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+def run(*command, timeout=None, flags=None):
+    """Runs a command, with these flags of rustc. All its processes end with it, or at the timeout."""
+    env = dict(ENVIRONMENT, RUSTFLAGS=flags, CARGO_TARGET_DIR=f"{HERE}/target-loom") if flags else ENVIRONMENT
+    with subprocess.Popen(command, cwd=SOURCE, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, text=True, errors="replace", process_group=0) as process:
         try:
             out, _ = process.communicate(timeout=timeout)
@@ -92,8 +99,8 @@ def copy():
                 out.write(content)
 
 
-def compiled(*command):
-    built = run("cargo", *command)
+def compiled(*command, flags=None):
+    built = run("cargo", *command, flags=flags)
     if built.returncode:
         raise DoesNotCompile("does not compile: " + " ".join(built.stdout.split())[:600])
 
@@ -132,15 +139,22 @@ def simulate(seeds, folder=SIM):
 def test(folder, longest=LONGEST):
     """Runs the tests for a directory's mutants. Returns the names of those that fail, and a text for the case that none does. Instead of
     names, None if the tests did not run to their end."""
-    command = ("test", "-q", "--release", "--no-fail-fast", *TESTS[folder])
-    compiled(*command, "--no-run")
-    try:
-        result = run("cargo", *command, timeout=longest)
-    except subprocess.TimeoutExpired:
-        return None, f"its tests did not end within {longest} s"
-    failed = sorted(set(re.findall(r"^    ([\w:]+)$", result.stdout, re.M)))
-    if result.returncode and not failed:
-        return None, f"its tests ended with status {result.returncode}: {' '.join(result.stdout.split())[-300:]}"
+    failed = []
+    for tests in (TESTS[folder], *MORE_TESTS.get(folder, ())):
+        command = ("test", "-q", "--release", "--no-fail-fast", *tests)
+        flags = FLAGS.get(folder)
+        compiled(*command, "--no-run", flags=flags)
+        try:
+            result = run("cargo", *command, timeout=longest, flags=flags)
+        except subprocess.TimeoutExpired:
+            return None, f"its tests did not end within {longest} s"
+        named = sorted(set(re.findall(r"^    ([\w:]+)$", result.stdout, re.M)))
+        if result.returncode and not named:
+            return None, f"its tests ended with status {result.returncode}: {' '.join(result.stdout.split())[-300:]}"
+        failed += named
+        # The first tests that fail are enough.
+        if failed:
+            break
     return failed, "no test fails"
 
 
@@ -152,7 +166,7 @@ def try_patch(patch, seeds):
     """Tries a mutant. Returns whether it was found, the seed if the simulation found it, and a text that says by what.
 
     JUDGES has the order. For the transport: a few seeds, its tests, the device's tests, all seeds. For the device: its tests, then the
-    simulation of the device. For the provider, the NIC and the subnet: the tests of the crate.
+    simulation of the device. For the provider, the NIC and the subnet: the tests of the crate. For memory orders: the loom models.
     """
     folder = os.path.dirname(patch)
     applied = run("git", "apply", os.path.abspath(patch))
@@ -193,7 +207,7 @@ def by_device(_, seeds):
 
 # Simulating all seeds takes a minute. Tests come before that, because they find most bugs that a few seeds do not.
 JUDGES = {SIM: (by_a_few_seeds, by_tests, by_device, by_simulation), DEVICE: (by_tests, by_simulation), PROVIDER: (by_tests,), NIC: (by_tests,),
-          FABRIC: (by_tests,)}
+          FABRIC: (by_tests,), LOOM: (by_tests,)}
 
 
 def last_line(said):

@@ -17,6 +17,8 @@ use std::sync::Arc;
 use verbena_abi::doorbell::{self, Arm, ArmMode, Words};
 
 const CQ_SLOT: usize = 2;
+/// Slot of a queue pair that is in error.
+const QP_SLOT: usize = 3;
 
 /// The words of an area that the models use.
 struct Area {
@@ -25,6 +27,8 @@ struct Area {
     qp_generation: AtomicU32,
     cq_generation: AtomicU32,
     producers: [AtomicU32; 2],
+    recv_producer: AtomicU32,
+    qp_error: AtomicU32,
     served: AtomicU32,
     arm: AtomicU64,
     /// Number of CQEs that were written, in place of the ring of the CQ.
@@ -46,6 +50,8 @@ impl Area {
             qp_generation: AtomicU32::new(0),
             cq_generation: AtomicU32::new(0),
             producers: [AtomicU32::new(0), AtomicU32::new(0)],
+            recv_producer: AtomicU32::new(0),
+            qp_error: AtomicU32::new(0),
             served: AtomicU32::new(0),
             arm: AtomicU64::new(0),
             cqes: AtomicU32::new(0),
@@ -56,13 +62,23 @@ impl Area {
     }
 }
 
-/// The view of one side. With `fences` false, the full fences of that side are left out.
+/// The view of one side. With `fences` false, the full fences of that side are left out. `count` is
+/// the order in which that side increments a generation.
 struct View {
     area: Arc<Area>,
     fences: bool,
+    count: Ordering,
 }
 
 impl View {
+    fn new(area: &Arc<Area>, fences: bool) -> Self {
+        Self {
+            area: area.clone(),
+            fences,
+            count: Ordering::Release,
+        }
+    }
+
     fn word(&self, offset: usize) -> &AtomicU32 {
         let area = &self.area;
         if offset == doorbell::SLEEP {
@@ -77,6 +93,10 @@ impl View {
             &area.producers[0]
         } else if offset == doorbell::sq_producer(1) {
             &area.producers[1]
+        } else if offset == doorbell::rq_producer(QP_SLOT) {
+            &area.recv_producer
+        } else if offset == doorbell::qp_error(QP_SLOT) {
+            &area.qp_error
         } else if offset == doorbell::cq_served(CQ_SLOT) {
             &area.served
         } else {
@@ -113,7 +133,7 @@ impl Words for View {
     }
 
     fn increment(&self, offset: usize) {
-        self.word(offset).fetch_add(1, Ordering::Release);
+        self.word(offset).fetch_add(1, self.count);
     }
 
     fn fence(&self) {
@@ -138,10 +158,7 @@ struct Device {
 impl Device {
     fn new(area: &Arc<Area>, asleep: bool, fences: bool) -> Self {
         Self {
-            view: View {
-                area: area.clone(),
-                fences,
-            },
+            view: View::new(area, fences),
             sleep: asleep.into(),
             qp_generation: 0,
             cq_generation: 0,
@@ -217,11 +234,7 @@ impl Device {
 }
 
 fn post(area: &Arc<Area>, slot: usize) {
-    let view = View {
-        area: area.clone(),
-        fences: true,
-    };
-    doorbell::post_send(&view, slot, 1, || area.doorbell.notify());
+    doorbell::post_send(&View::new(area, true), slot, 1, || area.doorbell.notify());
 }
 
 fn posts_are_noticed(asleep: bool, device_fences: bool) {
@@ -247,10 +260,7 @@ fn arms_are_served(device_fences: bool) {
         let program = {
             let area = area.clone();
             thread::spawn(move || {
-                let view = View {
-                    area: area.clone(),
-                    fences: true,
-                };
+                let view = View::new(&area, true);
                 let mut last = Arm {
                     index: 0,
                     seq: 0,
@@ -271,6 +281,44 @@ fn arms_are_served(device_fences: bool) {
         device.complete();
         device.run(|device| device.served != 0);
         program.join().unwrap();
+    });
+}
+
+/// A guest posts while the device scans an area that is awake. The count of the post has this order.
+fn a_scan_finds_what_was_counted(count: Ordering) {
+    check(move || {
+        let area = Area::new(false);
+        let poster = {
+            let mut view = View::new(&area, true);
+            view.count = count;
+            thread::spawn(move || doorbell::post_send(&view, 0, 1, || {}))
+        };
+        let mut device = Device::new(&area, false, true);
+        if device.scan() {
+            assert_eq!(
+                device.producers[0], 1,
+                "the count is new and the post is not"
+            );
+        }
+        poster.join().unwrap();
+    });
+}
+
+/// A guest posts a receive while its queue pair moves to ERR. Whichever comes first, the device
+/// flushes the receive.
+fn receives_are_flushed(guest_fences: bool, device_fences: bool) {
+    check(move || {
+        let area = Area::new(false);
+        let poster = {
+            let view = View::new(&area, guest_fences);
+            thread::spawn(move || doorbell::post_recv(&view, QP_SLOT, 1, || {}))
+        };
+        let device = View::new(&area, device_fences);
+        doorbell::show_error(&device, QP_SLOT, true);
+        let flushed = device.load_acquire(doorbell::rq_producer(QP_SLOT)) == 1;
+        poster.join().unwrap();
+        let announced = device.load_acquire(doorbell::qp_generation(0)) == 1;
+        assert!(flushed || announced, "a receive is never flushed");
     });
 }
 
@@ -307,4 +355,32 @@ fn loom_an_arm_is_served_by_an_event() {
 #[should_panic]
 fn loom_an_arm_is_lost_without_the_devices_fence() {
     arms_are_served(false);
+}
+
+#[test]
+fn loom_a_scan_finds_the_post_that_was_counted() {
+    a_scan_finds_what_was_counted(Ordering::Release);
+}
+
+#[test]
+#[should_panic(expected = "the post is not")]
+fn loom_a_post_is_lost_if_its_count_may_come_first() {
+    a_scan_finds_what_was_counted(Ordering::Relaxed);
+}
+
+#[test]
+fn loom_a_receive_is_flushed() {
+    receives_are_flushed(true, true);
+}
+
+#[test]
+#[should_panic(expected = "never flushed")]
+fn loom_a_receive_needs_the_guests_fence() {
+    receives_are_flushed(false, true);
+}
+
+#[test]
+#[should_panic(expected = "never flushed")]
+fn loom_a_receive_needs_the_devices_fence() {
+    receives_are_flushed(true, false);
 }

@@ -7,7 +7,10 @@
 //! The `wr_id`s are kept here as well as in the ring: when the device is gone the ring is gone too,
 //! and only these copies are left to flush.
 
+#[cfg(not(all(test, loom)))]
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+#[cfg(all(test, loom))]
+use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Entries between the consumer index and the producer index.
 pub struct WrWindow {
@@ -116,5 +119,67 @@ impl WrWindow {
     pub fn reset(&self) {
         self.produced.store(0, Ordering::Release);
         self.consumed.store(0, Ordering::Release);
+    }
+}
+
+/// Models of the window between a thread that polls and one that posts. See
+/// `tools/abi/tests/loom.rs` for how to run them.
+#[cfg(all(test, loom))]
+mod models {
+    use super::*;
+    use loom::thread;
+    use std::sync::Arc;
+
+    /// A poll publishes the consumer index of the CQ, then retires the request. A thread that posts
+    /// into that room publishes the producer index. The device, which has seen the producer index,
+    /// must see the room in the CQ too: otherwise a CQ that is large enough would overflow.
+    #[test]
+    fn loom_a_post_into_freed_room_finds_room_in_the_cq() {
+        loom::model(|| {
+            let window = Arc::new(WrWindow::new(1, 1));
+            let words = Arc::new((AtomicU32::new(0), AtomicU32::new(0)));
+            window.produce(1);
+            let poller = {
+                let (window, words) = (window.clone(), words.clone());
+                thread::spawn(move || {
+                    words.0.store(1, Ordering::Release);
+                    window.retire(0);
+                })
+            };
+            let poster = {
+                let (window, words) = (window.clone(), words.clone());
+                thread::spawn(move || {
+                    if window.has_room(1) {
+                        words.1.store(2, Ordering::Release);
+                    }
+                })
+            };
+            if words.1.load(Ordering::Acquire) == 2 {
+                let consumed = words.0.load(Ordering::Acquire);
+                assert_eq!(consumed, 1, "the CQ has no room for the second request");
+            }
+            poller.join().unwrap();
+            poster.join().unwrap();
+        });
+    }
+
+    /// A thread posts while another flushes after the device has died: each request is flushed
+    /// with its own `wr_id`.
+    #[test]
+    fn loom_a_flush_finds_the_wr_id() {
+        loom::model(|| {
+            let window = Arc::new(WrWindow::new(1, 1));
+            let poster = {
+                let window = window.clone();
+                thread::spawn(move || {
+                    window.remember(0, 7);
+                    window.produce(1);
+                })
+            };
+            if let Some(wr_id) = window.take() {
+                assert_eq!(wr_id, 7, "the wr_id is not there yet");
+            }
+            poster.join().unwrap();
+        });
     }
 }

@@ -15,6 +15,7 @@ use crate::{
             TAIL_OFFSET,
             WC_OPCODE_RECV, //
         },
+        shared,
         uverbs::ResizeCqResp,
         Le32,
         Le64, //
@@ -22,7 +23,8 @@ use crate::{
     cmdq::lent::Lent,
     ring::{
         self,
-        DmaRing, //
+        DmaRing,
+        SharedWords, //
     }, //
 };
 use base::dma::{
@@ -104,19 +106,21 @@ impl CqeRing {
     /// True if there is an entry with this index.
     pub(super) fn has(&self, index: u32) -> bool {
         self.place(index).is_ok_and(|(chunk, offset)| {
-            let tail = chunk.load32_acquire(offset + TAIL_OFFSET).unwrap_or(0);
-            Tail::is_valid(Le32::from_raw(tail).get(), index, self.log_size)
+            let unpack = |tail| Tail::unpack(tail, index, self.log_size);
+            let words = SharedWords::new(chunk, offset);
+            shared::read_entry(&words, TAIL_OFFSET, unpack, |_| ()).is_some()
         })
     }
 
     /// Returns the entry with this index, if it is there.
     pub(super) fn take(&self, index: u32) -> Result<Option<(Cqe, Tail)>> {
         let (chunk, offset) = self.place(index)?;
-        let tail = Le32::from_raw(chunk.load32_acquire(offset + TAIL_OFFSET)?).get();
-        let Some(tail) = Tail::unpack(tail, index, self.log_size) else {
-            return Ok(None);
-        };
-        Ok(Some((chunk.read(offset)?, tail)))
+        let words = SharedWords::new(chunk, offset);
+        let unpack = |tail| Tail::unpack(tail, index, self.log_size);
+        shared::read_entry(&words, TAIL_OFFSET, unpack, |tail| {
+            chunk.read(offset).map(|cqe| (cqe, tail))
+        })
+        .transpose()
     }
 
     /// Returns the content of the place of this index, whether it is an entry or not.

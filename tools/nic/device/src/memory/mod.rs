@@ -50,6 +50,13 @@ pub trait GuestMemory {
     /// Adds to an aligned 64-bit word. Returns the previous value.
     fn fetch_add64(&self, addr: u64, add: u64) -> Access<u64>;
 
+    /// Full fence: orders all earlier accesses to guest memory before all later ones, also earlier
+    /// stores before later loads. Only models have a fence of their own (`tests/loom_queues.rs`).
+    #[inline]
+    fn fence(&self) {
+        fence(Ordering::SeqCst);
+    }
+
     /// Copies a part of a payload out of guest memory. The part begins at `_place` of the payload.
     /// The device does not interpret these bytes.
     #[inline]
@@ -142,6 +149,6 @@ impl<M: GuestMemory> Words for Area<'_, M> {
     }
     #[inline]
     fn fence(&self) {
-        fence(Ordering::SeqCst);
+        self.mem.fence();
     }
 }

@@ -7,12 +7,12 @@
 
 use crate::config;
 use crate::error::{bad, CmdError};
-use crate::memory::GuestMemory;
+use crate::memory::{Area, GuestMemory};
 use crate::misbehave::{Kind, Misbehaviour};
 use std::mem::size_of;
-use std::sync::atomic::{fence, Ordering};
 use verbena_abi::cmd::{CmdStatus, SetTableChunk, Table, TABLE_CHUNK_SIZE};
 use verbena_abi::ctx::{CqContext, EqContext, MemoryEntry, QpContext, SrqContext};
+use verbena_abi::shared;
 use verbena_abi::syndrome::Syndrome;
 use zerocopy::{Immutable, IntoBytes};
 
@@ -115,11 +115,9 @@ impl ContextSlot {
     /// Publishes a context. The first word of the context is the sequence counter.
     pub fn publish<M: GuestMemory, T: IntoBytes + Immutable>(&mut self, mem: &M, context: &T) {
         let bytes = context.as_bytes();
-        let _ = mem.store32(self.addr, self.seq.wrapping_add(1));
-        fence(Ordering::SeqCst);
-        let _ = mem.write(self.addr + 4, bytes.get(4..).unwrap_or(&[]));
-        self.misbehave.sleep_us(Kind::SeqSleep);
-        self.seq = self.seq.wrapping_add(2);
-        let _ = mem.store32(self.addr, self.seq);
+        shared::write_context(&Area::new(mem, self.addr), &mut self.seq, || {
+            let _ = mem.write(self.addr + 4, bytes.get(4..).unwrap_or(&[]));
+            self.misbehave.sleep_us(Kind::SeqSleep);
+        });
     }
 }

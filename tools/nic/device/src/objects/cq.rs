@@ -16,7 +16,6 @@ use crate::memory::tables::ContextSlot;
 use crate::memory::{Access, Area, GuestMemory};
 use crate::objects::eq::Eq;
 use crate::slots::{Held, Ref};
-use std::sync::atomic::{fence, Ordering};
 use verbena_abi::cqe::{self, Cqe, Tail};
 use verbena_abi::ctx::{CqContext, QueueState};
 use verbena_abi::doorbell::{self, Arm, ArmMode, Words};
@@ -196,7 +195,7 @@ impl Cq {
     ///
     /// The fence orders the write of the entries before the read of the arm.
     pub fn wants_event<M: GuestMemory>(&mut self, mem: &M) -> Option<u32> {
-        fence(Ordering::SeqCst);
+        mem.fence();
         let area = Area::new(mem, self.area);
         self.arm = area.load64_acquire(doorbell::cq_arm(self.slot as usize));
         let arm = Arm::unpack(self.arm);

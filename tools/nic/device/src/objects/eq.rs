@@ -12,7 +12,6 @@ use crate::memory::tables::ContextSlot;
 use crate::memory::{Access, GuestMemory};
 use crate::slots::Held;
 use std::collections::{HashSet, VecDeque};
-use std::sync::atomic::{fence, Ordering};
 use verbena_abi::cqe::phase;
 use verbena_abi::ctx::{EqContext, QueueState};
 use verbena_abi::eqe::{self, Eqe, EventType};
@@ -138,7 +137,7 @@ impl Eq {
 
     /// True if the driver has yet to take the entry with this index.
     pub fn is_unconsumed<M: GuestMemory>(&mut self, mem: &M, index: u32) -> bool {
-        fence(Ordering::SeqCst);
+        mem.fence();
         if self.read_ci(mem).is_err() {
             return false;
         }
@@ -190,7 +189,7 @@ impl Eq {
         if self.pi == self.raised {
             return Ok(false);
         }
-        fence(Ordering::SeqCst);
+        mem.fence();
         self.read_ci(mem)?;
         // For everything before `raised` the interrupt was raised, or the device saw that the
         // driver was still consuming entries.

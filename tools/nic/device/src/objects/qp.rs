@@ -154,12 +154,8 @@ impl Env {
     /// Writes the error word of the queue pair in the doorbell area. While the word is set, the
     /// guest has to announce posted receives to the device, which has to flush them.
     pub fn show_error<M: GuestMemory>(&self, mem: &M, in_error: bool) {
-        let area = Area::new(mem, self.area);
-        area.store(
-            doorbell::qp_error(self.create.slot.get() as usize),
-            in_error.into(),
-        );
-        area.fence();
+        let slot = self.create.slot.get() as usize;
+        doorbell::show_error(&Area::new(mem, self.area), slot, in_error);
     }
 }
 
