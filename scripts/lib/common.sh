@@ -272,7 +272,7 @@ apt_transport() {
 used() { touch "$1/.used" 2>/dev/null || true; }
 forget_unused() {
 	local d
-	for d in "$cache"/{toolchain,kernel,linux,guest,users,browser,fabric,package,runtime,clean,suites}-*/; do
+	for d in "$cache"/{toolchain,kernel,linux,guest,users,browser,fabric,package,runtime,clean,cross-arm64,suites}-*/; do
 		[ -e "$d/.used" ] || continue
 		[ -z "$(find "$d/.used" -mtime +14)" ] || rm -rf --one-file-system "$d"
 	done

@@ -204,6 +204,7 @@ fn kind_in_cache(name: &str) -> Option<Kind> {
                 "clean-",
                 "package-",
                 "runtime-",
+                "cross-arm64-",
                 "instead-of-",
                 "mmdebstrap.",
             ],
