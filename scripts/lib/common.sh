@@ -25,6 +25,7 @@ build=$top/build
 started=${VERBENA_STARTED:-$(date +%s)}
 # The time of what is made for images and archives, so that those of the same files have the same bytes. Unchanged files of Debian's packages
 # are older and keep their times, which compiled Python files name.
+# shellcheck disable=SC2034 # scripts that source this file use it
 image_time=1795910400
 # Each run has its own logs, so that runs at the same time do not mix. The first step makes the directory.
 logs=${VERBENA_LOGS:-$build/log/$(date -d "@$started" +%m%d-%H%M%S).$$}
