@@ -80,11 +80,7 @@ impl Launch<'_> {
 
     /// Makes the directories of the run, and runs the rest, in its own namespaces unless QEMU is
     /// installed on this machine.
-    fn run_session(
-        &self,
-        source: &Source,
-        progress: impl FnMut(Progress),
-    ) -> Result<u8, String> {
+    fn run_session(&self, source: &Source, progress: impl FnMut(Progress)) -> Result<u8, String> {
         let installation = Installation::read(&source.file())?;
         let runs = match self.run_directory {
             Some(_) => installation.runs.clone(),
