@@ -227,8 +227,9 @@ fn spawn(start: &Start) -> Result<Child, String> {
     if !directory.is_dir() {
         return Err(format!("the guest has no directory {}", start.directory));
     }
-    Command::new("sh")
-        .arg("-c")
+    // The command must not ignore a signal because the program that started this one did.
+    Command::new("env")
+        .args(["--default-signal", "sh", "-c"])
         .arg(&start.command)
         .current_dir(directory)
         .env("PWD", directory)
