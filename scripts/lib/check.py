@@ -160,9 +160,7 @@ def hosts():
         if f.endswith("Cargo.lock"):
             continue
         for n, line in enumerate(read(f).split("\n")):
-            # The first line of a Debian copyright file is prescribed.
-            is_format = f.endswith("debian/copyright") and line.startswith("Format: ")
-            if not is_format and re.search(r"https?://[a-z0-9.-]*(debian|pypi|npmjs|crates)[a-z0-9.-]*", line):
+            if re.search(r"https?://[a-z0-9.-]*(debian|pypi|npmjs|crates)[a-z0-9.-]*", line):
                 yield f"{f}:{n + 1}: names a package host"
 
 
