@@ -268,6 +268,9 @@ apt_transport() {
 	apt-config dump 2>/dev/null | grep -E '^Acquire::(https?|ftp|Retries|ForceIPv)' | grep -v ' "";$' || true
 }
 
+# rdma_core_release DIR: prints the release of the sources of rdma-core in that directory
+rdma_core_release() { sed -nE 's/^set\(PACKAGE_VERSION "([0-9.]+)"\)$/\1/p' "$1/CMakeLists.txt"; }
+
 # used DIRECTORY: marks a directory of the cache as used now. forget_unused: removes directories that no checkout has used for two weeks,
 # and files that interrupted builds have left.
 used() { touch "$1/.used" 2>/dev/null || true; }
