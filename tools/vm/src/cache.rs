@@ -212,7 +212,7 @@ fn kind_in_cache(name: &str) -> Option<Kind> {
         (Kind::Images, &["guest-"]),
         (Kind::Builds, &["linux-", "kernel-", "fabric-"]),
     ];
-    if ["apt", "apt-testing", "cargo"].contains(&name) || name.contains(".orig.tar.") {
+    if ["apt", "cargo"].contains(&name) || name.contains(".orig.tar.") {
         return Some(Kind::Downloads);
     }
     let has = |prefixes: &[&str]| prefixes.iter().any(|prefix| name.starts_with(prefix));
