@@ -5,10 +5,14 @@
  */
 #include <linux/etherdevice.h>
 #include <linux/mm.h>
+#include <linux/module.h>
 #include <linux/sched/task.h>
 #include <net/net_namespace.h>
 #include <rdma/ib_cache.h>
 #include "helpers.h"
+
+/* Rust's module! has no field for it. scripts/check-style compares it with Cargo.toml. */
+MODULE_VERSION("0.1.0");
 
 /* Devices and objects. */
 

@@ -346,7 +346,25 @@ def floors():
             yield f"{top}: FLOORS names {name}, which does not exist"
 
 
-CHECKS = {c.__name__: c for c in (spdx, walls, dependencies, links, glossary, hosts, shell, rules, lines, examples, recipes, suites, mutants, floors)}
+def versions():
+    """All parts have the version of the workspace: the crates, the Python package and the module."""
+    workspace = re.search(r'^\[workspace\.package\]\n(?:[^\[].*\n|\n)*?version = "([^"]+)"', read("Cargo.toml"), re.M)
+    if not workspace:
+        yield "Cargo.toml: [workspace.package] has no version"
+        return
+    parts = [("tools/nic/faults/python/pyproject.toml", r'^version = "(.*)"$'), ("rust/rdma/helpers.c", r'^MODULE_VERSION\("(.*)"\);$')]
+    # The fuzz targets are a workspace of their own, and the project for CI is an example of another project.
+    parts += ((f, r'^version(?: = "(.*)"|\.workspace = true)$') for f in tracked("Cargo.toml")
+              if f != "Cargo.toml" and not f.startswith(("ci/project/", "tools/lab/transport/fuzz/")))
+    for f, pattern in parts:
+        found = re.search(pattern, read(f), re.M)
+        if not found:
+            yield f"{f}: has no version, and must have {workspace[1]}, that of Cargo.toml"
+        elif (found[1] or workspace[1]) != workspace[1]:
+            yield f"{f}: the version is {found[1]}, and must be {workspace[1]}, that of Cargo.toml"
+
+
+CHECKS = {c.__name__: c for c in (spdx, walls, dependencies, links, glossary, hosts, shell, rules, lines, examples, recipes, suites, mutants, floors, versions)}
 
 if __name__ == "__main__":
     problems = list(CHECKS[sys.argv[1]]())
