@@ -48,7 +48,6 @@ set -e
 mount --make-rprivate /
 umount -R -l "$1"
 mount --bind "$1" "$1"
-mount --make-rshared "$1"
 cd "$1"
 shift
 mount -t tmpfs -o mode=755 dev dev
@@ -71,6 +70,7 @@ install -d -o 1000 -g 1000 -m 700 run/user/1000
 ip link set lo up
 pivot_root . mnt
 umount -l /mnt
+mount --make-rshared /
 cd /home/tester
 exec setpriv --reuid 1000 --regid 1000 --clear-groups --bounding-set=+all "$@"
 '

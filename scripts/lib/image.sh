@@ -63,7 +63,8 @@ bill_of_materials() {
 	mv "$work/all.spdx.json" "$2"
 	rm -r "$work"
 }
-sbom() { in_package_root debsbom "$1" --sbom-type spdx "${@:2}"; }
+# debsbom writes packages in the order of a set of Python.
+sbom() { in_package_root env PYTHONHASHSEED=0 debsbom "$1" --sbom-type spdx "${@:2}"; }
 # The database of the guest's disk image, and the packages that the guest has beside it: its kernel and the first program of its boot.
 guest_status() {
 	local deb
