@@ -93,16 +93,18 @@ pub struct Need {
 
 /// Checks everything. Builds nothing.
 pub fn examine(need: Need) -> Vec<Finding> {
+    let source = std::env::current_exe()
+        .map_err(|e| format!("this program: {e}"))
+        .and_then(|program| Source::find(std::env::var_os(VARIABLE).map(PathBuf::from), &program));
+    let installation = source.and_then(|source| Installation::read(&source.file()));
+    let is_in_place = installation.as_ref().is_ok_and(Installation::is_in_place);
     let mut findings = vec![
         machine::architecture(),
         machine::kvm(),
         machine::memory(need),
-        probe::namespaces(),
+        probe::namespaces(is_in_place),
     ];
-    let source = std::env::current_exe()
-        .map_err(|e| format!("this program: {e}"))
-        .and_then(|program| Source::find(std::env::var_os(VARIABLE).map(PathBuf::from), &program));
-    match source.and_then(|source| Installation::read(&source.file())) {
+    match installation {
         Ok(parts) => {
             findings.push(Finding::ok("installation", "all parts exist"));
             findings.extend(parts::check(&parts));

@@ -12,6 +12,7 @@ use crate::session::{exit_status, make_namespaces};
 use nix::mount::{mount, MsFlags};
 use nix::sched::{unshare, CloneFlags};
 use std::ffi::OsStr;
+use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -70,22 +71,28 @@ fn try_inside(root: &OsStr) -> Result<u8, String> {
             )
         })?;
     let program = Path::new("/").join(PATH_IN_ROOT).join(qemu::PROGRAM);
-    let error = Command::new(&program).args(["-device", "help"]).exec();
+    let error = ask_for_devices(&mut Command::new(&program)).exec();
     eprintln!("{}: {error}", program.display());
     Ok(126)
 }
 
-fn attempt(root: &OsStr) -> Result<Output, String> {
+fn attempt(root: &OsStr) -> io::Result<Output> {
     Command::new("/proc/self/exe")
         .env(ATTEMPT, root)
         .stdin(Stdio::null())
         .output()
-        .map_err(|e| format!("cannot start this program again: {e}"))
 }
 
-/// Tries to make the namespaces and the mounts of a run.
-pub fn namespaces() -> Finding {
+/// Tries to make the namespaces and the mounts of a run. `is_in_place` says that QEMU is installed on
+/// this machine, so that runs make none.
+pub fn namespaces(is_in_place: bool) -> Finding {
     const NAME: &str = "namespaces";
+    if is_in_place {
+        return Finding::ok(
+            NAME,
+            "runs need none, because QEMU is installed on this machine",
+        );
+    }
     let attempted = attempt(OsStr::new(""));
     match attempted {
         Ok(output) if output.status.success() => {
@@ -95,7 +102,7 @@ pub fn namespaces() -> Finding {
             let text = String::from_utf8_lossy(&output.stderr);
             judge_namespaces(NAME, text.trim())
         }
-        Err(e) => judge_namespaces(NAME, &e),
+        Err(e) => judge_namespaces(NAME, &format!("cannot start this program again: {e}")),
     }
 }
 
@@ -113,14 +120,23 @@ pub fn qemu(root: &Path) -> Finding {
     if !program.exists() {
         return missing_qemu(format!("there is no {}", program.display()));
     }
-    match attempt(root.as_os_str()) {
+    let answer = match root == Path::new("/") {
+        true => ask_for_devices(&mut Command::new(&program)).output(),
+        false => attempt(root.as_os_str()),
+    };
+    match answer {
         Ok(output) => judge_qemu(
             exit_status(output.status),
             &String::from_utf8_lossy(&output.stdout),
             &String::from_utf8_lossy(&output.stderr),
         ),
-        Err(e) => missing_qemu(e),
+        Err(e) => missing_qemu(format!("QEMU does not run: {e}")),
     }
+}
+
+/// Adds the arguments with which QEMU lists its devices.
+fn ask_for_devices(qemu: &mut Command) -> &mut Command {
+    qemu.args(["-device", "help"]).stdin(Stdio::null())
 }
 
 fn missing_qemu(found: String) -> Finding {
@@ -148,6 +164,13 @@ fn judge_qemu(status: u8, devices: &str, errors: &str) -> Finding {
 mod tests {
     use super::super::State;
     use super::*;
+
+    #[test]
+    fn runs_in_place_need_no_namespaces() {
+        let finding = namespaces(true);
+        assert_eq!((finding.name, finding.state), ("namespaces", State::Ok));
+        assert!(finding.found.contains("need none"), "{finding:?}");
+    }
 
     #[test]
     fn qemu_needs_the_device() {
