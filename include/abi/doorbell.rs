@@ -16,7 +16,7 @@
 //! | [`RUNG`] | 1 x 32 | guest | the odd sleep word for which the guest has last rung the doorbell |
 //! | [`qp_generation`] | 2 x 32 | guest | number of posts to a group of [`GROUP_SLOTS`] queue pair slots |
 //! | [`cq_generation`] | 2 x 32 | guest | number of arms of a group of CQ slots |
-//! | [`qp_error`] | 128 x 32 | device | 1 while the queue pair is in ERR: the device must notice posted receives to flush them |
+//! | [`recv_watch`] | 128 x 32 | device | 1 while the device must notice posted receives: to flush them, because the queue pair is in ERR, or because a sender waits for them |
 //! | [`srq_consumer`] | 128 x 32 | device | number of entries taken from the SRQ, which the guest may write again |
 //! | [`cq_served`] | 128 x 32 | device | sequence number of the last arm that was served by an event |
 //! | [`sq_producer`] | 128 x 32 | guest | producer index of the send queue |
@@ -66,7 +66,7 @@ const CQ_CONSUMERS: usize = GUEST_PART + 0x0200;
 const CQ_ARMS: usize = GUEST_PART + 0x0400;
 const SQ_PRODUCERS: usize = GUEST_PART + 0x0800;
 const RQ_PRODUCERS: usize = GUEST_PART + 0x0a00;
-const QP_ERRORS: usize = DEVICE_PART + 0x0200;
+const RECV_WATCHES: usize = DEVICE_PART + 0x0200;
 const CQ_SERVED: usize = DEVICE_PART + 0x0400;
 const SRQ_CONSUMERS: usize = DEVICE_PART + 0x0600;
 const LINE: usize = 64;
@@ -84,10 +84,10 @@ pub const fn cq_generation(group: usize) -> usize {
     CQ_GENERATIONS + (group % GROUPS) * LINE
 }
 
-/// Returns the offset of the error word of a queue pair slot.
+/// Returns the offset of the watch word of a queue pair or SRQ.
 #[inline]
-pub const fn qp_error(slot: usize) -> usize {
-    QP_ERRORS + (slot % AREA_SLOTS) * 4
+pub const fn recv_watch(slot: usize) -> usize {
+    RECV_WATCHES + (slot % AREA_SLOTS) * 4
 }
 
 /// Returns the offset of the consumer index of an SRQ.
@@ -253,23 +253,23 @@ pub fn post_send<W: Words + ?Sized>(words: &W, slot: usize, producer: u32, ring:
 }
 
 /// Guest: publishes the producer index of a receive queue. The caller has written the WQEs. The
-/// device reads the index when a packet needs a receive. Only for a queue pair in ERR the post is
-/// announced, because the device has to flush its receives.
+/// device reads the index when a packet needs a receive. The post is announced only if the watch
+/// word is set: the device then has receives to flush, or a sender to tell.
 #[inline]
 pub fn post_recv<W: Words + ?Sized>(words: &W, slot: usize, producer: u32, ring: impl FnOnce()) {
     words.store_release(rq_producer(slot), producer);
     words.fence();
-    if words.load(qp_error(slot)) != 0 {
+    if words.load(recv_watch(slot)) != 0 {
         notify(words, qp_generation(slot / GROUP_SLOTS), ring);
     }
 }
 
-/// Device: sets the error word of a queue pair. After that, the device must look for receives that
-/// it has to flush: because of the fences, either the device finds a posted receive, or the guest
-/// sees the error word and announces the receive ([`post_recv`]).
+/// Device: sets or clears the watch word of a queue pair or SRQ. After setting it, the device must
+/// look for receives: because of the fences, either the device finds a posted receive, or the guest
+/// sees the watch word and announces the receive ([`post_recv`]).
 #[inline]
-pub fn show_error<W: Words + ?Sized>(words: &W, slot: usize, in_error: bool) {
-    words.store(qp_error(slot), in_error.into());
+pub fn watch_receives<W: Words + ?Sized>(words: &W, slot: usize, watched: bool) {
+    words.store(recv_watch(slot), watched.into());
     words.fence();
 }
 
@@ -312,7 +312,7 @@ pub const AREA: &[(&str, usize, usize)] = &[
     ("rung", RUNG, 4),
     ("qp_generation", QP_GENERATIONS, GROUPS * LINE),
     ("cq_generation", CQ_GENERATIONS, GROUPS * LINE),
-    ("qp_error", QP_ERRORS, AREA_SLOTS * 4),
+    ("recv_watch", RECV_WATCHES, AREA_SLOTS * 4),
     ("cq_served", CQ_SERVED, AREA_SLOTS * 4),
     ("srq_consumer", SRQ_CONSUMERS, AREA_SLOTS * 4),
     ("cq_arm", CQ_ARMS, AREA_SLOTS * 8),

@@ -46,7 +46,7 @@ layout! {
         8 => send_cqn: Le32,
         12 => recv_cqn: Le32,
         16 => srqn: Le32,
-        /// Doorbell area of the producer indexes and the error word. The next field is their slot
+        /// Doorbell area of the producer indexes and the watch word. The next field is their slot
         /// in the area.
         20 => uar: Le32,
         24 => slot: Le16,

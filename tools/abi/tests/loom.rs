@@ -28,7 +28,7 @@ struct Area {
     cq_generation: AtomicU32,
     producers: [AtomicU32; 2],
     recv_producer: AtomicU32,
-    qp_error: AtomicU32,
+    recv_watch: AtomicU32,
     served: AtomicU32,
     arm: AtomicU64,
     /// Number of CQEs that were written, in place of the ring of the CQ.
@@ -51,7 +51,7 @@ impl Area {
             cq_generation: AtomicU32::new(0),
             producers: [AtomicU32::new(0), AtomicU32::new(0)],
             recv_producer: AtomicU32::new(0),
-            qp_error: AtomicU32::new(0),
+            recv_watch: AtomicU32::new(0),
             served: AtomicU32::new(0),
             arm: AtomicU64::new(0),
             cqes: AtomicU32::new(0),
@@ -95,8 +95,8 @@ impl View {
             &area.producers[1]
         } else if offset == doorbell::rq_producer(QP_SLOT) {
             &area.recv_producer
-        } else if offset == doorbell::qp_error(QP_SLOT) {
-            &area.qp_error
+        } else if offset == doorbell::recv_watch(QP_SLOT) {
+            &area.recv_watch
         } else if offset == doorbell::cq_served(CQ_SLOT) {
             &area.served
         } else {
@@ -314,11 +314,31 @@ fn receives_are_flushed(guest_fences: bool, device_fences: bool) {
             thread::spawn(move || doorbell::post_recv(&view, QP_SLOT, 1, || {}))
         };
         let device = View::new(&area, device_fences);
-        doorbell::show_error(&device, QP_SLOT, true);
+        doorbell::watch_receives(&device, QP_SLOT, true);
         let flushed = device.load_acquire(doorbell::rq_producer(QP_SLOT)) == 1;
         poster.join().unwrap();
         let announced = device.load_acquire(doorbell::qp_generation(0)) == 1;
         assert!(flushed || announced, "a receive is never flushed");
+    });
+}
+
+/// A sender waits for a receive, and the device falls asleep. The post of the receive wakes it.
+fn wanted_receives_wake(device_fences: bool) {
+    check(move || {
+        let area = Area::new(false);
+        let poster = {
+            let area = area.clone();
+            thread::spawn(move || {
+                let view = View::new(&area, true);
+                doorbell::post_recv(&view, QP_SLOT, 1, || area.doorbell.notify());
+            })
+        };
+        let mut device = Device::new(&area, false, device_fences);
+        doorbell::watch_receives(&device.view, QP_SLOT, true);
+        let is_posted =
+            |device: &Device| device.view.load_acquire(doorbell::rq_producer(QP_SLOT)) == 1;
+        device.run(is_posted);
+        poster.join().unwrap();
     });
 }
 
@@ -366,6 +386,17 @@ fn loom_a_scan_finds_the_post_that_was_counted() {
 #[should_panic(expected = "the post is not")]
 fn loom_a_post_is_lost_if_its_count_may_come_first() {
     a_scan_finds_what_was_counted(Ordering::Relaxed);
+}
+
+#[test]
+fn loom_a_wanted_receive_wakes_the_device() {
+    wanted_receives_wake(true);
+}
+
+#[test]
+#[should_panic]
+fn loom_a_wanted_receive_is_missed_without_the_devices_fence() {
+    wanted_receives_wake(false);
 }
 
 #[test]

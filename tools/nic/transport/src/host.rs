@@ -338,6 +338,12 @@ pub trait Host {
         None
     }
 
+    /// True if [`Host::take_recv`] would find a receive now. A queue pair calls this after it found
+    /// none, when receives may have been posted.
+    fn has_recv(&mut self) -> bool {
+        self.recv_credits().is_some_and(|posted| posted != 0)
+    }
+
     /// Finds the shared receive queue that a request of an extended connection names.
     ///
     /// # Errors

@@ -27,7 +27,7 @@ fn receives_are_written_and_the_device_is_notified_only_in_err() {
     assert_eq!((header.wr_id.get(), header.num_sge), (6, 1));
     assert_eq!(Sge::read_from_prefix(rest).unwrap().0.length.get(), 16);
 
-    f.area.store(doorbell::qp_error(SLOT), 1);
+    f.area.store(doorbell::recv_watch(SLOT), 1);
     receive(&qp, &[7, 8]).unwrap();
     assert_eq!(f.generation(), 1);
     assert_eq!(receive(&qp, &[9]), Err((Errno::NOMEM, 0)));

@@ -13,6 +13,9 @@ use verbena_abi::doorbell::{self, Words, AREA_SLOTS, GROUPS, GROUP_SLOTS};
 use verbena_abi::syndrome::Syndrome;
 use verbena_transport::QpState;
 
+/// Number of QPs that the scan of an area wakes for each of its SRQs.
+const SCAN_WAKES: u32 = 256;
+
 impl Device {
     /// Puts all areas that are awake to sleep. Returns true if the device then has nothing to do;
     /// false if work came up meanwhile, and the caller has to go on.
@@ -149,8 +152,9 @@ impl Device {
             if qps.is_none() && cqs.is_none() {
                 continue;
             }
-            uar.last_found = self.shared.clock.now();
+            let srqs = if qps.is_some() { uar.srqs_in(group) } else { 0 };
             let (qps, cqs) = (qps.unwrap_or(0), cqs.unwrap_or(0));
+            uar.last_found = self.shared.clock.now();
             looks += 1 + qps.count_ones() + cqs.count_ones();
             if !mem.contains(base, doorbell::AREA_SIZE as u64) {
                 self.area_gone(mem, number);
@@ -163,12 +167,48 @@ impl Device {
                     self.look_at_posts(mem, qpn);
                 }
             }
+            if srqs != 0 {
+                looks += self.look_at_srqs(mem, number, group, srqs);
+            }
             for slot in bits(cqs) {
                 let uar = self.shared.uars.get(number);
                 let cqn = uar.and_then(|u| u.cq_at(group * GROUP_SLOTS + slot));
                 if let Some(cqn) = cqn {
                     self.shared.notify(mem, cqn);
                 }
+            }
+        }
+        looks
+    }
+
+    /// Wakes QPs whose peers wait for receives of these SRQs of an area. Returns the number of
+    /// looks: one for each SRQ and one for each QP.
+    #[cold]
+    fn look_at_srqs<M: GuestMemory>(
+        &mut self,
+        mem: &M,
+        number: u32,
+        group: usize,
+        srqs: u64,
+    ) -> u32 {
+        let mut looks = srqs.count_ones();
+        for slot in bits(srqs) {
+            let uar = self.shared.uars.get(number);
+            let srqn = uar.and_then(|uar| uar.srq_at(group * GROUP_SLOTS + slot));
+            let Some(srq) = srqn.and_then(|srqn| self.shared.srqs.get_mut(srqn)) else {
+                continue;
+            };
+            let (waiting, are_more) = srq.take_waiting(mem, SCAN_WAKES);
+            looks += waiting.len() as u32;
+            for qpn in waiting {
+                if let Some(qp) = self.qps.get_mut(qpn) {
+                    qp.env.waits_at = None;
+                }
+                self.make_ready(qpn);
+            }
+            if let (true, Some(uar)) = (are_more, self.shared.uars.get_mut(number)) {
+                // The next scan looks at the group again.
+                uar.qp_seen[group] = uar.qp_seen[group].wrapping_sub(1);
             }
         }
         looks
@@ -197,13 +237,17 @@ impl Device {
         let Some(qp) = self.qps.get_mut(qpn) else {
             return false;
         };
+        // The peer waits for receives, and some may be posted.
+        let tells = qp.env.watched
+            && qp.transport.state() != QpState::Err
+            && qp.env.rq_producer(mem) != qp.env.rq_ci;
         let in_error = match qp.transport.state() {
-            QpState::Reset | QpState::Init | QpState::Rtr => return false,
+            QpState::Reset | QpState::Init | QpState::Rtr => return tells,
             // The flush finds posted receives by taking them.
             QpState::Err => true,
             // Requests that are posted during a move from SQE to RTS belong to RTS.
             QpState::Sqe if self.commands.running().is_some_and(|r| r.resumes(qpn)) => {
-                return false
+                return tells
             }
             QpState::Rts | QpState::Sqd | QpState::Sqe => false,
         };
@@ -213,7 +257,7 @@ impl Device {
             _ => qp.env.sq_producer(mem),
         };
         if producer == qp.env.sq_pi {
-            return in_error;
+            return in_error || tells;
         }
         let done = qp.transport.snapshot().sq_consumer;
         let ahead = producer.wrapping_sub(done);

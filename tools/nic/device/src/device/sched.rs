@@ -128,7 +128,7 @@ impl Device {
     }
 
     /// Calls the transport of a QP with its host, then publishes the changes of the call: the
-    /// state, the error word and the deadline.
+    /// state, the watch word and the deadline.
     pub(crate) fn with_qp<M: GuestMemory, R>(
         &mut self,
         mem: &M,
@@ -164,10 +164,14 @@ impl Device {
             let changed = QpEvent::StateChanged(&qp.transport);
             self.shared.report_of_qp(&mut qp.env, changed);
             qp.publish(mem);
-            // The word is stored and fenced before the next flush reads the receive ring: either
-            // that flush sees a receive that is posted meanwhile, or the post sees this word and
-            // rings the doorbell.
-            qp.env.show_error(mem, state == QpState::Err);
+        }
+        let mut looks = changed && state == QpState::Err;
+        if changed
+            || qp.env.watched
+            || qp.env.waits_at.is_some()
+            || qp.transport.is_short_of_receives()
+        {
+            looks |= self.publish_watch(mem, &mut qp);
         }
         let deadline = qp.transport.next_deadline();
         // A deadline in the future that has not changed is in the wheel already.
@@ -176,10 +180,41 @@ impl Device {
             self.turns.set_deadline(qpn, at);
         }
         self.qps.put(qpn, qp);
-        if changed && state == QpState::Err {
+        if looks {
             self.make_ready(qpn);
         }
         Some(result)
+    }
+
+    /// Publishes whether the device waits for receives of a QP: to flush them, or to tell the peer
+    /// of them. True if the QP needs a turn, in which it looks for receives.
+    ///
+    /// Each word is stored and fenced before that turn: either the turn finds a receive that is
+    /// posted meanwhile, or the post sees the word and is announced.
+    fn publish_watch<M: GuestMemory>(&mut self, mem: &M, qp: &mut Qp) -> bool {
+        let (env, short) = (&mut qp.env, qp.transport.is_short_of_receives());
+        let srqn = env.shares_receives_of();
+        let in_error = qp.transport.state() == QpState::Err;
+        let watched = in_error || short && srqn.is_none();
+        let mut begins = false;
+        if watched != env.watched {
+            env.watch_receives(mem, watched);
+            begins = watched;
+        }
+        let waits_at = srqn.filter(|_| short);
+        if waits_at != env.waits_at {
+            let qpn = env.qpn();
+            let srqs = &mut self.shared.srqs;
+            if let Some(srq) = env.waits_at.and_then(|srqn| srqs.get_mut(srqn)) {
+                srq.end_wait(mem, qpn);
+            }
+            if let Some(srq) = waits_at.and_then(|srqn| srqs.get_mut(srqn)) {
+                srq.begin_wait(mem, qpn);
+                begins = true;
+            }
+            env.waits_at = waits_at;
+        }
+        begins
     }
 
     /// Makes QPs ready whose deadline has passed. True if there were any.

@@ -345,6 +345,14 @@ impl<M: GuestMemory> Host for QpHost<'_, M> {
         Some(if posted > size { 0 } else { posted })
     }
 
+    fn has_recv(&mut self) -> bool {
+        let Some(srqn) = self.env.shares_receives_of() else {
+            return self.recv_credits().is_some_and(|posted| posted != 0);
+        };
+        let srq = self.shared.srqs.get(srqn);
+        srq.is_some_and(|srq| srq.has_receives(self.mem))
+    }
+
     fn check(&mut self, key: &KeyUse) -> Result<(), Syndrome> {
         mr::resolve(&self.shared.mrs, key).map(|_| ())
     }

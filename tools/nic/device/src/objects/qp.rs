@@ -70,6 +70,10 @@ pub struct Env {
     pub counters: Counters,
     /// State that the published context shows.
     pub shown: QpState,
+    /// Value of the watch word in the doorbell area.
+    pub watched: bool,
+    /// SRQ that has this queue pair among those that wait for its receives.
+    pub waits_at: Option<u32>,
     /// A value that no other queue pair has or ever had. Memory windows are bound to it.
     pub owner: u64,
     /// Slot in the context table where the context is published.
@@ -151,11 +155,22 @@ impl Env {
         transport.held_recv().or(lost)
     }
 
-    /// Writes the error word of the queue pair in the doorbell area. While the word is set, the
-    /// guest has to announce posted receives to the device, which has to flush them.
-    pub fn show_error<M: GuestMemory>(&self, mem: &M, in_error: bool) {
+    /// Returns the number of the SRQ where a request looked for a receive last: for an XRC target,
+    /// the SRQ that this request named. None if the queue pair has a receive ring.
+    pub fn shares_receives_of(&self) -> Option<u32> {
+        match self.qp_type {
+            QpType::XrcTgt => Some(self.xrc.srqn),
+            _ => self.srqn(),
+        }
+    }
+
+    /// Writes the watch word of the queue pair in the doorbell area. While the word is set, the
+    /// guest has to announce posted receives to the device, which flushes them, or tells a sender
+    /// of them.
+    pub fn watch_receives<M: GuestMemory>(&mut self, mem: &M, watched: bool) {
+        self.watched = watched;
         let slot = self.create.slot.get() as usize;
-        doorbell::show_error(&Area::new(mem, self.area), slot, in_error);
+        doorbell::watch_receives(&Area::new(mem, self.area), slot, watched);
     }
 }
 

@@ -35,6 +35,7 @@ pub struct Uar {
     qp_slots: Vec<Option<Owner>>,
     cq_slots: Vec<Option<u32>>,
     qp_used: [u64; GROUPS],
+    srq_used: [u64; GROUPS],
     cq_used: [u64; GROUPS],
     users: u32,
 }
@@ -53,6 +54,7 @@ impl Uar {
             qp_slots: Vec::new(),
             cq_slots: Vec::new(),
             qp_used: [0; GROUPS],
+            srq_used: [0; GROUPS],
             cq_used: [0; GROUPS],
             users: 0,
         }
@@ -81,12 +83,14 @@ impl Uar {
         self.users = self.users + u32::from(owner.is_some()) - u32::from(entry.is_some());
         *entry = owner;
         let bit = 1u64 << (slot as usize % GROUP_SLOTS);
-        let used = &mut self.qp_used[slot as usize / GROUP_SLOTS];
-        *used = if matches!(owner, Some(Owner::Qp(_))) {
-            *used | bit
-        } else {
-            *used & !bit
-        };
+        let group = slot as usize / GROUP_SLOTS;
+        self.qp_used[group] &= !bit;
+        self.srq_used[group] &= !bit;
+        match owner {
+            Some(Owner::Qp(_)) => self.qp_used[group] |= bit,
+            Some(Owner::Srq(_)) => self.srq_used[group] |= bit,
+            None => {}
+        }
     }
 
     /// Sets the CQ of a CQ slot; none frees the slot.
@@ -110,6 +114,11 @@ impl Uar {
         self.qp_used[group]
     }
 
+    /// Returns a bit mask of the slots in a group that belong to SRQs.
+    pub fn srqs_in(&self, group: usize) -> u64 {
+        self.srq_used[group]
+    }
+
     /// Returns a bit mask of the slots in a group that belong to CQs.
     pub fn cqs_in(&self, group: usize) -> u64 {
         self.cq_used[group]
@@ -119,6 +128,14 @@ impl Uar {
     pub fn qp_at(&self, slot: usize) -> Option<u32> {
         match self.qp_slots.get(slot)? {
             Some(Owner::Qp(qpn)) => Some(*qpn),
+            _ => None,
+        }
+    }
+
+    /// Returns the number of the SRQ that owns a slot.
+    pub fn srq_at(&self, slot: usize) -> Option<u32> {
+        match self.qp_slots.get(slot)? {
+            Some(Owner::Srq(srqn)) => Some(*srqn),
             _ => None,
         }
     }

@@ -96,7 +96,7 @@ fn a_receive_index_is_read_when_a_packet_needs_a_receive() {
 }
 
 #[test]
-fn the_error_word_is_stored_before_the_flush_looks_for_receives() {
+fn the_watch_word_is_stored_before_the_flush_looks_for_receives() {
     let mut p = Pair::new();
     p.d.post_recv(&mut p.b, 1, &[]);
     p.d.run();
@@ -104,13 +104,13 @@ fn the_error_word_is_stored_before_the_flush_looks_for_receives() {
     p.d.begin_cmd(3, &fail);
     let ops = watch(&mut p);
     let slot = p.b.slot.into();
-    let told = store(p.d.area, doorbell::qp_error(slot), 1);
+    let told = store(p.d.area, doorbell::recv_watch(slot), 1);
     let at = ops.iter().position(|op| *op == told).expect("the word");
     let word = p.d.area + doorbell::rq_producer(slot) as u64;
     let last = places(&ops, word, 4).into_iter().max();
     assert!(
         last > Some(at),
-        "receives looked for at {last:?}, error word stored at {at}"
+        "receives looked for at {last:?}, watch word stored at {at}"
     );
     assert_eq!(p.d.drain(&mut p.cq_b), [(1, WcStatus::WrFlushErr)]);
 }

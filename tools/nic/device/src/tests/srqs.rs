@@ -390,7 +390,7 @@ fn words_of_a_slot_begin_at_0() {
     let mut p = Pair::new();
     let (qp, srq, cq) = (p.d.slot(), p.d.slot(), p.d.slot());
     let words = [
-        doorbell::qp_error(qp.into()),
+        doorbell::recv_watch(qp.into()),
         doorbell::srq_consumer(srq.into()),
         doorbell::cq_served(cq.into()),
     ];
@@ -409,7 +409,7 @@ fn words_of_a_slot_begin_at_0() {
     for offset in words {
         assert_eq!(p.d.words().load_acquire(offset), 0, "{offset:#x}");
     }
-    // The error word is 1 in ERR, and 0 after the queue pair was reset or destroyed.
+    // The watch word is 1 in ERR, and 0 after the queue pair was reset or destroyed.
     let error = |p: &Pair| p.d.words().load_acquire(words[0]);
     p.d.to_init(of_qp.qpn).unwrap();
     p.d.move_to(of_qp.qpn, QpState::Err).unwrap();

@@ -428,8 +428,8 @@ impl Qp {
         }
     }
 
-    /// Handles receives that may have been posted since the last call; cheap unless the peer has no
-    /// credits. If the owner never calls it, such a peer loses the time of a refused request.
+    /// Handles receives that may have been posted since the last call. If the owner never calls it,
+    /// a peer that waits for receives loses the time of a refused request.
     pub fn handle_receives_posted<H: Host>(&mut self, host: &mut H, _now: u64) {
         self.resp.on_receives_posted(&mut self.core, host);
     }

@@ -20,6 +20,7 @@
 //! | `sender.rs` | a work request becomes packets |
 //! | `datagram.rs` | a work request becomes a datagram, without a connection |
 //! | `credit_limit.rs` | the messages that the peer has receives for |
+//! | `receive_wait.rs` | waits while the peer has no receive |
 //! | `retry.rs` | timers, and going back |
 //! | `path_state.rs` | round trips, and the answers to retransmissions |
 //! | `congestion_window.rs` | the number of packets that may be in flight |
@@ -39,6 +40,7 @@ mod fetch;
 mod path_state;
 mod prefetch;
 mod reassembly;
+mod receive_wait;
 mod responses;
 mod retry;
 mod send_slots;
@@ -53,6 +55,7 @@ use alloc::boxed::Box;
 use core::mem;
 use credit_limit::CreditLimit;
 use path_state::PathState;
+use receive_wait::ReceiveWait;
 use retry::{GoBack, RetryTimer};
 use send_slots::SendSlots;
 
@@ -93,8 +96,15 @@ pub(crate) struct Requester {
     drained_event_pending: bool,
     /// Present over a wire, if `QpConfig::recovers` is set.
     path_state: Option<Box<PathState>>,
+    rare: Option<Box<Rare>>,
+}
+
+/// State that few queue pairs have: for the others it costs only a pointer.
+#[derive(Debug, Default)]
+struct Rare {
     /// Responses that arrived ahead of a missing one.
     reassembly: Option<Box<ReassemblyBuffer>>,
+    receive_wait: ReceiveWait,
 }
 
 impl Drop for Requester {
@@ -122,7 +132,7 @@ impl Requester {
             rewound: false,
             drained_event_pending: false,
             path_state: None,
-            reassembly: None,
+            rare: None,
         }
     }
 
@@ -180,7 +190,7 @@ impl Requester {
             index = index.wrapping_add(1);
         }
         self.timer = RetryTimer::Stopped;
-        self.reassembly = None;
+        self.rare = None;
     }
 
     /// Applies changed attributes: new retry counts and a new timeout hold from now on.
@@ -260,7 +270,11 @@ impl Requester {
             .path_state
             .as_ref()
             .and_then(|path| path.resumes_at_ns());
-        waits.into_iter().chain(paced).min()
+        let held = self
+            .rare
+            .as_ref()
+            .and_then(|rare| rare.receive_wait.deadline_ns());
+        waits.into_iter().chain(paced).chain(held).min()
     }
 
     /// True if every work request that has started is complete.
@@ -295,7 +309,13 @@ impl Requester {
         if !self.run_timer(core, host, now)? {
             return Ok(false);
         }
+        if let Some(rare) = &mut self.rare {
+            rare.receive_wait.begin_call(now);
+        }
         let result = self.send_packets(core, host, now, budget);
+        if let Some(rare) = &mut self.rare {
+            rare.receive_wait.end_call(now, core.attr.rnr_retry);
+        }
         if matches!(result, Ok(false)) {
             if let Some(path) = &mut self.path_state {
                 path.repeat_retransmit();

@@ -105,6 +105,8 @@ enum NakState {
         /// True if that PSN has not arrived. False if it has arrived and found no receive.
         gap: bool,
     },
+    /// The NAK was sent because there was no receive. Since then the peer was told of receives.
+    Withdrawn,
 }
 
 impl NakState {

@@ -182,12 +182,14 @@ impl Device {
                 xrc: XrcSrq::default(),
                 counters: Counters::default(),
                 shown: QpState::Reset,
+                watched: false,
+                waits_at: None,
                 owner,
                 context_slot,
             },
             transport,
         });
-        qp.env.show_error(mem, false);
+        qp.env.watch_receives(mem, false);
         self.shared.report_of_qp(&mut qp.env, QpEvent::Created);
         qp.publish(mem);
         self.qps.put(qpn, qp);
@@ -243,7 +245,10 @@ impl Device {
         }
         let env = &mut qp.env;
         let held = env.take_held(&qp.transport);
-        env.show_error(mem, false);
+        env.watch_receives(mem, false);
+        if let Some(srq) = env.waits_at.and_then(|srqn| self.shared.srqs.get_mut(srqn)) {
+            srq.end_wait(mem, qpn);
+        }
         env.context_slot.publish(mem, &QpContext::default());
         if let Some(uar) = self.shared.uars.get_mut(env.create.uar.get()) {
             uar.set_qp_slot(env.create.slot.get(), None);

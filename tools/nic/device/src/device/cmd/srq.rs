@@ -5,7 +5,7 @@
 use super::*;
 use crate::config;
 use crate::memory::ring::Ring;
-use crate::objects::srq::Srq;
+use crate::objects::srq::{Srq, WaitingQps};
 use crate::objects::uar::Owner;
 use verbena_abi::ctx::SrqContext;
 use verbena_abi::eqe::EventType;
@@ -72,9 +72,11 @@ impl Device {
             life,
             faulty: false,
             error: None,
+            waiting: WaitingQps::default(),
             context_slot,
         });
         srq.consume(mem, 0);
+        srq.watch_receives(mem, false);
         srq.publish(mem);
         self.shared.srqs.put(srqn, srq);
         if let Some(uar) = self.shared.uars.get_mut(number) {

@@ -22,8 +22,18 @@ pub(super) struct CreditLimit {
     lsn: u32,
     /// Outstanding messages that take a receive.
     outstanding: u32,
-    /// True if there is no limit, because this side or the peer does not use credits.
-    unlimited: bool,
+    validity: Validity,
+}
+
+/// Validity of the limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Validity {
+    /// The limit holds, and the peer has not reported credits yet.
+    Initial,
+    /// The limit holds, and follows from credits that the peer has reported.
+    Reported,
+    /// There is no limit, because this side or the peer does not use credits.
+    Unlimited,
 }
 
 /// True if `a` comes after `b`, on the shorter way round.
@@ -37,15 +47,31 @@ impl CreditLimit {
             ssn: 0,
             lsn: 0,
             outstanding: 0,
-            unlimited: lifted,
+            validity: if lifted {
+                Validity::Unlimited
+            } else {
+                Validity::Initial
+            },
         }
+    }
+
+    /// True if the peer has said that it has no receive for the next message that takes one.
+    #[inline]
+    pub(super) fn is_spent(&self) -> bool {
+        self.validity == Validity::Reported && is_after(psn::add(self.ssn, 1), self.lsn)
+    }
+
+    /// True if messages that take a receive are outstanding. Their acknowledgement reports credits.
+    #[inline]
+    pub(super) fn will_hear(&self) -> bool {
+        self.outstanding > 0
     }
 
     /// Returns the SSN of the next message. None if that has to wait for a credit.
     #[inline]
     pub(super) fn start(&mut self, takes_receive: bool) -> Option<u32> {
         let ssn = psn::add(self.ssn, 1);
-        if !self.unlimited {
+        if self.validity != Validity::Unlimited {
             let next = psn::add(self.lsn, 1);
             let is_beyond = is_after(ssn, next);
             if !takes_receive && !is_beyond {
@@ -68,19 +94,20 @@ impl CreditLimit {
     /// True if a message that has started has no credit.
     #[inline]
     pub(super) fn is_beyond(&self, ssn: u32) -> bool {
-        !self.unlimited && is_after(ssn, self.lsn)
+        self.validity != Validity::Unlimited && is_after(ssn, self.lsn)
     }
 
     /// Takes the MSN and the code of credits from an AETH.
     #[inline]
     pub(super) fn on_aeth(&mut self, msn: u32, code: u8) {
-        if self.unlimited {
+        if self.validity == Validity::Unlimited {
             return;
         }
         match credits::decode(code) {
             // A peer that once does not use credits never uses them.
-            None => self.unlimited = true,
+            None => self.validity = Validity::Unlimited,
             Some(count) => {
+                self.validity = Validity::Reported;
                 let lsn = psn::add(msn, count);
                 if is_after(lsn, self.lsn) {
                     self.lsn = lsn;

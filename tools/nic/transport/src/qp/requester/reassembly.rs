@@ -21,7 +21,8 @@ impl Requester {
         packet: Packet,
         expected: u32,
     ) {
-        ReassemblyBuffer::insert(&mut self.reassembly, core, host, packet, expected);
+        let kept = &mut self.rare.get_or_insert_default().reassembly;
+        ReassemblyBuffer::insert(kept, core, host, packet, expected);
     }
 
     /// Takes the kept responses up to the next missing one.
@@ -31,10 +32,12 @@ impl Requester {
         host: &mut H,
         now: u64,
     ) -> Result<(), Syndrome> {
-        while self.reassembly.is_some() && !core.is_doomed() {
+        while self.has_buffered() && !core.is_doomed() {
             // If no response is awaited, all kept ones are late.
             let next = self.awaited_psn().unwrap_or(self.next_psn);
-            let Some(packet) = ReassemblyBuffer::take_expected(&mut self.reassembly, next) else {
+            let kept = self.rare.as_mut().map(|rare| &mut rare.reassembly);
+            let Some(packet) = kept.and_then(|kept| ReassemblyBuffer::take_expected(kept, next))
+            else {
                 break;
             };
             host.on_reassembled(&packet);
@@ -45,6 +48,13 @@ impl Requester {
             }
         }
         Ok(())
+    }
+
+    /// True if responses are kept.
+    #[inline]
+    fn has_buffered(&self) -> bool {
+        let rare = self.rare.as_ref();
+        rare.is_some_and(|rare| rare.reassembly.is_some())
     }
 
     /// Returns the PSN of the oldest missing response.

@@ -6,6 +6,7 @@
 //! before n. If the response to a READ or atomic before n has not arrived, the answer shows that
 //! this response was lost on the way ("implied NAK", IBTA 9.7.5).
 
+use super::receive_wait::{RnrWait, FOR_EVER};
 use super::retry::{GoBack, RetryTimer};
 use super::send_slots::SendSlot;
 use super::Requester;
@@ -103,6 +104,9 @@ impl Requester {
         if self.is_rnr_waiting() {
             self.timer = RetryTimer::Stopped;
         }
+        if let Some(rare) = &mut self.rare {
+            rare.receive_wait.on_progress();
+        }
         self.implied_nak_at = None;
         self.skip_acknowledged();
     }
@@ -147,10 +151,12 @@ impl Requester {
             // nothing new.
             if psn::add(psn, 1) == self.una_psn {
                 self.update_credits(aeth);
+                self.hear_of_receives(core, aeth);
             }
             return Ok(());
         }
         self.update_credits(aeth);
+        self.hear_of_receives(core, aeth);
         let end = match syndrome {
             AethSyndrome::Ack { .. } => psn::add(psn, 1),
             _ => psn,
@@ -167,17 +173,20 @@ impl Requester {
                     return Ok(());
                 }
                 core.counters.rnr_naks_received += 1;
-                if self.rnr_left == 0 {
+                let wait = match &mut self.rare {
+                    Some(rare) => rare.receive_wait.on_rnr_nak(now, rnr_delay_ns(timer)),
+                    None => RnrWait::new(now, rnr_delay_ns(timer)),
+                };
+                if wait.costs_retry && self.rnr_left == 0 {
                     let cause = Syndrome::RnrRetryExceeded;
                     return Err(self.fail_oldest(core, host, WcStatus::RnrRetryExcErr, cause));
                 }
-                // 7 retries for ever (IBTA 9.7.5).
-                if core.attr.rnr_retry != 7 {
+                if wait.costs_retry && core.attr.rnr_retry != FOR_EVER {
                     self.rnr_left -= 1;
                 }
                 self.rewind();
                 self.timer = RetryTimer::Rnr {
-                    until_ns: now.saturating_add(rnr_delay_ns(timer)),
+                    until_ns: wait.until_ns,
                 };
                 Ok(())
             }
@@ -220,6 +229,23 @@ impl Requester {
     fn update_credits(&mut self, aeth: Aeth) {
         if let AethSyndrome::Ack { credits } = aeth.syndrome {
             self.credit_limit.on_aeth(aeth.msn, credits);
+        }
+    }
+
+    /// Ends the waits for receives if a peer on the same NIC has some.
+    fn hear_of_receives(&mut self, core: &Core, aeth: Aeth) {
+        let AethSyndrome::Ack { credits } = aeth.syndrome else {
+            return;
+        };
+        if !core.attr.local_peer || credits == 0 {
+            return;
+        }
+        if let RetryTimer::Rnr { until_ns } = self.timer {
+            self.timer = RetryTimer::Stopped;
+            let rare = self.rare.get_or_insert_default();
+            rare.receive_wait.on_news(Some(until_ns));
+        } else if let Some(rare) = &mut self.rare {
+            rare.receive_wait.on_news(None);
         }
     }
 

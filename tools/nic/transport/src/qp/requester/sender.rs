@@ -2,12 +2,14 @@
 
 //! Work requests become packets, as far as the window, fences and the number of READs allow.
 
+use super::credit_limit::CreditLimit;
 use super::datagram::copy_payload;
-use super::Requester;
+use super::{Rare, Requester};
 use crate::host::{AtomicOp, Host, Syndrome, WcStatus, WqeError, WqeOpcode};
 use crate::packet::{Packet, PacketKind, Payload, Reth, SendTail, Transport};
 use crate::psn;
 use crate::qp::{Budget, Core, QpState};
+use alloc::boxed::Box;
 use alloc::rc::Rc;
 
 impl Requester {
@@ -130,7 +132,14 @@ impl Requester {
                 return false;
             }
         }
-        let Some(ssn) = self.credit_limit.start(slot.takes_receive()) else {
+        let takes_receive = slot.takes_receive();
+        if takes_receive
+            && self.credit_limit.is_spent()
+            && is_held_back(core, &self.credit_limit, &mut self.rare)
+        {
+            return false;
+        }
+        let Some(ssn) = self.credit_limit.start(takes_receive) else {
             return false;
         };
         slot.ssn = ssn;
@@ -342,4 +351,13 @@ impl Requester {
         }
         Ok(Some(packet))
     }
+}
+
+/// True if a message for which the peer has no receive, as far as the requester knows, is held back
+/// until the peer reports one. Only a peer on the same NIC reports each (`receive_wait.rs`).
+#[cold]
+fn is_held_back(core: &Core, limit: &CreditLimit, rare: &mut Option<Box<Rare>>) -> bool {
+    core.attr.local_peer
+        && core.attr.rnr_retry != 0
+        && (limit.will_hear() || rare.get_or_insert_default().receive_wait.holds())
 }

@@ -6,8 +6,17 @@ use super::{ExecutedOp, NakState, Responder};
 use crate::host::{Host, Syndrome};
 use crate::packet::{Aeth, AethSyndrome, NakCode, PacketKind, Payload};
 use crate::psn;
-use crate::qp::{credits, Budget, Core, QpState};
+use crate::qp::{credits, Budget, Core, Qp, QpState};
 use alloc::rc::Rc;
+
+impl Qp {
+    /// True if the peer waits for receives of this queue pair or of its SRQ. The owner then calls
+    /// [`Qp::handle_receives_posted`] after receives were posted.
+    #[inline]
+    pub fn is_short_of_receives(&self) -> bool {
+        self.resp.is_short_of_receives(&self.core)
+    }
+}
 
 impl Responder {
     /// Acknowledges everything that was executed, or lets that wait for the pending responses.
@@ -95,16 +104,38 @@ impl Responder {
         })
     }
 
-    /// Handles posted receives. A requester whose last credit count was 0 gets an acknowledgement
-    /// unasked, if there are credits now.
+    /// Handles posted receives. A requester whose last credit count was 0, and a local one that got
+    /// an RNR NAK, get an acknowledgement unasked if there are receives now.
     pub(crate) fn on_receives_posted<H: Host>(&mut self, core: &mut Core, host: &mut H) {
-        if self.reported_credits == 0
-            && !self.is_refusal_pending()
-            && matches!(core.state, QpState::Rtr | QpState::Rts | QpState::Sqd)
-            && self.credit_code(core, host) != 0
-        {
+        if !self.is_short_of_receives(core) {
+            return;
+        }
+        let refused = self.has_refused_for_lack(core);
+        let is_over = match refused {
+            true => host.has_recv(),
+            false => self.credit_code(core, host) != 0,
+        };
+        if is_over {
+            if refused {
+                self.nak = NakState::Withdrawn;
+            }
             self.send_ack(core, host);
         }
+    }
+
+    /// True if the peer waits for receives: it was told that there are none, and not since then
+    /// that there are some. The timer of a peer behind a wire runs to its end after an RNR NAK
+    /// (IBTA 9.7.5.2.8), so such a peer only waits for credits.
+    #[inline]
+    pub(crate) fn is_short_of_receives(&self, core: &Core) -> bool {
+        (self.reported_credits == 0 || self.has_refused_for_lack(core))
+            && matches!(core.state, QpState::Rtr | QpState::Rts | QpState::Sqd)
+            && !self.is_refusal_pending()
+    }
+
+    /// True if a peer on the same NIC got an RNR NAK that still holds.
+    fn has_refused_for_lack(&self, core: &Core) -> bool {
+        core.attr.local_peer && matches!(self.nak, NakState::Sent { gap: false })
     }
 
     /// Sends the pending responses, then the answers that waited for them. Returns true if there is
