@@ -21,7 +21,7 @@
 //!
 //! `scripts/vm` still boots guests by itself. These of its options have no counterpart here yet:
 //! `--kernel` (other kernels and the debug kernel, with its longer limits), `--packages`,
-//! `--no-module`, `--rxe`, `--device rxe`, `--topology`, `--no-sm`, `--mac-policy`, `--link tap`,
+//! `--no-module`, `--device rxe`, `--topology`, `--no-sm`, `--mac-policy`, `--link tap`,
 //! `--share` at `/mnt/host`, `--qemu-args`, `--monitor`, `--snapshots` and `--reboots` (with the
 //! NICs that guests kill), and the variables `VERBENA_NIC` and `VERBENA_RECORD`.
 
@@ -64,5 +64,5 @@ pub mod window;
 
 pub use boot::Progress;
 pub use installation::Installation;
-pub use launch::Launch;
+pub use launch::{make_parts, Launch};
 pub use options::{Accelerator, LinkKind, LinkLayer, Run, RunOptions};

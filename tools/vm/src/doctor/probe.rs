@@ -18,6 +18,8 @@ use std::process::{Command, Output, Stdio};
 
 /// Names the root with QEMU; empty if only namespaces are tried.
 const ATTEMPT: &str = "VERBENA_DOCTOR_ATTEMPT";
+/// The arguments of QEMU, without blanks in them.
+const ARGUMENTS: &str = "VERBENA_DOCTOR_ARGUMENTS";
 const DEVICE: &str = "vfio-user-pci";
 const PATH_IN_ROOT: &str = "usr/bin";
 /// Exit status of an attempt that failed before QEMU ran.
@@ -70,14 +72,16 @@ fn try_inside(root: &OsStr) -> Result<u8, String> {
             )
         })?;
     let program = Path::new("/").join(PATH_IN_ROOT).join(qemu::PROGRAM);
-    let error = Command::new(&program).args(["-device", "help"]).exec();
+    let arguments = std::env::var(ARGUMENTS).unwrap_or_default();
+    let error = Command::new(&program).args(arguments.split(' ')).exec();
     eprintln!("{}: {error}", program.display());
     Ok(126)
 }
 
-fn attempt(root: &OsStr) -> Result<Output, String> {
+fn attempt(root: &OsStr, arguments: &str) -> Result<Output, String> {
     Command::new("/proc/self/exe")
         .env(ATTEMPT, root)
+        .env(ARGUMENTS, arguments)
         .stdin(Stdio::null())
         .output()
         .map_err(|e| format!("cannot start this program again: {e}"))
@@ -86,7 +90,7 @@ fn attempt(root: &OsStr) -> Result<Output, String> {
 /// Tries to make the namespaces and the mounts of a run.
 pub fn namespaces() -> Finding {
     const NAME: &str = "namespaces";
-    let attempted = attempt(OsStr::new(""));
+    let attempted = attempt(OsStr::new(""), "");
     match attempted {
         Ok(output) if output.status.success() => {
             Finding::ok(NAME, "this user can make namespaces and mounts in them")
@@ -107,13 +111,42 @@ fn judge_namespaces(name: &'static str, error: &str) -> Finding {
     Finding::missing(name, found, remedy)
 }
 
+/// Runs QEMU with these arguments: in its root, or on this machine if it is installed there.
+fn run_qemu(root: &Path, arguments: &str) -> Result<Output, String> {
+    if root != Path::new("/") {
+        return attempt(root.as_os_str(), arguments);
+    }
+    let program = root.join(PATH_IN_ROOT).join(qemu::PROGRAM);
+    Command::new(&program)
+        .args(arguments.split(' '))
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|e| format!("{}: {e}", program.display()))
+}
+
+/// Returns the version of the QEMU in this root, as in `11.1.3 (Debian 1:11.1.3+ds-2)`, or why it is
+/// not known.
+///
+/// # Errors
+///
+/// QEMU does not run.
+pub fn qemu_version(root: &Path) -> Result<String, String> {
+    let output = run_qemu(root, "--version")?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let first = text.lines().next().unwrap_or_default();
+    match first.split_once(" version ") {
+        Some((_, version)) => Ok(String::from(version)),
+        None => Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
+    }
+}
+
 /// Tries QEMU in its root.
 pub fn qemu(root: &Path) -> Finding {
     let program = root.join(PATH_IN_ROOT).join(qemu::PROGRAM);
     if !program.exists() {
         return missing_qemu(format!("there is no {}", program.display()));
     }
-    match attempt(root.as_os_str()) {
+    match run_qemu(root, "-device help") {
         Ok(output) => judge_qemu(
             exit_status(output.status),
             &String::from_utf8_lossy(&output.stdout),
