@@ -12,7 +12,7 @@
 //! Guests of [`Launch::name`] stay until they are asked to end ([`node_session`]). The launch starts
 //! their session in the background. An agent in each guest ([`agent`]) runs the commands that
 //! clients ([`node_client`]) send to the session ([`node_server`], [`agent_link`]) in frames
-//! ([`frames`], [`window`]). [`node_set`] finds running guests.
+//! ([`frames`], [`window`]), on request with a terminal ([`terminal`]). [`node_set`] finds running guests.
 //!
 //! [`doctor`] says what this machine lacks, [`cache`] what Verbena keeps on it.
 //!
@@ -59,6 +59,7 @@ pub mod session;
 pub mod shell;
 pub mod signals;
 pub mod summary;
+pub mod terminal;
 pub mod watcher;
 pub mod window;
 
