@@ -29,7 +29,8 @@ FLOORS = {
     "tools/vm/src/": (
         "scratch",
         "archive boots installation options output run_directory shell signals window",
-        "complaints frames nic node_request node_set session watcher",
+        "complaints frames nic session watcher",
+        "node_request node_set terminal",
         "agent agent_link guest_files process root",
         "node_server qemu",
         "guest",

@@ -2,10 +2,12 @@
 
 //! The command line.
 
+use crate::bench::BenchArgs;
 use crate::cache::CacheArgs;
 use crate::control::ControlArgs;
 use crate::doctor::DoctorArgs;
 use crate::node_args::{CopyArgs, DownArgs, ExecArgs, ListArgs};
+use crate::selftest::SelftestArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -91,6 +93,22 @@ enum VerbenaCommand {
     ///
     /// Builds nothing, and changes nothing. Exit status: 0 if `verbena run` will work, else 1.
     Doctor(DoctorArgs),
+    /// Run the short test suites in guests, and say what failed in a form that can be posted
+    ///
+    /// On a terminal a line shows the progress. At a failure the output ends with a block that has the
+    /// versions, the machine, the failing tests and the place of their logs.
+    ///
+    /// Exit status: 0 if all tests passed, 1 if a test failed or a suite did not end, 125 after any
+    /// other failure.
+    Selftest(SelftestArgs),
+    /// Measure Verbena and rxe by perftest in guests, and write a page that can be posted
+    ///
+    /// The devices alternate in the same guests: in one guest, and from guest to guest. The page has
+    /// medians, spreads, ratios to rxe, pictures, the versions, the machine, and all results as JSON.
+    /// It is one file without references. All tests take about half an hour, --short some minutes.
+    ///
+    /// Exit status: 0 if all figures are there, 1 if some are missing, 125 after any other failure.
+    Bench(BenchArgs),
     /// List or remove what Verbena keeps on this machine
     Cache(CacheArgs),
     #[command(flatten)]
@@ -119,6 +137,10 @@ pub enum Task {
     List(ListArgs),
     /// Examine the machine.
     Doctor(DoctorArgs),
+    /// Run the test suites in guests.
+    Selftest(SelftestArgs),
+    /// Measure Verbena and rxe.
+    Bench(BenchArgs),
     /// List or clean what Verbena keeps.
     Cache(CacheArgs),
     /// Query or control the NIC of a node.
@@ -147,6 +169,10 @@ struct GuestOptions {
     /// What vm2 and up have instead of Verbena
     #[arg(long, value_name = "KIND")]
     peer: Option<PeerKind>,
+    /// Add the kernel's soft RoCE, rxe0, to each guest, on a network of its own: $RXE_GID is the index of
+    /// its GID, vmK has the address 10.1.0.K there. For one guest or two
+    #[arg(long)]
+    rxe: bool,
     /// Link between the NICs of the guests [default: unix; one-process with --link-layer ib]
     #[arg(long, value_name = "KIND")]
     link: Option<LinkName>,
@@ -218,8 +244,9 @@ enum LayerName {
     Ib,
 }
 
+/// What executes the guests' instructions.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum AcceleratorName {
+pub enum AcceleratorName {
     /// QEMU's emulator
     Tcg,
     /// Hardware virtualisation
@@ -269,6 +296,8 @@ impl VerbenaArgs {
             VerbenaCommand::Down(down) => return Ok(Task::Down(down)),
             VerbenaCommand::Ps(list) => return Ok(Task::List(list)),
             VerbenaCommand::Doctor(doctor) => return Ok(Task::Doctor(doctor)),
+            VerbenaCommand::Selftest(args) => return Ok(Task::Selftest(args)),
+            VerbenaCommand::Bench(args) => return Ok(Task::Bench(args)),
             VerbenaCommand::Cache(cache) => return Ok(Task::Cache(cache)),
             VerbenaCommand::Control(control) => return Ok(Task::Control(Box::new(control))),
             VerbenaCommand::Generate { directory } => return Ok(Task::Generate(directory)),
@@ -281,6 +310,16 @@ impl LaunchTask {
     fn with(mut self, change: impl FnOnce(&mut RunOptions)) -> Self {
         change(&mut self.options);
         self
+    }
+}
+
+impl AcceleratorName {
+    /// Returns the accelerator of this name.
+    pub fn kind(self) -> Accelerator {
+        match self {
+            Self::Tcg => Accelerator::Tcg,
+            Self::Kvm => Accelerator::Kvm,
+        }
     }
 }
 
@@ -316,13 +355,11 @@ impl GuestOptions {
                 LayerName::Ib => LinkLayer::InfiniBand,
             },
             is_peer_rxe: self.peer.is_some(),
+            has_rxe: self.rxe,
             mtu: self.mtu,
             cpus: self.cpus,
             memory_mb: self.mem,
-            accelerator: self.accel.map(|accelerator| match accelerator {
-                AcceleratorName::Tcg => Accelerator::Tcg,
-                AcceleratorName::Kvm => Accelerator::Kvm,
-            }),
+            accelerator: self.accel.map(AcceleratorName::kind),
             kernel_args: split(&self.kernel_args),
             nic_args: split(&self.nic_args),
             is_recorded: !self.no_record,

@@ -3,18 +3,23 @@
 //! `verbena`: runs commands in virtual machines that have a Verbena RDMA device.
 //!
 //! [`args`] and [`node_args`] are the command line, [`nodes`] the commands for guests that run,
-//! [`control`] those for NICs, [`doctor`] and [`cache`] those for the machine. [`generate`] writes
-//! completions and man pages, and [`progress`] the line that a terminal shows while guests boot. The
-//! crate `verbena-vm` does the work.
+//! [`control`] those for NICs, [`doctor`] and [`cache`] those for the machine. [`selftest`] and
+//! [`bench`] run tests and benchmarks in guests ([`guest_run`]), and describe the machine ([`host`]).
+//! [`generate`] writes completions and man pages, and [`progress`] the line that a terminal shows
+//! while guests boot. The crate `verbena-vm` does the work.
 
 mod args;
+mod bench;
 mod cache;
 mod control;
 mod doctor;
 mod generate;
+mod guest_run;
+mod host;
 mod node_args;
 mod nodes;
 mod progress;
+mod selftest;
 
 use args::{LaunchTask, Task, VerbenaArgs};
 use clap::Parser;
@@ -60,6 +65,8 @@ fn run(args: VerbenaArgs) -> Result<u8, String> {
         Task::Down(args) => nodes::down(&args),
         Task::List(args) => nodes::list(&args),
         Task::Doctor(args) => doctor::run(&args),
+        Task::Selftest(args) => selftest::run(&args),
+        Task::Bench(args) => bench::run(&args),
         Task::Cache(args) => cache::run(&args),
         Task::Control(args) => args.run(),
         Task::Generate(directory) => generate::run(&directory),

@@ -19,6 +19,9 @@ pub struct NodesName {
 pub struct ExecArgs {
     #[command(flatten)]
     pub nodes: NodesName,
+    /// Give the command a terminal, for shells and editors: `verbena exec -t -- bash`
+    #[arg(short, long = "tty")]
+    pub terminal: bool,
     /// Number or name of the node: 2 or vm2
     #[arg(value_name = "NODE", default_value = "1", value_parser = parse_node)]
     pub node: usize,

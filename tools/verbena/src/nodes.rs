@@ -10,6 +10,7 @@ use verbena_vm::node_client::NodeCommand;
 use verbena_vm::node_request::NodeState;
 use verbena_vm::node_set::{self, NodeSet};
 use verbena_vm::signals::Signals;
+use verbena_vm::terminal::RawTerminal;
 
 /// Runs a command in a node, and returns its exit status.
 ///
@@ -20,7 +21,11 @@ pub fn exec(args: &ExecArgs) -> Result<u8, String> {
     let set = node_set::find(args.nodes.name.as_deref())?;
     let signals = Signals::catch()?;
     let directory = std::env::current_dir().unwrap_or_default();
-    let input: Option<Box<dyn Read + Send>> = match io::stdin().is_terminal() {
+    let terminal = match args.terminal {
+        true => Some(RawTerminal::enter()?),
+        false => None,
+    };
+    let input: Option<Box<dyn Read + Send>> = match io::stdin().is_terminal() && !args.terminal {
         true => None,
         false => Some(Box::new(io::stdin())),
     };
@@ -29,6 +34,7 @@ pub fn exec(args: &ExecArgs) -> Result<u8, String> {
         node: args.node,
         command: &command_text(&args.command),
         directory: &directory.to_string_lossy(),
+        terminal: terminal.as_ref(),
     };
     let warn = |why: &str| warn(&format!("warning: {why}"));
     command.run(input, |to, bytes| to.write(bytes), Some(signals), warn)

@@ -1,26 +1,36 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The line that a terminal shows while guests boot.
+//! The line that a terminal shows while guests boot, or while suites run in them.
 
 use std::io::{self, IsTerminal, Write};
 use verbena_vm::Progress;
 
-/// A line on standard error, which is removed when the guests are up.
+/// A line on standard error that replaces the one before. Only a terminal shows it.
 #[derive(Debug, Default)]
-pub struct ProgressLine {
+pub struct StatusLine {
     shown: String,
 }
 
-impl ProgressLine {
-    /// Shows the progress, if standard error is a terminal.
-    pub fn show(&mut self, progress: &Progress) {
-        let text = describe(progress);
+impl StatusLine {
+    /// Shows a line, or none if the text is empty.
+    pub fn show(&mut self, text: &str) {
         if text == self.shown || !io::stderr().is_terminal() {
             return;
         }
         // A terminal that is gone needs no line.
         let _ = io::stderr().write_all(format!("\r\x1b[K{text}").as_bytes());
-        self.shown = text;
+        self.shown = String::from(text);
+    }
+}
+
+/// The line about guests that boot, which is removed when they are up.
+#[derive(Debug, Default)]
+pub struct ProgressLine(StatusLine);
+
+impl ProgressLine {
+    /// Shows the progress.
+    pub fn show(&mut self, progress: &Progress) {
+        self.0.show(&describe(progress));
     }
 }
 

@@ -2,11 +2,12 @@
 
 //! The agent in a guest that stays: runs the commands that [`crate::frames`] brings.
 //!
-//! A command is the leader of its own process group and session of pipes. Its status is sent once it
+//! A command is the leader of its own process group, with pipes, or on request of its own session with
+//! a terminal. Its status is sent once it
 //! has ended and what it wrote is sent. Processes that it leaves behind go on; what they still write
 //! to its outputs is dropped.
 
-use crate::frames::{Frame, Message, Start, CHUNK, VERSION, WINDOW};
+use crate::frames::{Frame, Message, Start, TerminalSize, TerminalStart, CHUNK, VERSION, WINDOW};
 use crate::output::Stream;
 use crate::session::exit_status;
 use crate::window::Window;
@@ -14,6 +15,8 @@ use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::signal::{killpg, Signal};
 use nix::sys::wait::{waitid, Id, WaitPidFlag};
 use nix::unistd::Pid;
+use rustix::pty::{ioctl_tiocgptpeer, openpt, unlockpt, OpenptFlags};
+use rustix::termios::{tcsetwinsize, Winsize};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{Read, Write};
@@ -87,11 +90,26 @@ struct Running {
     is_over: AtomicBool,
     input: Mutex<Option<Sender<Vec<u8>>>>,
     windows: [Window; 2],
+    /// The agent's end of the command's terminal, if the command has one and the client is there.
+    terminal: Mutex<Option<File>>,
+}
+
+/// A process with the agent's ends of its input and outputs.
+struct Spawned {
+    child: Child,
+    input: Option<File>,
+    outputs: [Option<File>; 2],
+    terminal: Option<File>,
 }
 
 impl Running {
     fn start(start: &Start, channel: u32, commands: &Commands, port: &Port) -> Result<(), String> {
-        let mut child = spawn(start)?;
+        let Spawned {
+            child,
+            input: pipe,
+            outputs,
+            terminal,
+        } = spawn(start)?;
         let (input, pieces) = std::sync::mpsc::channel();
         let running = Arc::new(Self {
             group: Pid::from_raw(child.id() as i32),
@@ -99,22 +117,19 @@ impl Running {
             is_over: AtomicBool::new(false),
             input: Mutex::new(Some(input)),
             windows: [Window::new(WINDOW), Window::new(WINDOW)],
+            terminal: Mutex::new(terminal),
         });
         lock(commands).insert(channel, Arc::clone(&running));
-        if let Some(pipe) = child.stdin.take() {
+        if let Some(pipe) = pipe {
             let port = port.clone();
             std::thread::spawn(move || write_input(pipe, &pieces, channel, &port));
         }
         let (sent, all_sent) = std::sync::mpsc::channel::<()>();
-        let outputs = [
-            child.stdout.take().map(OwnedFd::from),
-            child.stderr.take().map(OwnedFd::from),
-        ];
         for (stream, pipe) in [Stream::Out, Stream::Err].into_iter().zip(outputs) {
             let (running, port, sent) = (Arc::clone(&running), port.clone(), sent.clone());
             std::thread::spawn(move || {
                 let send = |bytes| port.send(channel, Message::Output(stream, bytes));
-                let rest = pipe.and_then(|pipe| running.send_output(pipe.into(), stream, send));
+                let rest = pipe.and_then(|pipe| running.send_output(pipe, stream, send));
                 drop(sent);
                 if let Some(rest) = rest {
                     drain(rest);
@@ -151,9 +166,17 @@ impl Running {
                     self.signal(signal);
                 }
             }
+            Message::Resize(size) => {
+                if let Some(terminal) = &*lock(&self.terminal) {
+                    // A command that has ended needs no size.
+                    let _ = tcsetwinsize(terminal, winsize(size));
+                }
+            }
             Message::Hangup => {
                 self.signal(Signal::SIGHUP);
                 *lock(&self.input) = None;
+                // The kernel hangs a terminal up when the last copy of this end is closed.
+                *lock(&self.terminal) = None;
                 self.windows.iter().for_each(Window::close);
             }
             _ => {}
@@ -222,23 +245,82 @@ fn drain(mut pipe: File) {
     let _ = std::io::copy(&mut pipe, &mut std::io::sink());
 }
 
-fn spawn(start: &Start) -> Result<Child, String> {
+fn spawn(start: &Start) -> Result<Spawned, String> {
     let directory = Path::new(&start.directory);
     if !directory.is_dir() {
         return Err(format!("the guest has no directory {}", start.directory));
     }
+    let failed = |e: std::io::Error| format!("the guest cannot start the command: {e}");
     // The command must not ignore a signal because the program that started this one did.
-    Command::new("env")
-        .args(["--default-signal", "sh", "-c"])
-        .arg(&start.command)
+    let mut command = Command::new("env");
+    command
+        .arg("--default-signal")
         .current_dir(directory)
-        .env("PWD", directory)
+        .env("PWD", directory);
+    match &start.terminal {
+        None => spawn_with_pipes(command, &start.command),
+        Some(terminal) => spawn_with_terminal(command, &start.command, terminal),
+    }
+    .map_err(failed)
+}
+
+fn spawn_with_pipes(mut command: Command, text: &str) -> std::io::Result<Spawned> {
+    let mut child = command
+        .args(["sh", "-c", text])
         .process_group(0)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
-        .spawn()
-        .map_err(|e| format!("the guest cannot start the command: {e}"))
+        .spawn()?;
+    let file = |end: OwnedFd| File::from(end);
+    Ok(Spawned {
+        input: child.stdin.take().map(OwnedFd::from).map(file),
+        outputs: [
+            child.stdout.take().map(OwnedFd::from).map(file),
+            child.stderr.take().map(OwnedFd::from).map(file),
+        ],
+        child,
+        terminal: None,
+    })
+}
+
+/// Starts a command whose input and outputs are a new terminal, which is also its controlling
+/// terminal.
+fn spawn_with_terminal(
+    mut command: Command,
+    text: &str,
+    terminal: &TerminalStart,
+) -> std::io::Result<Spawned> {
+    // Another process with a copy of the agent's end would keep the terminal from hanging up.
+    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+    let agent = openpt(flags)?;
+    unlockpt(&agent)?;
+    let slave = ioctl_tiocgptpeer(&agent, flags)?;
+    tcsetwinsize(&agent, winsize(terminal.size))?;
+    let agent = File::from(agent);
+    // The new process leads no group, so `setsid` makes it the leader of a session and does not fork.
+    let child = command
+        .args(["setsid", "--ctty", "sh", "-c", text])
+        .env("TERM", &terminal.kind)
+        .stdin(Stdio::from(slave.try_clone()?))
+        .stdout(Stdio::from(slave.try_clone()?))
+        .stderr(Stdio::from(slave))
+        .spawn()?;
+    Ok(Spawned {
+        child,
+        input: Some(agent.try_clone()?),
+        outputs: [Some(agent.try_clone()?), None],
+        terminal: Some(agent),
+    })
+}
+
+fn winsize(size: TerminalSize) -> Winsize {
+    Winsize {
+        ws_row: size.rows,
+        ws_col: size.columns,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    }
 }
 
 /// Writes the input of a command, and returns the credits.
@@ -275,6 +357,22 @@ mod tests {
             let start = Start {
                 command: String::from(command),
                 directory: String::from("/"),
+                terminal: None,
+            };
+            self.send(channel, Message::Start(start));
+        }
+
+        fn start_on_terminal(&mut self, channel: u32, command: &str) {
+            let start = Start {
+                command: String::from(command),
+                directory: String::from("/"),
+                terminal: Some(TerminalStart {
+                    kind: String::from("xterm"),
+                    size: TerminalSize {
+                        rows: 30,
+                        columns: 90,
+                    },
+                }),
             };
             self.send(channel, Message::Start(start));
         }
@@ -356,11 +454,55 @@ mod tests {
     }
 
     #[test]
+    fn a_command_on_a_terminal_sees_its_size_and_kind() {
+        let mut host = Host::new();
+        host.start_on_terminal(1, "tty -s && stty size && echo $TERM >&2; exit 4");
+        let ([output, errors], status) = host.finish(1);
+        assert_eq!(String::from_utf8_lossy(&output), "30 90\r\nxterm\r\n");
+        assert_eq!((errors.len(), status), (0, 4));
+    }
+
+    #[test]
+    fn another_size_and_keys_reach_a_terminal() {
+        let mut host = Host::new();
+        host.start_on_terminal(
+            1,
+            "echo ready; read line; echo \"<$line>\"; until [ \"$(stty size)\" = '11 22' ]; do sleep 0.1; done; echo resized; sleep 1000",
+        );
+        let ready = Message::Output(Stream::Out, b"ready\r\n".to_vec());
+        assert_eq!(host.next().1, ready);
+        let size = TerminalSize {
+            rows: 11,
+            columns: 22,
+        };
+        host.send(1, Message::Resize(size));
+        host.send(1, Message::Input(b"keys\r".to_vec()));
+        let mut seen = String::new();
+        while !(seen.contains("<keys>") && seen.contains("resized")) {
+            if let Message::Output(_, bytes) = host.next().1 {
+                seen += &String::from_utf8_lossy(&bytes);
+            }
+        }
+        // Ctrl-C is a key, for which the terminal sends SIGINT.
+        host.send(1, Message::Input(vec![3]));
+        assert_eq!(host.finish(1).1, 130);
+    }
+
+    #[test]
+    fn a_terminal_hangs_up_with_its_client() {
+        let mut host = Host::new();
+        host.start_on_terminal(1, "sleep 1000");
+        host.send(1, Message::Hangup);
+        assert_eq!(host.finish(1).1, 129);
+    }
+
+    #[test]
     fn a_missing_directory_is_an_error() {
         let mut host = Host::new();
         let start = Start {
             command: String::from("true"),
             directory: String::from("/no/such"),
+            terminal: None,
         };
         host.send(1, Message::Start(start));
         let reason = String::from("the guest has no directory /no/such");

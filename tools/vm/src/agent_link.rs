@@ -222,6 +222,7 @@ fn is_from_client(message: &Message) -> bool {
             | Message::OutputCredit(..)
             | Message::OutputClosed(_)
             | Message::Signal(_)
+            | Message::Resize(_)
     )
 }
 
@@ -268,6 +269,7 @@ mod tests {
         Start {
             command: String::from(command),
             directory: String::from("/"),
+            terminal: None,
         }
     }
 

@@ -168,6 +168,7 @@ fn in_node(
         node,
         command: &String::from_utf8_lossy(command),
         directory: HOME,
+        terminal: None,
     };
     let write = |to, bytes: &[u8]| match to {
         Stream::Out => output.write_all(bytes),

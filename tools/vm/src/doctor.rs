@@ -9,10 +9,10 @@ pub mod machine;
 pub mod parts;
 pub mod probe;
 
-use crate::installation::{Installation, Source, VARIABLE};
+use crate::installation::{Installation, Source};
 use crate::run_directory::writable_runs;
 use serde::Serialize;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// How a requirement is met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -93,16 +93,19 @@ pub struct Need {
 
 /// Checks everything. Builds nothing.
 pub fn examine(need: Need) -> Vec<Finding> {
-    let source = std::env::current_exe()
-        .map_err(|e| format!("this program: {e}"))
-        .and_then(|program| Source::find(std::env::var_os(VARIABLE).map(PathBuf::from), &program));
+    let source = Source::of_this_program();
     let installation = source.and_then(|source| Installation::read(&source.file()));
-    let is_in_place = installation.as_ref().is_ok_and(Installation::is_in_place);
     let mut findings = vec![
         machine::architecture(),
         machine::kvm(),
         machine::memory(need),
-        probe::namespaces(is_in_place),
+        match &installation {
+            Ok(parts) if parts.is_in_place() => Finding::ok(
+                "namespaces",
+                "not needed: QEMU is installed on this machine itself",
+            ),
+            _ => probe::namespaces(),
+        },
     ];
     match installation {
         Ok(parts) => {

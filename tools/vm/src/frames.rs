@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};
 
 /// Version of this protocol.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 /// Most bytes after the header of a frame.
 pub const MAX_PAYLOAD: usize = 1 << 18;
 /// Bytes that may be on the way in one direction of a stream.
@@ -28,6 +28,26 @@ pub struct Start {
     pub command: String,
     /// The working directory.
     pub directory: String,
+    /// The terminal of the command, or `None` for pipes.
+    pub terminal: Option<TerminalStart>,
+}
+
+/// A terminal for a command. All that the command writes is then standard output.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TerminalStart {
+    /// Its kind, as in `TERM`.
+    pub kind: String,
+    /// Its size.
+    pub size: TerminalSize,
+}
+
+/// The size of a terminal in characters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TerminalSize {
+    /// Lines.
+    pub rows: u16,
+    /// Characters of a line.
+    pub columns: u16,
 }
 
 /// The content of a frame.
@@ -51,6 +71,8 @@ pub enum Message {
     OutputClosed(Stream),
     /// To the agent: a signal for the process group of the command.
     Signal(u8),
+    /// To the agent: the terminal has another size.
+    Resize(TerminalSize),
     /// To the agent: the client is gone.
     Hangup,
     /// From the agent: the exit status of the command, after all of its output.
@@ -141,6 +163,7 @@ const HANGUP: u32 = 13;
 const ENDED: u32 = 14;
 const FAILED: u32 = 15;
 const SHUTDOWN: u32 = 16;
+const RESIZE: u32 = 17;
 const STREAMS: [Stream; 2] = [Stream::Out, Stream::Err];
 
 impl Message {
@@ -169,6 +192,10 @@ impl Message {
             }
             Self::OutputClosed(stream) => (OUTPUT_CLOSED[stream.index()], none()),
             Self::Signal(signal) => (SIGNAL, vec![*signal]),
+            Self::Resize(size) => {
+                let sides = [size.rows, size.columns].map(u16::to_le_bytes);
+                (RESIZE, sides.concat())
+            }
             Self::Hangup => (HANGUP, none()),
             Self::Ended(status) => (ENDED, vec![*status]),
             Self::Failed(text) => (FAILED, text.clone().into_bytes()),
@@ -193,6 +220,13 @@ impl Message {
             INPUT_END if payload.is_empty() => Self::InputEnd,
             INPUT_CREDIT => Self::InputCredit(count()?),
             SIGNAL => Self::Signal(byte()?),
+            RESIZE => {
+                let [r0, r1, c0, c1] = payload[..].try_into().ok()?;
+                Self::Resize(TerminalSize {
+                    rows: u16::from_le_bytes([r0, r1]),
+                    columns: u16::from_le_bytes([c0, c1]),
+                })
+            }
             HANGUP if payload.is_empty() => Self::Hangup,
             ENDED => Self::Ended(byte()?),
             FAILED => Self::Failed(String::from_utf8_lossy(&payload).into_owned()),
@@ -214,10 +248,19 @@ impl Message {
 mod tests {
     use super::*;
 
+    const SIZE: TerminalSize = TerminalSize {
+        rows: 24,
+        columns: 300,
+    };
+
     fn all() -> Vec<Message> {
         let start = Start {
             command: String::from("echo 'a b'"),
             directory: String::from("/root"),
+            terminal: Some(TerminalStart {
+                kind: String::from("xterm"),
+                size: SIZE,
+            }),
         };
         vec![
             Message::Hello(VERSION),
@@ -230,6 +273,7 @@ mod tests {
             Message::OutputCredit(Stream::Err, 1),
             Message::OutputClosed(Stream::Out),
             Message::Signal(2),
+            Message::Resize(SIZE),
             Message::Hangup,
             Message::Ended(255),
             Message::Failed(String::from("why")),
@@ -263,6 +307,7 @@ mod tests {
         assert_eq!(frame(99, 0, b""), invalid);
         assert_eq!(frame(INPUT, u32::MAX, b""), invalid);
         assert_eq!(frame(ENDED, 2, b"ab"), invalid);
+        assert_eq!(frame(RESIZE, 3, b"abc"), invalid);
         assert_eq!(frame(INPUT_CREDIT, 3, b"abc"), invalid);
         assert_eq!(frame(START, 1, b"{"), invalid);
         assert_eq!(frame(OUTPUT_CLOSED[1], 1, b"x"), invalid);

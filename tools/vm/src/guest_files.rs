@@ -46,7 +46,7 @@ fn settings(run: &Run, number: usize, terminal: &ShellTerminal) -> Vec<u8> {
     let (rows, columns) = terminal.size;
     let pairs = [
         ("module", String::from("1")),
-        ("rxe", String::new()),
+        ("rxe", String::from(flag(run.has_rxe))),
         ("share", String::new()),
         ("interactive", String::from(flag(run.is_shell_of(number)))),
         ("agent", String::from(flag(run.stays))),

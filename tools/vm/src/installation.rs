@@ -145,6 +145,16 @@ impl Source {
         ))
     }
 
+    /// Finds the installation of the program that runs.
+    ///
+    /// # Errors
+    ///
+    /// There is none.
+    pub fn of_this_program() -> Result<Self, String> {
+        let program = std::env::current_exe().map_err(|e| format!("this program: {e}"))?;
+        Self::find(std::env::var_os(VARIABLE).map(PathBuf::from), &program)
+    }
+
     /// Returns the file that names the parts.
     pub fn file(&self) -> PathBuf {
         match self {

@@ -10,14 +10,14 @@ use crate::installation::{Installation, Source, VARIABLE};
 use crate::node_request::VERSION;
 use crate::node_session;
 use crate::node_set::{describe, name_of_run, now_s, Description};
-use crate::options::Run;
+use crate::options::{Accelerator, Run};
 use crate::qemu::Host;
 use crate::root::{self, Places};
 use crate::run_directory::{writable_runs, RunDirectories};
 use crate::session::{self, Inside};
 use crate::signals::Signals;
 use std::io::IsTerminal;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// A run that is about to start.
@@ -51,7 +51,7 @@ impl Launch<'_> {
         }
         match self.name {
             None => {
-                let source = self.make_parts()?;
+                let source = make_parts(self.run.accelerator)?;
                 self.run_session(&source, progress)
             }
             Some(name) if background::is_keeper() => {
@@ -61,21 +61,10 @@ impl Launch<'_> {
                 self.run_session(&Source::File(file.into()), progress)
             }
             Some(_) => {
-                let source = self.make_parts()?;
+                let source = make_parts(self.run.accelerator)?;
                 background::start(&source.file(), progress)
             }
         }
-    }
-
-    /// Finds the installation, and makes what is missing in a checkout.
-    fn make_parts(&self) -> Result<Source, String> {
-        // What is refused is refused before anything is built.
-        Host::inspect(self.run.accelerator)?;
-        let program = std::env::current_exe().map_err(|e| format!("this program: {e}"))?;
-        let source = Source::find(std::env::var_os(VARIABLE).map(PathBuf::from), &program)?;
-        build(&source)?;
-        Installation::read(&source.file())?;
-        Ok(source)
     }
 
     /// Makes the directories of the run, and runs the rest, in its own namespaces unless QEMU is
@@ -159,6 +148,20 @@ impl Launch<'_> {
         }
         Ok(outcome.status)
     }
+}
+
+/// Finds the installation, and makes what is missing in a checkout.
+///
+/// # Errors
+///
+/// This machine does not have the accelerator, there is no installation, or it is not complete.
+pub fn make_parts(accelerator: Option<Accelerator>) -> Result<Source, String> {
+    // What is refused is refused before anything is built.
+    Host::inspect(accelerator)?;
+    let source = Source::of_this_program()?;
+    build(&source)?;
+    Installation::read(&source.file())?;
+    Ok(source)
 }
 
 /// Makes or updates the parts of a checkout, if root runs this. Prints nothing to a pipe unless the

@@ -12,7 +12,7 @@
 //! Guests of [`Launch::name`] stay until they are asked to end ([`node_session`]). The launch starts
 //! their session in the background. An agent in each guest ([`agent`]) runs the commands that
 //! clients ([`node_client`]) send to the session ([`node_server`], [`agent_link`]) in frames
-//! ([`frames`], [`window`]). [`node_set`] finds running guests.
+//! ([`frames`], [`window`]), on request with a terminal ([`terminal`]). [`node_set`] finds running guests.
 //!
 //! [`doctor`] says what this machine lacks, [`cache`] what Verbena keeps on it.
 //!
@@ -21,7 +21,7 @@
 //!
 //! `scripts/vm` still boots guests by itself. These of its options have no counterpart here yet:
 //! `--kernel` (other kernels and the debug kernel, with its longer limits), `--packages`,
-//! `--no-module`, `--rxe`, `--device rxe`, `--topology`, `--no-sm`, `--mac-policy`, `--link tap`,
+//! `--no-module`, `--device rxe`, `--topology`, `--no-sm`, `--mac-policy`, `--link tap`,
 //! `--share` at `/mnt/host`, `--qemu-args`, `--monitor`, `--snapshots` and `--reboots` (with the
 //! NICs that guests kill), and the variables `VERBENA_NIC` and `VERBENA_RECORD`.
 
@@ -59,10 +59,11 @@ pub mod session;
 pub mod shell;
 pub mod signals;
 pub mod summary;
+pub mod terminal;
 pub mod watcher;
 pub mod window;
 
 pub use boot::Progress;
 pub use installation::Installation;
-pub use launch::Launch;
+pub use launch::{make_parts, Launch};
 pub use options::{Accelerator, LinkKind, LinkLayer, Run, RunOptions};

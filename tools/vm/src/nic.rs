@@ -50,6 +50,11 @@ pub fn mac_address(number: usize) -> String {
     format!("52:54:00:12:{:02x}:56", 0x33 + number)
 }
 
+/// Returns the MAC address of the network card of rxe0 in a guest.
+pub fn rxe_mac_address(number: usize) -> String {
+    format!("52:54:00:12:{:02x}:57", 0x33 + number)
+}
+
 /// Returns the arguments of a NIC process for these guests: one guest, or all guests of the run.
 /// `loopback` is the beginning of an IPv4 address, three bytes that no other run uses.
 pub fn arguments(run: &Run, guests: &[(usize, GuestPlaces)], loopback: &str) -> Vec<OsString> {

@@ -7,6 +7,7 @@ use crate::node_request::{read_line, write_line, NodeStatus, Reply, Request, VER
 use crate::node_set::{NodeSet, SOCKET};
 use crate::output::Stream;
 use crate::signals::Signals;
+use crate::terminal::{self, RawTerminal};
 use crate::window::Window;
 use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
@@ -151,6 +152,8 @@ pub struct NodeCommand<'a> {
     pub command: &'a str,
     /// Directory of the client. The command runs there if the node has it, else in `/root`.
     pub directory: &'a str,
+    /// The terminal of the client, if the command has a terminal.
+    pub terminal: Option<&'a RawTerminal>,
 }
 
 impl NodeCommand<'_> {
@@ -174,6 +177,7 @@ impl NodeCommand<'_> {
             node: self.node,
             command: String::from(self.command),
             directory: String::from(self.directory),
+            terminal: self.terminal.map(RawTerminal::describe),
         };
         let lost = |e: io::Error| format!("the session of the nodes has ended: {e}");
         write_line(&mut stream, &request).map_err(lost)?;
@@ -185,6 +189,9 @@ impl NodeCommand<'_> {
         let sender = ToNode(Arc::new(Mutex::new(stream.try_clone().map_err(lost)?)));
         let window = Arc::new(Window::new(WINDOW));
         send_input(input, sender.clone(), Arc::clone(&window));
+        if self.terminal.is_some() {
+            send_sizes(sender.clone());
+        }
         let has_given_up = Arc::new(AtomicBool::new(false));
         if let Some(signals) = signals {
             send_signals(signals, sender.clone(), Arc::clone(&has_given_up));
@@ -241,6 +248,23 @@ fn send_input(input: Option<Box<dyn Read + Send>>, sender: ToNode, window: Arc<W
                 }
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => window.give(room),
                 _ => return sender.send(Message::InputEnd),
+            }
+        }
+    });
+}
+
+/// Sends the size of the terminal when it changes.
+fn send_sizes(sender: ToNode) {
+    std::thread::spawn(move || {
+        let mut sent = terminal::size();
+        // The first size may have changed since the command was requested.
+        sender.send(Message::Resize(sent));
+        loop {
+            std::thread::sleep(POLL_INTERVAL);
+            let now = terminal::size();
+            if now != sent {
+                sender.send(Message::Resize(now));
+                sent = now;
             }
         }
     });

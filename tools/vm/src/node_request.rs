@@ -3,12 +3,13 @@
 //! What clients ask the session of nodes that stay: a line of JSON each way. After the reply to
 //! [`Request::Run`], both sides send [`crate::frames`].
 
+use crate::frames::TerminalStart;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};
 
 /// Version of the requests, the replies and the description of nodes.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 /// Most bytes of a request or a reply.
 const LONGEST: usize = 1 << 18;
 
@@ -23,6 +24,8 @@ pub enum Request {
         command: String,
         /// The client's directory. The command runs there if the nodes have it, else in `/root`.
         directory: String,
+        /// The terminal of the command, or `None` for pipes.
+        terminal: Option<TerminalStart>,
     },
     /// Report the state of each node.
     Status,
@@ -114,6 +117,7 @@ mod tests {
             node: 2,
             command: String::from("echo\n"),
             directory: String::from("/root"),
+            terminal: None,
         };
         let mut bytes = Vec::new();
         write_line(&mut bytes, &request).unwrap();

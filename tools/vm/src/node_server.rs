@@ -105,17 +105,19 @@ impl NodeServer {
                 node,
                 command,
                 directory,
-            } => self.run(node, command, &directory, client),
+                terminal,
+            } => {
+                let start = Start {
+                    command,
+                    directory: directory_in_node(&directory, &self.0.shares),
+                    terminal,
+                };
+                self.run(node, start, client)
+            }
         }
     }
 
-    fn run(
-        &self,
-        node: usize,
-        command: String,
-        directory: &str,
-        mut client: UnixStream,
-    ) -> io::Result<()> {
+    fn run(&self, node: usize, start: Start, mut client: UnixStream) -> io::Result<()> {
         let state = match node {
             0 => None,
             _ => lock(&self.0.states).get(node - 1).cloned(),
@@ -144,8 +146,7 @@ impl NodeServer {
         if !matches!(reply, Reply::Running { .. }) {
             return Ok(());
         }
-        let directory = directory_in_node(directory, &self.0.shares);
-        self.link(node).run(Start { command, directory }, client)
+        self.link(node).run(start, client)
     }
 }
 

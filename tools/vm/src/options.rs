@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 pub const MAX_GUESTS: usize = 4;
 /// With less memory, in MB, the guest's kernel panics while it boots, or kills processes.
 pub const LEAST_MEMORY_MB: u32 = 192;
+/// Most guests that have rxe0 beside verbena0.
+const MOST_WITH_RXE: usize = 2;
 /// Most virtual CPUs of a guest: that of QEMU's machine `q35`.
 pub const MAX_CPUS: u32 = 255;
 
@@ -72,6 +74,8 @@ pub struct RunOptions {
     pub link_layer: LinkLayer,
     /// True if vm2 and up have the kernel's soft RoCE (rxe) instead of Verbena.
     pub is_peer_rxe: bool,
+    /// True if each guest has rxe0, too, on a network card of its own. At most two guests.
+    pub has_rxe: bool,
     /// MTU of the guests' Ethernet in bytes, or `None` for 1500.
     pub mtu: Option<u32>,
     /// Virtual CPUs of each guest.
@@ -108,6 +112,7 @@ impl Default for RunOptions {
             link: None,
             link_layer: LinkLayer::Ethernet,
             is_peer_rxe: false,
+            has_rxe: false,
             mtu: None,
             cpus: 2,
             memory_mb: 2048,
@@ -194,6 +199,11 @@ impl RunOptions {
         }
         if guests == 1 && self.link.is_some() {
             return Err(String::from("--link needs a second guest: add --nodes 2"));
+        }
+        if guests > MOST_WITH_RXE && self.has_rxe {
+            return Err(format!(
+                "--rxe is for one guest or two, not {guests} (--nodes): QEMU's network between the devices rxe0 has two ends"
+            ));
         }
         if self.link_layer == LinkLayer::InfiniBand && self.is_peer_rxe {
             return Err(String::from(
@@ -301,6 +311,11 @@ mod tests {
         assert_eq!(error(|o| o.guests = 5), "--nodes is 1 to 4, not 5");
         assert!(error(|o| o.is_peer_rxe = true).ends_with("add --nodes 2"));
         assert!(error(|o| o.link = Some(LinkKind::Udp)).contains("--link"));
+        let text = error(|o| (o.guests, o.has_rxe) = (3, true));
+        assert!(
+            text.starts_with("--rxe is for one guest or two, not 3"),
+            "{text}"
+        );
         assert!(error(|o| o.memory_mb = 191).contains("192 MB"));
         assert!(error(|o| o.cpus = 0).contains("1 to 255"));
         assert!(error(|o| o.expected = Some(String::from("("))).contains("regular expression"));

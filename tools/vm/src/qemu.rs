@@ -2,7 +2,7 @@
 
 //! The command line of QEMU.
 
-use crate::nic::{mac_address, GuestPlaces};
+use crate::nic::{mac_address, rxe_mac_address, GuestPlaces};
 use crate::options::{Accelerator, Run};
 use crate::root::Places;
 use std::ffi::OsString;
@@ -177,6 +177,16 @@ pub fn arguments(
             mac_address(number)
         ),
     );
+    if run.has_rxe {
+        for network in rxe_networks(run, number, &places.sockets) {
+            line.option("-netdev", network);
+        }
+        let mac = rxe_mac_address(number);
+        line.option(
+            "-device",
+            format!("virtio-net-pci,netdev=n1,mac={mac},romfile="),
+        );
+    }
     if run.guests > 1 {
         let together = path(&places.logs.join("together"));
         line.option(
@@ -211,6 +221,23 @@ pub fn arguments(
         format!("unix:{},server=on,wait=off", socket("watch")),
     );
     line.0
+}
+
+/// Returns the network of rxe0: between two guests a stream; for a single guest a hub, whose other
+/// port leads nowhere.
+fn rxe_networks(run: &Run, number: usize, sockets: &Path) -> Vec<String> {
+    let socket = sockets.join("rxe").display().to_string();
+    if run.guests == 1 {
+        return ["n1", "n1-end"]
+            .map(|id| format!("hubport,id={id},hubid=1"))
+            .to_vec();
+    }
+    let role = match number {
+        1 => "server=on",
+        _ => "server=off,reconnect-ms=500",
+    };
+    let stream = format!("stream,id=n1,{role},addr.type=unix,addr.path={socket}");
+    vec![stream]
 }
 
 fn add_machine(line: &mut Line, run: &Run, host: &Host) {
@@ -347,6 +374,25 @@ mod tests {
         let port = "-chardev socket,id=agent,path=/verbena/sockets/agent,server=off -device virtserialport,chardev=agent,name=verbena.agent";
         assert!(line(options, 1, false).contains(port));
         assert!(!line(RunOptions::default(), 1, false).contains("verbena.agent"));
+    }
+
+    #[test]
+    fn the_cards_of_rxe_are_joined() {
+        let options = |guests| RunOptions {
+            guests,
+            has_rxe: true,
+            ..RunOptions::default()
+        };
+        let alone = line(options(1), 1, false);
+        let cards = "-netdev hubport,id=n1,hubid=1 -netdev hubport,id=n1-end,hubid=1 -device virtio-net-pci,netdev=n1,mac=52:54:00:12:34:57";
+        assert!(alone.contains(cards), "{alone}");
+        for (number, role) in [(1, "on"), (2, "off,reconnect-ms=500")] {
+            let stream = "addr.type=unix,addr.path=/verbena/sockets/rxe";
+            let network = format!("stream,id=n1,server={role},{stream}");
+            let line = line(options(2), number, false);
+            assert!(line.contains(&network), "{line}");
+        }
+        assert!(!line(RunOptions::default(), 1, false).contains("n1"));
     }
 
     #[test]

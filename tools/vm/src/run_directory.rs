@@ -49,10 +49,7 @@ impl RunDirectories {
                 std::fs::canonicalize(logs)
                     .map_err(|e| format!("--run-dir {}: {e}", logs.display()))?
             }
-            None => {
-                remove_dead(runs, |name| name.starts_with("run."), KEPT_RUNS - 1);
-                new_directory(runs, "run.")?
-            }
+            None => new_logs(runs)?,
         };
         let lock_of_logs = lock(&logs)?
             .ok_or_else(|| format!("--run-dir {}: another run uses it", logs.display()))?;
@@ -112,6 +109,16 @@ pub fn user_cache() -> Option<PathBuf> {
         .map(PathBuf::from)
         .or_else(|| variable("XDG_CACHE_HOME").map(|cache| Path::new(&cache).join("verbena")))
         .or_else(|| variable("HOME").map(|home| Path::new(&home).join(".cache/verbena")))
+}
+
+/// Makes a new directory for logs in `runs`, and removes the oldest there.
+///
+/// # Errors
+///
+/// The directory cannot be made.
+pub fn new_logs(runs: &Path) -> Result<PathBuf, String> {
+    remove_dead(runs, |name| name.starts_with("run."), KEPT_RUNS - 1);
+    new_directory(runs, "run.")
 }
 
 /// Makes a new directory that only this user may enter.

@@ -12,13 +12,14 @@ use crate::session::{exit_status, make_namespaces};
 use nix::mount::{mount, MsFlags};
 use nix::sched::{unshare, CloneFlags};
 use std::ffi::OsStr;
-use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 /// Names the root with QEMU; empty if only namespaces are tried.
 const ATTEMPT: &str = "VERBENA_DOCTOR_ATTEMPT";
+/// The arguments of QEMU, without blanks in them.
+const ARGUMENTS: &str = "VERBENA_DOCTOR_ARGUMENTS";
 const DEVICE: &str = "vfio-user-pci";
 const PATH_IN_ROOT: &str = "usr/bin";
 /// Exit status of an attempt that failed before QEMU ran.
@@ -71,29 +72,25 @@ fn try_inside(root: &OsStr) -> Result<u8, String> {
             )
         })?;
     let program = Path::new("/").join(PATH_IN_ROOT).join(qemu::PROGRAM);
-    let error = ask_for_devices(&mut Command::new(&program)).exec();
+    let arguments = std::env::var(ARGUMENTS).unwrap_or_default();
+    let error = Command::new(&program).args(arguments.split(' ')).exec();
     eprintln!("{}: {error}", program.display());
     Ok(126)
 }
 
-fn attempt(root: &OsStr) -> io::Result<Output> {
+fn attempt(root: &OsStr, arguments: &str) -> Result<Output, String> {
     Command::new("/proc/self/exe")
         .env(ATTEMPT, root)
+        .env(ARGUMENTS, arguments)
         .stdin(Stdio::null())
         .output()
+        .map_err(|e| format!("cannot start this program again: {e}"))
 }
 
-/// Tries to make the namespaces and the mounts of a run. `is_in_place` says that QEMU is installed on
-/// this machine, so that runs make none.
-pub fn namespaces(is_in_place: bool) -> Finding {
+/// Tries to make the namespaces and the mounts of a run.
+pub fn namespaces() -> Finding {
     const NAME: &str = "namespaces";
-    if is_in_place {
-        return Finding::ok(
-            NAME,
-            "runs need none, because QEMU is installed on this machine",
-        );
-    }
-    let attempted = attempt(OsStr::new(""));
+    let attempted = attempt(OsStr::new(""), "");
     match attempted {
         Ok(output) if output.status.success() => {
             Finding::ok(NAME, "this user can make namespaces and mounts in them")
@@ -102,7 +99,7 @@ pub fn namespaces(is_in_place: bool) -> Finding {
             let text = String::from_utf8_lossy(&output.stderr);
             judge_namespaces(NAME, text.trim())
         }
-        Err(e) => judge_namespaces(NAME, &format!("cannot start this program again: {e}")),
+        Err(e) => judge_namespaces(NAME, &e),
     }
 }
 
@@ -114,29 +111,49 @@ fn judge_namespaces(name: &'static str, error: &str) -> Finding {
     Finding::missing(name, found, remedy)
 }
 
+/// Runs QEMU with these arguments: in its root, or on this machine if it is installed there.
+fn run_qemu(root: &Path, arguments: &str) -> Result<Output, String> {
+    if root != Path::new("/") {
+        return attempt(root.as_os_str(), arguments);
+    }
+    let program = root.join(PATH_IN_ROOT).join(qemu::PROGRAM);
+    Command::new(&program)
+        .args(arguments.split(' '))
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|e| format!("{}: {e}", program.display()))
+}
+
+/// Returns the version of the QEMU in this root, as in `11.1.3 (Debian 1:11.1.3+ds-2)`, or why it is
+/// not known.
+///
+/// # Errors
+///
+/// QEMU does not run.
+pub fn qemu_version(root: &Path) -> Result<String, String> {
+    let output = run_qemu(root, "--version")?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let first = text.lines().next().unwrap_or_default();
+    match first.split_once(" version ") {
+        Some((_, version)) => Ok(String::from(version)),
+        None => Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
+    }
+}
+
 /// Tries QEMU in its root.
 pub fn qemu(root: &Path) -> Finding {
     let program = root.join(PATH_IN_ROOT).join(qemu::PROGRAM);
     if !program.exists() {
         return missing_qemu(format!("there is no {}", program.display()));
     }
-    let answer = match root == Path::new("/") {
-        true => ask_for_devices(&mut Command::new(&program)).output(),
-        false => attempt(root.as_os_str()),
-    };
-    match answer {
+    match run_qemu(root, "-device help") {
         Ok(output) => judge_qemu(
             exit_status(output.status),
             &String::from_utf8_lossy(&output.stdout),
             &String::from_utf8_lossy(&output.stderr),
         ),
-        Err(e) => missing_qemu(format!("QEMU does not run: {e}")),
+        Err(e) => missing_qemu(e),
     }
-}
-
-/// Adds the arguments with which QEMU lists its devices.
-fn ask_for_devices(qemu: &mut Command) -> &mut Command {
-    qemu.args(["-device", "help"]).stdin(Stdio::null())
 }
 
 fn missing_qemu(found: String) -> Finding {
@@ -164,13 +181,6 @@ fn judge_qemu(status: u8, devices: &str, errors: &str) -> Finding {
 mod tests {
     use super::super::State;
     use super::*;
-
-    #[test]
-    fn runs_in_place_need_no_namespaces() {
-        let finding = namespaces(true);
-        assert_eq!((finding.name, finding.state), ("namespaces", State::Ok));
-        assert!(finding.found.contains("need none"), "{finding:?}");
-    }
 
     #[test]
     fn qemu_needs_the_device() {
