@@ -69,7 +69,15 @@ impl Options {
                 format!("no suite is called {name}: {}", names.join(" "))
             })
         };
-        self.suites.iter().map(named).collect()
+        let mut chosen: Vec<Suite> = Vec::new();
+        for suite in self.suites.iter().map(named) {
+            let suite = suite?;
+            // A suite runs once, because two runs of it would share a log.
+            if chosen.iter().all(|other| other.name != suite.name) {
+                chosen.push(suite);
+            }
+        }
+        Ok(chosen)
     }
 }
 
@@ -139,7 +147,7 @@ mod tests {
 
     #[test]
     fn names_select_suites_whatever_their_marks() {
-        assert_eq!(chosen(&["rxe", "unit"]).unwrap(), ["rxe", "unit"]);
+        assert_eq!(chosen(&["rxe", "unit", "rxe"]).unwrap(), ["rxe", "unit"]);
         assert!(chosen(&["nosuch"])
             .unwrap_err()
             .starts_with("no suite is called nosuch: style "));

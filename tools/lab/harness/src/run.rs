@@ -49,7 +49,9 @@ impl Run<'_> {
         let began = Instant::now();
         let results: Mutex<Vec<Option<SuiteResult>>> = Mutex::new(vec![None; suites.len()]);
         let write = |complete| {
-            let finished: Vec<SuiteResult> = locked(&results).iter().flatten().cloned().collect();
+            // The lock is held until the files are written, because another suite may end meanwhile.
+            let all = locked(&results);
+            let finished: Vec<SuiteResult> = all.iter().flatten().cloned().collect();
             let kernel = self.form.kernel.name();
             let seconds = began.elapsed().as_secs_f64();
             let run = RunResult::of(finished, self.form.long, kernel, seconds, complete);

@@ -298,6 +298,17 @@ fn the_results_are_in_both_files() {
 }
 
 #[test]
+fn suites_that_end_at_the_same_time_write_their_results_one_after_the_other() {
+    let scratch = Scratch::new();
+    let one = |n| {
+        let name = format!("suite-{n}").leak();
+        suite(name, |_| vec![shell("echo 1 passed, 0 failed")])
+    };
+    let many: Vec<Suite> = (0..40).map(one).collect();
+    assert_eq!(counts(&run_in(&scratch.0, &many, "")), (40, 0, 0));
+}
+
+#[test]
 fn two_runs_at_the_same_time_do_not_disturb_each_other() {
     let both: Vec<RunResult> = std::thread::scope(|scope| {
         let one = || {
