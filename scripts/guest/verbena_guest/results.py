@@ -42,6 +42,15 @@ class Results:
         self._test(name, "skipped", str(why), None)
         print(f"skipped {name}: {why}", flush=True)
 
+    def judged(self, name, wrong):
+        """A test that passes if there is no line of what is wrong. Prints the first ten lines."""
+        wrong = [str(line) for line in wrong]
+        if wrong:
+            self.failed(name, wrong[0])
+            print("".join(f"  | {line}\n" for line in wrong[:10]), end="", flush=True)
+        else:
+            self.passed(name)
+
     def run(self, name, test, *arguments):
         """Runs a test, which passes unless it raises an exception. Returns whether it has passed."""
         began = time.monotonic()
@@ -63,7 +72,7 @@ class Results:
         now = time.monotonic()
         took, self._since = now - self._since if seconds is None else seconds, now
         self.counts[verdict] += 1
-        self._write(event="test", name=name, verdict=verdict, reason=reason[:LONGEST], seconds=round(took, 3))
+        self._write(event="test", name=valid(name), verdict=verdict, reason=valid(reason)[:LONGEST], seconds=round(took, 3))
 
     def _write(self, **fields):
         """Appends a record by a single write, because other programs may write to the same file."""
@@ -86,7 +95,12 @@ class Results:
             os.close(file)
 
 
+def valid(text):
+    """Returns a text in which bytes that were no UTF-8 are question marks, because JSON cannot have them."""
+    return text.encode(errors="replace").decode()
+
+
 def described(wrong):
     """Returns the text of an exception, with the name of its class, unless a test has raised it on purpose."""
     kind = type(wrong).__name__
-    return str(wrong) if kind == "Failed" else f"{kind}: {wrong}"
+    return str(wrong) if kind in ("Failed", "Failure") else f"{kind}: {wrong}"

@@ -129,12 +129,6 @@ impl Step {
         self
     }
 
-    /// The step's results are text, whose last line `N passed, N failed` counts.
-    pub fn text(mut self) -> Self {
-        self.reports = Reports::Text(Counts::Last);
-        self
-    }
-
     /// The step's results are text, whose lines `N passed, N failed` all count.
     pub fn each(mut self) -> Self {
         self.reports = Reports::Text(Counts::Each);

@@ -35,7 +35,7 @@ pub const SUITES: &[Suite] = &[
         needs: TREE,
         limit: minutes(30),
         about: "captures of every opcode, judged by tshark and scapy",
-        steps: |_| vec![Step::script(["judges"])],
+        steps: |_| vec![Step::script(["judges"]).records()],
     },
     Suite {
         name: "fabric",

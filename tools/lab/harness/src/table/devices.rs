@@ -132,7 +132,7 @@ pub const SUITES: &[Suite] = &[
         needs: VM,
         limit: minutes(90),
         about: "QEMU refuses to migrate and to save; stop and cont; two snapshots loaded under traffic; long: 20, suspend, a peer",
-        steps: |form| vec![Step::script(["test-snapshots", form.pick("1", "20")])],
+        steps: |form| vec![Step::script(["test-snapshots", form.pick("1", "20")]).records()],
     },
     Suite {
         name: "panics",
@@ -212,7 +212,7 @@ fn users(form: &Form) -> Vec<Step> {
     ];
     let mut steps = vec![Step::script(words).env("VERBENA_BUILT", "1").each()];
     if form.kernel == Kernel::Stock {
-        steps.push(Step::script(["libraries", "--no-build", "--short"]).each());
+        steps.push(Step::script(["libraries", "--no-build", "--short"]).records());
     }
     steps
 }

@@ -211,7 +211,7 @@ fn judge(form: &Form, option: &str, runs: [&str; 2]) -> Step {
         ]
         .concat(),
     )
-    .each()
+    .records()
 }
 
 fn infiniband_captures(form: &Form) -> Vec<Step> {

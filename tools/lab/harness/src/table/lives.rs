@@ -15,7 +15,7 @@ pub const SUITES: &[Suite] = &[
         limit: minutes(60),
         about: "every allocation of every verb fails once",
         // The stock kernel has no fault injection.
-        steps: |_| vec![guest(200, "failnth").kernel(Kernel::Debug).step().text()],
+        steps: |_| vec![guest(200, "failnth").kernel(Kernel::Debug).step()],
     },
     Suite {
         name: "hogs",
@@ -66,7 +66,7 @@ pub const SUITES: &[Suite] = &[
         needs: VM_AND_DEBUG,
         limit: minutes(240),
         about: "every allocation of binding and unbinding the driver fails once: an hour or more",
-        steps: |_| vec![guest(1000, "failnth --filter bind").kernel(Kernel::Debug).step().text()],
+        steps: |_| vec![guest(1000, "failnth --filter bind").kernel(Kernel::Debug).step()],
     },
     Suite {
         name: "planted",

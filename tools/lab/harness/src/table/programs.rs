@@ -15,7 +15,7 @@ pub const SUITES: &[Suite] = &[
         needs: VM,
         limit: minutes(90),
         about: "rules under stock programs: each status, each event, retransmissions",
-        steps: |_| vec![guest(600, "faults").step(), Step::script(["faults", "--no-build"])],
+        steps: |_| vec![guest(600, "faults").step(), Step::script(["faults", "--no-build"]).records()],
     },
     Suite {
         name: "handles",
@@ -23,7 +23,7 @@ pub const SUITES: &[Suite] = &[
         needs: VM,
         limit: minutes(40),
         about: "programs that set rules: the pytest of README.md in the guest and on the host, C in the guest",
-        steps: |_| vec![Step::script(["test-handles"])],
+        steps: |_| vec![Step::script(["test-handles"]).records()],
     },
     Suite {
         name: "scenarios",
@@ -47,7 +47,7 @@ pub const SUITES: &[Suite] = &[
         needs: VM,
         limit: minutes(90),
         about: "reports in a headless browser: one of each scenario, 10^5 packets, hostile names; an empty console, all packets shown",
-        steps: |_| vec![Step::script(["browser", "--no-build", "test"])],
+        steps: |_| vec![Step::script(["browser", "--no-build", "test"]).records()],
     },
     Suite {
         name: "programs",

@@ -72,8 +72,8 @@ pub const SUITES: &[Suite] = &[
         // Without a name, all recipes.
         steps: |form| {
             vec![
-                Step::script(["test-recipes", "--own"]).each(),
-                Step::script(["test-recipes", form.pick("shell", "")]),
+                Step::script(["test-recipes", "--own"]).records(),
+                Step::script(["test-recipes", form.pick("shell", "")]).records(),
             ]
         },
     },
