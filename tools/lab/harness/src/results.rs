@@ -42,6 +42,11 @@ impl TestResult {
             seconds: None,
         }
     }
+
+    /// True if the harness itself found the failure.
+    pub fn is_of_harness(&self) -> bool {
+        self.name.starts_with("harness/")
+    }
 }
 
 /// The results of a suite.

@@ -56,7 +56,10 @@ pub fn of_step(step: &Step, part: &str, outcome: &Outcome) -> Vec<TestResult> {
         }
         End::NotStarted(why) => tests.push(TestResult::of_harness(part, "start", why)),
         End::Status(status) => {
-            let failed = tests.iter().any(|test| test.verdict == Verdict::Failed);
+            // The exit status explains why results are lost, so only a test's own failure hides it.
+            let of_test =
+                |test: &TestResult| !test.is_of_harness() && test.verdict == Verdict::Failed;
+            let failed = tests.iter().any(of_test);
             if *status != 0 && !failed {
                 let why = format!("exit status {status}, although no test failed");
                 tests.push(TestResult::of_harness(part, "exit-status", why));
@@ -182,6 +185,12 @@ mod tests {
         );
         let none = of_step(&step, "p", &outcome(0, "1 passed, 0 failed\n"));
         assert_eq!(shown(&none), [("harness/records", Verdict::Failed)]);
+        let no_boot = of_step(&step, "p", &outcome(125, ""));
+        let expected = [
+            ("harness/records", Verdict::Failed),
+            ("harness/exit-status", Verdict::Failed),
+        ];
+        assert_eq!(shown(&no_boot), expected);
     }
 
     #[test]
