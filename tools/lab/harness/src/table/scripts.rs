@@ -28,7 +28,7 @@ pub const SUITES: &[Suite] = &[
         runs: BY_NAME,
         needs: VM,
         limit: minutes(120),
-        about: "the scripts: rebuilds, the root, repeated boots, counts of tests",
+        about: "the scripts: rebuilds, the root, repeated boots, the picture of the benchmark",
         steps: |_| vec![Step::script(["test-scripts"]).records()],
     },
     Suite {
