@@ -18,6 +18,7 @@ from agent import script
 from perftest import Failed
 from storage_load import BLOCK, Load, until
 from subnet import PORT, read
+from verbena_guest.results import Results
 
 storage = script("storage")
 wire = script("storage-wire")
@@ -195,9 +196,9 @@ def serve(consumer):
         consumer.serve_no_more()
 
 
-def use(consumer, mib):
-    """Runs the tests of a consumer. Returns how many have passed and failed."""
-    passed, name = 0, "attach"
+def use(consumer, mib, results):
+    """Runs the tests of a consumer. Returns whether all have passed."""
+    name = "attach"
     wire.barrier(f"{consumer.name}-begins")
     wire.barrier(f"{consumer.name}-serving")
     tests = consumer.use(mib)
@@ -205,16 +206,14 @@ def use(consumer, mib):
         began = time.monotonic()
         for following in tests:
             if name != "attach":
-                passed += 1
-                print(f"ok {consumer.name}/{name} ({time.monotonic() - began:.1f} s)", flush=True)
+                results.passed(f"{consumer.name}/{name}", time.monotonic() - began)
             name, began = following, time.monotonic()
-        passed += 1
-        print(f"ok {consumer.name}/{name} ({time.monotonic() - began:.1f} s)", flush=True)
-    except (Failed, OSError, subprocess.SubprocessError) as e:
-        print(f"FAILED {consumer.name}/{name}: {' / '.join(str(e).splitlines())}", flush=True)
-        return passed, 1
+        results.passed(f"{consumer.name}/{name}", time.monotonic() - began)
+    except (Failed, OSError, subprocess.SubprocessError) as wrong:
+        results.failed(f"{consumer.name}/{name}", wrong)
+        return False
     wire.barrier(f"{consumer.name}-used")
-    return passed, 0
+    return True
 
 
 def main(about, consumers, mib, region):
@@ -236,18 +235,15 @@ def main(about, consumers, mib, region):
         return 1
     storage.ADDRESS, storage.BLOCKS = SERVER, min(mib, region) * MIB // BLOCK
     wire.shared(f"gid.{NUMBER}", port_gid())
-    passed = failed = 0
+    # Only vm1 has results.
+    results = Results() if NUMBER == 1 else None
     for name in args or names:
         consumer = names[name]()
         consumer.has_link = has_link
         if NUMBER == 2:
             serve(consumer)
             continue
-        here = use(consumer, mib)
-        passed, failed = passed + here[0], here[1]
         # After a failure the server's part may be anywhere, so the other consumers do not run.
-        if failed:
+        if not use(consumer, mib, results):
             break
-    if NUMBER == 1:
-        print(f"{passed} passed, {failed} failed", flush=True)
-    return 1 if failed else 0
+    return results.end() if results else 0

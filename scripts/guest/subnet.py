@@ -5,13 +5,13 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections import deque
 
 import perftest
 from agent import Agent
 from perftest import SLOW, Failed, chosen
 from storage_load import until
+from verbena_guest.results import Results
 
 DEVICE = "verbena0"
 PORT = f"/sys/class/infiniband/{DEVICE}/ports/1"
@@ -269,18 +269,8 @@ def lids():
 def report(tests):
     """Runs the tests whose names the arguments choose, and prints their results. Returns the exit status."""
     filters = [a for a in sys.argv[1:] if a[0] not in "-/" and not a.isdigit()]
-    passed = failed = 0
+    results = Results()
     for name, test in tests:
-        if not chosen(name, filters):
-            continue
-        began = time.monotonic()
-        try:
-            test()
-            passed += 1
-            print(f"ok {name} ({time.monotonic() - began:.1f} s)", flush=True)
-        except Exception as wrong:  # of XML-RPC too
-            failed += 1
-            why = " / ".join(str(wrong).splitlines())
-            print(f"FAILED {name}: {why if isinstance(wrong, Failed) else repr(wrong)}", flush=True)
-    print(f"{passed} passed, {failed} failed", flush=True)
-    return 1 if failed or not passed else 0
+        if chosen(name, filters):
+            results.run(name, test)
+    return results.end()

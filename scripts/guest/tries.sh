@@ -3,9 +3,20 @@
 #
 # Sourced in the guest by `namespaces` and `containers`: tests the commands of Documentation/containers.md, word for word, and counts results.
 page=/usr/lib/verbena/containers.md
+# shellcheck source=records.sh
+. /usr/lib/verbena/records.sh
+records_begin
 passed=0 failed=0
-ok() { echo "ok $1"; passed=$((passed + 1)); }
-bad() { echo "FAILED $1: $2"; failed=$((failed + 1)); }
+ok() {
+	echo "ok $1"
+	record passed "$1"
+	passed=$((passed + 1))
+}
+bad() {
+	echo "FAILED $1: $2"
+	record failed "$1" "$2"
+	failed=$((failed + 1))
+}
 # try NAME COMMAND...: a test that passes if COMMAND succeeds
 try() {
 	local name=$1 said rc=0
@@ -28,6 +39,7 @@ words() {
 }
 # counted: prints the counts as the last line; fails if a test failed
 counted() {
+	records_end
 	echo "$passed passed, $failed failed"
 	[ "$failed" = 0 ]
 }

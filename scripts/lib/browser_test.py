@@ -12,6 +12,9 @@ import sys
 import table_page
 from browser import Broken, Browser
 
+sys.path.insert(0, f"{os.path.dirname(os.path.abspath(__file__))}/../guest")
+from verbena_guest.results import Results  # noqa: E402
+
 DIR = sys.argv[1]
 # Texts that the errors of each scenario's report must contain.
 ERRORS = {
@@ -396,12 +399,13 @@ def planted(text, expected):
 def main():
     with open(f"{DIR}/expected.json", encoding="utf-8") as file:
         expected = json.load(file)
-    passed = failed = 0
+    results = Results("browser")
 
     def verdict(name, why=""):
-        nonlocal passed, failed
-        passed, failed = passed + (not why), failed + bool(why)
-        print(f"FAILED browser/{name}: {why}" if why else f"ok browser/{name}", flush=True)
+        if why:
+            results.failed(f"browser/{name}", why)
+        else:
+            results.passed(f"browser/{name}")
 
     def attempt(name, *judged, **how):
         try:
@@ -456,8 +460,7 @@ def main():
             except (Wrong, Broken) as wrong:
                 verdict(f"planted/{name}", "" if said in str(wrong) else f"the message does not contain {said!r}: {wrong}")
         os.remove(path("planted"))
-    print(f"{passed} passed, {failed} failed", flush=True)
-    return bool(failed)
+    return results.end()
 
 
 if __name__ == "__main__":

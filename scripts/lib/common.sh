@@ -107,15 +107,18 @@ session() {
 	exit "$rc"
 }
 
+# make_logs: makes the directory of this run's logs
+make_logs() {
+	local d
+	[ ! -d "$logs" ] || return 0
+	mkdir -p "$logs"
+	# Keeps the newest thirty runs, and those of the last day, which may still be running.
+	find "$build/log" -mindepth 1 -maxdepth 1 -type d -printf '%T@ %p\n' | sort -rn | tail -n +31 | cut -d ' ' -f 2- |
+		while IFS= read -r d; do [ -z "$(find "$d" -maxdepth 0 -mmin +1440)" ] || rm -rf "$d"; done
+}
 # log_of NAME: prints the name of the log of a step in this run; build/log/NAME.log links to the newest log of that name
 log_of() {
-	local d
-	if ! [ -d "$logs" ]; then
-		mkdir -p "$logs"
-		# Keeps the newest thirty runs, and those of the last day, which may still be running.
-		find "$build/log" -mindepth 1 -maxdepth 1 -type d -printf '%T@ %p\n' | sort -rn | tail -n +31 | cut -d ' ' -f 2- |
-			while IFS= read -r d; do [ -z "$(find "$d" -maxdepth 0 -mmin +1440)" ] || rm -rf "$d"; done
-	fi
+	make_logs
 	[[ $logs != "$build/log/"* ]] || ln -sfn "${logs##*/}/$1.log" "$build/log/$1.log"
 	printf '%s\n' "$logs/$1.log"
 }

@@ -10,6 +10,9 @@ import re
 import sys
 import textwrap
 
+sys.path.insert(0, f"{os.path.dirname(os.path.abspath(__file__))}/../guest")
+from verbena_guest.results import Results  # noqa: E402
+
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 # Statuses without a row. The ABI gives the reason beside each (IBTA 11.6.2: "reliable datagram only").
 DATAGRAM = re.compile(r"reliable datagram only", re.I)
@@ -75,8 +78,8 @@ def show(rows, codes):
             print("  ".join((cell[n] if n < len(cell) else "").ljust(width) for cell, width in zip(cells, widths)).rstrip())
 
 
-def summary(rows, codes):
-    """Prints for each row its seed, its rules, how often each fired, and the command that repeats it; for failures all details."""
+def summary(rows, codes, results):
+    """Prints for each row its seed, its rules, how often each fired, and the command that repeats it; for failures all details. Reports each row."""
     print()
     for r in rows:
         heads = r["summary"].split("\n\n")[0].splitlines()
@@ -84,7 +87,10 @@ def summary(rows, codes):
         print(f"{r['row']}: {'; '.join(heads) or 'no rules'}; again: scripts/faults {long}'{r['row']}'")
     for r in rows:
         if r["result"] != "pass":
-            print(f"FAILED {r['row']}: {r['why']}; wanted {words(r['wanted'], codes)}\n{r['summary']}")
+            results.failed(r["row"], f"{r['why']}; wanted {words(r['wanted'], codes)}")
+            print(r["summary"])
+        else:
+            results.passed(r["row"], show=False)
 
 
 def main():
@@ -94,24 +100,23 @@ def main():
     codes = syndromes()
     unknown = [row["row"] for row in rows for key in ("vendor_err", "peer_vendor_err") if row["wanted"].get(key) and row["wanted"][key] not in codes]
     lacking, unreachable, known = missing(rows)
-    failures = [f"FAILED {name}: expects a vendor_err that is not in include/abi/syndrome.rs" for name in unknown]
-    failures += [f"FAILED {row['row']}: no such status or event" for row in rows if row["of"] not in known and not row["of"].startswith(AGAIN)]
+    failures = [(name, "expects a vendor_err that is not in include/abi/syndrome.rs") for name in unknown]
+    failures += [(row["row"], "no such status or event") for row in rows if row["of"] not in known and not row["of"].startswith(AGAIN)]
     if "--all" in options:
-        failures += [f"FAILED {name}: no row has this status or event" for name in lacking]
+        failures += [(name, "no row has this status or event") for name in lacking]
     with open(out + ".new", "w") as f:
         json.dump({"rows": rows, "missing": lacking, "reliable_datagrams": unreachable}, f, indent=1)
     os.replace(out + ".new", out)
     show(rows, codes)
-    summary(rows, codes)
+    results = Results("faults-table")
+    summary(rows, codes, results)
     print(f"no row, because only reliable datagrams have it: {', '.join(unreachable)}")
     print(f"no row, because only InfiniBand ports have it: {', '.join(SUBNET)}")
-    print("\n".join(failures) + "\n" if failures else "", end="")
-    failed = sum(row["result"] != "pass" for row in rows) + len(failures)
+    for name, why in failures:
+        results.failed(name, why)
     if not rows:
-        print("FAILED: the guest printed no row")
-        failed += 1
-    print(f"{len(rows) - sum(row['result'] != 'pass' for row in rows)} passed, {failed} failed")
-    return 1 if failed else 0
+        results.failed("rows", "the guest printed no row")
+    return results.end()
 
 
 if __name__ == "__main__":

@@ -26,6 +26,12 @@ FLOORS = {
         "control engine vm_server",
     ),
     "tools/nic/fabric/src/": ("mad", "counters topology", "port", "forwarding traps", "node", "agent", "fabric"),
+    "tools/lab/harness/src/": (
+        "guests libtest results step suite",
+        "junit needs processes records skips text",
+        "console files options table verdict",
+        "run",
+    ),
     "tools/vm/src/": (
         "scratch",
         "archive boots installation options output run_directory shell signals window",

@@ -32,7 +32,7 @@ guest_files() {
 	for f in "$top"/scripts/guest/*; do [ ! -f "$f" ] || put "$f" usr/lib/verbena; done
 	put "$top/Documentation/containers.md" usr/lib/verbena
 	put_python
-	for f in "$top"/scripts/guest/{users,fault-table,libraries}/*.py; do put "$f" "usr/lib/verbena/$(basename "${f%/*}")"; done
+	for f in "$top"/scripts/guest/{users,fault-table,libraries,verbena_guest}/*.py; do put "$f" "usr/lib/verbena/$(basename "${f%/*}")"; done
 	for f in "$build"/cargo/release/verbena-guest-* "$build/cargo/release/verbenactl" "$build/cargo/release/verbena-recovery"; do
 		case $f in *.d) continue ;; esac
 		[ ! -x "$f" ] || put "$f" usr/lib/verbena

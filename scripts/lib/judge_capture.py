@@ -8,6 +8,7 @@ with their counts, and ends with `N passed, N failed`.
 """
 import collections
 import logging
+import os
 import re
 import subprocess
 import sys
@@ -19,6 +20,9 @@ logging.getLogger("scapy.runtime").setLevel(logging.ERROR)
 from scapy.contrib.roce import BTH  # noqa: E402
 from scapy.layers.l2 import Ether  # noqa: E402
 from scapy.utils import RawPcapNgReader  # noqa: E402
+
+sys.path.insert(0, f"{os.path.dirname(os.path.abspath(__file__))}/../guest")
+from verbena_guest.results import Results  # noqa: E402
 
 
 def tshark(*arguments):
@@ -84,7 +88,7 @@ HEURISTICS = list(payload_heuristics())
 
 
 def main():
-    passed = failed = 0
+    results = Results("judge-capture")
     paths = [a for a in sys.argv[1:] if not a.startswith("--")]
     if "--infiniband" in sys.argv:
         captures = Captures(tshark)
@@ -98,14 +102,10 @@ def main():
     if {"--all", "--infiniband"} & set(sys.argv):
         tests.append(all_there)
     for name, test in tests:
-        wrong = list(test)
-        print(f"{'FAILED' if wrong else 'ok'} {name}")
-        print("".join(f"  | {line}\n" for line in wrong[:10]), end="")
-        passed, failed = passed + (not wrong), failed + bool(wrong)
+        results.judged(name, test)
     for name, count in sorted(counts.items()):
         print(f"{count:8} {name}")
-    print(f"{passed} passed, {failed} failed")
-    return failed != 0
+    return results.end()
 
 
 if __name__ == "__main__":

@@ -20,6 +20,9 @@ from scapy.layers.l2 import Dot1Q, Ether  # noqa: E402
 from scapy.packet import Raw  # noqa: E402
 from scapy.utils import RawPcapNgReader  # noqa: E402
 
+sys.path.insert(0, f"{os.path.dirname(os.path.abspath(__file__))}/../guest")
+from verbena_guest.results import Results  # noqa: E402
+
 DIR, JUDGE = sys.argv[1:3]
 ROCE_PATHS = ("ipv4", "ipv4-vlan", "ipv6", "ipv6-vlan")
 # scapy has no InfiniBand.
@@ -430,16 +433,11 @@ def main():
     # Packets inside a device, which were never on a wire. A tap on the device makes frames of them.
     for name, test in (("tshark names opcodes", names), ("scapy computes ICRCs", icrcs)):
         tests.append((f"inside a device: {name}", lambda test=test: test("device")))
-    failed = 0
+    results = Results("judges")
     for name, test in tests:
-        wrong = list(test())
-        print(f"{'FAILED' if wrong else 'ok'} {name}", flush=True)
-        for line in wrong[:10]:
-            print(f"  | {line}")
-        failed += bool(wrong)
+        results.judged(name, test())
     print(f"{sum(len(lines(path)) for path in PATHS)} packets of {len(SERVED)} opcodes")
-    print(f"{len(tests) - failed} passed, {failed} failed")
-    return failed != 0
+    return results.end()
 
 
 if __name__ == "__main__":

@@ -5,8 +5,12 @@ Prints the tables in the form of the page, and compares how both ends of a row e
 and which end had which outcome are not compared, because they depend on chance and on the machine. Ends with `N passed, N failed`.
 """
 import json
+import os
 import re
 import sys
+
+sys.path.insert(0, f"{os.path.dirname(os.path.abspath(__file__))}/../guest")
+from verbena_guest.results import Results  # noqa: E402
 
 HEAD = "| what goes wrong | the device says | one end | the other end |\n| --- | --- | --- | --- |"
 # Each queue pair on an SRQ gets this event when it is destroyed.
@@ -75,29 +79,32 @@ def agree(outcomes, cells):
 
 def main():
     page, *logs = sys.argv[1:]
-    rows = {}
+    rows, wrong = {}, {}
     for log in logs:
         with open(log, errors="replace") as f:
             rows |= {row["row"]: row for row in (json.loads(line) for line in f if line.startswith('{"row"'))}
-    known, failed, program = documented(page), [], None
+    known, results, program = documented(page), Results("libraries"), None
     for row in rows.values():
         if row["program"] != program:
             program = row["program"]
             print(f"\n### {program}\n\n`{row['command']}`\n\n{HEAD}")
         if "wrong" in row:
-            failed.append(f"{row['row']}: {row['wrong']}")
+            wrong[row["row"]] = row["wrong"]
             continue
         outcomes, cells = ends(row)
         print(f"| {row['text']} | {device(row['device'])} | {cells[0]} | {cells[1]} |")
         said = known.get((program, row["text"]))
         if not said or not agree(outcomes, said):
-            failed.append(f"{row['row']}: {' / '.join(outcomes)}; {page} has {' / '.join(map(' or '.join, said)) if said else 'no such row'}")
-    print("\n" + "".join(f"FAILED {why}\n" for why in failed), end="")
+            wrong[row["row"]] = f"{' / '.join(outcomes)}; {page} has {' / '.join(map(' or '.join, said)) if said else 'no such row'}"
+    print()
+    for name in rows:
+        if name in wrong:
+            results.failed(name, wrong[name])
+        else:
+            results.passed(name, show=False)
     if not rows:
-        failed.append("")
-        print("FAILED: the guest printed no row")
-    print(f"{max(len(rows) - len(failed), 0)} passed, {len(failed)} failed")
-    return 1 if failed else 0
+        results.failed("rows", "the guest printed no row")
+    return results.end()
 
 
 if __name__ == "__main__":

@@ -14,6 +14,9 @@ import subprocess
 import sys
 import time
 
+sys.path.insert(0, f"{os.path.dirname(os.path.abspath(__file__))}/../guest")
+from verbena_guest.results import Results  # noqa: E402
+
 PAGES = "Documentation/recipes"
 # Seconds after which a page counts as hung.
 LIMIT = 1800
@@ -251,21 +254,22 @@ def main():
     if unknown:
         print(f"error: there is no recipe {' '.join(sorted(unknown))}, only {' '.join(names())}", file=sys.stderr)
         return 2
-    failed = 0
+    results = Results("recipes")
     wanted = args.names or names()
     for name in wanted:
         logs = os.path.join(args.logs, name)
         subprocess.run(["rm", "-rf", logs], check=True)
         started = time.monotonic()
         wrong, not_run = follow(read(f"{PAGES}/{name}.md"), logs, os.path.join(args.work, name))
-        took = f"{time.monotonic() - started:.0f} s"
-        print(f"FAILED {name}: {wrong[0]} ({took}; logs: {logs})" if wrong else f"ok {name} ({took})")
+        took = time.monotonic() - started
+        if wrong:
+            results.failed(name, f"{wrong[0]} ({took:.0f} s; logs: {logs})", took)
+        else:
+            results.passed(name, took)
         for line in wrong[1:] + not_run:
             print(f"  {name}: {line}")
         sys.stdout.flush()
-        failed += bool(wrong)
-    print(f"{len(wanted) - failed} passed, {failed} failed")
-    return 1 if failed or not wanted else 0
+    return results.end()
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import os
 import sys
 
 from recipes import follow
+from verbena_guest.results import Results  # recipes has added its directory
 
 GOOD = """# Good
 
@@ -80,7 +81,7 @@ PAGES = {
 
 
 def main():
-    work, failed = sys.argv[1], 0
+    work, results = sys.argv[1], Results("recipes-with-mistakes")
     for name, (page, wanted) in PAGES.items():
         at = os.path.join(work, name)
         wrong, not_run = follow(page, f"{at}.logs", at, 1 if name == "a-hang" else 60)
@@ -88,10 +89,11 @@ def main():
         why = "" if (wanted in said if wanted else not said) else f"the error is {said!r}, and must contain {wanted!r}"
         if name == "a-right-page" and len(not_run) != 1:
             why = f"{len(not_run)} commands were not run, not 1"
-        print(f"FAILED {name}: {why}" if why else f"ok {name}")
-        failed += bool(why)
-    print(f"{len(PAGES) - failed} passed, {failed} failed")
-    return 1 if failed else 0
+        if why:
+            results.failed(name, why)
+        else:
+            results.passed(name)
+    return results.end()
 
 
 if __name__ == "__main__":

@@ -19,6 +19,9 @@ import socket
 import sys
 import time
 
+sys.path.insert(0, f"{os.path.dirname(os.path.abspath(__file__))}/../guest")
+from verbena_guest.results import Results  # noqa: E402
+
 # Seconds for a step of the guest, on a slow machine.
 PATIENCE = 120 * (10 if os.environ.get("VERBENA_KERNEL") == "debug" else 1)
 
@@ -194,17 +197,10 @@ def main():
             sys.exit(f"error: {run}/qmp, QEMU's monitor, did not appear within {PATIENCE} s")
         time.sleep(0.1)
     guest = Guest(run)
-    passed = failed = 0
+    results = Results(f"snapshots-{mode}")
 
     def test(name, body):
-        nonlocal passed, failed
-        try:
-            body(guest, number)
-            print(f"ok {name}", flush=True)
-            passed += 1
-        except (Failure, OSError, ValueError) as e:
-            print(f"FAILED {name}: {e}", flush=True)
-            failed += 1
+        results.run(name, body, guest, number)
 
     if mode == "guarded":
         test("migrate-refused", refuses_to_migrate)
@@ -225,8 +221,7 @@ def main():
     if mode == "suspended":
         test("to-idle", survives_a_suspend_to_idle)
     guest.monitor.human("set_link n0 off")
-    print(f"{passed} passed, {failed} failed")
-    return failed != 0
+    return results.end()
 
 
 sys.exit(main())

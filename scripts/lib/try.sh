@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 # shellcheck shell=bash disable=SC2154
 #
-# Counts for scripts that test scripts. Source it with $work set to a directory. `summary`, at the end, prints the counts, and fails if
+# Results of scripts that test scripts. Source it with $work set to a directory. `summary`, at the end, prints the counts, and fails if
 # a test failed.
+. "$top/scripts/guest/records.sh"
+records_begin
 passed=0 failed=0
 verdict() { # NAME [WHY]
 	if [ -z "${2:-}" ]; then
 		echo "ok $1"
+		record passed "$1"
 		passed=$((passed + 1))
 	else
 		echo "FAILED $1: $2"
+		record failed "$1" "$2"
 		tail -n 5 "$work/out" | sed 's/^/  | /'
 		failed=$((failed + 1))
 	fi
@@ -29,7 +33,13 @@ try() {
 		verdict "$name"
 	fi
 }
+# skip NAME WHY: a test that cannot run here. scripts/lib/skips lists those that may be skipped.
+skip() {
+	echo "skipped $1: $2"
+	record skipped "$1" "$2"
+}
 summary() {
+	records_end
 	echo "$passed passed, $failed failed"
 	[ "$failed" = 0 ]
 }

@@ -67,6 +67,9 @@ qemu=(qemu-system-x86_64 -nodefaults -no-user-config -display none
 	-chardev "file,id=log,append=on,path=$VM_RUN/kernel.log" -serial chardev:log
 	-device virtio-serial-pci
 	-chardev "file,id=status,path=$VM_RUN/status" -device "virtserialport,chardev=status,name=verbena.status")
+# Each record arrives in a single write, so guests can share the file.
+[ -z "${VERBENA_RESULTS:-}" ] ||
+	qemu+=(-chardev "file,id=results,append=on,path=$VERBENA_RESULTS" -device "virtserialport,chardev=results,name=verbena.results")
 guard=()
 [ -n "$VM_REBOOTS" ] || qemu+=(-no-reboot)
 [ -z "$VM_MODULES" ] || qemu+=(-drive "file=$VM_MODULES,format=raw,if=virtio,snapshot=on")

@@ -55,16 +55,7 @@ pub fn main() -> ExitCode {
         None if refusals => refused::run(),
         None => run(&kinds),
     };
-    match result {
-        Ok(()) => {
-            println!("1 passed, 0 failed");
-            ExitCode::SUCCESS
-        }
-        Err(why) => {
-            println!("FAILED death: {why:?}\n0 passed, 1 failed");
-            ExitCode::FAILURE
-        }
-    }
+    runner::report("death", result.map(|()| 1))
 }
 
 fn run(kinds: &[String]) -> TestResult {

@@ -46,16 +46,8 @@ pub fn main() -> ExitCode {
         eprintln!("{why}");
         return ExitCode::FAILURE;
     }
-    match run(count, port as u16, args.get(2).map(String::as_str)) {
-        Ok(tests) => {
-            println!("{tests} passed, 0 failed");
-            ExitCode::SUCCESS
-        }
-        Err(why) => {
-            println!("FAILED many/{count}: {why:?}\n0 passed, 1 failed");
-            ExitCode::FAILURE
-        }
-    }
+    let result = run(count, port as u16, args.get(2).map(String::as_str));
+    runner::report(&format!("many/{count}"), result)
 }
 
 /// The connection to the process in the other guest.

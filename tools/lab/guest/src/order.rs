@@ -217,16 +217,8 @@ pub fn main() -> ExitCode {
         eprintln!("{why}");
         return ExitCode::FAILURE;
     }
-    match between_guests(messages, port as u16, args.get(2).map(String::as_str)) {
-        Ok(()) => {
-            println!("1 passed, 0 failed");
-            ExitCode::SUCCESS
-        }
-        Err(why) => {
-            println!("FAILED order: {why:?}\n0 passed, 1 failed");
-            ExitCode::FAILURE
-        }
-    }
+    let result = between_guests(messages, port as u16, args.get(2).map(String::as_str));
+    runner::report("order", result.map(|()| 1))
 }
 
 fn between_guests(messages: u64, port: u16, peer: Option<&str>) -> TestResult {

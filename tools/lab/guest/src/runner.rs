@@ -9,7 +9,10 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
+use verbena_lab_records::{Records, Verdict};
 
+/// The name of this program in the records of its results.
+const PROGRAM: &str = "guest-tests";
 const EXIT_FAILED: u8 = 1;
 const EXIT_USAGE: u8 = 2;
 const EXIT_SKIPPED: u8 = 77;
@@ -119,12 +122,14 @@ pub fn main() -> ExitCode {
         Err(why) => {
             eprintln!("{why}");
             println!("0 passed, 1 failed");
+            report_failure("options", &why);
             return ExitCode::from(EXIT_USAGE);
         }
     };
     if let Err(why) = set_env(options.device.clone(), options.gid) {
         eprintln!("{why}");
         println!("0 passed, 1 failed");
+        report_failure("device", &why);
         return ExitCode::from(EXIT_FAILED);
     }
     if let Some(role) = &options.peer {
@@ -134,6 +139,32 @@ pub fn main() -> ExitCode {
         return finish(run_here(name));
     }
     run_all(&options, chosen)
+}
+
+/// Reports a program that is one test, or several tests of one kind. Returns its exit status.
+pub fn report(name: &str, result: Result<u64, Fail>) -> ExitCode {
+    let mut records = Records::begin(name);
+    let code = match result {
+        Ok(tests) => {
+            for n in 1..=tests {
+                let test = match tests {
+                    1 => name.to_owned(),
+                    _ => format!("{name}/{n}"),
+                };
+                records.test(&test, Verdict::Passed, "", None);
+            }
+            println!("{tests} passed, 0 failed");
+            ExitCode::SUCCESS
+        }
+        Err(why) => {
+            let why = format!("{why:?}");
+            records.test(name, Verdict::Failed, &why, None);
+            println!("FAILED {name}: {why}\n0 passed, 1 failed");
+            ExitCode::FAILURE
+        }
+    };
+    records.end();
+    code
 }
 
 fn finish(result: crate::TestResult) -> ExitCode {
@@ -182,6 +213,8 @@ fn start(test: &'static GuestTest) -> std::io::Result<RunningTest> {
     let child = Command::new("/proc/self/exe")
         .args(["--one", test.name, "--device", &env.device])
         .args(["--gid", &env.gid_index.to_string()])
+        // This process reports the results of its tests.
+        .env_remove(verbena_lab_records::FILE)
         .stdin(Stdio::null())
         .stderr(out.try_clone()?)
         .stdout(out)
@@ -275,10 +308,18 @@ fn selected(o: &Options) -> Result<Vec<&'static GuestTest>, String> {
     Ok(chosen)
 }
 
+/// Reports that no test can run.
+fn report_failure(name: &str, why: &str) {
+    let mut records = Records::begin(PROGRAM);
+    records.test(name, Verdict::Failed, why, None);
+    records.end();
+}
+
 fn run_all(options: &Options, chosen: Vec<&'static GuestTest>) -> ExitCode {
     let mut queue = chosen.into_iter().peekable();
     let mut running: Vec<RunningTest> = Vec::new();
     let (mut passed, mut failed, mut skipped) = (0u32, 0u32, 0u32);
+    let mut records = Records::begin(PROGRAM);
     loop {
         while running.len() < options.jobs {
             let crowded = |t: &&GuestTest| {
@@ -292,6 +333,8 @@ fn run_all(options: &Options, chosen: Vec<&'static GuestTest>) -> ExitCode {
                 Ok(r) => running.push(r),
                 Err(e) => {
                     println!("FAILED {}: cannot start: {e}", test.name);
+                    let why = format!("cannot start: {e}");
+                    records.test(test.name, Verdict::Failed, &why, None);
                     failed += 1;
                 }
             }
@@ -307,14 +350,16 @@ fn run_all(options: &Options, chosen: Vec<&'static GuestTest>) -> ExitCode {
             };
             let done = running.swap_remove(i);
             let name = done.test.name;
+            let elapsed = done.started.elapsed();
             let took = if options.times {
-                format!(" ({:.1} s)", done.started.elapsed().as_secs_f64())
+                format!(" ({:.1} s)", elapsed.as_secs_f64())
             } else {
                 String::new()
             };
             match outcome {
                 TestOutcome::Passed => {
                     println!("ok {name}{took}");
+                    records.test(name, Verdict::Passed, "", Some(elapsed));
                     // A passed test prints its measurements as figures.
                     let text = std::fs::read_to_string(&done.log).unwrap_or_default();
                     for figure in text.lines().filter_map(|l| l.strip_prefix("figure: ")) {
@@ -324,10 +369,12 @@ fn run_all(options: &Options, chosen: Vec<&'static GuestTest>) -> ExitCode {
                 }
                 TestOutcome::Failed(why) => {
                     println!("FAILED {name}: {why}{took}");
+                    records.test(name, Verdict::Failed, &why, Some(elapsed));
                     failed += 1;
                 }
                 TestOutcome::Skipped(why) => {
                     println!("skipped {name}: {why}");
+                    records.test(name, Verdict::Skipped, &why, Some(elapsed));
                     skipped += 1;
                 }
             }
@@ -336,6 +383,7 @@ fn run_all(options: &Options, chosen: Vec<&'static GuestTest>) -> ExitCode {
         }
         std::thread::sleep(Duration::from_millis(10));
     }
+    records.end();
     let tail = if skipped > 0 {
         format!(", {skipped} skipped")
     } else {

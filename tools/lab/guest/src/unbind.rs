@@ -38,16 +38,7 @@ pub fn main() -> ExitCode {
         eprintln!("{why}");
         return ExitCode::FAILURE;
     }
-    match run(cycles) {
-        Ok(()) => {
-            println!("{cycles} passed, 0 failed");
-            ExitCode::SUCCESS
-        }
-        Err(why) => {
-            println!("FAILED unbind: {why:?}\n0 passed, 1 failed");
-            ExitCode::FAILURE
-        }
-    }
+    runner::report("unbind", run(cycles).map(|()| cycles))
 }
 
 fn run(cycles: u64) -> TestResult {

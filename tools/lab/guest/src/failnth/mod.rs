@@ -21,6 +21,7 @@ use crate::{runner, Fail};
 use inject::{InjectedCall, Injector};
 use std::collections::BTreeMap;
 use std::process::{Command, ExitCode};
+use verbena_lab_records::{Records, Verdict};
 
 /// Limit for the allocations of a verb. A greater number means that the counting is wrong.
 const MOST: u32 = 5000;
@@ -53,11 +54,14 @@ pub fn main() -> ExitCode {
         }
     }
     let (mut passed, mut failed, mut skipped) = (0, 0, 0);
+    let mut records = Records::begin("failnth");
     let prepared = runner::set_env(None, None)
         .map_err(Fail::from)
         .and_then(|()| inject::enable().at("switching fault injection on"));
     if let Err(why) = prepared {
         println!("FAILED setup: {why:?}\n0 passed, 1 failed");
+        records.test("setup", Verdict::Failed, &format!("{why:?}"), None);
+        records.end();
         return ExitCode::FAILURE;
     }
     for verb in verbs::VERBS {
@@ -72,18 +76,22 @@ pub fn main() -> ExitCode {
         match sweep(verb) {
             Ok(summary) => {
                 println!("ok {} {summary}", verb.name);
+                records.test(verb.name, Verdict::Passed, "", None);
                 passed += 1;
             }
             Err(Fail::Skipped(why)) => {
                 println!("skipped {}: {why}", verb.name);
+                records.test(verb.name, Verdict::Skipped, &why, None);
                 skipped += 1;
             }
             Err(Fail::Failed(why)) => {
                 println!("FAILED {}: {why}", verb.name);
+                records.test(verb.name, Verdict::Failed, &why, None);
                 failed += 1;
             }
         }
     }
+    records.end();
     let tail = match skipped {
         0 => String::new(),
         n => format!(", {n} skipped"),

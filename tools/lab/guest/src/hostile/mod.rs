@@ -65,16 +65,8 @@ pub fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     let (seconds, seed) = (number(1).unwrap_or(60), number(2).unwrap_or(1));
-    match run(Duration::from_secs(seconds), seed) {
-        Ok(()) => {
-            println!("1 passed, 0 failed");
-            ExitCode::SUCCESS
-        }
-        Err(why) => {
-            println!("FAILED hostile: {why:?}\n0 passed, 1 failed");
-            ExitCode::FAILURE
-        }
-    }
+    let result = run(Duration::from_secs(seconds), seed);
+    runner::report("hostile", result.map(|()| 1))
 }
 
 fn run(time: Duration, seed: u64) -> Result<(), Fail> {
