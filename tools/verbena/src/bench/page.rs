@@ -53,7 +53,7 @@ fn introduction(report: &BenchReport) -> String {
         ""
     };
     format!(
-        "`verbena bench`{form} on {}: each test ran {} times for at least {} s with Verbena and, in turns, with the kernel's soft RoCE (rxe) in the same guests. \
+        "verbena bench{form} on {}: each test ran {} times for at least {} s with Verbena and, in turns, with the kernel's soft RoCE (rxe) in the same guests. \
          The figures are medians; ± is half the range of the rounds. A ratio above 1 means that Verbena is better. \
          Between guests, rxe runs over QEMU's own network (-netdev stream). Other work on the machine changes the results.",
         report.date, report.rounds, report.seconds

@@ -197,11 +197,11 @@ fn diagram(program: &str, figures: &[&Figure]) -> Option<String> {
         let x = MARGIN.0 + across.at(f64::from(size));
         (x, top + CURVES.1 - up.at(value))
     };
-    let mut drawn = text(MARGIN.0, 18.0, "title", program);
+    let mut drawn = text(MARGIN.0, 18.0, "title", &format!("{program}, MiB/s"));
     for tick in up.ticks() {
         let y = place(figures[0].test.size, tick).1;
         drawn += &line((MARGIN.0, y), (MARGIN.0 + CURVES.0, y), "grid");
-        drawn += &text(MARGIN.0 - 6.0, y + 4.0, "soft end", &amount(tick, "MiB/s"));
+        drawn += &text(MARGIN.0 - 6.0, y + 4.0, "soft end", &tick.to_string());
     }
     for figure in figures {
         let (x, _) = place(figure.test.size, all[0]);
