@@ -5,7 +5,7 @@
 # the cache, in directories named after a hash of their inputs:
 #
 #   $cache/toolchain-HASH/      a Debian root: toolchain and QEMU          (scripts/rootfs toolchain)
-#   $cache/kernel-HASH/         a root of another suite, to build modules for its kernel (scripts/rootfs kernel)
+#   $cache/kernel-HASH/         a root of another suite or for arm64, to build modules for its kernel (scripts/rootfs kernel)
 #   $cache/linux-DEB-HASH/      the prepared kernel tree                   (scripts/kernel)
 #   $cache/guest-HASH/          guest disk, kernel, module tree            (scripts/rootfs guest)
 #   $cache/users-HASH/          a root to build external suites in     (scripts/rootfs users)

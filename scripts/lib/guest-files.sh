@@ -26,18 +26,18 @@ put_python() {
 # guest_files OVERLAY MODULES TREE RELEASE: copies into the directory OVERLAY what the guest copies to its root directory: the modules in the
 # directory MODULES, with an index for the kernel RELEASE, whose own modules are in TREE, and all that does not depend on the kernel
 guest_files() {
-	local over=$1 modules=$2 module_tree=$3 release=$4 provider=$build/cargo/release/libverbena_provider.so f kos index new
+	local over=$1 modules=$2 module_tree=$3 release=$4 provider=$programs/libverbena_provider.so f kos index new
 	mkdir -p "$over/usr/lib/verbena" "$over/root"
 	put "$top/scripts/guest/init" usr/lib/verbena
 	for f in "$top"/scripts/guest/*; do [ ! -f "$f" ] || put "$f" usr/lib/verbena; done
 	put "$top/Documentation/containers.md" usr/lib/verbena
 	put_python
 	for f in "$top"/scripts/guest/{users,fault-table,libraries,verbena_guest}/*.py; do put "$f" "usr/lib/verbena/$(basename "${f%/*}")"; done
-	for f in "$build"/cargo/release/verbena-guest-* "$build/cargo/release/verbenactl" "$build/cargo/release/verbena-recovery"; do
+	for f in "$programs"/verbena-guest-* "$programs"/{verbenactl,verbena-recovery}; do
 		case $f in *.d) continue ;; esac
 		[ ! -x "$f" ] || put "$f" usr/lib/verbena
 	done
-	for f in "$build"/examples/*; do
+	for f in "$examples"/*; do
 		[ ! -x "$f" ] || put "$f" "usr/lib/verbena/examples/$(basename "$f")"
 	done
 	for f in "$top"/examples/*/rule.toml; do put "$f" "usr/lib/verbena/examples/$(basename "$(dirname "$f")")"; done
@@ -48,12 +48,12 @@ guest_files() {
 		[ ! -f "$f" ] || [ ! -x "$f" ] || ln -s "/usr/lib/verbena/${f##*/}" "$over/usr/local/bin/"
 	done
 	if [ -e "$provider" ]; then
-		put "$provider" usr/lib/x86_64-linux-gnu/libibverbs libverbena-rdmav34.so
+		put "$provider" "usr/lib/$triplet/libibverbs" libverbena-rdmav34.so
 		mkdir -p "$over/etc/libibverbs.d"
 		echo 'driver verbena' >"$over/etc/libibverbs.d/verbena.driver"
 	fi
 	# The guest unpacks and copies these files before anything else, and nine tenths of them are debug information.
-	"$top/scripts/in-root" --bind "$over" find "$over/usr/lib" \( -name 'verbena-guest-*' -o -name verbenactl -o -name verbena-recovery -o -name '*.so' \) -exec strip --strip-debug {} +
+	"$top/scripts/in-root" --root kernel --bind "$over" find "$over/usr/lib" \( -name 'verbena-guest-*' -o -name verbenactl -o -name verbena-recovery -o -name '*.so' \) -exec "$triplet-strip" --strip-debug {} +
 	mapfile -t kos < <(find "$modules" -name '*.ko' 2>/dev/null | sort)
 	if [ ${#kos[@]} -gt 0 ]; then
 		# The module index depends on the modules alone, so it is kept between runs.
@@ -65,7 +65,7 @@ guest_files() {
 			ln -s usr/lib "$new/lib"
 			for f in "${kos[@]}"; do
 				mkdir -p "$new/usr/lib/modules/$release/updates"
-				"$top/scripts/in-root" strip --strip-debug -o "$new/usr/lib/modules/$release/updates/$(basename "$f")" "$f"
+				"$top/scripts/in-root" --root kernel "$triplet-strip" --strip-debug -o "$new/usr/lib/modules/$release/updates/$(basename "$f")" "$f"
 			done
 			"$top/scripts/in-root" depmod -b "$new" "$release"
 			rm -rf "$new/usr/lib/modules/$release/kernel"

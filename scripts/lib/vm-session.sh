@@ -51,18 +51,21 @@ accel=$VM_ACCEL
 [ "$accel" != tcg ] || accel=tcg,thread=multi
 # Under TCG the guest reads the host's TSC, so the TSC is reliable, and its frequency is half of the BogoMIPS. On a busy host, the guest's own
 # measurement may be wrong by any factor, and the guest would then use the slow HPET.
-clock=''
-if [ "$VM_ACCEL" = tcg ]; then
+clock='' emulator=qemu-system-x86_64 machine=q35 cpu=max console=ttyS0
+if [ "$VM_ARCH" = arm64 ]; then
+	# A processor without pointer authentication and scalable vectors, which take an emulator long. MSI-X needs the third interrupt controller.
+	emulator=qemu-system-aarch64 machine=virt,gic-version=3 cpu=neoverse-n1 console=ttyAMA0
+elif [ "$VM_ACCEL" = tcg ]; then
 	clock=$(awk '$1 == "bogomips" { printf " tsc=reliable tsc_early_khz=%d", $3 * 500; exit }' /proc/cpuinfo)
 fi
 # nowhere N: a link whose packets are accepted and dropped. The second port accepts them: a hub never accepts a packet if its only port is
 # the sender's, so the guest's transmit queue would stall.
 nowhere() { qemu+=(-netdev "hubport,id=n$1,hubid=$1" -netdev "hubport,id=n$1-end,hubid=$1"); }
-qemu=(qemu-system-x86_64 -nodefaults -no-user-config -display none
-	-machine "q35,memory-backend=m" -object "memory-backend-memfd,id=m,size=${VM_MEM}M,share=on" -m "$VM_MEM"
-	-accel "$accel" -cpu max -smp "$VM_SMP,maxcpus=$maxcpus"
+qemu=("$emulator" -nodefaults -no-user-config -display none
+	-machine "$machine,memory-backend=m" -object "memory-backend-memfd,id=m,size=${VM_MEM}M,share=on" -m "$VM_MEM"
+	-accel "$accel" -cpu "$cpu" -smp "$VM_SMP,maxcpus=$maxcpus"
 	-kernel "$VM_KERNEL" -initrd "$VM_RUN/initrd.cpio"
-	-append "console=ttyS0 loglevel=7 panic=-1 oops=panic sysctl.kernel.hung_task_timeout_secs=20 sysctl.kernel.hung_task_warnings=-1$clock$VM_KERNEL_ARGS"
+	-append "console=$console loglevel=7 panic=-1 oops=panic sysctl.kernel.hung_task_timeout_secs=20 sysctl.kernel.hung_task_warnings=-1$clock$VM_KERNEL_ARGS"
 	-drive "file=$VM_GUEST/disk.img,format=raw,if=virtio,snapshot=on"
 	-chardev "file,id=log,append=on,path=$VM_RUN/kernel.log" -serial chardev:log
 	-device virtio-serial-pci

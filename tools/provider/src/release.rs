@@ -24,7 +24,7 @@ pub struct Layout {
     pub last: u32,
     /// Entries of `struct verbs_context_ops`.
     pub operations: usize,
-    /// Offset of `comp_mask` in `struct verbs_qp`, in bytes, on machines with 64 bits.
+    /// Offset of `comp_mask` in `struct verbs_qp`, in bytes, on x86-64.
     pub comp_mask: usize,
 }
 

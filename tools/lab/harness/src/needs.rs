@@ -19,13 +19,16 @@ pub fn of(suite: &Suite, kernel: Kernel) -> Vec<Need> {
 pub fn make(need: Need, top: &Path) -> bool {
     let (script, argument) = match need {
         Need::Tree => ("rootfs", "toolchain"),
-        Need::Vm => ("build", "all"),
+        Need::Vm | Need::Arm64 => ("build", "all"),
         Need::Hostile => ("build", "hostile-nic"),
         Need::Installation => ("build", "installation"),
         Need::Debug => ("build", "module-debug"),
     };
     let mut command = Command::new(top.join("scripts").join(script));
     command.arg(argument).current_dir(top).stdin(Stdio::null());
+    if need == Need::Arm64 {
+        command.env("VERBENA_ARCH", "arm64");
+    }
     if need == Need::Tree {
         // The name of the root is for other scripts.
         command.stdout(Stdio::null());

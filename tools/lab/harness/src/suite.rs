@@ -34,6 +34,8 @@ pub enum Need {
     Tree,
     /// All that a guest needs.
     Vm,
+    /// All that a guest for arm64 needs.
+    Arm64,
     /// The NIC that sends the driver false data.
     Hostile,
     /// The installation of the command `verbena`.
@@ -47,6 +49,7 @@ impl Need {
         match self {
             Need::Tree => "tree",
             Need::Vm => "vm",
+            Need::Arm64 => "arm64",
             Need::Hostile => "hostile",
             Need::Installation => "installation",
             Need::Debug => "debug",

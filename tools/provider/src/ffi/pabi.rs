@@ -14,5 +14,7 @@ pub use super::bindings::*;
 const _: () = {
     let layout = crate::release::OURS;
     assert!(size_of::<verbs_context_ops>() == layout.operations * size_of::<usize>());
-    assert!(core::mem::offset_of!(verbs_qp, comp_mask) == layout.comp_mask);
+    // The layout is that of x86-64. The mutex of a queue pair comes before this member.
+    let longer = size_of::<libc::pthread_mutex_t>() - 40;
+    assert!(core::mem::offset_of!(verbs_qp, comp_mask) == layout.comp_mask + longer);
 };

@@ -62,117 +62,6 @@ impl Default for __atomic_wide_counter {
         }
     }
 }
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct __pthread_internal_list {
-    pub __prev: *mut __pthread_internal_list,
-    pub __next: *mut __pthread_internal_list,
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of __pthread_internal_list"]
-        [::core::mem::size_of::<__pthread_internal_list>() - 16usize];
-    ["Alignment of __pthread_internal_list"]
-        [::core::mem::align_of::<__pthread_internal_list>() - 8usize];
-    ["Offset of field: __pthread_internal_list::__prev"]
-        [::core::mem::offset_of!(__pthread_internal_list, __prev) - 0usize];
-    ["Offset of field: __pthread_internal_list::__next"]
-        [::core::mem::offset_of!(__pthread_internal_list, __next) - 8usize];
-};
-impl Default for __pthread_internal_list {
-    fn default() -> Self {
-        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
-        unsafe {
-            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
-            s.assume_init()
-        }
-    }
-}
-pub type __pthread_list_t = __pthread_internal_list;
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct __pthread_mutex_s {
-    pub __lock: core::ffi::c_int,
-    pub __count: core::ffi::c_uint,
-    pub __owner: core::ffi::c_int,
-    pub __nusers: core::ffi::c_uint,
-    pub __kind: core::ffi::c_int,
-    pub __spins: core::ffi::c_short,
-    pub __elision: core::ffi::c_short,
-    pub __list: __pthread_list_t,
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of __pthread_mutex_s"][::core::mem::size_of::<__pthread_mutex_s>() - 40usize];
-    ["Alignment of __pthread_mutex_s"][::core::mem::align_of::<__pthread_mutex_s>() - 8usize];
-    ["Offset of field: __pthread_mutex_s::__lock"]
-        [::core::mem::offset_of!(__pthread_mutex_s, __lock) - 0usize];
-    ["Offset of field: __pthread_mutex_s::__count"]
-        [::core::mem::offset_of!(__pthread_mutex_s, __count) - 4usize];
-    ["Offset of field: __pthread_mutex_s::__owner"]
-        [::core::mem::offset_of!(__pthread_mutex_s, __owner) - 8usize];
-    ["Offset of field: __pthread_mutex_s::__nusers"]
-        [::core::mem::offset_of!(__pthread_mutex_s, __nusers) - 12usize];
-    ["Offset of field: __pthread_mutex_s::__kind"]
-        [::core::mem::offset_of!(__pthread_mutex_s, __kind) - 16usize];
-    ["Offset of field: __pthread_mutex_s::__spins"]
-        [::core::mem::offset_of!(__pthread_mutex_s, __spins) - 20usize];
-    ["Offset of field: __pthread_mutex_s::__elision"]
-        [::core::mem::offset_of!(__pthread_mutex_s, __elision) - 22usize];
-    ["Offset of field: __pthread_mutex_s::__list"]
-        [::core::mem::offset_of!(__pthread_mutex_s, __list) - 24usize];
-};
-impl Default for __pthread_mutex_s {
-    fn default() -> Self {
-        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
-        unsafe {
-            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
-            s.assume_init()
-        }
-    }
-}
-#[repr(C)]
-#[derive(Copy, Clone)]
-pub struct __pthread_cond_s {
-    pub __wseq: __atomic_wide_counter,
-    pub __g1_start: __atomic_wide_counter,
-    pub __g_size: [core::ffi::c_uint; 2usize],
-    pub __g1_orig_size: core::ffi::c_uint,
-    pub __wrefs: core::ffi::c_uint,
-    pub __g_signals: [core::ffi::c_uint; 2usize],
-    pub __unused_initialized_1: core::ffi::c_uint,
-    pub __unused_initialized_2: core::ffi::c_uint,
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of __pthread_cond_s"][::core::mem::size_of::<__pthread_cond_s>() - 48usize];
-    ["Alignment of __pthread_cond_s"][::core::mem::align_of::<__pthread_cond_s>() - 8usize];
-    ["Offset of field: __pthread_cond_s::__wseq"]
-        [::core::mem::offset_of!(__pthread_cond_s, __wseq) - 0usize];
-    ["Offset of field: __pthread_cond_s::__g1_start"]
-        [::core::mem::offset_of!(__pthread_cond_s, __g1_start) - 8usize];
-    ["Offset of field: __pthread_cond_s::__g_size"]
-        [::core::mem::offset_of!(__pthread_cond_s, __g_size) - 16usize];
-    ["Offset of field: __pthread_cond_s::__g1_orig_size"]
-        [::core::mem::offset_of!(__pthread_cond_s, __g1_orig_size) - 24usize];
-    ["Offset of field: __pthread_cond_s::__wrefs"]
-        [::core::mem::offset_of!(__pthread_cond_s, __wrefs) - 28usize];
-    ["Offset of field: __pthread_cond_s::__g_signals"]
-        [::core::mem::offset_of!(__pthread_cond_s, __g_signals) - 32usize];
-    ["Offset of field: __pthread_cond_s::__unused_initialized_1"]
-        [::core::mem::offset_of!(__pthread_cond_s, __unused_initialized_1) - 40usize];
-    ["Offset of field: __pthread_cond_s::__unused_initialized_2"]
-        [::core::mem::offset_of!(__pthread_cond_s, __unused_initialized_2) - 44usize];
-};
-impl Default for __pthread_cond_s {
-    fn default() -> Self {
-        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
-        unsafe {
-            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
-            s.assume_init()
-        }
-    }
-}
 pub type __u16 = core::ffi::c_ushort;
 pub type __u32 = core::ffi::c_uint;
 pub type __u64 = core::ffi::c_ulonglong;
@@ -2484,6 +2373,7 @@ pub struct ibv_srq {
     pub cond: pthread_cond_t,
     pub events_completed: u32,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_srq"][::core::mem::size_of::<ibv_srq>() - 128usize];
@@ -2497,6 +2387,21 @@ const _: () = {
     ["Offset of field: ibv_srq::cond"][::core::mem::offset_of!(ibv_srq, cond) - 72usize];
     ["Offset of field: ibv_srq::events_completed"]
         [::core::mem::offset_of!(ibv_srq, events_completed) - 120usize];
+};
+#[cfg(target_arch = "aarch64")]
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_srq"][::core::mem::size_of::<ibv_srq>() - 136usize];
+    ["Alignment of ibv_srq"][::core::mem::align_of::<ibv_srq>() - 8usize];
+    ["Offset of field: ibv_srq::context"][::core::mem::offset_of!(ibv_srq, context) - 0usize];
+    ["Offset of field: ibv_srq::srq_context"]
+        [::core::mem::offset_of!(ibv_srq, srq_context) - 8usize];
+    ["Offset of field: ibv_srq::pd"][::core::mem::offset_of!(ibv_srq, pd) - 16usize];
+    ["Offset of field: ibv_srq::handle"][::core::mem::offset_of!(ibv_srq, handle) - 24usize];
+    ["Offset of field: ibv_srq::mutex"][::core::mem::offset_of!(ibv_srq, mutex) - 32usize];
+    ["Offset of field: ibv_srq::cond"][::core::mem::offset_of!(ibv_srq, cond) - 80usize];
+    ["Offset of field: ibv_srq::events_completed"]
+        [::core::mem::offset_of!(ibv_srq, events_completed) - 128usize];
 };
 impl Default for ibv_srq {
     fn default() -> Self {
@@ -2529,6 +2434,7 @@ pub struct ibv_wq {
     pub events_completed: u32,
     pub comp_mask: u32,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_wq"][::core::mem::size_of::<ibv_wq>() - 152usize];
@@ -2547,6 +2453,26 @@ const _: () = {
     ["Offset of field: ibv_wq::events_completed"]
         [::core::mem::offset_of!(ibv_wq, events_completed) - 144usize];
     ["Offset of field: ibv_wq::comp_mask"][::core::mem::offset_of!(ibv_wq, comp_mask) - 148usize];
+};
+#[cfg(target_arch = "aarch64")]
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_wq"][::core::mem::size_of::<ibv_wq>() - 160usize];
+    ["Alignment of ibv_wq"][::core::mem::align_of::<ibv_wq>() - 8usize];
+    ["Offset of field: ibv_wq::context"][::core::mem::offset_of!(ibv_wq, context) - 0usize];
+    ["Offset of field: ibv_wq::wq_context"][::core::mem::offset_of!(ibv_wq, wq_context) - 8usize];
+    ["Offset of field: ibv_wq::pd"][::core::mem::offset_of!(ibv_wq, pd) - 16usize];
+    ["Offset of field: ibv_wq::cq"][::core::mem::offset_of!(ibv_wq, cq) - 24usize];
+    ["Offset of field: ibv_wq::wq_num"][::core::mem::offset_of!(ibv_wq, wq_num) - 32usize];
+    ["Offset of field: ibv_wq::handle"][::core::mem::offset_of!(ibv_wq, handle) - 36usize];
+    ["Offset of field: ibv_wq::state"][::core::mem::offset_of!(ibv_wq, state) - 40usize];
+    ["Offset of field: ibv_wq::wq_type"][::core::mem::offset_of!(ibv_wq, wq_type) - 44usize];
+    ["Offset of field: ibv_wq::post_recv"][::core::mem::offset_of!(ibv_wq, post_recv) - 48usize];
+    ["Offset of field: ibv_wq::mutex"][::core::mem::offset_of!(ibv_wq, mutex) - 56usize];
+    ["Offset of field: ibv_wq::cond"][::core::mem::offset_of!(ibv_wq, cond) - 104usize];
+    ["Offset of field: ibv_wq::events_completed"]
+        [::core::mem::offset_of!(ibv_wq, events_completed) - 152usize];
+    ["Offset of field: ibv_wq::comp_mask"][::core::mem::offset_of!(ibv_wq, comp_mask) - 156usize];
 };
 impl Default for ibv_wq {
     fn default() -> Self {
@@ -2573,6 +2499,7 @@ pub struct ibv_qp {
     pub cond: pthread_cond_t,
     pub events_completed: u32,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_qp"][::core::mem::size_of::<ibv_qp>() - 160usize];
@@ -2591,6 +2518,26 @@ const _: () = {
     ["Offset of field: ibv_qp::cond"][::core::mem::offset_of!(ibv_qp, cond) - 104usize];
     ["Offset of field: ibv_qp::events_completed"]
         [::core::mem::offset_of!(ibv_qp, events_completed) - 152usize];
+};
+#[cfg(target_arch = "aarch64")]
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_qp"][::core::mem::size_of::<ibv_qp>() - 168usize];
+    ["Alignment of ibv_qp"][::core::mem::align_of::<ibv_qp>() - 8usize];
+    ["Offset of field: ibv_qp::context"][::core::mem::offset_of!(ibv_qp, context) - 0usize];
+    ["Offset of field: ibv_qp::qp_context"][::core::mem::offset_of!(ibv_qp, qp_context) - 8usize];
+    ["Offset of field: ibv_qp::pd"][::core::mem::offset_of!(ibv_qp, pd) - 16usize];
+    ["Offset of field: ibv_qp::send_cq"][::core::mem::offset_of!(ibv_qp, send_cq) - 24usize];
+    ["Offset of field: ibv_qp::recv_cq"][::core::mem::offset_of!(ibv_qp, recv_cq) - 32usize];
+    ["Offset of field: ibv_qp::srq"][::core::mem::offset_of!(ibv_qp, srq) - 40usize];
+    ["Offset of field: ibv_qp::handle"][::core::mem::offset_of!(ibv_qp, handle) - 48usize];
+    ["Offset of field: ibv_qp::qp_num"][::core::mem::offset_of!(ibv_qp, qp_num) - 52usize];
+    ["Offset of field: ibv_qp::state"][::core::mem::offset_of!(ibv_qp, state) - 56usize];
+    ["Offset of field: ibv_qp::qp_type"][::core::mem::offset_of!(ibv_qp, qp_type) - 60usize];
+    ["Offset of field: ibv_qp::mutex"][::core::mem::offset_of!(ibv_qp, mutex) - 64usize];
+    ["Offset of field: ibv_qp::cond"][::core::mem::offset_of!(ibv_qp, cond) - 112usize];
+    ["Offset of field: ibv_qp::events_completed"]
+        [::core::mem::offset_of!(ibv_qp, events_completed) - 160usize];
 };
 impl Default for ibv_qp {
     fn default() -> Self {
@@ -2640,6 +2587,7 @@ pub struct ibv_cq {
     pub comp_events_completed: u32,
     pub async_events_completed: u32,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_cq"][::core::mem::size_of::<ibv_cq>() - 128usize];
@@ -2655,6 +2603,23 @@ const _: () = {
         [::core::mem::offset_of!(ibv_cq, comp_events_completed) - 120usize];
     ["Offset of field: ibv_cq::async_events_completed"]
         [::core::mem::offset_of!(ibv_cq, async_events_completed) - 124usize];
+};
+#[cfg(target_arch = "aarch64")]
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_cq"][::core::mem::size_of::<ibv_cq>() - 136usize];
+    ["Alignment of ibv_cq"][::core::mem::align_of::<ibv_cq>() - 8usize];
+    ["Offset of field: ibv_cq::context"][::core::mem::offset_of!(ibv_cq, context) - 0usize];
+    ["Offset of field: ibv_cq::channel"][::core::mem::offset_of!(ibv_cq, channel) - 8usize];
+    ["Offset of field: ibv_cq::cq_context"][::core::mem::offset_of!(ibv_cq, cq_context) - 16usize];
+    ["Offset of field: ibv_cq::handle"][::core::mem::offset_of!(ibv_cq, handle) - 24usize];
+    ["Offset of field: ibv_cq::cqe"][::core::mem::offset_of!(ibv_cq, cqe) - 28usize];
+    ["Offset of field: ibv_cq::mutex"][::core::mem::offset_of!(ibv_cq, mutex) - 32usize];
+    ["Offset of field: ibv_cq::cond"][::core::mem::offset_of!(ibv_cq, cond) - 80usize];
+    ["Offset of field: ibv_cq::comp_events_completed"]
+        [::core::mem::offset_of!(ibv_cq, comp_events_completed) - 128usize];
+    ["Offset of field: ibv_cq::async_events_completed"]
+        [::core::mem::offset_of!(ibv_cq, async_events_completed) - 132usize];
 };
 impl Default for ibv_cq {
     fn default() -> Self {
@@ -2739,6 +2704,7 @@ pub struct ibv_cq_ex {
     pub read_completion_wallclock_ns:
         ::core::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> u64>,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_cq_ex"][::core::mem::size_of::<ibv_cq_ex>() - 288usize];
@@ -2794,6 +2760,63 @@ const _: () = {
         [::core::mem::offset_of!(ibv_cq_ex, read_tm_info) - 272usize];
     ["Offset of field: ibv_cq_ex::read_completion_wallclock_ns"]
         [::core::mem::offset_of!(ibv_cq_ex, read_completion_wallclock_ns) - 280usize];
+};
+#[cfg(target_arch = "aarch64")]
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_cq_ex"][::core::mem::size_of::<ibv_cq_ex>() - 296usize];
+    ["Alignment of ibv_cq_ex"][::core::mem::align_of::<ibv_cq_ex>() - 8usize];
+    ["Offset of field: ibv_cq_ex::context"][::core::mem::offset_of!(ibv_cq_ex, context) - 0usize];
+    ["Offset of field: ibv_cq_ex::channel"][::core::mem::offset_of!(ibv_cq_ex, channel) - 8usize];
+    ["Offset of field: ibv_cq_ex::cq_context"]
+        [::core::mem::offset_of!(ibv_cq_ex, cq_context) - 16usize];
+    ["Offset of field: ibv_cq_ex::handle"][::core::mem::offset_of!(ibv_cq_ex, handle) - 24usize];
+    ["Offset of field: ibv_cq_ex::cqe"][::core::mem::offset_of!(ibv_cq_ex, cqe) - 28usize];
+    ["Offset of field: ibv_cq_ex::mutex"][::core::mem::offset_of!(ibv_cq_ex, mutex) - 32usize];
+    ["Offset of field: ibv_cq_ex::cond"][::core::mem::offset_of!(ibv_cq_ex, cond) - 80usize];
+    ["Offset of field: ibv_cq_ex::comp_events_completed"]
+        [::core::mem::offset_of!(ibv_cq_ex, comp_events_completed) - 128usize];
+    ["Offset of field: ibv_cq_ex::async_events_completed"]
+        [::core::mem::offset_of!(ibv_cq_ex, async_events_completed) - 132usize];
+    ["Offset of field: ibv_cq_ex::comp_mask"]
+        [::core::mem::offset_of!(ibv_cq_ex, comp_mask) - 136usize];
+    ["Offset of field: ibv_cq_ex::status"][::core::mem::offset_of!(ibv_cq_ex, status) - 140usize];
+    ["Offset of field: ibv_cq_ex::wr_id"][::core::mem::offset_of!(ibv_cq_ex, wr_id) - 144usize];
+    ["Offset of field: ibv_cq_ex::start_poll"]
+        [::core::mem::offset_of!(ibv_cq_ex, start_poll) - 152usize];
+    ["Offset of field: ibv_cq_ex::next_poll"]
+        [::core::mem::offset_of!(ibv_cq_ex, next_poll) - 160usize];
+    ["Offset of field: ibv_cq_ex::end_poll"]
+        [::core::mem::offset_of!(ibv_cq_ex, end_poll) - 168usize];
+    ["Offset of field: ibv_cq_ex::read_opcode"]
+        [::core::mem::offset_of!(ibv_cq_ex, read_opcode) - 176usize];
+    ["Offset of field: ibv_cq_ex::read_vendor_err"]
+        [::core::mem::offset_of!(ibv_cq_ex, read_vendor_err) - 184usize];
+    ["Offset of field: ibv_cq_ex::read_byte_len"]
+        [::core::mem::offset_of!(ibv_cq_ex, read_byte_len) - 192usize];
+    ["Offset of field: ibv_cq_ex::read_imm_data"]
+        [::core::mem::offset_of!(ibv_cq_ex, read_imm_data) - 200usize];
+    ["Offset of field: ibv_cq_ex::read_qp_num"]
+        [::core::mem::offset_of!(ibv_cq_ex, read_qp_num) - 208usize];
+    ["Offset of field: ibv_cq_ex::read_src_qp"]
+        [::core::mem::offset_of!(ibv_cq_ex, read_src_qp) - 216usize];
+    ["Offset of field: ibv_cq_ex::read_wc_flags"]
+        [::core::mem::offset_of!(ibv_cq_ex, read_wc_flags) - 224usize];
+    ["Offset of field: ibv_cq_ex::read_slid"]
+        [::core::mem::offset_of!(ibv_cq_ex, read_slid) - 232usize];
+    ["Offset of field: ibv_cq_ex::read_sl"][::core::mem::offset_of!(ibv_cq_ex, read_sl) - 240usize];
+    ["Offset of field: ibv_cq_ex::read_dlid_path_bits"]
+        [::core::mem::offset_of!(ibv_cq_ex, read_dlid_path_bits) - 248usize];
+    ["Offset of field: ibv_cq_ex::read_completion_ts"]
+        [::core::mem::offset_of!(ibv_cq_ex, read_completion_ts) - 256usize];
+    ["Offset of field: ibv_cq_ex::read_cvlan"]
+        [::core::mem::offset_of!(ibv_cq_ex, read_cvlan) - 264usize];
+    ["Offset of field: ibv_cq_ex::read_flow_tag"]
+        [::core::mem::offset_of!(ibv_cq_ex, read_flow_tag) - 272usize];
+    ["Offset of field: ibv_cq_ex::read_tm_info"]
+        [::core::mem::offset_of!(ibv_cq_ex, read_tm_info) - 280usize];
+    ["Offset of field: ibv_cq_ex::read_completion_wallclock_ns"]
+        [::core::mem::offset_of!(ibv_cq_ex, read_completion_wallclock_ns) - 288usize];
 };
 impl Default for ibv_cq_ex {
     fn default() -> Self {
@@ -3181,6 +3204,7 @@ pub struct ibv_context {
     pub mutex: pthread_mutex_t,
     pub abi_compat: *mut core::ffi::c_void,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_context"][::core::mem::size_of::<ibv_context>() - 328usize];
@@ -3196,6 +3220,23 @@ const _: () = {
     ["Offset of field: ibv_context::mutex"][::core::mem::offset_of!(ibv_context, mutex) - 280usize];
     ["Offset of field: ibv_context::abi_compat"]
         [::core::mem::offset_of!(ibv_context, abi_compat) - 320usize];
+};
+#[cfg(target_arch = "aarch64")]
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_context"][::core::mem::size_of::<ibv_context>() - 336usize];
+    ["Alignment of ibv_context"][::core::mem::align_of::<ibv_context>() - 8usize];
+    ["Offset of field: ibv_context::device"][::core::mem::offset_of!(ibv_context, device) - 0usize];
+    ["Offset of field: ibv_context::ops"][::core::mem::offset_of!(ibv_context, ops) - 8usize];
+    ["Offset of field: ibv_context::cmd_fd"]
+        [::core::mem::offset_of!(ibv_context, cmd_fd) - 264usize];
+    ["Offset of field: ibv_context::async_fd"]
+        [::core::mem::offset_of!(ibv_context, async_fd) - 268usize];
+    ["Offset of field: ibv_context::num_comp_vectors"]
+        [::core::mem::offset_of!(ibv_context, num_comp_vectors) - 272usize];
+    ["Offset of field: ibv_context::mutex"][::core::mem::offset_of!(ibv_context, mutex) - 280usize];
+    ["Offset of field: ibv_context::abi_compat"]
+        [::core::mem::offset_of!(ibv_context, abi_compat) - 328usize];
 };
 impl Default for ibv_context {
     fn default() -> Self {
@@ -3574,9 +3615,97 @@ pub struct verbs_context {
     pub sz: usize,
     pub context: ibv_context,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of verbs_context"][::core::mem::size_of::<verbs_context>() - 648usize];
+    ["Alignment of verbs_context"][::core::mem::align_of::<verbs_context>() - 8usize];
+    ["Offset of field: verbs_context::query_port"]
+        [::core::mem::offset_of!(verbs_context, query_port) - 0usize];
+    ["Offset of field: verbs_context::advise_mr"]
+        [::core::mem::offset_of!(verbs_context, advise_mr) - 8usize];
+    ["Offset of field: verbs_context::alloc_null_mr"]
+        [::core::mem::offset_of!(verbs_context, alloc_null_mr) - 16usize];
+    ["Offset of field: verbs_context::read_counters"]
+        [::core::mem::offset_of!(verbs_context, read_counters) - 24usize];
+    ["Offset of field: verbs_context::attach_counters_point_flow"]
+        [::core::mem::offset_of!(verbs_context, attach_counters_point_flow) - 32usize];
+    ["Offset of field: verbs_context::create_counters"]
+        [::core::mem::offset_of!(verbs_context, create_counters) - 40usize];
+    ["Offset of field: verbs_context::destroy_counters"]
+        [::core::mem::offset_of!(verbs_context, destroy_counters) - 48usize];
+    ["Offset of field: verbs_context::reg_dm_mr"]
+        [::core::mem::offset_of!(verbs_context, reg_dm_mr) - 56usize];
+    ["Offset of field: verbs_context::alloc_dm"]
+        [::core::mem::offset_of!(verbs_context, alloc_dm) - 64usize];
+    ["Offset of field: verbs_context::free_dm"]
+        [::core::mem::offset_of!(verbs_context, free_dm) - 72usize];
+    ["Offset of field: verbs_context::modify_flow_action_esp"]
+        [::core::mem::offset_of!(verbs_context, modify_flow_action_esp) - 80usize];
+    ["Offset of field: verbs_context::destroy_flow_action"]
+        [::core::mem::offset_of!(verbs_context, destroy_flow_action) - 88usize];
+    ["Offset of field: verbs_context::create_flow_action_esp"]
+        [::core::mem::offset_of!(verbs_context, create_flow_action_esp) - 96usize];
+    ["Offset of field: verbs_context::modify_qp_rate_limit"]
+        [::core::mem::offset_of!(verbs_context, modify_qp_rate_limit) - 104usize];
+    ["Offset of field: verbs_context::alloc_parent_domain"]
+        [::core::mem::offset_of!(verbs_context, alloc_parent_domain) - 112usize];
+    ["Offset of field: verbs_context::dealloc_td"]
+        [::core::mem::offset_of!(verbs_context, dealloc_td) - 120usize];
+    ["Offset of field: verbs_context::alloc_td"]
+        [::core::mem::offset_of!(verbs_context, alloc_td) - 128usize];
+    ["Offset of field: verbs_context::modify_cq"]
+        [::core::mem::offset_of!(verbs_context, modify_cq) - 136usize];
+    ["Offset of field: verbs_context::post_srq_ops"]
+        [::core::mem::offset_of!(verbs_context, post_srq_ops) - 144usize];
+    ["Offset of field: verbs_context::destroy_rwq_ind_table"]
+        [::core::mem::offset_of!(verbs_context, destroy_rwq_ind_table) - 152usize];
+    ["Offset of field: verbs_context::create_rwq_ind_table"]
+        [::core::mem::offset_of!(verbs_context, create_rwq_ind_table) - 160usize];
+    ["Offset of field: verbs_context::destroy_wq"]
+        [::core::mem::offset_of!(verbs_context, destroy_wq) - 168usize];
+    ["Offset of field: verbs_context::modify_wq"]
+        [::core::mem::offset_of!(verbs_context, modify_wq) - 176usize];
+    ["Offset of field: verbs_context::create_wq"]
+        [::core::mem::offset_of!(verbs_context, create_wq) - 184usize];
+    ["Offset of field: verbs_context::query_rt_values"]
+        [::core::mem::offset_of!(verbs_context, query_rt_values) - 192usize];
+    ["Offset of field: verbs_context::create_cq_ex"]
+        [::core::mem::offset_of!(verbs_context, create_cq_ex) - 200usize];
+    ["Offset of field: verbs_context::priv_"]
+        [::core::mem::offset_of!(verbs_context, priv_) - 208usize];
+    ["Offset of field: verbs_context::query_device_ex"]
+        [::core::mem::offset_of!(verbs_context, query_device_ex) - 216usize];
+    ["Offset of field: verbs_context::ibv_destroy_flow"]
+        [::core::mem::offset_of!(verbs_context, ibv_destroy_flow) - 224usize];
+    ["Offset of field: verbs_context::ABI_placeholder2"]
+        [::core::mem::offset_of!(verbs_context, ABI_placeholder2) - 232usize];
+    ["Offset of field: verbs_context::ibv_create_flow"]
+        [::core::mem::offset_of!(verbs_context, ibv_create_flow) - 240usize];
+    ["Offset of field: verbs_context::ABI_placeholder1"]
+        [::core::mem::offset_of!(verbs_context, ABI_placeholder1) - 248usize];
+    ["Offset of field: verbs_context::open_qp"]
+        [::core::mem::offset_of!(verbs_context, open_qp) - 256usize];
+    ["Offset of field: verbs_context::create_qp_ex"]
+        [::core::mem::offset_of!(verbs_context, create_qp_ex) - 264usize];
+    ["Offset of field: verbs_context::get_srq_num"]
+        [::core::mem::offset_of!(verbs_context, get_srq_num) - 272usize];
+    ["Offset of field: verbs_context::create_srq_ex"]
+        [::core::mem::offset_of!(verbs_context, create_srq_ex) - 280usize];
+    ["Offset of field: verbs_context::open_xrcd"]
+        [::core::mem::offset_of!(verbs_context, open_xrcd) - 288usize];
+    ["Offset of field: verbs_context::close_xrcd"]
+        [::core::mem::offset_of!(verbs_context, close_xrcd) - 296usize];
+    ["Offset of field: verbs_context::_ABI_placeholder3"]
+        [::core::mem::offset_of!(verbs_context, _ABI_placeholder3) - 304usize];
+    ["Offset of field: verbs_context::sz"][::core::mem::offset_of!(verbs_context, sz) - 312usize];
+    ["Offset of field: verbs_context::context"]
+        [::core::mem::offset_of!(verbs_context, context) - 320usize];
+};
+#[cfg(target_arch = "aarch64")]
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of verbs_context"][::core::mem::size_of::<verbs_context>() - 656usize];
     ["Alignment of verbs_context"][::core::mem::align_of::<verbs_context>() - 8usize];
     ["Offset of field: verbs_context::query_port"]
         [::core::mem::offset_of!(verbs_context, query_port) - 0usize];

@@ -2,7 +2,8 @@
 
 //! Suites without a guest: the checks of the source, the unit tests, the builds.
 
-use super::{LONG, TEST, TREE, VM};
+use super::{ARM64, LONG, TEST, TREE, VM};
+use crate::guests::guest;
 use crate::step::Step;
 use crate::suite::{minutes, Form, Suite};
 use std::path::{Path, PathBuf};
@@ -67,6 +68,14 @@ pub const SUITES: &[Suite] = &[
         },
     },
     Suite {
+        name: "arm64",
+        runs: LONG,
+        needs: ARM64,
+        limit: minutes(240),
+        about: "a guest for arm64 with the NIC on amd64: the guest suite and kernel verbs",
+        steps: arm64,
+    },
+    Suite {
         name: "module",
         runs: TEST,
         needs: VM,
@@ -113,6 +122,22 @@ fn loom(form: &Form) -> Vec<Step> {
         steps.push(Step::impossible("no crate has a loom model"));
     }
     steps
+}
+
+/// In the second guest, the kernel has no contiguous area, so that it takes all memory of rings where
+/// it does on amd64.
+fn arm64(_: &Form) -> Vec<Step> {
+    let suite = r#"[ "$(uname -m)" = aarch64 ] && rdma link show verbena0/1 | grep "state ACTIVE" && verbena-guest-tests"#;
+    let guests = [
+        guest(3600, suite),
+        guest(600, "verbena-guest-tests --filter res/rings-are-charged")
+            .with("--kernel-args", "cma=0"),
+        guest(1200, "kernel-selftest"),
+    ];
+    guests
+        .into_iter()
+        .map(|guests| guests.with("--arch", "arm64").step())
+        .collect()
 }
 
 /// Only the crates of loom that explore are compiled with optimisation.

@@ -22,6 +22,7 @@ const LONG: &[Runs] = &[Runs::Long];
 const BY_NAME: &[Runs] = &[];
 const TREE: &[Need] = &[Need::Tree];
 const VM: &[Need] = &[Need::Vm];
+const ARM64: &[Need] = &[Need::Arm64];
 const VM_AND_HOSTILE: &[Need] = &[Need::Vm, Need::Hostile];
 const VM_AND_DEBUG: &[Need] = &[Need::Vm, Need::Debug];
 const INSTALLATION: &[Need] = &[Need::Installation];
