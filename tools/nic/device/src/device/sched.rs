@@ -166,12 +166,9 @@ impl Device {
             qp.publish(mem);
         }
         let mut looks = changed && state == QpState::Err;
-        if changed
-            || qp.env.watched
-            || qp.env.waits_at.is_some()
-            || qp.transport.is_short_of_receives()
-        {
-            looks |= self.publish_watch(mem, &mut qp);
+        let short = qp.transport.is_short_of_receives();
+        if changed || qp.env.is_watch_outdated(short) {
+            looks |= self.publish_watch(mem, &mut qp, short);
         }
         let deadline = qp.transport.next_deadline();
         // A deadline in the future that has not changed is in the wheel already.
@@ -191,8 +188,10 @@ impl Device {
     ///
     /// Each word is stored and fenced before that turn: either the turn finds a receive that is
     /// posted meanwhile, or the post sees the word and is announced.
-    fn publish_watch<M: GuestMemory>(&mut self, mem: &M, qp: &mut Qp) -> bool {
-        let (env, short) = (&mut qp.env, qp.transport.is_short_of_receives());
+    #[cold]
+    fn publish_watch<M: GuestMemory>(&mut self, mem: &M, qp: &mut Qp, short: bool) -> bool {
+        let env = &mut qp.env;
+        env.short = short;
         let srqn = env.shares_receives_of();
         let in_error = qp.transport.state() == QpState::Err;
         let watched = in_error || short && srqn.is_none();

@@ -70,6 +70,8 @@ pub struct Env {
     pub counters: Counters,
     /// State that the published context shows.
     pub shown: QpState,
+    /// True if the peer waits for receives, as last published.
+    pub short: bool,
     /// Value of the watch word in the doorbell area.
     pub watched: bool,
     /// SRQ that has this queue pair among those that wait for its receives.
@@ -162,6 +164,16 @@ impl Env {
             QpType::XrcTgt => Some(self.xrc.srqn),
             _ => self.srqn(),
         }
+    }
+
+    /// True if the published watch does not fit a queue pair whose peer waits for receives (`short`)
+    /// or does not. The state of the queue pair has not changed.
+    #[inline]
+    pub fn is_watch_outdated(&self, short: bool) -> bool {
+        // A queue pair that waits may have turned to another SRQ, or may have been taken from those
+        // that wait there.
+        short != self.short
+            || short && self.rq.is_none() && self.waits_at != self.shares_receives_of()
     }
 
     /// Writes the watch word of the queue pair in the doorbell area. While the word is set, the

@@ -182,6 +182,7 @@ impl Device {
                 xrc: XrcSrq::default(),
                 counters: Counters::default(),
                 shown: QpState::Reset,
+                short: false,
                 watched: false,
                 waits_at: None,
                 owner,

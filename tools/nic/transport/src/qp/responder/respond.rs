@@ -107,7 +107,7 @@ impl Responder {
     /// Handles posted receives. A requester whose last credit count was 0, and a local one that got
     /// an RNR NAK, get an acknowledgement unasked if there are receives now.
     pub(crate) fn on_receives_posted<H: Host>(&mut self, core: &mut Core, host: &mut H) {
-        if !self.is_short_of_receives(core) {
+        if !self.is_short_of_receives(core) || self.is_refusal_pending() {
             return;
         }
         let refused = self.has_refused_for_lack(core);
@@ -130,7 +130,6 @@ impl Responder {
     pub(crate) fn is_short_of_receives(&self, core: &Core) -> bool {
         (self.reported_credits == 0 || self.has_refused_for_lack(core))
             && matches!(core.state, QpState::Rtr | QpState::Rts | QpState::Sqd)
-            && !self.is_refusal_pending()
     }
 
     /// True if a peer on the same NIC got an RNR NAK that still holds.
