@@ -180,7 +180,16 @@ impl Step {
     /// The step is one that cannot run.
     pub fn command_line(&self, form: &Form) -> Result<Vec<String>, String> {
         let scripts = |name: &str| form.top.join("scripts").join(name).display().to_string();
-        let in_root = |words: &[String]| [&[scripts("in-root")], words].concat();
+        // The root takes no flags of the compiler from outside, so they are set inside.
+        let mut environment: Vec<String> = self
+            .environment
+            .iter()
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect();
+        if !environment.is_empty() {
+            environment.insert(0, "env".to_owned());
+        }
+        let in_root = |words: &[String]| [&[scripts("in-root")], &environment[..], words].concat();
         match &self.program {
             Program::Guests(guests) => {
                 Ok([vec![scripts("vm")], guests.arguments(form.kernel)].concat())

@@ -74,6 +74,7 @@ impl SimNetwork {
             },
             _ => None,
         };
+        self.model.hear_of_receives(me, &packet);
         let una = self.model.qps[me].una_psn;
         let last = packet.last;
         let now = self.model.now_ns;
@@ -230,6 +231,12 @@ impl SimNetwork {
             return;
         }
         end.is_rnr_waiting = true;
+        let ended_early = std::mem::take(&mut end.rnr_ended_early_ns);
+        if ended_early > now {
+            // The wait goes on that the report of receives has ended, and costs no retry.
+            end.rnr_until_ns = ended_early;
+            return;
+        }
         end.rnr_seen = if end.una_psn == una {
             end.rnr_seen + 1
         } else {
@@ -492,6 +499,7 @@ impl SimNetwork {
         end.rnr_seen = 0;
         // Progress ends the wait for a receive.
         end.rnr_until_ns = 0;
+        end.rnr_ended_early_ns = 0;
         end.is_rnr_waiting = false;
         end.thawed = false;
         end.progress_ns = now;

@@ -138,6 +138,9 @@ pub struct QpModel {
     pub reads: u32,
     /// Time in ns before which the RNR timer forbids any request.
     pub rnr_until_ns: u64,
+    /// End of the wait after an RNR NAK, in ns, that a local peer has ended early by a report of
+    /// receives; 0 if there was none since the last progress.
+    pub rnr_ended_early_ns: u64,
     /// True if an RNR NAK came and no request was sent since.
     pub is_rnr_waiting: bool,
     /// Number of RNR NAKs since the last progress.
@@ -242,6 +245,7 @@ impl QpModel {
             una_psn: 0,
             reads: 0,
             rnr_until_ns: 0,
+            rnr_ended_early_ns: 0,
             rnr_seen: 0,
             is_rnr_waiting: false,
             go_backs: 0,
@@ -299,6 +303,7 @@ impl QpModel {
         self.assign = 0;
         self.reads = 0;
         self.rnr_until_ns = 0;
+        self.rnr_ended_early_ns = 0;
         self.rnr_seen = 0;
         self.is_rnr_waiting = false;
         self.go_backs = 0;

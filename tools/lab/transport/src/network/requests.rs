@@ -7,7 +7,7 @@ use super::model::NetworkModel;
 use super::qp_model::nearest_psn;
 use super::work::SendModel;
 use verbena_transport::host::{AtomicOp, WqeOpcode};
-use verbena_transport::packet::{Packet, PacketKind, Reth, SendTail};
+use verbena_transport::packet::{AethSyndrome, Packet, PacketKind, Reth, SendTail};
 use verbena_transport::{QpState, QpType};
 
 impl NetworkModel {
@@ -28,6 +28,23 @@ impl NetworkModel {
             if !op.is_silent() {
                 return number;
             }
+        }
+    }
+
+    /// Notes that a local peer has receives, which ends the wait after an RNR NAK.
+    pub(super) fn hear_of_receives(&mut self, me: usize, packet: &Packet) {
+        let end = &mut self.qps[me];
+        let PacketKind::Ack(aeth) = packet.kind else {
+            return;
+        };
+        let has_some = matches!(aeth.syndrome, AethSyndrome::Ack { credits } if credits != 0);
+        let psn = nearest_psn(end.una_psn, packet.psn);
+        let is_new = psn + 1 >= end.una_psn && psn < end.sent_psn.max(end.una_psn);
+        if end.attr.local_peer && has_some && is_new && end.is_rnr_waiting {
+            end.rnr_ended_early_ns = end.rnr_until_ns;
+            end.rnr_until_ns = 0;
+            end.is_rnr_waiting = false;
+            end.progress_ns = self.now_ns;
         }
     }
 

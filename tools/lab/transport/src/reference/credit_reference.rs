@@ -42,6 +42,13 @@ impl CreditReference {
         taken > limit
     }
 
+    /// True if the peer has no receive for the next message that takes one, as far as its reports
+    /// show.
+    pub fn is_spent(&self) -> bool {
+        let taken = self.takers.last().copied().unwrap_or(0);
+        self.limit.is_some_and(|limit| taken >= limit)
+    }
+
     /// True if there is a credit by now for every message that was sent.
     pub fn has_credits(&self) -> bool {
         let taken = self.takers.last().copied().unwrap_or(0);

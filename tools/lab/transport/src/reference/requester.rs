@@ -49,6 +49,9 @@ pub struct ReferenceRequester {
     pub(super) rnr_retries: u8,
     /// Time in ns before which the RNR timer forbids any request.
     pub(super) rnr_until_ns: u64,
+    /// End of the wait after an RNR NAK, in ns, that was ended early because the peer, which is on
+    /// the same NIC, has reported receives. 0 if there was none since the last progress.
+    pub(super) ended_early_ns: u64,
     /// Earliest time in ns at which the ACK timer may have been started.
     pub(super) timer_from_ns: u64,
     /// True if an RNR NAK came and no request was sent since.
@@ -377,6 +380,14 @@ impl ReferenceRequester {
         }
     }
 
+    /// True if the next message may be held back until the peer, which is on the same NIC, reports
+    /// a receive for it.
+    fn holds_back(&self) -> bool {
+        let next = self.works[self.begun..].iter().find(|w| !w.executed);
+        let is_local = self.attr.local_peer && self.attr.rnr_retry == 7;
+        is_local && self.limits.is_spent() && next.is_some_and(|w| w.takes())
+    }
+
     /// Checks that nothing is owed when the queue pair says that it has nothing more to do now.
     /// `pauses` is true if congestion control holds requests back until a time that the queue pair
     /// reports.
@@ -404,7 +415,7 @@ impl ReferenceRequester {
             );
             return;
         }
-        if pauses {
+        if pauses || self.holds_back() {
             return;
         }
         let half = begun.last().filter(|w| w.end > self.hi);

@@ -24,7 +24,7 @@ impl ReferenceRequester {
             self.at = self.at.max(una);
             self.retries = self.attr.retry_cnt;
             self.rnr_retries = self.attr.rnr_retry;
-            self.rnr_until_ns = 0;
+            (self.rnr_until_ns, self.ended_early_ns) = (0, 0);
             self.waits = false;
             let works = &self.works[..self.begun];
             let taken = works.iter().filter(|w| w.takes() && w.end <= una);
@@ -133,9 +133,20 @@ impl ReferenceRequester {
         }
     }
 
+    /// Ends the wait after an RNR NAK if a peer on the same NIC reports that it has receives.
+    fn hear_of_receives(&mut self, aeth: &Aeth) {
+        let has_some = matches!(aeth.syndrome, AethSyndrome::Ack { credits } if credits != 0);
+        if self.attr.local_peer && has_some && self.waits {
+            self.ended_early_ns = self.rnr_until_ns;
+            self.rnr_until_ns = 0;
+            self.waits = false;
+        }
+    }
+
     fn on_ack(&mut self, psn: u64, aeth: &Aeth, now: u64) {
         if psn + 1 == self.una {
             self.limits.on_aeth(aeth);
+            self.hear_of_receives(aeth);
         }
         if psn < self.una || psn >= self.hi {
             return;
@@ -143,6 +154,7 @@ impl ReferenceRequester {
         match aeth.syndrome {
             AethSyndrome::Ack { .. } => {
                 self.limits.on_aeth(aeth);
+                self.hear_of_receives(aeth);
                 self.acknowledge(psn + 1, now);
             }
             AethSyndrome::Rnr { timer } => {
@@ -152,7 +164,9 @@ impl ReferenceRequester {
                 if !whole || self.waits {
                     return;
                 }
-                if self.attr.rnr_retry < 7 {
+                let ended_early = std::mem::take(&mut self.ended_early_ns);
+                let goes_on = ended_early > now;
+                if self.attr.rnr_retry < 7 && !goes_on {
                     if self.rnr_retries == 0 {
                         self.fail(psn, WcStatus::RnrRetryExcErr);
                         return;
@@ -162,7 +176,10 @@ impl ReferenceRequester {
                 self.waits = true;
                 self.leave();
                 self.at = psn;
-                self.rnr_until_ns = now + rnr_ns(timer);
+                self.rnr_until_ns = match goes_on {
+                    true => ended_early,
+                    false => now + rnr_ns(timer),
+                };
             }
             AethSyndrome::Nak(NakCode::SourceFault) => self.is_unjudged = true,
             AethSyndrome::Nak(code) => {

@@ -369,12 +369,17 @@ impl Driver {
 
     /// Moves a queue pair from RTR to RTS.
     pub fn to_rts(&mut self, qpn: u32) -> Result<Quiesced, CmdError> {
+        self.to_rts_with(qpn, 2)
+    }
+
+    /// Moves a queue pair from RTR to RTS, with this number of RNR retries.
+    pub fn to_rts_with(&mut self, qpn: u32, rnr_retry: u8) -> Result<Quiesced, CmdError> {
         let attr = QpAttr {
             qp_state: QpState::Rts.to_raw(),
             sq_psn: 0xff_fffe.into(),
             timeout: 10,
             retry_cnt: 7,
-            rnr_retry: 2,
+            rnr_retry,
             max_rd_atomic: 4,
             ..Default::default()
         };

@@ -314,7 +314,7 @@ impl Requester {
         }
         let result = self.send_packets(core, host, now, budget);
         if let Some(rare) = &mut self.rare {
-            rare.receive_wait.end_call(now, core.attr.rnr_retry);
+            rare.receive_wait.end_call(now);
         }
         if matches!(result, Ok(false)) {
             if let Some(path) = &mut self.path_state {

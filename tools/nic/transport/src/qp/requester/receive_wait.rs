@@ -5,20 +5,16 @@
 //! Behind a wire only the RNR NAK timer counts (IBTA 9.7.5.2.8). A peer on the same NIC tells its
 //! requester of new receives as soon as they are posted, so that two more rules apply:
 //!
-//! * A message for which the peer has said that it has no receive is held back for a while, because
-//!   the peer would only refuse it.
 //! * News of receives ends the wait after an RNR NAK.
+//! * A requester that retries for ever holds a message back for a while if the peer has said that it
+//!   has no receive for it, because the peer would only refuse the message.
 //!
-//! Neither changes how long a requester tries whose peer posts nothing. The first wait after an RNR
-//! NAK counts from the moment at which the message was held back. And if the message that went early is
-//! refused, because another queue pair took the receive of a shared receive queue, the wait that
+//! Neither changes how long a requester tries whose peer posts nothing. If a message that went early
+//! is refused, because another queue pair took the receive of a shared receive queue, the wait that
 //! the news ended goes on, without a further retry.
 
-/// Time in nanoseconds for which a message is held back if the number of retries is limited: the
-/// shortest RNR NAK timer (IBTA table 45), so that the hold is always part of the first wait.
-const HOLD_NS: u64 = 10_000;
-/// Time in nanoseconds for which a message is held back if the requester retries for ever.
-const LONG_HOLD_NS: u64 = 5_000_000;
+/// Time in nanoseconds for which a message is held back.
+const HOLD_NS: u64 = 5_000_000;
 /// Number of retries that stands for ever (IBTA 9.7.5).
 pub(super) const FOR_EVER: u8 = 7;
 
@@ -30,8 +26,8 @@ enum Hold {
     None,
     /// A message is held back since the present call.
     Begins,
-    /// A message is held back, from one time to another.
-    Until { began_ns: u64, ends_ns: u64 },
+    /// A message is held back until this time.
+    Until(u64),
     /// The message may go, although the peer has not reported a receive for it.
     Over,
 }
@@ -40,8 +36,6 @@ enum Hold {
 #[derive(Debug, Default)]
 pub(super) struct ReceiveWait {
     hold: Hold,
-    /// Time from which the next wait after an RNR NAK counts, instead of the time of the NAK.
-    counts_from_ns: Option<u64>,
     /// End of the wait that was ended early by news of receives.
     ended_early_ns: Option<u64>,
 }
@@ -56,10 +50,10 @@ pub(super) struct RnrWait {
 }
 
 impl RnrWait {
-    /// Returns the wait of this delay after an RNR NAK that arrived at `from`.
-    pub(super) fn new(from: u64, delay_ns: u64) -> Self {
+    /// Returns the wait of this delay after an RNR NAK that arrives at `now`.
+    pub(super) fn new(now: u64, delay_ns: u64) -> Self {
         Self {
-            until_ns: from.saturating_add(delay_ns),
+            until_ns: now.saturating_add(delay_ns),
             costs_retry: true,
         }
     }
@@ -79,27 +73,16 @@ impl ReceiveWait {
     /// Ends a hold whose time has come. Called before messages are sent.
     #[inline]
     pub(super) fn begin_call(&mut self, now: u64) {
-        if let Hold::Until { began_ns, ends_ns } = self.hold {
-            if now >= ends_ns {
-                self.hold = Hold::Over;
-                self.counts_from_ns = Some(began_ns);
-            }
+        if matches!(self.hold, Hold::Until(end) if now >= end) {
+            self.hold = Hold::Over;
         }
     }
 
     /// Starts the time of a hold that began in this call.
     #[inline]
-    pub(super) fn end_call(&mut self, now: u64, rnr_retry: u8) {
+    pub(super) fn end_call(&mut self, now: u64) {
         if matches!(self.hold, Hold::Begins) {
-            let time = if rnr_retry == FOR_EVER {
-                LONG_HOLD_NS
-            } else {
-                HOLD_NS
-            };
-            self.hold = Hold::Until {
-                began_ns: now,
-                ends_ns: now.saturating_add(time),
-            };
+            self.hold = Hold::Until(now.saturating_add(HOLD_NS));
         }
     }
 
@@ -107,13 +90,13 @@ impl ReceiveWait {
     #[inline]
     pub(super) fn deadline_ns(&self) -> Option<u64> {
         match self.hold {
-            Hold::Until { ends_ns, .. } => Some(ends_ns),
+            Hold::Until(end) => Some(end),
             _ => None,
         }
     }
 
-    /// Notes that the peer has receives. `rnr_until_ns` is the end of the wait that this news ends, if
-    /// there is one.
+    /// Notes that the peer has receives. `rnr_until_ns` is the end of the wait that this news ends,
+    /// if there is one.
     pub(super) fn on_news(&mut self, rnr_until_ns: Option<u64>) {
         self.hold = Hold::None;
         if rnr_until_ns.is_some() {
@@ -127,23 +110,18 @@ impl ReceiveWait {
         if matches!(self.hold, Hold::Over) {
             self.hold = Hold::None;
         }
-        self.counts_from_ns = None;
         self.ended_early_ns = None;
     }
 
     /// Returns the wait that follows an RNR NAK with this delay.
     pub(super) fn on_rnr_nak(&mut self, now: u64, delay_ns: u64) -> RnrWait {
-        if let Some(until_ns) = self.ended_early_ns.take().filter(|until| *until > now) {
-            return RnrWait {
+        match self.ended_early_ns.take().filter(|until| *until > now) {
+            Some(until_ns) => RnrWait {
                 until_ns,
                 costs_retry: false,
-            };
+            },
+            None => RnrWait::new(now, delay_ns),
         }
-        let wait = RnrWait::new(self.counts_from_ns.take().unwrap_or(now), delay_ns);
-        if wait.until_ns < now {
-            self.counts_from_ns = Some(wait.until_ns);
-        }
-        wait
     }
 }
 
@@ -153,44 +131,31 @@ mod tests {
 
     const DELAY_NS: u64 = 4_000;
 
-    /// Holds a message back from `now` to the end of the hold, which is returned.
-    fn hold(wait: &mut ReceiveWait, now: u64, rnr_retry: u8) -> u64 {
-        wait.begin_call(now);
+    #[test]
+    fn a_hold_ends() {
+        let mut wait = ReceiveWait::default();
+        wait.begin_call(7);
         assert!(wait.holds());
-        wait.end_call(now, rnr_retry);
-        let end = wait.deadline_ns().expect("a hold ends");
-        wait.begin_call(end - 1);
+        wait.end_call(7);
+        assert_eq!(wait.deadline_ns(), Some(7 + HOLD_NS));
+        wait.begin_call(6 + HOLD_NS);
         assert!(wait.holds());
-        wait.begin_call(end);
+        wait.begin_call(7 + HOLD_NS);
         assert!(!wait.holds());
         assert_eq!(wait.deadline_ns(), None);
-        end
+        // The next message is held back again.
+        wait.on_progress();
+        assert!(wait.holds());
     }
 
     #[test]
-    fn a_hold_is_part_of_the_waits_after_rnr_naks() {
+    fn news_end_a_hold() {
         let mut wait = ReceiveWait::default();
-        let mut now = hold(&mut wait, 1000, 6);
-        assert_eq!(now, 1000 + HOLD_NS);
-        let mut ends = [0; 4];
-        for end in &mut ends {
-            let next = wait.on_rnr_nak(now, DELAY_NS);
-            assert!(next.costs_retry);
-            *end = next.until_ns;
-            now = now.max(next.until_ns);
-        }
-        // As if the first message had not been held back.
-        assert_eq!(ends, [1, 2, 3, 4].map(|n| 1000 + n * DELAY_NS));
-        assert_eq!(
-            wait.on_rnr_nak(now + 5, DELAY_NS).until_ns,
-            now + 5 + DELAY_NS
-        );
-    }
-
-    #[test]
-    fn a_requester_that_retries_for_ever_holds_longer() {
-        let mut wait = ReceiveWait::default();
-        assert_eq!(hold(&mut wait, 0, FOR_EVER), LONG_HOLD_NS);
+        assert!(wait.holds());
+        wait.end_call(7);
+        wait.on_news(None);
+        assert_eq!(wait.deadline_ns(), None);
+        assert_eq!(wait.on_rnr_nak(9, DELAY_NS), RnrWait::new(9, DELAY_NS));
     }
 
     #[test]
@@ -210,18 +175,5 @@ mod tests {
         wait.on_news(Some(5 * DELAY_NS));
         wait.on_progress();
         assert!(wait.on_rnr_nak(2 * DELAY_NS, DELAY_NS).costs_retry);
-    }
-
-    #[test]
-    fn news_end_a_hold() {
-        let mut wait = ReceiveWait::default();
-        assert!(wait.holds());
-        wait.end_call(7, 6);
-        wait.on_news(None);
-        assert_eq!(wait.deadline_ns(), None);
-        // The next hold begins anew, and nothing of the first is left.
-        assert!(wait.holds());
-        wait.on_news(None);
-        assert_eq!(wait.on_rnr_nak(9, DELAY_NS).until_ns, 9 + DELAY_NS);
     }
 }

@@ -4,6 +4,7 @@
 
 use super::credit_limit::CreditLimit;
 use super::datagram::copy_payload;
+use super::receive_wait::FOR_EVER;
 use super::{Rare, Requester};
 use crate::host::{AtomicOp, Host, Syndrome, WcStatus, WqeError, WqeOpcode};
 use crate::packet::{Packet, PacketKind, Payload, Reth, SendTail, Transport};
@@ -358,6 +359,6 @@ impl Requester {
 #[cold]
 fn is_held_back(core: &Core, limit: &CreditLimit, rare: &mut Option<Box<Rare>>) -> bool {
     core.attr.local_peer
-        && core.attr.rnr_retry != 0
+        && core.attr.rnr_retry == FOR_EVER
         && (limit.will_hear() || rare.get_or_insert_default().receive_wait.holds())
 }
